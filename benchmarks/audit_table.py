@@ -23,8 +23,8 @@ import pytest
 from veilwood import estimators, plots
 from veilwood_audit import attacks
 from veilwood_audit import model_files as reports
-from veilwood_audit.attacks import Guesses
-from veilwood_audit.noninterference import interference
+from veilwood_audit.attacks import ReplayResult
+from veilwood_audit.noninterference import find_interference
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("canaries", "replay", "pairs")
@@ -39,7 +39,10 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 
 def canaries(epsilon: float, docs: Path) -> str:
     """Every estimator on canaries, beside its twin; draws the picture too."""
-    found = [attacks.attack(attacks.prepared(getattr(estimators, name), epsilon, params)) for name, params in SETTINGS]
+    found = [
+        attacks.attack_estimator(attacks.canary_estimator(getattr(estimators, name), epsilon, params))
+        for name, params in SETTINGS
+    ]
     rows = [
         (
             f"{one.estimator}\n{one.setting}{', Gaussian' if one.delta else ''}",
@@ -57,7 +60,7 @@ def replay() -> str:
     """Whole fits by likelihood ratio, and fine cells at their budgets, beside twins with half the noise."""
     import test_replayed_fits as tests
 
-    found: list[tuple[str, float, Guesses, Guesses]] = []
+    found: list[tuple[str, float, ReplayResult, ReplayResult]] = []
     for name, attack in tests.FITS.items():
         sound = attack()
         with pytest.MonkeyPatch.context() as patch:
@@ -83,7 +86,7 @@ def pairs(count: int) -> str:
         for drop in (False, True):
             pair = pair_of(number, drop=drop)
             tried[pair.estimator] += 1
-            told[pair.estimator] += bool(interference(pair.run, pair.one, pair.other, draw=pair.draw))
+            told[pair.estimator] += bool(find_interference(pair.run, pair.one, pair.other, draw=pair.draw))
     files = [str(ROOT / "tests" / room / "test_noninterference.py") for room in ("guarantees", "audit")]
     planted = subprocess.run(
         [sys.executable, "-m", "pytest", "-k", "caught", *files],
@@ -105,7 +108,7 @@ def main() -> None:
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "guarantees")]
     warnings.simplefilter("ignore")
-    for part in options.only:
+    for part in options.filter:
         started = time.process_time()
         if part == "canaries":
             table = canaries(options.epsilon, options.docs)

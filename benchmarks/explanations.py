@@ -28,7 +28,7 @@ from veilwood.estimators import MatrixForestClassifier, MedianForestClassifier
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood_papers.diprime import methods as diprime
 from veilwood_papers.diprime.tables import measure_name
-from veilwood_papers.diprime.tables import published as diprime_published
+from veilwood_papers.diprime.tables import published_values as diprime_published
 from veilwood_papers.exhibit import Cell, Value, Values, mean_values
 from veilwood_papers.exhibit import Row as Found
 from veilwood_papers.mrf import appendix_table_2, figure_2, methods
@@ -36,7 +36,7 @@ from veilwood_papers.mrf.runtime import ACCURACY, ASK
 from veilwood_papers.mrf.sizes import published_depths
 from veilwood_papers.rdt import all_sizes
 from veilwood_papers.rdt.sizes import CHOSEN, ERROR, NOISE_FREE
-from veilwood_papers.rdt.table_1 import published as rdt_published
+from veilwood_papers.rdt.table_1 import published_values as rdt_published
 from veilwood_papers.tables import PublicTable, PublicTables, cache_folder
 
 HEAD = ("test", "cell", "variant", "published", "measured", "error", "runs")
@@ -53,24 +53,24 @@ def mean_of(values: list[float]) -> Value:
 
 def all_categories(tables: PublicTables) -> PublicTable:
     """Adult as it was first taken here: relationship for hours, and every category by itself."""
-    table = tables.load("adult")
+    table = tables.load_table("adult")
     table.facts["columns"] = [column for column in table.facts["columns"] if column["name"] in EIGHT]
     return PublicTable(table.facts, table.X[list(EIGHT[:-1])], table.y)
 
 
 def adult(tables: PublicTables) -> Tested:
     """Grouped categories, and the rows of the second file."""
-    trees, known = figure_2.SETTINGS[figure_2.ADULT].trees, figure_2.published()
+    trees, known = figure_2.SETTINGS[figure_2.ADULT].trees, figure_2.published_values()
     variants = {
         "training file, every category by itself": all_categories(tables),
-        "training file, grouped as the authors do": methods.load(tables, "adult"),
-        "both files, grouped": methods.load(tables, "adult-both"),
+        "training file, grouped as the authors do": methods.load_table(tables, "adult"),
+        "both files, grouped": methods.load_table(tables, "adult-both"),
     }
     for epsilon in (0.1, 1.0):
         cell = Cell(figure_2.ADULT, methods.TRAIN, f"{epsilon:g}")
         for name, table in variants.items():
             found = [
-                methods.accuracy(methods.split(table, seed), methods.TRAIN, trees, epsilon, seed, draws=2)
+                methods.mean_accuracy(methods.split_table(table, seed), methods.TRAIN, trees, epsilon, seed, draws=2)
                 for seed in range(4)
             ]
             yield (
@@ -83,16 +83,16 @@ def adult(tables: PublicTables) -> Tested:
 
 def cuts(tables: PublicTables) -> Tested:
     """On which side of a cut a value on it falls."""
-    setting, known = figure_2.SETTINGS["Iris"], figure_2.published()
+    setting, known = figure_2.SETTINGS["Iris"], figure_2.published_values()
     for side in ("right", "left"):
-        table = tables.load("iris")
+        table = tables.load_table("iris")
         for column in table.facts["columns"]:
             if "mrf_cutoffs" in column:
                 cut_points = column["mrf_cutoffs"]
                 column["cutoffs"] = cut_points if side == "right" else [math.nextafter(c, math.inf) for c in cut_points]
-        data = methods.split(table, 0)
+        data = methods.split_table(table, 0)
         for method, x in ((methods.EXTRA, math.inf), (methods.PREDICT, 2.0)):
-            found = [methods.accuracy(data, method, setting.trees, x, seed) for seed in range(8)]
+            found = [methods.mean_accuracy(data, method, setting.trees, x, seed) for seed in range(8)]
             theirs = known[Cell("Iris", method, f"{x:g}")].mean
             yield (
                 f"M-RF Figure 2, Iris, {method}, epsilon {x:g}",
@@ -104,30 +104,32 @@ def cuts(tables: PublicTables) -> Tested:
 
 def split_of_car(tables: PublicTables) -> Tested:
     """One split or many."""
-    table, trees = methods.load(tables, "car"), {"n_estimators": 128, "max_depth": 2}
+    table, trees = methods.load_table(tables, "car"), {"n_estimators": 128, "max_depth": 2}
     theirs = published_depths()[Cell("Car", methods.TRAIN, "2")].mean
     for name, own in (("another split for each forest", False), ("the authors' split", True)):
         found = []
         for seed in range(10):
             with mock.patch.object(methods, "SAME_ORDER", ("car",) if own else ()):
-                found.append(methods.accuracy(methods.split(table, seed), methods.TRAIN, trees, 2.0, seed, draws=2))
+                found.append(
+                    methods.mean_accuracy(methods.split_table(table, seed), methods.TRAIN, trees, 2.0, seed, draws=2)
+                )
         yield "M-RF appendix Figure 1, Car, DP batch training, depth 2", name, theirs, mean_of(found)
 
 
 def ties(tables: PublicTables) -> Tested:
     """Noise in whole numbers, or in floating point."""
-    known, data = figure_2.published(), methods.split(methods.load(tables, "car"), 0)
+    known, data = figure_2.published_values(), methods.split_table(methods.load_table(tables, "car"), 0)
     theirs = known[Cell("Car", methods.FLOATING, "2")].mean
     for name, method in (("noise in whole numbers", methods.DISJOINT), ("noise in floating point", methods.FLOATING)):
         trees = figure_2.SETTINGS["Car"].trees
-        found = [methods.accuracy(data, method, trees, 2.0, seed) for seed in range(8)]
+        found = [methods.mean_accuracy(data, method, trees, 2.0, seed) for seed in range(8)]
         yield "M-RF Figure 2, Car, DP disjoint training, epsilon 2", name, theirs, mean_of(found)
 
 
 def shares(tables: PublicTables) -> Tested:
     """Epsilon divided among ensembles by their errors, or equally; and how much cuts of the features differ."""
-    setting, known = figure_2.SETTINGS["Mushroom"], figure_2.published()
-    data = methods.split(methods.load(tables, "mushroom"), 0)
+    setting, known = figure_2.SETTINGS["Mushroom"], figure_2.published_values()
+    data = methods.split_table(methods.load_table(tables, "mushroom"), 0)
 
     def equal(paths: Any, *rest: Any) -> list[Fraction]:
         return [Fraction(1, len(paths))] * len(paths)
@@ -138,11 +140,11 @@ def shares(tables: PublicTables) -> Tested:
             found = []
             for seed in range(20):
                 with (
-                    mock.patch("veilwood.forests.matrix.training.divide", equal)
+                    mock.patch("veilwood.forests.matrix.training.split_budget", equal)
                     if "equal" in name
                     else mock.MagicMock()
                 ):
-                    found.append(methods.accuracy(data, methods.TRAIN, setting.trees, epsilon, seed, draws=2))
+                    found.append(methods.mean_accuracy(data, methods.TRAIN, setting.trees, epsilon, seed, draws=2))
             cell = f"M-RF Figure 2, Mushroom, DP batch training, epsilon {epsilon:g}"
             yield cell, name, theirs, mean_of(found)
             yield cell, f"{name}: the best of 20 cuts of the features", theirs, Value(max(found), runs=1)
@@ -150,8 +152,8 @@ def shares(tables: PublicTables) -> Tested:
 
 def subsets(tables: PublicTables) -> Tested:
     """Which four features of Car two ensembles draw; trees of depth 4 over four features are one classifier."""
-    data = methods.split(methods.load(tables, "car"), 0)
-    theirs = appendix_table_2.published()[Cell("Car, q=2", methods.TRAIN, ASK, ACCURACY)].mean
+    data = methods.split_table(methods.load_table(tables, "car"), 0)
+    theirs = appendix_table_2.published_values()[Cell("Car, q=2", methods.TRAIN, ASK, ACCURACY)].mean
     told: dict[str, list[float]] = {"both have persons and safety": [], "any": []}
     size = {"n_ensembles": 2, "max_features": 4, "n_estimators": 2, "max_depth": 4, "n_jobs": 1}
     for seed in range(150):
@@ -168,7 +170,7 @@ def subsets(tables: PublicTables) -> Tested:
 
 def missing_values(tables: PublicTables) -> Tested:
     """What stands for a missing value in Mam_Mass."""
-    table = all_sizes.load(tables, "Mam_Mass")
+    table = all_sizes.load_table(tables, "Mam_Mass")
     numbers = [c["name"] for c in table.facts["columns"] if c["kind"] == "numeric"]
     filled = table.X.fillna(table.X[numbers].median())
     columns = [{**c, "nullable": False} if c["name"] in numbers else c for c in table.facts["columns"]]
@@ -180,11 +182,11 @@ def missing_values(tables: PublicTables) -> Tested:
         encoding = Encoding(variant.schema)
         errors: dict[str, list[float]] = {rule: [] for rule in all_sizes.RULES[:2]}
         for seed in range(10):
-            parts = all_sizes.split(encoding, variant, seed)
+            parts = all_sizes.split_rows(encoding, variant, seed)
             noises: list[tuple[all_sizes.NoiseKind, float]] = [("none", 0.0)]
-            read = all_sizes.readings(parts, encoding, range(1, 16), range(1, 22, 2), noises, "range", seed)
+            read = all_sizes.read_sizes(parts, encoding, range(1, 16), range(1, 22, 2), noises, "range", seed)
             for i, rule in enumerate(errors):
-                errors[rule].append(all_sizes.best(read[noises[0]], i).test[i])
+                errors[rule].append(all_sizes.best_size(read[noises[0]], i).test[i])
         for rule, found in errors.items():
             theirs = rdt_published()[Cell("Mam_Mass", NOISE_FREE[rule], CHOSEN, ERROR)].mean
             yield f"Bojarski Table 1, Mam_Mass, n-dp{rule}, error in percent", name, theirs, mean_of(found)
@@ -196,13 +198,13 @@ def of_diprime(
 ) -> Tested:  # fmt: skip
     """Measure one cell of DiPriMe's tables with forests made in several ways."""
     theirs = known[Cell(panel, method, "", measure_name(panel))].mean
-    table = diprime.load(tables, name)
+    table = diprime.load_table(tables, name)
     for variant, make in variants.items():
         found = []
         for seed in range(seeds):
             forest, rows = make(table, seed)
             unit = diprime.error_unit(table) * (0.01 if panel == "Parkinsons" else 1.0)
-            found.append(diprime.score(forest, rows, seed, unit))
+            found.append(diprime.holdout_score(forest, rows, seed, unit))
         yield f"DiPriMe, {panel}, {method}", variant, theirs, mean_of(found)
 
 
@@ -229,7 +231,9 @@ def bounds(tables: PublicTables) -> Tested:
                 {**c, "upper": upper} if c["name"] == table.facts["target"] else c for c in table.facts["columns"]
             ]
             rows = table._replace(facts={**table.facts, "columns": columns})
-            return diprime.make(diprime.DP_ERT, rows, epsilon=10.0, n_estimators=10, max_depth=7, seed=seed), rows
+            return diprime.make_forest(
+                diprime.DP_ERT, rows, epsilon=10.0, n_estimators=10, max_depth=7, seed=seed
+            ), rows
 
         return made
 
@@ -248,7 +252,7 @@ def rows_of_higgs(tables: PublicTables) -> Tested:
                 train_test_split(np.arange(len(table.X)), train_size=share, random_state=seed)[0] if share < 1 else None
             )
             rows = table if kept is None else table._replace(X=table.X.iloc[kept], y=table.y.iloc[kept])
-            return diprime.make(diprime.RF, rows, epsilon=2.0, n_estimators=10, max_depth=11, seed=seed), rows
+            return diprime.make_forest(diprime.RF, rows, epsilon=2.0, n_estimators=10, max_depth=11, seed=seed), rows
 
         return made
 
@@ -261,7 +265,7 @@ def depth_of_posture(tables: PublicTables) -> Tested:
 
     def forest(depth: int | None) -> Callable[[PublicTable, int], tuple[Any, PublicTable]]:
         def made(table: PublicTable, seed: int) -> tuple[Any, PublicTable]:
-            made = diprime.make(diprime.RF, table, epsilon=2.0, n_estimators=10, max_depth=12, seed=seed)
+            made = diprime.make_forest(diprime.RF, table, epsilon=2.0, n_estimators=10, max_depth=12, seed=seed)
             made.forest.set_params(max_depth=depth)
             return made, table
 
@@ -296,9 +300,9 @@ def main() -> None:
     given = parser.parse_args()
     tables = PublicTables([given.data, cache_folder()])
     warnings.simplefilter("ignore")
-    found = {} if given.only is None else {key: rows for key, rows in pd.read_csv(RESULT, dtype=str).groupby("test")}
+    found = {} if given.filter is None else {key: rows for key, rows in pd.read_csv(RESULT, dtype=str).groupby("test")}
     for test in TESTS:
-        if given.only not in (None, test.__name__):
+        if given.filter not in (None, test.__name__):
             continue
         began, lines = time.process_time(), []
         for cell, variant, theirs, value in test(tables):

@@ -94,7 +94,7 @@ def measure(
     values = np.random.default_rng(1).random((forest.n_leaves, 2))
     checked = check(forest, codes, target, values)
     rows_there, target_there, values_there = cupy.asarray(codes), cupy.asarray(target), cupy.asarray(values)
-    columns_there = gpu.column_after_column(rows_there)
+    columns_there = gpu.to_device_columns(rows_there)
     totals = cupy.zeros((forest.n_leaves, 2), np.uint64)
     counting = gpu.DeviceForest(forest, 2, np.uint32)
     predicting = gpu.DeviceForest(forest, 2, np.float64)
@@ -104,11 +104,11 @@ def measure(
             "trees": trees,
             "depth": depth,
             "rows compared": checked,
-            "count": on_device(lambda: counting.count(columns_there, target_there, None, 0, totals)),
+            "count": on_device(lambda: counting.count_rows(columns_there, target_there, None, 0, totals)),
             "count rows": on_device(
-                lambda: counting.count(gpu.column_after_column(rows_there), target_there, None, 0, totals)
+                lambda: counting.count_rows(gpu.to_device_columns(rows_there), target_there, None, 0, totals)
             ),
-            "predict": on_device(lambda: predicting.sum(columns_there, values_there)),
+            "predict": on_device(lambda: predicting.sum_leaf_values(columns_there, values_there)),
             "count from host": wall(lambda: leaf_totals(forest, [batch], n_classes=2)),
             "predict from host": wall(lambda: sum_over_trees(forest, codes, values)),
         }

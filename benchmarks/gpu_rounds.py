@@ -25,9 +25,9 @@ from gpu import copy_bandwidth
 
 import veilwood as vw
 from veilwood.data.batches import Batch, Source
-from veilwood.data.encoding import GRID_CELLS
+from veilwood.data.encoding import GRID_BINS
 from veilwood.engines import gpu
-from veilwood.engines.gpu import DeviceRows
+from veilwood.engines.gpu import GpuBackend
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
@@ -46,7 +46,7 @@ def rows_there(n_rows: int, n_columns: int) -> Source:
         held = cupy.zeros(size, np.float32)
         for column in range(n_columns):
             values = rng.standard_normal(size, dtype=np.float32)
-            codes[column] = cupy.clip((values / 10 + 0.5) * GRID_CELLS, 0, GRID_CELLS - 1).astype(np.uint16)
+            codes[column] = cupy.clip((values / 10 + 0.5) * GRID_BINS, 0, GRID_BINS - 1).astype(np.uint16)
             score += values * (0.6 if column < 5 else 0.2) + values * held * (column % 2)
             held = values
         target = (score + cupy.log(1 / rng.random(size, dtype=np.float32) - 1) > 0).astype(np.int32)
@@ -56,10 +56,10 @@ def rows_there(n_rows: int, n_columns: int) -> Source:
 
 def fit(forest: Any, source: Source) -> Any:
     """Fit rows that are encoded already."""
-    method = forest.make_method()
-    design = forest.prepare(forest.schema, method=method)
+    method = forest._make_method()
+    design = forest._design_for(forest.schema, method=method)
     door = Door(design.plan, open_ledger(None), table=handle_of(None))
-    forest.go_through(door, design, method, lambda opened: method.measure(design, source, opened))
+    forest._run_release(door, design, method, lambda opened: method.measure_rows(design, source, opened))
     return forest
 
 
@@ -72,7 +72,7 @@ class Watch:
         self.calls: dict[str, int] = defaultdict(int)
 
     def over(self, method: Callable[..., Any], name: str) -> Callable[..., Any]:
-        def watched(rows: DeviceRows, *given: Any) -> Any:
+        def watched(rows: GpuBackend, *given: Any) -> Any:
             cupy.cuda.Device().synchronize()
             began = time.perf_counter()
             out = method(rows, *given)
@@ -88,7 +88,7 @@ class Watch:
         return watched
 
     @staticmethod
-    def _of_a_row(rows: DeviceRows, name: str, given: Any) -> int:
+    def _of_a_row(rows: GpuBackend, name: str, given: Any) -> int:
         """Bytes of a row that have to be read, or written, at least."""
         cell, score = rows._parts[0].cells.itemsize, 4 * rows._n_outputs
         if name == "steps":
@@ -146,14 +146,14 @@ def main() -> None:
         fit(forest, source)
         figures["fit seconds"], figures["fit cpu seconds"] = time.perf_counter() - began, time.process_time() - cpu
         figures["learned"] = forest.plan_.choices["learned"]
-        for name, label in (("ask", ""), ("ask_some", ""), ("add", "steps")):
-            plain[name] = getattr(DeviceRows, name)
-            setattr(DeviceRows, name, watch.over(plain[name], label))
+        for name, label in (("run", ""), ("run_on_sample", ""), ("add_scores", "steps")):
+            plain[name] = getattr(GpuBackend, name)
+            setattr(GpuBackend, name, watch.over(plain[name], label))
         began = time.perf_counter()
         fit(vw.PrivateForestClassifier(schema, epsilon=1, random_state=0), source)
         figures["watched fit seconds"] = time.perf_counter() - began
     for name, method in plain.items():
-        setattr(DeviceRows, name, method)
+        setattr(GpuBackend, name, method)
     figures["asked"] = {
         kind: {"calls": watch.calls[kind], "seconds": watch.seconds[kind], "bytes": watch.bytes[kind]}
         for kind in sorted(watch.seconds, key=lambda kind: -watch.seconds[kind])

@@ -31,10 +31,10 @@ from veilwood.data.batches import Source
 from veilwood.data.open_rows import open_rows
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols import joint_forest as joint
-from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.local import local_servers
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 
 RESULTS = Path(__file__).parent / "results"
@@ -65,12 +65,12 @@ class Summed(Source):
 
     engine: Engine | None = None
 
-    def hand_over(self, sums: Any) -> Any:
+    def share_sums(self, sums: Any) -> Any:
         assert self.engine is not None
-        return SecretNumbers(self.engine, self.engine.constant(sums))
+        return SecretArray(self.engine, self.engine.constant(sums))
 
     @property
-    def alone(self) -> bool:
+    def is_complete(self) -> bool:
         return False
 
 
@@ -88,8 +88,8 @@ class Opened(joint.Parties):
 def online(estimator: Any, X: Any, y: Any) -> Any:
     engine, design = PlainEngine(joint.RING), joint.joint_design(estimator)
     own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid="refuse")
-    source = Summed(own._read, own.once, own.n_partitions, engine)
-    opened = joint.serve(engine, estimator, joint.joint_plan(estimator, "sampled"), "sampled", source)
+    source = Summed(own._read, own.single_pass, own.n_partitions, engine)
+    opened = joint.run_server(engine, estimator, joint.joint_plan(estimator, "sampled"), "sampled", source)
     return estimator.fit(Opened(opened))
 
 
@@ -97,7 +97,7 @@ def on_shares(schema: vw.Schema, epsilon: float, seed: int, X: Any, y: Any) -> A
     settings = {"estimator": type(estimator_of(schema, 1, 0)).__name__, "parameters": {"random_state": seed}}
     half = len(X) // 2
     task = Task("t", schema.to_dict(), str(epsilon), {"a": None, "b": None}, ("u",), "forest-on-shares", settings)
-    program: Any = program_of(task)
+    program: Any = program_for_task(task)
     engine = PlainEngine(program.ring)
     tables = {"a": (X[:half], y[:half]), "b": (X[half:], y[half:])}
     rows = {
@@ -131,7 +131,7 @@ def one(folder: Path, name: str, epsilon: float, seed: int, shares: bool) -> lis
 
 def accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
     seeds = range(options.first, options.first + options.seeds)
-    cells = [(name, epsilon, seed) for name in options.only for epsilon in options.epsilons for seed in seeds]
+    cells = [(name, epsilon, seed) for name in options.filter for epsilon in options.epsilons for seed in seeds]
     done = Parallel(options.jobs, verbose=5)(
         delayed(one)(options.data, name, epsilon, seed, name in options.shares) for name, epsilon, seed in cells
     )
@@ -147,7 +147,7 @@ def roles(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Train over TLS among three processes: online owners, then rows in shares."""
     warnings.simplefilter("ignore")
     rows = []
-    for name in options.only:
+    for name in options.filter:
         schema, X, y = load(options.data, name)
         settings = {"estimator": type(estimator_of(schema, 1, 0)).__name__, "parameters": {"random_state": 0}}
         for protocol in ("public-forest", *(("forest-on-shares",) if name in options.shares else ())):
@@ -158,11 +158,11 @@ def roles(options: argparse.Namespace) -> list[dict[str, Any]]:
                 began = time.perf_counter()
                 if protocol == "public-forest":
                     with ThreadPoolExecutor(2) as pool:
-                        list(pool.map(lambda o, h=here, p=parts: h.client(o).attend(*p[o]), parts))
+                        list(pool.map(lambda o, h=here, p=parts: h.owner(o).participate(*p[o]), parts))
                 else:
                     for owner, part in parts.items():
-                        here.client(owner).contribute(*part)
-                    here.client("north").wait(3600)
+                        here.owner(owner).contribute(*part)
+                    here.owner("north").wait(3600)
                 wall = time.perf_counter() - began
                 after = [cpu_of(process.pid) for process in here.processes if process is not None]
                 model = here.user("analyst").model()

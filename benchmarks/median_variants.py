@@ -18,8 +18,8 @@ import numpy as np
 from sklearn.model_selection import train_test_split
 
 import veilwood as vw
-from veilwood_papers.diprime.methods import FLIP, load
-from veilwood_papers.diprime.tables import CLASSES, REGRESSION, depths
+from veilwood_papers.diprime.methods import FLIP, load_table
+from veilwood_papers.diprime.tables import CLASSES, REGRESSION, published_depths
 from veilwood_papers.tables import PublicTables
 
 VARIANTS = ("select-then-median", "k-medians", "random-attribute")
@@ -47,12 +47,14 @@ def main() -> None:
     ]
     tables = PublicTables([options.data])
     for panel, name in {**REGRESSION, **CLASSES}.items():
-        if (options.only and name not in options.only) or panel == "Flight":
+        if (options.filter and name not in options.filter) or panel == "Flight":
             continue
-        table = load(tables, name)
+        table = load_table(tables, name)
         schema, X, y = table.schema, table.X, table.y
         for epsilon in EPSILONS:
-            losses = np.array([one_split(schema, X, y, depths(panel)[FLIP], epsilon, s) for s in range(options.seeds)])
+            losses = np.array(
+                [one_split(schema, X, y, published_depths(panel)[FLIP], epsilon, s) for s in range(options.seeds)]
+            )
             cells = [f"{mean:.4g}" for mean in losses[:, :3].mean(axis=0)]
             cells.append(paired(losses[:, 1] - losses[:, 0]))
             cells.append(paired(losses[:, 3] - losses[:, 0]) if schema.classes else "")

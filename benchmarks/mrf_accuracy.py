@@ -3,7 +3,7 @@
 
 Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json, the figures from one with
 mrf_accuracy_vs_epsilon_main.csv and mrf_accuracy_vs_epsilon_subsample_aggregate.csv; what is not there is left out.
-Run `python benchmarks/mrf_accuracy.py --data DATA --published PUBLISHED --json mrf_accuracy.json`.
+Run `python benchmarks/mrf_accuracy.py --data DATASET_NAMES --published PUBLISHED --json mrf_accuracy.json`.
 
 Two questions, two splits. "Random splits": each seed has its own split into 80 % and 20 % and its own forest. "The
 authors' split": the one split all published figures share, with a forest for each seed, for the cells in which the
@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write every accuracy to this file")
     options = parser.parse_args()
 
-    only = options.only or [s.dataset for s in SETTINGS if s.file != "adult"]
+    only = options.filter or [s.dataset for s in SETTINGS if s.file != "adult"]
     wanted = [s for s in SETTINGS if s.dataset in only and (options.data / f"{s.file}.csv.gz").exists()]
     published = read_published(options.published)
     warnings.simplefilter("ignore")

@@ -58,9 +58,11 @@ def main() -> None:
             continue
         for transform in (None, "log1p"):
             y: Any = (
-                X[:, 0] / 1000 if kind.task == "regression" else np.array(["a", "b", "c"])[(X[:, 0] // 334).astype(int)]
+                X[:, 0] / 1000
+                if kind._task == "regression"
+                else np.array(["a", "b", "c"])[(X[:, 0] // 334).astype(int)]
             )
-            forest = kind(schema(kind.task, transform), random_state=0, n_jobs=1)
+            forest = kind(schema(kind._task, transform), random_state=0, n_jobs=1)
             if "max_features" in forest.get_params():
                 forest.set_params(n_estimators=32, max_depth=2, max_features=5)
             forest.fit(X, y)

@@ -4,7 +4,7 @@
 Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json; the peers' accuracies from a
 table with columns dataset, epsilon, delta, accuracy, peer; the M-RF figures from a folder with
 mrf_accuracy_vs_epsilon_main.csv and mrf_nonprivate.csv. Run
-`python benchmarks/private_forest.py --data DATA --peers PEERS.csv --published PUBLISHED --out FILE.md`.
+`python benchmarks/private_forest.py --data DATASET_NAMES --peers PEERS.csv --published PUBLISHED --out FILE.md`.
 
 Every seed has its own random split (80:20, regression 90:10) and its own public randomness. The number of rows is given
 as public, as the peers take it. "Range" bounds are each numeric column's minimum and maximum over the file, as the
@@ -340,7 +340,7 @@ def main() -> None:
         "rich": lambda: rich_table(arguments.data, arguments.seeds),
     }
     with parallel_config(n_jobs=arguments.workers):
-        told = [section() for name, section in sections.items() if not arguments.only or name in arguments.only]
+        told = [section() for name, section in sections.items() if not arguments.filter or name in arguments.filter]
     parts = [
         "# PrivateForest beside its peers\n",
         f"{arguments.seeds} seeds. The peers had the best of several settings, chosen on the test score.\n",

@@ -14,18 +14,18 @@ import json
 from pathlib import Path
 from typing import Any
 
-from veilwood_papers.suite.accuracy import LEAST_GAP, done, skills
-from veilwood_papers.suite.tables import MADE, load, split
+from veilwood_papers.suite.accuracy import MIN_GAP, add_skills, read_results
+from veilwood_papers.suite.tables import SYNTHETIC, load_table, split_rows
 
 
 def size_of(name: str, folder: Path | None, present: dict[str, Any]) -> dict[str, Any]:
     """Return task, training rows and columns of a table."""
-    if name not in MADE["development"] and folder is None:
+    if name not in SYNTHETIC["development"] and folder is None:
         if name not in present:
             raise SystemExit(f"the size of {name!r} is not known: give the folder of the real tables with --data")
         return {key: present[name][key] for key in ("task", "rows", "columns")}
-    table = load("development", name, folder)
-    train, _ = split(len(table.y), 0)
+    table = load_table("development", name, folder)
+    train, _ = split_rows(len(table.y), 0)
     return {"task": table.schema.task, "rows": len(train), "columns": len(table.schema.features)}
 
 
@@ -36,9 +36,9 @@ def main() -> None:
     parser.add_argument("-o", "--out", type=Path, required=True)
     given = parser.parse_args()
     present = json.loads(given.out.read_text())["tables"] if given.out.exists() else {}
-    found = done(*given.cache)
-    told = skills(found[found.suite == "development"])
-    told = told[(told.estimator == "PrivateForest") & (told.delta == 0) & (told.gap >= LEAST_GAP)]
+    found = read_results(*given.cache)
+    told = add_skills(found[found.suite == "development"])
+    told = told[(told.estimator == "PrivateForest") & (told.delta == 0) & (told.gap >= MIN_GAP)]
     means = told.groupby(["table", "epsilon"]).skill.mean()
     tables = {
         str(name): {

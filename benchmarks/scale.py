@@ -3,7 +3,7 @@
 
 Nothing is asserted here. Every measurement runs in a process of its own, so that its peak memory is its own, and says
 CPU seconds of all threads beside wall time, which depends on what else the machine does. The whole of it, 100 million
-rows (about 10 GB in FOLDER): `python benchmarks/scale.py --folder FOLDER --rows 100000000`.
+rows (about 10 GB in FOLDER): `python benchmarks/scale.py --folder DEFAULT_FOLDER --rows 100000000`.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ from veilwood_papers.mpc.processes import ServerCost, run_three
 from veilwood_secure.mpc.engine import Engine, Shared
 from veilwood_secure.protocols import hidden_trees as hidden_tree
 from veilwood_secure.protocols import noise
-from veilwood_secure.protocols.records import Domain, Records
+from veilwood_secure.protocols.records import Domain, SharedRows
 
 # rows, features, values
 N_QUERIES = 1000
@@ -71,8 +71,8 @@ def operations(engine: Engine) -> dict[str, dict[str, float]]:
         "100,000 products": lambda: engine.mul(x, y),
         "1000 x 100 times 100 x 10": lambda: engine.matmul(rows, columns),
         "343 x 26,120 times 26,120 x 84": lambda: engine.matmul(mask, cells),
-        "10,000 comparisons": lambda: engine.negative(x[:10_000]),
-        "100,000 comparisons": lambda: engine.negative(x),
+        "10,000 comparisons": lambda: engine.is_negative(x[:10_000]),
+        "100,000 comparisons": lambda: engine.is_negative(x),
     }
     for one in work.values():
         one()
@@ -127,16 +127,16 @@ def tree(engine: Engine, shape: tuple[int, int, int], depth: int) -> dict[str, d
         (random.integers(0, w, (m, 1, rows)) == np.arange(w)[:, None]).astype(np.int64) for rows in (n, N_QUERIES)
     )
     classes = (random.integers(0, 2, n) == np.arange(2)[:, None]).astype(np.int64)
-    records = Records(engine.deal(0, one_hot, one_hot.shape), engine.deal(0, classes, classes.shape))
+    records = SharedRows(engine.deal_values(0, one_hot, one_hot.shape), engine.deal_values(0, classes, classes.shape))
     recipe = hidden_tree.Recipe(domain, (Fraction(40),) * depth, Fraction(4))
     grown: list[hidden_tree.HiddenTree] = []
 
     def grow() -> None:
-        grown.append(hidden_tree.grow(engine, records, recipe, hidden_tree.draw_noise(engine, recipe)))
+        grown.append(hidden_tree.grow_hidden_tree(engine, records, recipe, hidden_tree.draw_tree_noise(engine, recipe)))
 
     measured = {"training": timed(engine, grow)}
-    queries = engine.deal(0, asked, asked.shape)
-    measured["prediction"] = timed(engine, lambda: hidden_tree.predict(engine, grown, queries))
+    queries = engine.deal_values(0, asked, asked.shape)
+    measured["prediction"] = timed(engine, lambda: hidden_tree.predict_queries(engine, grown, queries))
     return measured
 
 

@@ -27,12 +27,12 @@ import veilwood as vw
 from veilwood.data.encoding import Encoding, class_labels
 from veilwood_papers.mpc import plain as plain_id3
 from veilwood_papers.mpc.data import ADULT_GROUPS, CUTOFFS, DROPPED
-from veilwood_secure.mpc.replicated import ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.hidden_forest import level_epsilons
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.local import local_servers
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.registry import program_for_task
 
 RESULTS = Path(__file__).parent / "results"
 EPSILON, DEPTH, TREES = 1.0, 2, 5
@@ -109,13 +109,13 @@ def twin(protocol: str, settings: dict[str, Any], codes: Any, target: Any, asked
         return None
     tree_of_row = rng.integers(0, n_trees, len(codes)) if n_trees > 1 else np.zeros(len(codes), np.int64)
     trees = [
-        plain_id3.grow(
+        plain_id3.grow_tree(
             codes[tree_of_row == t], target[tree_of_row == t], sizes=widths, n_classes=k, depth=DEPTH, split=split,
             label=label,
         )
         for t in range(n_trees)
     ]  # fmt: skip
-    return class_labels(schema)[plain_id3.vote(trees, asked, k)]
+    return class_labels(schema)[plain_id3.majority_vote(trees, asked, k)]
 
 
 def cpu_of(pid: int) -> float:
@@ -140,11 +140,11 @@ def measure(folder: Path, name: str, twins: int) -> list[dict[str, Any]]:
             chosen = {"max_depth": DEPTH, **settings}
             task = Task(f"t{len(found)}", schema.to_dict(), str(EPSILON), dict.fromkeys(owners), ("analyst",), protocol,
                         chosen)  # fmt: skip
-            here.add(task)
+            here.add_task(task)
             before = [cpu_of(process.pid) for process in here.processes if process is not None]
             began = time.perf_counter()
             for owner, rows in owners.items():
-                here.client(owner, task.name).contribute(X.iloc[rows], y.iloc[rows])
+                here.owner(owner, task.name).contribute(X.iloc[rows], y.iloc[rows])
             with here.user("analyst", task.name) as analyst:
                 statement = analyst.wait(600)
                 seconds = time.perf_counter() - began
@@ -199,7 +199,7 @@ def adult_as_it_is(folder: Path) -> tuple[vw.Schema, Any, Any]:
 
 
 def timed(title: str, task: Task, X: Any, y: Any, depth: int) -> dict[str, Any]:
-    program = program_of(task)
+    program = program_for_task(task)
     arrays, rows = program.encode_rows("n", X, y)
     shared = {key: share(array, program.ring) for key, array in arrays.items()}
 
@@ -211,7 +211,7 @@ def timed(title: str, task: Task, X: Any, y: Any, depth: int) -> dict[str, Any]:
     seconds = []
     for _ in range(3):
         began = time.process_time()
-        stats = run_threads(serve)[0]
+        stats = run_in_threads(serve)[0]
         seconds.append((time.process_time() - began) / 3)
     cpu = min(seconds)
     row = {"title": title, "rows": rows, "depth": depth, "cpu": cpu, "rounds": stats.rounds,
@@ -264,7 +264,7 @@ def main() -> None:
     kept = json.loads(file.read_text()) if file.exists() else {"roles": [], "speed": []}
     if options.speed:
         kept["speed"] = speed(options.data)
-    for name in options.only:
+    for name in options.filter:
         kept["roles"] = [row for row in kept["roles"] if row["table"] != name]
         kept["roles"] += measure(options.data, name, options.twins)
     file.write_text(json.dumps(kept, indent=0) + "\n")

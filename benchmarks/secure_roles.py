@@ -34,10 +34,10 @@ import pandas as pd
 import veilwood as vw
 from veilwood.errors import VeilwoodError
 from veilwood_secure.mpc.engine import Stats
-from veilwood_secure.roles.config import Address, Config, Task, set_up
+from veilwood_secure.roles.config import Address, Config, Task, set_up_roles
 from veilwood_secure.roles.local import local_servers
-from veilwood_secure.roles.owner import Call, Client
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.owner import Owner, ServerConnections
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_secure.roles.user import User
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -56,24 +56,24 @@ def cpu(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def seconds_of_training(owner: Client) -> float:
+def seconds_of_training(owner: Owner) -> float:
     """Wait until all three servers have trained; servers do not tell how long it took, so the clock is here."""
     began = time.perf_counter()
-    with Call(owner.config, owner.task, "status") as call:
+    with ServerConnections(owner.config, owner.task, "status") as call:
         while True:
-            found = call.hear("phase", "failure")
+            found = call.receive_fields("phase", "failure")
             if all(server["phase"] == "trained" for server in found):
-                call.say(more=False)
+                call.send_fields(more=False)
                 return time.perf_counter() - began
             if any(server["failure"] for server in found):
                 raise VeilwoodError(f"not trained: {found}")
             time.sleep(0.005)
-            call.say(more=True)
+            call.send_fields(more=True)
 
 
 def cost_of_training(task: Task, tables: dict[str, tuple[Any, Any]]) -> Stats:
     """Rounds and bytes of a server, counted by one process that runs the same protocol."""
-    program, engine = program_of(task), PlainEngine()
+    program, engine = program_for_task(task), PlainEngine()
     parts = {owner: program.encode_rows(owner, *table)[0] for owner, table in tables.items()}
     program.train(
         engine, {owner: {key: engine.constant(array) for key, array in part.items()} for owner, part in parts.items()}
@@ -265,7 +265,7 @@ def one_network(delay_ms: float) -> dict[str, Any]:
         relay = None
         if by != "netem":
             relay = Relay(delay_ms / 1e3, {base + p: (NETWORK[p], base + p) for p in range(3) for base in (7100, 7200)})
-        set_up(folder, TASK, addresses=addresses, listen=NETWORK)
+        set_up_roles(folder, TASK, addresses=addresses, listen=NETWORK)
         capture = Capture()
         processes = []
         for party in range(3):
@@ -276,8 +276,8 @@ def one_network(delay_ms: float) -> dict[str, Any]:
             while not all(b"listens" in (folder / f"server-{p}" / "log.txt").read_bytes() for p in range(3)):
                 time.sleep(0.1)
             for owner, rows in ROWS.items():
-                Client(folder / f"client-{owner}").contribute(X[rows], Y[rows])
-            seconds = seconds_of_training(Client(folder / "client-north"))
+                Owner(folder / f"client-{owner}").contribute(X[rows], Y[rows])
+            seconds = seconds_of_training(Owner(folder / "client-north"))
             with User(folder / "user-analyst") as analyst:
                 analyst.predict(X[:1])  # opens the session
                 began = time.perf_counter()
@@ -302,14 +302,14 @@ def one_network(delay_ms: float) -> dict[str, Any]:
 
 def wanted(folder: Path, labels: np.ndarray) -> list[bytes]:
     """What must not be seen on the wire."""
-    from veilwood_secure.roles.checkpoints import Vault
+    from veilwood_secure.roles.checkpoints import ModelStore
     from veilwood_secure.roles.registry import HiddenForest
 
     out = [b'"fingerprint"', b'"session"', b'"statement"', b'"rows"', TASK.name.encode() + b'"', b"analyst"]
     out += [column.name.encode() for column in SCHEMA.features]
     for party in range(3):
         config = Config.load(folder / f"server-{party}")
-        stored = Vault(config.folder / "models", config.identity.secret, str(config.who)).load(TASK.name)
+        stored = ModelStore(config.folder / "models", config.identity.secret, str(config.party_name)).load(TASK.name)
         out += [array.tobytes()[:64] for array in stored.arrays.values() if array.nbytes >= 16]
     arrays, _ = HiddenForest(TASK).encode_rows("north", X[:HALF], Y[:HALF])
     out += [array.astype(np.uint32).tobytes()[:64] for array in arrays.values()]
@@ -323,11 +323,11 @@ def wanted(folder: Path, labels: np.ndarray) -> list[bytes]:
 def load(users: int = 20, questions: int = 1000, batch: int = 50) -> list[str]:
     names = tuple(f"reader-{number}" for number in range(users))
     with local_servers(SCHEMA, epsilon=2, max_depth=3) as servers:
-        asked = replace(servers.client("north").task, name="asked", users=names)
-        servers.add(asked)
+        asked = replace(servers.owner("north").task, name="asked", users=names)
+        servers.add_task(asked)
         for owner, rows in ROWS.items():
-            servers.client(owner, "asked").contribute(X[rows], Y[rows])
-        servers.client("north", "asked").wait(120)
+            servers.owner(owner, "asked").contribute(X[rows], Y[rows])
+        servers.owner("north", "asked").wait(120)
         with servers.user(names[0], "asked") as first:
             truth = first.predict(X)
         faults: list[str] = []
@@ -349,8 +349,8 @@ def load(users: int = 20, questions: int = 1000, batch: int = 50) -> list[str]:
         for thread in threads:
             thread.start()
         for owner, rows in ROWS.items():
-            servers.client(owner, "car").contribute(X[rows], Y[rows])
-        servers.client("north", "car").wait(300)
+            servers.owner(owner, "car").contribute(X[rows], Y[rows])
+        servers.owner("north", "car").wait(300)
         trained = time.perf_counter() - began
         for thread in threads:
             thread.join()
@@ -382,13 +382,13 @@ def large(rows: int = 26_120, features: int = 12, values: int = 7, depth: int = 
     with local_servers(vw.Schema.from_dict(facts), epsilon=1, max_depth=depth) as servers:
         pids = [process.pid for process in servers.processes if process is not None]
         before, began = [cpu(pid) for pid in pids], time.perf_counter()
-        servers.client("north").contribute(table[:half], label[:half])
-        servers.client("south").contribute(table[half:], label[half:])
+        servers.owner("north").contribute(table[:half], label[:half])
+        servers.owner("south").contribute(table[half:], label[half:])
         shared = time.perf_counter() - began
-        seconds = seconds_of_training(servers.client("north"))
+        seconds = seconds_of_training(servers.owner("north"))
         used = max(cpu(pid) - start for pid, start in zip(pids, before, strict=True))
         memory = max(int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) for pid in pids)
-        task = servers.client("north").task
+        task = servers.owner("north").task
     cost = cost_of_training(task, {"north": (table[:half], label[:half]), "south": (table[half:], label[half:])})
     return [
         "## A table of the shape of Adult",

@@ -71,7 +71,7 @@ def one(rows: int, columns: int, trains: bool) -> dict[str, Any]:
     with local_servers(schema, epsilon=1, owners=("only",), protocol="forest-on-shares", timeout=600.0) as here:
         pids = [process.pid for process in here.processes if process is not None]
         before, own, began = [cpu_of(pid) for pid in pids], time.process_time(), time.monotonic()
-        client = here.client("only")
+        client = here.owner("only")
         client.contribute(X, y, more=not trains)
         found = {"rows": rows, "columns": columns, "client": time.process_time() - own, "load": os.getloadavg()[0]}
         if trains:

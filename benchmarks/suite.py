@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from veilwood_papers.suite.accuracy import BUDGETS, ESTIMATORS, done, report, run_suite
+from veilwood_papers.suite.accuracy import BUDGETS, ESTIMATORS, read_results, render_report, run_suite
 
 
 def main() -> None:
@@ -32,12 +32,12 @@ def main() -> None:
     parser.add_argument("--only-report", action="store_true")
     given = parser.parse_args()
     if given.only_report:
-        text = report(done(given.cache, *given.others), given.suite, given.delta)
+        text = render_report(read_results(given.cache, *given.other_counts), given.suite, given.delta)
     else:
         text = run_suite(
             given.suite, given.data, given.cache, estimators=given.estimators, epsilons=given.epsilons,
             delta=given.delta, seeds=given.seeds, tables=given.tables, n_jobs=given.jobs,
-            references=not given.no_references, others=given.others, say=lambda line: print(line, flush=True),
+            references=not given.no_references, others=given.other_counts, print_line=lambda line: print(line, flush=True),
         )  # fmt: skip
     print(text.split("\n## ")[0])
     if given.out:

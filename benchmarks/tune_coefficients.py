@@ -24,8 +24,8 @@ from scipy.stats import spearmanr
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.expected_skill import ForestSize, facts
-from veilwood.tune import averaging, tunable
+from veilwood.forests.expected_skill import ForestSize, size_features
+from veilwood.tune import averaging_estimator, tunable_estimators
 
 TABLES = (
     "adult", "balance-scale", "car", "mushroom", "wall-following-robot", "titanic", "gas-turbine", "parkinsons",
@@ -53,7 +53,7 @@ def schema_of(path: Path) -> vw.Schema:
 def skill_of(forest: Any, X: Any, y: Any) -> float:
     """0 for the most frequent class, or the mean; 1 for no error at all."""
     score = forest.score(X, y)
-    if forest.task == "regression":
+    if forest._task == "regression":
         return float(np.clip(score, -1, 1))
     majority = pd.Series(np.asarray(y)).value_counts(normalize=True).max()
     return float(np.clip((score - majority) / (1 - majority), -1, 1))
@@ -67,23 +67,23 @@ def measure(data: Path, name: str, seed: int) -> list[dict[str, Any]]:
     half = len(order) // 2
     train, rest = order[:half], order[half:]
     rows = []
-    kinds = [kind for kind in tunable() if kind.task == schema.task]
+    kinds = [kind for kind in tunable_estimators() if kind._task == schema.task]
     for epsilon, kind in itertools.product(EPSILONS, kinds):
         matrix = kind.__name__.startswith("Matrix")
         if matrix and len(schema.features) > WIDE:
             continue
         for trees, depth in MATRIX_SIZES if matrix else SIZES:
-            forest = averaging(kind).set_params(
+            forest = averaging_estimator(kind).set_params(
                 schema=schema, epsilon=epsilon, random_state=seed, n_estimators=trees, max_depth=depth,
                 leaves="empirical-bayes",
             )  # fmt: skip
             try:
-                plan, method = forest.plan(), forest.make_method()
+                plan, method = forest.plan(), forest._make_method()
             except vw.VeilwoodError:  # too large, or deeper than there are columns
                 continue
             if plan.n_leaves > MOST_LEAVES:
                 continue
-            setting = ForestSize.of(
+            setting = ForestSize.from_method(
                 method, Encoding(schema, method.numeric), half, plan.n_leaves, plan.expected_leaf_mse, epsilon
             )  # fmt: skip
             forest.fit(X.iloc[train], y.iloc[train])
@@ -95,7 +95,9 @@ def measure(data: Path, name: str, seed: int) -> list[dict[str, Any]]:
 def expanded(table: pd.DataFrame) -> pd.DataFrame:
     """What is weighed, for each setting."""
     names = [field.name for field in fields(ForestSize)]
-    rows = [facts(ForestSize(**dict(zip(names, row, strict=True)))) for row in table[names].itertuples(index=False)]
+    rows = [
+        size_features(ForestSize(**dict(zip(names, row, strict=True)))) for row in table[names].itertuples(index=False)
+    ]
     return pd.DataFrame(rows, index=table.index)
 
 

@@ -161,7 +161,7 @@ def _directive(path: str, thing: Any) -> Iterator[str]:
     elif inspect.isclass(thing):
         yield f".. autoclass:: {path}"
         yield ""
-        inside = INSIDE if hasattr(thing, "make_method") else set()
+        inside = INSIDE if hasattr(thing, "_make_method") else set()
         for name, member in sorted(inspect.getmembers(thing)):
             if name.startswith("_") or name in inside or not callable(member):
                 continue

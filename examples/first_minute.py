@@ -16,7 +16,7 @@ schema, X, y = vw.datasets.car()
 forest = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0)
 print(forest.plan())  # before any data: what will be released, at what cost, with how much noise
 
-forest.fit(X, y, evaluate_share=0.3)  # the only step that touches private rows
+forest.fit(X, y, holdout_fraction=0.3)  # the only step that touches private rows
 print(f"\nOn the rows that a secret key set aside:\n{forest.evaluation_.quality}")
 print(f"\nGuarantee, of fit and evaluation together: {forest.privacy_}")
 

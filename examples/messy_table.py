@@ -98,13 +98,13 @@ def go_through(draft: Path) -> None:
         "ort": {"values": CITIES},
     }
     review = Review.load(draft)
-    while (asked := review.question()) is not None:
+    while (asked := review.next_question()) is not None:
         if asked.proposal is not None:
-            review.accept()
+            review.accept_known()
         elif asked.name in known:
-            review.state("handbook of the laboratory and list of wards, both public", **known[asked.name])
+            review.declare("handbook of the laboratory and list of wards, both public", **known[asked.name])
         else:
-            review.leave_out()
+            review.exclude()
     review.save(draft)
 
 

@@ -14,8 +14,8 @@ north, south, new = slice(0, 600), slice(600, 1500), slice(1500, None)
 
 with vw.secure.local_servers(schema, epsilon=2, max_depth=3) as servers:
     # Each owner encodes its rows, splits them into three shares, and sends each server one of them.
-    servers.client("north").contribute(X[north], y[north])
-    servers.client("south").contribute(X[south], y[south])
+    servers.owner("north").contribute(X[north], y[north])
+    servers.owner("south").contribute(X[south], y[south])
 
     # The servers train in shares; the tree stays in shares. A user's questions and answers are shares, too.
     with servers.user("analyst") as analyst:

@@ -21,7 +21,7 @@ import numpy as np
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.plots import error_vs_bound
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood_papers import theory
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
@@ -47,10 +47,10 @@ for depth in depths:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", vw.UtilityWarning)  # so many trees want more rows: that is the point
             errors.append(1 - forest.fit(X, label).score(X, label))
-    trees = theory.forest_quantities(route(forest.forest_, codes), label, forest.forest_.n_leaves)
+    trees = theory.forest_quantities(route_rows(forest.forest_, codes), label, forest.forest_.n_leaves)
     setting = theory.Setting("threshold", n_rows=n_rows, depth=depth, n_trees=n_trees, slack=slack)
     from_accuracy = theory.bound_from_accuracy(trees.tree_accuracy, setting)
-    from_weights = theory.bound_from_share(float(np.mean(trees.weight >= setting.threshold)), setting)
+    from_weights = theory.bound_from_fraction(float(np.mean(trees.weight >= setting.threshold)), setting)
     private = theory.Setting("threshold", n_rows=n_rows, depth=depth, n_trees=n_trees, slack=slack, epsilon=epsilon)
     for series, value in zip(bounds.values(), (from_accuracy.error, from_weights.error), strict=True):
         series.append(value)

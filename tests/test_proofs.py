@@ -16,7 +16,7 @@ from veilwood.estimators.base import BaseForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger_stores import Ledger
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, StandingOut
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood_testing import ROOT, SOURCES
 
@@ -28,7 +28,7 @@ GUARANTEED: list[Any] = [
     *(thing for thing in (getattr(veilwood, name) for name in veilwood.__all__)
       if isinstance(thing, type) and issubclass(thing, BaseForest)),
     SparseLaplace,
-    StandingOut,
+    ThresholdedGaussian,
     Door,
     Ledger,
 ]  # fmt: skip

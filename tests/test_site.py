@@ -81,7 +81,7 @@ def test_a_figure_from_nowhere_is_caught() -> None:
 
 @pytest.mark.parametrize("page", figures.PAGES)
 def test_filled_blocks_are_what_the_results_say(page: str) -> None:
-    assert figures.filled(page) == (ROOT / page).read_text(encoding="utf-8"), "run: python docs/figures.py"
+    assert figures.is_filled(page) == (ROOT / page).read_text(encoding="utf-8"), "run: python docs/figures.py"
     assert figures.BLOCK.search((ROOT / page).read_text(encoding="utf-8"))
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import veilwood as vw
 from veilwood import progress
-from veilwood.charts import card
+from veilwood.charts import html_card
 
 MOST_MODULES, MOST_CHANGES = 28, 126
 
@@ -32,7 +32,7 @@ def walk() -> ModuleType:
 @pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning", "ignore::veilwood.errors.UtilityWarning")
 def test_one_row_passes_few_modules(walk: ModuleType, tmp_path: Path) -> None:
     row, schema = walk.one_row(tmp_path)
-    with progress.silent():  # a bar at a terminal is no part of the way
+    with progress.no_progress():  # a bar at a terminal is no part of the way
         _, median, _ = walk.walks("random trees", row, schema, 3)
     assert len(median.modules) <= MOST_MODULES, sorted(median.modules)
     assert median.changes <= MOST_CHANGES, median.calls.most_common()
@@ -44,7 +44,7 @@ def test_a_detour_is_counted(walk: ModuleType) -> None:
         return vw.Schema.numeric((0, 1), n_features=1, target_bounds=(0, 1))
 
     def detour() -> object:
-        return card("a", "b"), straight()
+        return html_card("a", "b"), straight()
 
     assert walk.follow(detour).modules - walk.follow(straight).modules == {"pictures"}
     assert walk.follow(straight).changes > 0

@@ -11,7 +11,7 @@ import matplotlib.pyplot as plt
 import veilwood as vw
 
 iris = vw.datasets.iris()
-ledger = vw.MemoryLedger(epsilon=3, of="flowers of one garden")
+ledger = vw.MemoryLedger(epsilon=3, population="flowers of one garden")
 for epsilon in (1.0, 0.5, 1.0):
     vw.PrivateForestClassifier(iris.schema, epsilon=epsilon, n_rows=150, ledger=ledger).fit(iris.X, iris.y)
 try:

@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 from veilwood_papers.exhibit import Cell, Exhibit, Row, Value
-from veilwood_papers.runner import EXHIBITS_OF, MODULES, PAPERS, chosen, exhibits
-from veilwood_papers.show import Shown, as_csv, blocks, in_words, picture
-from veilwood_papers.tables import PublicTables, known
+from veilwood_papers.runner import MODULES, N_EXHIBITS, PAPERS, all_exhibits, select_exhibits
+from veilwood_papers.show import ExhibitResults, arrange_blocks, render_svg, to_csv, to_text
+from veilwood_papers.tables import PublicTables, known_tables
 from veilwood_testing.exhibits import CHEAP, first_job, shown_of
 
 
 def test_the_list_is_that_of_the_papers() -> None:
     numbers: dict[str, list[str]] = {paper: [] for paper in PAPERS}
-    for exhibit in exhibits():
+    for exhibit in all_exhibits():
         numbers[exhibit.paper].append(exhibit.number)
     appendix = [
         f"appendix {kind}"
@@ -32,7 +32,7 @@ def test_the_list_is_that_of_the_papers() -> None:
     assert numbers["rdt"] == [*(f"figure {n}" for n in range(1, 11)), "table 1"]
     assert numbers["diprime"] == [*(f"figure {n}" for n in range(1, 9)), "table 1", "table 2"]
     assert numbers["secure"] == [*(f"figure {n}" for n in range(2, 7)), "table 1"]
-    assert sum(map(len, numbers.values())) == len({exhibit.slug for exhibit in exhibits()}) == EXHIBITS_OF
+    assert sum(map(len, numbers.values())) == len({exhibit.slug for exhibit in all_exhibits()}) == N_EXHIBITS
 
 
 def test_every_module_of_a_table_or_figure_is_in_the_catalogue() -> None:
@@ -44,21 +44,21 @@ def test_every_module_of_a_table_or_figure_is_in_the_catalogue() -> None:
     }
     assert written == set(MODULES)
     found = [e for module in MODULES for e in importlib.import_module(f"veilwood_papers.{module}").EXHIBITS]
-    assert sorted(e.name for e in found) == sorted(e.name for e in exhibits())
+    assert sorted(e.name for e in found) == sorted(e.name for e in all_exhibits())
 
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_jobs_have_names_of_their_own_and_known_tables(quick: bool) -> None:
-    for experiment in {exhibit.experiment.name: exhibit.experiment for exhibit in exhibits()}.values():
+    for experiment in {exhibit.experiment.name: exhibit.experiment for exhibit in all_exhibits()}.values():
         jobs = experiment.jobs(quick)
         assert jobs
         assert len({job.name for job in jobs}) == len(jobs), experiment.name
-        assert {job.table for job in jobs} <= {"", *known()}
+        assert {job.table for job in jobs} <= {"", *known_tables()}
         assert all(job.weight > 0 for job in jobs)
 
 
 def test_a_figure_of_one_data_set_runs_nothing_else() -> None:
-    by_name = {exhibit.name: exhibit for exhibit in exhibits()}
+    by_name = {exhibit.name: exhibit for exhibit in all_exhibits()}
     assert {job.table for job in by_name["rdt figure 3"].jobs(True)} == {"adult-a9a"}
     assert {job.table for job in by_name["rdt figure 8"].jobs(True)} == {"covertype"}
     assert by_name["rdt figure 9"].jobs(True) == [], "Quantum cannot be had"
@@ -72,7 +72,7 @@ def test_a_figure_of_one_data_set_runs_nothing_else() -> None:
     "exhibit",
     [
         pytest.param(exhibit, id=exhibit.slug, marks=[] if exhibit.experiment.name in CHEAP else pytest.mark.slow)
-        for exhibit in exhibits()
+        for exhibit in all_exhibits()
     ],
 )
 def test_an_exhibit_is_measured_drawn_and_compared(
@@ -83,12 +83,12 @@ def test_an_exhibit_is_measured_drawn_and_compared(
     shown = shown_of(exhibit, found)
     assert all(math.isfinite(value.mean) for value in shown.measured.values())
     assert all(word in ("true", "false", "not measured") for _, word in shown.sentences())
-    lines = list(csv.DictReader(as_csv(shown).splitlines()))
+    lines = list(csv.DictReader(to_csv(shown).splitlines()))
     assert len(lines) == len({*shown.measured, *shown.published})
     if shown.measured:
-        assert picture(shown).startswith(b"<?xml")
-        assert exhibit.name in in_words(shown)
-        assert sum(len(block.lines) for block in blocks(shown)) > 0
+        assert render_svg(shown).startswith(b"<?xml")
+        assert exhibit.name in to_text(shown)
+        assert sum(len(block.lines) for block in arrange_blocks(shown)) > 0
     panels = {cell.panel for cell in shown.measured}
     comparable = [cell for cell in shown.published if cell.panel in panels]
     curves = {(cell.panel, cell.curve) for cell in shown.measured}
@@ -99,7 +99,7 @@ def test_an_exhibit_is_measured_drawn_and_compared(
 
 def test_every_miss_has_a_reason() -> None:
     """A published cell that a run does not reach is explained, whichever it is."""
-    for exhibit in exhibits():
+    for exhibit in all_exhibits():
         for cell, theirs in exhibit.published().items():
             if cell.measure.split()[0] in ("accuracy", "error", "MSE", "AUC", "number"):
                 reason = exhibit.why(cell)
@@ -111,9 +111,9 @@ def test_every_miss_has_a_reason() -> None:
 
 
 def test_one_number_of_one_paper_can_be_asked_for() -> None:
-    assert [exhibit.name for exhibit in chosen("mrf", figure="a1")] == ["mrf appendix figure 1"]
-    assert [exhibit.name for exhibit in chosen("mrf", figure="3a")] == ["mrf figure 3a"]
-    assert len(chosen("all")) == EXHIBITS_OF
+    assert [exhibit.name for exhibit in select_exhibits("mrf", figure="a1")] == ["mrf appendix figure 1"]
+    assert [exhibit.name for exhibit in select_exhibits("mrf", figure="3a")] == ["mrf figure 3a"]
+    assert len(select_exhibits("all")) == N_EXHIBITS
 
 
 def lines_at_random(cells: Sequence[Cell], rng: np.random.Generator) -> dict[Cell, Value]:
@@ -132,11 +132,11 @@ def lines_at_random(cells: Sequence[Cell], rng: np.random.Generator) -> dict[Cel
 
 def test_every_sentence_can_be_false_and_nearly_all_can_be_true(found: dict[str, list[Row]]) -> None:
     answers: dict[tuple[str, str], set[str]] = {}
-    for exhibit in exhibits():
+    for exhibit in all_exhibits():
         shown, rng = shown_of(exhibit, found), np.random.default_rng(0)
         for _ in range(150 if shown.measured else 0):
             drawn = lines_at_random(list(shown.measured), rng)
-            for sentence, word in Shown(exhibit, drawn, {}, True).sentences():
+            for sentence, word in ExhibitResults(exhibit, drawn, {}, True).sentences():
                 answers.setdefault((exhibit.name, sentence), set()).add(word)
     told = {key: words for key, words in answers.items() if words != {"not measured"}}
     assert len(told) > 25

@@ -69,10 +69,10 @@ def test_years_of_turbines_are_joined_in_order() -> None:
 
 
 def test_a9a_has_one_bit_for_each_known_cell() -> None:
-    facts = tables.known()["adult"]
+    facts = tables.known_tables()["adult"]
     row = ["39", "?", "77516", "Bachelors", "13", "Never-married", "Sales", "Husband", "White", "Male", "0", "0", "40",
            "United-States", ">50K"]  # fmt: skip
-    (bits,) = convert.a9a([row], facts)
+    (bits,) = convert.adult_to_a9a([row], facts)
     assert len(bits) == 124
     assert sum(map(int, bits[:-1])) == 13, "fourteen columns, one of them unknown"
     assert bits[-1] == "1"

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("matplotlib")
 
-from veilwood_papers.drawing import agreement, as_number, bars, lines, marked
+from veilwood_papers.drawing import as_number, bar_chart, draw_agreement, line_chart, mark_not_private
 from veilwood_papers.exhibit import Cell, Value, Values
 
 
@@ -22,11 +22,11 @@ def curve(name: str, *xs: str) -> Values:
 def test_words_are_no_coordinates() -> None:
     assert as_number("0.5") == 0.5
     assert math.isnan(as_number("chosen"))
-    assert marked("RF") == "RF (NOT PRIVATE)"
+    assert mark_not_private("RF") == "RF (NOT PRIVATE)"
 
 
 def test_a_curve_goes_through_its_cells() -> None:
-    figure = lines("epsilon", "accuracy")(curve("ours", "0.1", "1", "10"), curve("theirs", "0.1"), "A figure")
+    figure = line_chart("epsilon", "accuracy")(curve("ours", "0.1", "1", "10"), curve("theirs", "0.1"), "A figure")
     place = next(axes for axes in figure.axes if axes.get_title() == "car")
     drawn: Any = [line for line in place.get_lines() if np.size(line.get_xdata()) == 3]
     assert list(drawn[0].get_xdata()) == [0.1, 1.0, 10.0]
@@ -34,7 +34,7 @@ def test_a_curve_goes_through_its_cells() -> None:
 
 
 def test_bars_are_as_high_as_their_values() -> None:
-    figure = bars("seconds")(curve("ours", "fit", "predict"), {}, "A figure")
+    figure = bar_chart("seconds")(curve("ours", "fit", "predict"), {}, "A figure")
     drawn: Any = figure.axes[0].patches
     heights = {round(float(bar.get_height()), 6) for bar in drawn}
     assert {0.1, 0.2} <= heights
@@ -42,7 +42,7 @@ def test_bars_are_as_high_as_their_values() -> None:
 
 def test_agreement_shows_shared_cells_alone() -> None:
     measured = curve("ours", "1", "2")
-    figure = agreement(measured, {Cell("car", "ours", "1"): Value(0.15, 0.0, 1)}, "A table")
+    figure = draw_agreement(measured, {Cell("car", "ours", "1"): Value(0.15, 0.0, 1)}, "A table")
     place = next(axes for axes in figure.axes if axes.get_title() == "car")
     assert len(place.containers) == 1
     assert place.get_xlabel() == "published"

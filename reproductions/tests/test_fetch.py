@@ -81,7 +81,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Make one data set known, at an address of choice."""
 
     def known(where: str) -> None:
-        monkeypatch.setattr(fetch, "known", lambda: {"toy": FACTS})
+        monkeypatch.setattr(fetch, "known_tables", lambda: {"toy": FACTS})
         monkeypatch.setattr(fetch, "SOURCES", {"toy": Origin(convert.as_they_are, "nobody", address=where)})
 
     return known
@@ -92,9 +92,9 @@ def test_an_honest_file_comes_whole_whatever_happens_on_the_way(
     way: str, server: Server, toy: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     toy(address(server, way))
-    monkeypatch.setattr(fetch.download, "__kwdefaults__", {"silence": 0.4, "attempts": 4})
+    monkeypatch.setattr(fetch.download_file, "__kwdefaults__", {"silence": 0.4, "attempts": 4})
     told: list[str] = []
-    path = fetch.fetch("toy", tmp_path, told.append)
+    path = fetch.fetch_table("toy", tmp_path, told.append)
     assert tables.hash_of_file(path, FACTS) == FACTS["sha256"]
     assert (tmp_path / "toy.json").exists()
     assert not list(tmp_path.rglob("*.part"))
@@ -104,42 +104,42 @@ def test_an_honest_file_comes_whole_whatever_happens_on_the_way(
     if way in ("cuts", "stalls"):
         assert server.asked[1] == (way, "bytes=5000-"), "it goes on where it was"
     asked = len(server.asked)
-    fetch.fetch("toy", tmp_path)
+    fetch.fetch_table("toy", tmp_path)
     assert len(server.asked) == asked, "what is here is not fetched again"
 
 
 def test_a_lie_is_thrown_away(server: Server, toy: Any, tmp_path: Path) -> None:
     toy(address(server, "lies"))
     with pytest.raises(FileError, match="another hash"):
-        fetch.fetch("toy", tmp_path)
+        fetch.fetch_table("toy", tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     toy(address(server, "honest"))
-    assert fetch.fetch("toy", tmp_path).exists()
+    assert fetch.fetch_table("toy", tmp_path).exists()
 
 
 def test_a_false_file_in_the_cache_is_fetched_again(server: Server, toy: Any, tmp_path: Path) -> None:
     toy(address(server, "honest"))
     (tmp_path / "toy.csv.gz").write_bytes(tables.packed_rows(["x", "c"], TRUE_ROWS[:-1]))
-    assert tables.hash_of_file(fetch.fetch("toy", tmp_path), FACTS) == FACTS["sha256"]
+    assert tables.hash_of_file(fetch.fetch_table("toy", tmp_path), FACTS) == FACTS["sha256"]
 
 
 def test_what_is_cut_off_for_ever_is_an_error_and_kept(server: Server, tmp_path: Path) -> None:
     with pytest.raises(FileError, match="in 2 attempts"):
-        fetch.download(address(server, "alwayscuts"), tmp_path, silence=0.4, attempts=2)
+        fetch.download_file(address(server, "alwayscuts"), tmp_path, silence=0.4, attempts=2)
     assert (tmp_path / "alwayscuts.part").stat().st_size == 10_000
-    path = fetch.download(address(server, "alwayscuts"), tmp_path, silence=0.4, attempts=12)
+    path = fetch.download_file(address(server, "alwayscuts"), tmp_path, silence=0.4, attempts=12)
     assert path.read_bytes() == BODY
 
 
 @pytest.mark.parametrize(("way", "words"), [("broken", "500"), ("endless", "more than any")])
 def test_a_server_that_fails_or_floods_is_an_error(way: str, words: str, server: Server, tmp_path: Path) -> None:
     with pytest.raises(FileError, match=words):
-        fetch.download(address(server, way), tmp_path, silence=0.4, attempts=2)
+        fetch.download_file(address(server, way), tmp_path, silence=0.4, attempts=2)
 
 
 def test_only_the_web_is_asked(tmp_path: Path) -> None:
     with pytest.raises(VeilwoodError, match="no address"):
-        fetch.download("file:///etc/passwd", tmp_path)
+        fetch.download_file("file:///etc/passwd", tmp_path)
 
 
 def test_names_that_cannot_be_fetched_are_refused() -> None:

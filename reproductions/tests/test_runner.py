@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from veilwood.errors import FileError, UseError
-from veilwood_papers.runner import open_run, run
-from veilwood_papers.tables import PublicTables, how_to_get
+from veilwood_papers.runner import measure_exhibits, open_run
+from veilwood_papers.tables import PublicTables, describe_source
 from veilwood_testing.toy_exhibit import DONE, exhibit, failing, interrupted
 
 
@@ -27,12 +27,12 @@ def _forget() -> None:
 
 def test_an_interrupted_run_goes_on_where_it_was(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
-        run([exhibit(interrupted)], PublicTables(), tmp_path)
+        measure_exhibits([exhibit(interrupted)], PublicTables(), tmp_path)
     assert DONE == ["job 0", "job 1"]
-    result = run([exhibit()], PublicTables(), tmp_path)
+    result = measure_exhibits([exhibit()], PublicTables(), tmp_path)
     assert DONE == ["job 0", "job 1", "job 2", "job 3"], "what was there was measured again"
-    assert [row.value for row in result.rows(exhibit())] == [0, 1, 2, 3]
-    run([exhibit()], PublicTables(), tmp_path, fresh=True)
+    assert [row.value for row in result.read_rows(exhibit())] == [0, 1, 2, 3]
+    measure_exhibits([exhibit()], PublicTables(), tmp_path, fresh=True)
     assert len(DONE) == 8
 
 
@@ -56,64 +56,64 @@ def test_a_killed_process_loses_at_most_what_it_was_doing(tmp_path: Path) -> Non
         time.sleep(0.05)
     os.kill(process.pid, signal.SIGKILL)
     process.wait()
-    run([exhibit()], PublicTables(), tmp_path)
+    measure_exhibits([exhibit()], PublicTables(), tmp_path)
     assert DONE == ["job 3"]
 
 
 def test_workers_find_the_same_and_fail_alike(tmp_path: Path) -> None:
-    one = run([exhibit(failing)], PublicTables(), tmp_path / "one")
-    two = run([exhibit(failing)], PublicTables(), tmp_path / "two", workers=2)
-    assert [row.value for row in one.rows(exhibit())] == [0, 2, 3]
-    assert one.rows(exhibit()) == two.rows(exhibit())
+    one = measure_exhibits([exhibit(failing)], PublicTables(), tmp_path / "one")
+    two = measure_exhibits([exhibit(failing)], PublicTables(), tmp_path / "two", workers=2)
+    assert [row.value for row in one.read_rows(exhibit())] == [0, 2, 3]
+    assert one.read_rows(exhibit()) == two.read_rows(exhibit())
     assert one.failed == two.failed
 
 
 def test_a_missing_table_is_named_with_the_command_that_gets_it(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    result = run([exhibit()], PublicTables(), tmp_path)
+    result = measure_exhibits([exhibit()], PublicTables(), tmp_path)
     assert len(result.skipped) == 1
     told = capsys.readouterr().err
     assert "banknote" in told
     assert "veilwood papers fetch banknote" in told
-    assert "cannot be fetched" in how_to_get("covertype")
+    assert "cannot be fetched" in describe_source("covertype")
 
 
 def test_a_missing_package_is_named(tmp_path: Path) -> None:
-    result = run([exhibit(packages=("no_such_package",))], PublicTables(), tmp_path)
+    result = measure_exhibits([exhibit(packages=("no_such_package",))], PublicTables(), tmp_path)
     assert "no_such_package" in result.skipped[0]
     assert DONE == []
 
 
 def test_a_failing_job_does_not_stop_the_others(tmp_path: Path) -> None:
-    result = run([exhibit(failing)], PublicTables(), tmp_path)
-    assert [row.value for row in result.rows(exhibit())] == [0, 2, 3]
+    result = measure_exhibits([exhibit(failing)], PublicTables(), tmp_path)
+    assert [row.value for row in result.read_rows(exhibit())] == [0, 2, 3]
     assert len(result.failed) == 1
     assert "out of luck" in result.failed[0]
 
 
 def test_results_of_two_versions_are_not_mixed(tmp_path: Path) -> None:
-    run([exhibit()], PublicTables(), tmp_path)
+    measure_exhibits([exhibit()], PublicTables(), tmp_path)
     note = tmp_path / "full" / "run.json"
     note.write_text(json.dumps({"veilwood": "0.0.1"}))
     with pytest.raises(UseError, match=r"0\.0\.1"):
-        run([exhibit()], PublicTables(), tmp_path)
+        measure_exhibits([exhibit()], PublicTables(), tmp_path)
     note.write_text("{")
     with pytest.raises(FileError, match="damaged"):
-        run([exhibit()], PublicTables(), tmp_path)
+        measure_exhibits([exhibit()], PublicTables(), tmp_path)
 
 
 def test_quick_and_full_results_are_kept_apart(tmp_path: Path) -> None:
-    run([exhibit()], PublicTables(), tmp_path, quick=True)
-    assert len(open_run(tmp_path, True).rows(exhibit())) == 2
-    assert open_run(tmp_path, False).rows(exhibit()) == []
+    measure_exhibits([exhibit()], PublicTables(), tmp_path, quick=True)
+    assert len(open_run(tmp_path, True).read_rows(exhibit())) == 2
+    assert open_run(tmp_path, False).read_rows(exhibit()) == []
 
 
 def test_progress_says_how_much_is_left(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veilwood_papers.runner.SECONDS_A_LINE", 0.0)
-    run([exhibit()], PublicTables(), tmp_path)
+    monkeypatch.setattr("veilwood_papers.runner.SECONDS_PER_LINE", 0.0)
+    measure_exhibits([exhibit()], PublicTables(), tmp_path)
     assert "2 of 4 jobs" in (told := capsys.readouterr().err)
     assert "left" in told
 

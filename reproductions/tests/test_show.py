@@ -7,24 +7,24 @@ import csv
 from pathlib import Path
 
 from veilwood_papers.exhibit import Row
-from veilwood_papers.runner import exhibits, run
-from veilwood_papers.show import as_csv, of_run, write
+from veilwood_papers.runner import all_exhibits, measure_exhibits
+from veilwood_papers.show import results_of, to_csv, write_files
 from veilwood_papers.tables import PublicTables
 from veilwood_testing.exhibits import shown_of
 from veilwood_testing.toy_exhibit import exhibit as toy
 
 
 def test_files_of_an_exhibit_are_the_same_for_the_same_cells(tmp_path: Path) -> None:
-    shown = of_run(toy(), run([toy()], PublicTables(), tmp_path))
-    first = {name: path.read_bytes() for name, path in write(shown, tmp_path).items()}
-    assert first == {name: path.read_bytes() for name, path in write(shown, tmp_path).items()}
+    shown = results_of(toy(), measure_exhibits([toy()], PublicTables(), tmp_path))
+    first = {name: path.read_bytes() for name, path in write_files(shown, tmp_path).items()}
+    assert first == {name: path.read_bytes() for name, path in write_files(shown, tmp_path).items()}
     assert set(first) == {"table", "picture"}
 
 
 def test_what_is_not_private_is_marked(found: dict[str, list[Row]]) -> None:
-    for exhibit in exhibits():
+    for exhibit in all_exhibits():
         shown = shown_of(exhibit, found)
-        private = {line["curve"]: line["private"] for line in csv.DictReader(as_csv(shown).splitlines())}
+        private = {line["curve"]: line["private"] for line in csv.DictReader(to_csv(shown).splitlines())}
         for curve, word in private.items():
             if any(name in curve for name in ("no noise", "published (", "as printed", "RF (", "ERT (")):
                 assert word == "no", (exhibit.name, curve)

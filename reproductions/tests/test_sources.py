@@ -9,7 +9,7 @@ from veilwood_papers import tables
 
 def test_every_source_is_of_a_known_table_and_says_where_it_comes_from() -> None:
     for name, source in sources.SOURCES.items():
-        assert name in tables.known()
+        assert name in tables.known_tables()
         assert sum(map(bool, (source.package, source.address, source.follows_from))) == 1
         assert source.citation
-        assert source.place
+        assert source.describe_place

@@ -11,7 +11,7 @@ import pytest
 
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, VeilwoodError
-from veilwood_papers.tables import PublicTables, hash_of_file, hash_of_rows, known, packed_rows
+from veilwood_papers.tables import PublicTables, hash_of_file, hash_of_rows, known_tables, packed_rows
 
 
 def test_the_hash_of_a_table_sees_every_cell_and_no_order(tmp_path: Path) -> None:
@@ -30,19 +30,19 @@ def test_the_hash_of_a_table_sees_every_cell_and_no_order(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("name", ["car", "balance-scale"])
 def test_tables_by_rule_have_the_known_hash(name: str) -> None:
-    table = PublicTables().load(name)
+    table = PublicTables().load_table(name)
     rows = table.X.assign(target=table.y).astype(str).to_numpy().tolist()
     header = [column["name"] for column in table.facts["columns"]]
-    assert hash_of_rows(header, rows, table.facts) == known()[name]["sha256"]
+    assert hash_of_rows(header, rows, table.facts) == known_tables()[name]["sha256"]
 
 
 def test_a_table_that_is_not_here_is_an_error_with_the_next_step() -> None:
     with pytest.raises(VeilwoodError, match="papers fetch banknote"):
-        PublicTables().load("banknote")
+        PublicTables().load_table("banknote")
 
 
 def test_facts_of_tables_are_schemas() -> None:
-    for name, facts in known().items():
+    for name, facts in known_tables().items():
         assert Schema.from_dict(facts).name == name
         assert re.fullmatch("[0-9a-f]{64}", facts["sha256"])
         assert facts["licence"]

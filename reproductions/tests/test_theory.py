@@ -27,7 +27,7 @@ from veilwood_papers.theory import (
     best_n_trees,
     bound_at_best,
     bound_from_accuracy,
-    bound_from_share,
+    bound_from_fraction,
     forest_quantities,
     mean_goodness,
     mean_weight,
@@ -114,7 +114,7 @@ def test_share_is_never_worse_than_accuracy_on_any_forest(
         setting = Setting(voting, len(leaf), 2, 5, epsilon, rows, slack, truncation)
         q = forest_quantities(leaf, labels, n_leaves, margin=setting.margin, smallest_leaf=setting.smallest_leaf)
         value = q.goodness if voting == "majority" else q.weight
-        from_share = bound_from_share(float(np.mean(value >= setting.threshold)), setting)
+        from_share = bound_from_fraction(float(np.mean(value >= setting.threshold)), setting)
         assert from_share.error <= bound_from_accuracy(q.tree_accuracy, setting).error + 1e-9
 
 
@@ -148,7 +148,7 @@ def test_theorem_5_3_by_hand() -> None:
     # New rows: delta/2 = 0.125, so four times as many: 442.09.
     assert trees_needed(1000, 0.25, rows="new") == 443
     setting = Setting("threshold", n_rows=1000, depth=3, n_trees=111, slack=0.25)
-    bound = bound_from_share(0.9, setting)
+    bound = bound_from_fraction(0.9, setting)
     # Fails with probability 1000 exp(-2 * 111 * 0.0625) = 1000 exp(-13.875) = 9.4227e-4, below 1/n.
     assert bound.probability == pytest.approx(1 - 1000 * math.exp(-13.875))
     assert bound.probability >= 1 - 1e-3
@@ -162,11 +162,11 @@ def test_new_rows_by_hand() -> None:
     # n = 10^9, h = 1, delta = 0.2, K = 10: phi = 0.2 / (2 * 4.2 * 2 * 10) = 1/840.
     # 2^(1+3) * 5000 * exp(-2 * 10^9 / 840^2) = 80000 * exp(-2834) = 0; trees: 10^9 exp(-2 * 5000 * 0.01) = 0.
     setting = Setting("threshold", 10**9, depth=1, n_trees=5000, rows="new", slack=0.2, truncation=10)
-    assert bound_from_share(0.9, setting).probability == pytest.approx(1)
+    assert bound_from_fraction(0.9, setting).probability == pytest.approx(1)
     # n = 10^6: 80000 * exp(-2 * 10^6 / 705600) = 80000 * exp(-2.83447) = 4700.
     smaller = replace(setting, n_rows=10**6)
     assert smaller.probability == pytest.approx(1 - 80000 * math.exp(-2e6 / 705600), rel=1e-9)
-    assert bound_from_share(0.9, smaller).is_vacuous
+    assert bound_from_fraction(0.9, smaller).is_vacuous
     assert setting.threshold == pytest.approx(0.7)  # 1/2 + 0.2
     assert smaller.smallest_leaf == pytest.approx(50_000)  # n / (K 2^h)
     assert setting.margin == 0
@@ -328,7 +328,7 @@ def test_theorem_5_6_as_printed_forgets_outliers() -> None:
     assert small == 12.5
     repaired = forest_quantities(leaf, labels, 2, smallest_leaf=small)
     share = float(np.mean(repaired.weight >= setting.threshold))
-    assert bound_from_share(share, setting).error == pytest.approx(0.001)
+    assert bound_from_fraction(share, setting).error == pytest.approx(0.001)
     # From accuracy alone the printed 5.6 says 0 too; the proof's form leaves room for the rows written off.
     assert bound_from_accuracy(printed.tree_accuracy, setting).error == pytest.approx(0.121875)
 
@@ -351,7 +351,7 @@ def test_majority_bound_without_the_margin_is_false() -> None:
     at_zero = forest_quantities(leaf, labels, 1).goodness
     at_margin = forest_quantities(leaf, labels, 1, margin=huge.margin).goodness
     assert np.mean(at_zero >= huge.threshold) > 0.5
-    assert bound_from_share(float(np.mean(at_margin >= huge.threshold)), huge).is_vacuous
+    assert bound_from_fraction(float(np.mean(at_margin >= huge.threshold)), huge).is_vacuous
 
 
 def test_drawing_the_ratio_at_random_breaks_theorem_5_9() -> None:
@@ -415,7 +415,7 @@ def test_monotone(voting, epsilon, rows, accuracy, slack, depth, n_trees) -> Non
     bound = bound_from_accuracy(accuracy, base)
     assert bound_from_accuracy(min(1, accuracy + 0.01), base).error <= bound.error + 1e-12
     assert replace(base, depth=depth + 1).probability <= base.probability
-    assert replace(base, n_rows=2 * 10**7).written_off == base.written_off
+    assert replace(base, n_rows=2 * 10**7).written_off_fraction == base.written_off_fraction
     if rows == "training":
         new = replace(base, rows="new")
         assert new.probability <= base.probability
@@ -446,7 +446,7 @@ def test_more_rows_make_private_bounds_surer_at_the_useful_end() -> None:
 
 @given(st.integers(2, 10**9), slacks, st.floats(0.1, 3), st.sampled_from(["training", "new"]))
 def test_trees_needed_are_enough_and_not_one_too_many(
-    n: int, slack: float, exponent: float, rows: theory.WhichRows
+    n: int, slack: float, exponent: float, rows: theory.RowSet
 ) -> None:
     k = trees_needed(n, slack, exponent=exponent, rows=rows)
     delta = slack / 2 if rows == "new" else slack
@@ -486,9 +486,9 @@ def test_bad_arguments_are_refused() -> None:
     with pytest.raises(VeilwoodError, match="tree_accuracy"):
         bound_from_accuracy(0.4, threshold)
     with pytest.raises(VeilwoodError, match="good_share"):
-        bound_from_share(1.2, threshold)
+        bound_from_fraction(1.2, threshold)
     with pytest.raises(VeilwoodError, match="bound_from_accuracy"):
-        bound_from_share(0.9, coins)
+        bound_from_fraction(0.9, coins)
     with pytest.raises(VeilwoodError, match="voting"):
         bound_at_best(0.9, voting="majority", n_rows=1000, depth=3, epsilon=1)
     # An accuracy below one half is possible once it is measured at a margin.

@@ -65,7 +65,7 @@ def test_theorem_3_holds_on_a_grid(epsilon: float) -> None:
         left = np.cumsum(rows)[:-1]
         smaller = np.minimum(left, 30 - left)
         mechanism = ExponentialMechanism(Fraction(str(epsilon)), 2)
-        law = mechanism.law(-np.abs(2 * left - 30))
+        law = mechanism.probabilities(-np.abs(2 * left - 30))
         for t in (2, 5, 10):
             inner = int((smaller > t).sum())
             if inner:

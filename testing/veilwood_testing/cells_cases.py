@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from veilwood.data.counts import Split, Way
+from veilwood.data.counts import CellRule, Split
 
 
-def follow(way: Way, row: list[int]) -> int | float | None:
+def follow(way: CellRule, row: list[int]) -> int | float | None:
     """Where a row is led."""
     while isinstance(way, Split):
-        way = way.to[int(np.searchsorted(way.first, row[way.column], side="right")) - 1]
+        way = way.targets[int(np.searchsorted(way.starts, row[way.column], side="right")) - 1]
     return way

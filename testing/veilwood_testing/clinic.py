@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import CellTable, columns_of
+from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
 
 CLINIC: list[dict[str, Any]] = [
     {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
@@ -53,8 +53,8 @@ def forest_of(task: str, **params: Any) -> Any:
     return kind(schema_of(task), **{"random_state": 0, "n_jobs": 1, **params})
 
 
-COLUMNS = columns_of(Encoding(schema_of("two")))
+COLUMNS = bin_columns(Encoding(schema_of("two")))
 
 
-def small_table() -> CellTable:
-    return CellTable((COLUMNS[0].of_mass(COLUMNS[0].prior, 3), COLUMNS[1].values()))
+def small_table() -> ContingencyTable:
+    return ContingencyTable((COLUMNS[0].equal_mass_groups(COLUMNS[0].prior, 3), COLUMNS[1].ungrouped_axis()))

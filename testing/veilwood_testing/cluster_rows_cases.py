@@ -29,7 +29,7 @@ def fitted(kind: str, X: Any, **params: Any) -> Any:
 
 
 def assert_same(one: Any, other: Any) -> None:
-    mine, yours = one.model_.arrays(), other.model_.arrays()
+    mine, yours = one.model_.to_arrays(), other.model_.to_arrays()
     assert mine.keys() == yours.keys()
     for name in mine:
         np.testing.assert_array_equal(mine[name], yours[name], err_msg=name)

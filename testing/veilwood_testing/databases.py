@@ -14,11 +14,11 @@ import pandas as pd
 import psycopg
 
 import veilwood as vw
-from veilwood.data.counts import Cells, codes_of
+from veilwood.data.counts import CellQuery, split_by_code
 from veilwood.data.encoding import Encoding
 from veilwood.engines.sql.source import open_sql
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_audit.noninterference import Passage, forced
+from veilwood_audit.noninterference import DoorEvent, force_outcomes
 
 INF = float("inf")
 COLUMNS: list[dict[str, Any]] = [
@@ -101,15 +101,15 @@ def put_postgres(frame: pd.DataFrame, server: str, table: str) -> None:
                 copy.write_row([None if cell is None or cell != cell else cell for cell in row])
 
 
-def passages_of(forest: Any, X: Any, draw: int = 0, answers: Any = None) -> list[Passage]:
+def passages_of(forest: Any, X: Any, draw: int = 0, answers: Any = None) -> list[DoorEvent]:
     """Fit with all outcomes forced, and return what met the door."""
-    with warnings.catch_warnings(), forced(draw, answers) as passages:
+    with warnings.catch_warnings(), force_outcomes(draw, answers) as passages:
         warnings.simplefilter("ignore")
         forest.fit(X)
     return list(passages)
 
 
-def same(one: list[Passage], other: list[Passage]) -> bool:
+def same(one: list[DoorEvent], other: list[DoorEvent]) -> bool:
     """Whether the same exact numbers met the door, in the same steps."""
     return len(one) == len(other) and all(
         mine.step == yours.step and np.array_equal(mine.exact, yours.exact)  # type: ignore[arg-type]
@@ -128,5 +128,5 @@ def counts_there(address: str, schema: vw.Schema, cap: RowsOf | None = None) -> 
     """How many rows of each class every code of the one column has, counted in a database; odd rows are dropped."""
     source = open_sql(address, Encoding(schema, "bins"), cap=cap, invalid="drop")
     n_codes = source.rows.encoding.n_codes[0]
-    (found,) = source.answer([Cells((codes_of(0, np.arange(n_codes)),), n_codes)], "classes")
+    (found,) = source.run_cell_queries([CellQuery((split_by_code(0, np.arange(n_codes)),), n_codes)], "classes")
     return found

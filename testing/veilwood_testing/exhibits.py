@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from veilwood_papers.exhibit import Exhibit, Experiment, Job, Row
-from veilwood_papers.runner import do_job
-from veilwood_papers.show import Shown
+from veilwood_papers.runner import run_job
+from veilwood_papers.show import ExhibitResults
 from veilwood_papers.tables import PublicTables
 
 SLOW = (
@@ -46,8 +46,8 @@ def cheapest(jobs: list[Job]) -> Job:
 def first_job(experiment: Experiment, tables: PublicTables) -> list[Row]:
     job = cheapest(list(experiment.jobs(True)))
     few = {name: value[:2] if isinstance(value, tuple) else value for name, value in job.settings.items()}
-    return do_job(experiment, job._replace(settings=few), tables)  # two places of an axis run the code of all
+    return run_job(experiment, job._replace(settings=few), tables)  # two places of an axis run the code of all
 
 
-def shown_of(exhibit: Exhibit, found: dict[str, list[Row]]) -> Shown:
-    return Shown(exhibit, exhibit.values(found.get(exhibit.experiment.name, [])), exhibit.published(), True)
+def shown_of(exhibit: Exhibit, found: dict[str, list[Row]]) -> ExhibitResults:
+    return ExhibitResults(exhibit, exhibit.values(found.get(exhibit.experiment.name, [])), exhibit.published(), True)

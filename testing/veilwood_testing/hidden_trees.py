@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 import veilwood as vw
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, TreeNoise
-from veilwood_secure.protocols.records import Domain, Records, one_hot, one_hot_classes
+from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
 
 Ints = NDArray[np.int64]
 
@@ -21,8 +21,8 @@ def random_rows(rng: np.random.Generator, domain: Domain, n: int) -> tuple[Ints,
     return codes, rng.integers(-1, domain.n_classes, n)  # some are padding
 
 
-def loaded(engine: Engine, codes: Ints, target: Ints, domain: Domain) -> Records:
-    return Records(engine.constant(one_hot(codes, domain)), engine.constant(one_hot_classes(target, domain)))
+def loaded(engine: Engine, codes: Ints, target: Ints, domain: Domain) -> SharedRows:
+    return SharedRows(engine.constant(encode_one_hot(codes, domain)), engine.constant(encode_classes(target, domain)))
 
 
 def random_noise(rng: np.random.Generator, domain: Domain, depth: int) -> list[Ints]:

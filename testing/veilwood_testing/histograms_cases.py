@@ -10,7 +10,7 @@ import numpy as np
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn
 from veilwood.trees.histograms import level_scores
-from veilwood.trees.level_growth import Growing
+from veilwood.trees.level_growth import GrowingForest
 
 COLUMNS = [
     EncodedColumn("fine", ordered=True, n_codes=65535, missing_code=None),
@@ -36,19 +36,19 @@ def rows(n: int, top: int, seed: int = 0) -> Batch:
     return Batch(codes, rng.integers(0, top, n).astype(np.int32), 0, 0)
 
 
-def grown(levels: int, n_trees: int = 3, seed: int = 1) -> tuple[Growing, Any]:
+def grown(levels: int, n_trees: int = 3, seed: int = 1) -> tuple[GrowingForest, Any]:
     """Trees with random splits, and slots of all columns at their open nodes."""
     rng = np.random.default_rng(seed)
-    growing = Growing(COLUMNS, n_trees)
+    growing = GrowingForest(COLUMNS, n_trees)
     for _ in range(levels):
-        slots = growing.slots(growing.candidates(1, rng), BINS, rng)
+        slots = growing.bin_candidates(growing.draw_candidates(1, rng), BINS, rng)
         winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
         edge = rng.integers(0, np.maximum(slots.n_bins[np.maximum(winner, 0)] - 1, 1))
-        growing.split(slots, winner, edge)
-    return growing, growing.slots(growing.candidates(5, rng), BINS, rng)
+        growing.split_nodes(slots, winner, edge)
+    return growing, growing.bin_candidates(growing.draw_candidates(5, rng), BINS, rng)
 
 
-def filled(growing: Growing, slots: Any, batch: Batch, fast: bool, **options: Any) -> Any:
+def filled(growing: GrowingForest, slots: Any, batch: Batch, fast: bool, **options: Any) -> Any:
     (out,) = level_scores(
         growing, slots, of(batch), lambda h: (h.copy(),), max_bins=BINS, fast=fast,
         **{"n_classes": 3, **options},

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import veilwood as vw
-from veilwood.safe_io import MOST_DIGITS, MOST_NESTED
+from veilwood.safe_io import MAX_DIGITS, MAX_NESTING
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 SECONDS = 5.0  # 10^9,999,999 alone takes longer to compute
@@ -39,9 +39,9 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "unclosed": ("[" * 1_000_000, "nested|JSON"),
     "deep list": (nested(200_000), "nested"),
     "deep object": ('{"a":' * 100_000 + "1" + "}" * 100_000, "nested"),
-    "a little too deep": (nested(MOST_NESTED + 2), "nested"),
+    "a little too deep": (nested(MAX_NESTING + 2), "nested"),
     "digits": ("9" * 5000, "digits"),
-    "negative digits": ("-" + "9" * MOST_DIGITS, "digits"),
+    "negative digits": ("-" + "9" * MAX_DIGITS, "digits"),
     "beyond floats": ("1e999", "finite"),
     "long exponent": (LONG, "finite"),
     "not a number": ("[NaN]", "finite"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from veilwood.engines.cluster.worker import PartSums
+from veilwood.engines.cluster.worker import PartialSums
 
 
 class Here:
@@ -15,11 +15,11 @@ class Here:
     def __init__(self, held: list[Any]) -> None:
         self.held, self.closed = held, False
 
-    def moved(self, move: Callable[[Any], Any]) -> Here:
-        return Here([move(each) for each in self.held])
+    def update(self, function: Callable[[Any], Any]) -> Here:
+        return Here([function(each) for each in self.held])
 
-    def ask(self, answer: Callable[[Any], PartSums]) -> PartSums:
-        return PartSums.total([answer(each) for each in self.held])
+    def aggregate(self, query: Callable[[Any], PartialSums]) -> PartialSums:
+        return PartialSums.total([query(each) for each in self.held])
 
     def close(self) -> None:
         self.closed = True

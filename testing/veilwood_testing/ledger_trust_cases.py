@@ -6,13 +6,13 @@ from __future__ import annotations
 from typing import Any
 
 from veilwood.privacy.ledger_stores import Ledger, Reservation
-from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.loss import Loss, exact_fraction
 
 ROW = "one row, added or removed"
 
 
 def pure(epsilon: object) -> Loss:
-    return Loss.pure(exact(epsilon))
+    return Loss.pure(exact_fraction(epsilon))
 
 
 def spend(ledger: Ledger, loss: Loss, **facts: Any) -> Reservation:

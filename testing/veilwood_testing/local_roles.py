@@ -10,7 +10,7 @@ from veilwood.data.encoding import Encoding
 from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.protocols.public_trees import PlainTree
 from veilwood_secure.protocols.records import Domain
-from veilwood_secure.roles.checkpoints import Vault
+from veilwood_secure.roles.checkpoints import ModelStore
 from veilwood_secure.roles.local import LocalServers
 
 SCHEMA, X, Y = vw.datasets.car()
@@ -23,14 +23,16 @@ def tree_in_the_open(servers: LocalServers, task: str, depth: int) -> PlainTree:
     parts = []
     for party in range(3):
         secret = (servers.folder / "secrets" / f"server-{party}.secret").read_bytes().strip()
-        parts.append(Vault(servers.folder / f"server-{party}" / "models", secret, f"server {party}").load(task).arrays)
+        parts.append(
+            ModelStore(servers.folder / f"server-{party}" / "models", secret, f"server {party}").load(task).arrays
+        )
     joined = {
         key.removeprefix("first."): reconstruct([(p[key], p[key.replace("first", "second", 1)]) for p in parts])
         for key in parts[0]
         if key.startswith("first.")
     }
     splits = tuple(joined[f"0.{level}"].argmax(axis=0) for level in range(depth))
-    domain = Domain.of(SCHEMA)
+    domain = Domain.from_schema(SCHEMA)
     return PlainTree(splits, joined["0.leaves"].argmax(axis=0), (domain.width,) * domain.n_features)
 
 

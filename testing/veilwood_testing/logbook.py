@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from veilwood_service.access import JSONLines
+from veilwood_service.access import JsonLogFormatter
 
 CANARY = "Ottokar7781"
 """A cell of a row of every table that tests register; it fits no schema and is dropped."""
@@ -34,7 +34,7 @@ class Logbook:
     def written(self) -> Iterator[None]:
         """Keep what services log in this process, and in those that it forks, and note every word that they make."""
         handler, made = _Written(self.folder / "here.log"), secrets.token_urlsafe
-        handler.setFormatter(JSONLines())
+        handler.setFormatter(JsonLogFormatter())
 
         def noted(size: int | None = None) -> str:
             word = made(size)

@@ -43,8 +43,8 @@ class RecordingDoor(Door):
 
     passed: list[Ints]
 
-    def noisy(self, step: Step, exact: Ints) -> Ints:
-        self._pass(step, exact.shape)
+    def release_counts(self, step: Step, exact: Ints) -> Ints:
+        self._admit(step, exact.shape)
         self.__dict__.setdefault("passed", []).append(exact.copy())
         return exact.copy()
 

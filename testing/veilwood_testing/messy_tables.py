@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from veilwood.drafting.draft import draft
+from veilwood.drafting.draft import draft_from_table
 from veilwood_testing.messy import write_table
 from veilwood_testing.two_dialects import GERMAN, PLAIN
 
@@ -22,7 +22,7 @@ def messy(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def found(messy: Path) -> dict[str, Any]:
-    return draft(messy, "wiederaufnahme", dates=["month", "weekday"])
+    return draft_from_table(messy, "wiederaufnahme", dates=["month", "weekday"])
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as ring
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, Shared, Words, as_words
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, RingArray, Shared, as_ring_array
 
 __all__ = ["PlainEngine"]
 
@@ -39,7 +39,7 @@ class PlainEngine(Engine):
 
     def constant(self, values: ArrayLike) -> Shared:
         """Return public integers."""
-        return Shared([as_words(values, self.ring)], 0)
+        return Shared([as_ring_array(values, self.ring)], 0)
 
     def load(self, parts: Sequence[ArrayLike]) -> Shared:
         """Return the integers."""
@@ -48,49 +48,49 @@ class PlainEngine(Engine):
 
     def refresh(self, x: Shared) -> Shared:
         """Return the integers."""
-        self._sent(x.size * x.dtype.itemsize)
+        self._count_round(x.size * x.dtype.itemsize)
         return x
 
-    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
         """Return the integers; all servers are this one, so the values of any count."""
         dealt = self.constant(np.zeros(shape, dtype=np.int64) if values is None else values).broadcast_to(shape)
-        self._sent(dealt.size * self.ring.itemsize if server == self.party else 0)
+        self._count_round(dealt.size * self.ring.itemsize if server == self.party else 0)
         return dealt
 
     def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three draws."""
         drawn = draw() + draw() + draw()
-        self._sent(drawn.size * self.ring.itemsize)
+        self._count_round(drawn.size * self.ring.itemsize)
         return self.constant(drawn.reshape(shape))
 
     def open(self, x: Shared) -> Ints:
         """Return the integers."""
-        self._sent(x.size * x.dtype.itemsize)
-        return ring.signed(x.parts[0])
+        self._count_round(x.size * x.dtype.itemsize)
+        return ring.to_signed(x.parts[0])
 
-    def all_zero(self, x: Shared) -> bool:
+    def is_all_zero(self, x: Shared) -> bool:
         """Return whether all are zero."""
-        self._compared()
+        self._count_comparison()
         return not x.parts[0].any()
 
-    def consistent(self, x: Shared) -> bool:
+    def is_consistent(self, x: Shared) -> bool:
         """Return True: there is only one copy."""
-        self._compared()
+        self._count_comparison()
         return True
 
     def mul(self, x: Shared, y: Shared) -> Shared:
         """Return the products."""
-        return Shared([self._counted(x.parts[0] * y.parts[0])], 0)
+        return Shared([self._count_product(x.parts[0] * y.parts[0])], 0)
 
     def matmul(self, x: Shared, y: Shared) -> Shared:
         """Return the matrix product."""
-        return Shared([self._counted(ring.matmul([(x.parts[0], y.parts[0])]))], 0)
+        return Shared([self._count_product(ring.sum_matrix_products([(x.parts[0], y.parts[0])]))], 0)
 
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products added up along an axis."""
-        return Shared([self._counted(ring.dot([(x.parts[0], y.parts[0])], axis))], 0)
+        return Shared([self._count_product(ring.sum_products_along([(x.parts[0], y.parts[0])], axis))], 0)
 
-    def many(self, products: Sequence[Product]) -> list[Shared]:
+    def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
         """Return several products; one round."""
         rounds = self.stats.rounds
         found = [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y) for kind, x, y, axis in products]
@@ -99,42 +99,42 @@ class PlainEngine(Engine):
 
     def land(self, x: Bits, y: Bits) -> Bits:
         """Return the bitwise and."""
-        return Bits([self._counted(x.parts[0] & y.parts[0])], 0)
+        return Bits([self._count_product(x.parts[0] & y.parts[0])], 0)
 
     def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
         """Return words of uniform bits."""
         word = np.dtype(dtype)
-        drawn = entropy.words(int(np.prod(shape)), 8 * word.itemsize)
+        drawn = entropy.random_integers(int(np.prod(shape)), 8 * word.itemsize)
         return Bits([drawn.astype(word, copy=False).reshape(shape)], 0)
 
-    def toss(self, count: int) -> Ints:
+    def toss_coins(self, count: int) -> Ints:
         """Return fair coins."""
         return self.open(Shared(self.random_words((count,), self.ring.type).parts, 0))
 
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return u and v with u + v = x, v uniform."""
-        self._sent(x.size * x.dtype.itemsize)
+        self._count_round(x.size * x.dtype.itemsize)
         mask = self.random_words(x.shape, x.dtype.type).parts[0]
         return Bits([x.parts[0] - mask], 0), Bits([mask], 0)
 
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
         """Return c and d whose exclusive or is `x`, d uniform."""
-        self._sent(x.size * self.ring.itemsize)
+        self._count_round(x.size * self.ring.itemsize)
         mask = self.random_words(x.shape, np.uint8).parts[0] & np.uint8(1)
         return self.constant((x & 1).parts[0] ^ mask), self.constant(mask)
 
-    def _counted(self, product: Words) -> Words:
+    def _count_product(self, product: RingArray) -> RingArray:
         """Return the product, after counting what it would send."""
         self.stats.products += product.size
-        self._sent(product.nbytes)
+        self._count_round(product.nbytes)
         return product
 
-    def _compared(self) -> None:
+    def _count_comparison(self) -> None:
         """Count a comparison of digests and the verdicts on it."""
-        self._sent(DIGEST_BYTES)
-        self._sent(2)
+        self._count_round(DIGEST_BYTES)
+        self._count_round(2)
 
-    def _sent(self, count: int) -> None:
+    def _count_round(self, count: int) -> None:
         """Count one round in which this server sent `count` bytes."""
         self.stats.rounds += 1
         self.stats.bytes_sent += count

@@ -25,8 +25,8 @@ import pyarrow.parquet
 
 import veilwood as vw
 from veilwood.forests.adaptive import loop
-from veilwood.privacy.noise import StandingOut
-from veilwood_audit.noninterference import outcome, visible
+from veilwood.privacy.noise import ThresholdedGaussian
+from veilwood_audit.noninterference import result_or_error, visible_values
 
 Row = dict[str, Any]
 
@@ -385,18 +385,18 @@ class Pair:
 
     def run(self, rows: list[Row], folder: Path) -> dict[str, Any]:
         """Fit, and return all that can be seen; what is declared is believed, so that every part is reached."""
-        with mock.patch.object(loop, "MISTAKEN", 1e9):
+        with mock.patch.object(loop, "DECLARED_FACTOR", 1e9):
             return self._run(rows, folder)
 
     def _run(self, rows: list[Row], folder: Path) -> dict[str, Any]:
         model = getattr(vw, self.estimator)(SCHEMAS[self.task], **self.params)
-        planned = outcome(lambda: str(model.plan()))
+        planned = result_or_error(lambda: str(model.plan()))
         if self.in_parts:
             half = (len(rows) + 1) // 2
             for number, part in enumerate((rows[:half], rows[half:])):
                 (folder / str(number)).mkdir()
                 model.partial_fit(*FORMS[self.form](part, self.task, folder / str(number)))
-            unfinished = [repr(model), outcome(lambda: model.predict(self.queries))]
+            unfinished = [repr(model), result_or_error(lambda: model.predict(self.queries))]
             model.release()
         else:
             unfinished = []
@@ -404,7 +404,7 @@ class Pair:
             rows = [{name: cell for name, cell in row.items() if name != "weight"} for row in rows]
             model.fit(*(FORMS | HANDED_OVER)[self.form](rows, self.task, folder), **weights)
         asked = pd.DataFrame({name: [row[name] for row in self.queries] for name in NAMES[:-1]})
-        return {"planned": planned, "unfinished": unfinished} | visible(model, asked)
+        return {"planned": planned, "unfinished": unfinished} | visible_values(model, asked)
 
     def __str__(self) -> str:
         shown = {key: value for key, value in self.params.items() if key not in ("n_jobs", "random_state")}
@@ -525,7 +525,7 @@ def drawn(number: int, *, drop: bool = False) -> tuple[str, Pair]:
 COPIES, FREQUENT = 9, 5  # of each row of the others; what so many have comes out, and no unit has as many
 
 
-def what_is_frequent(mechanism: StandingOut, counts: Any) -> tuple[Any, Any]:
+def what_is_frequent(mechanism: ThresholdedGaussian, counts: Any) -> tuple[Any, Any]:
     """Let out what many have, with a count that follows from the step alone."""
     places = np.flatnonzero(counts >= FREQUENT)
     return places, np.full(len(places), mechanism.threshold + 7)
@@ -545,7 +545,7 @@ class Discovery:
     def run(self, rows: list[Row], folder: Path) -> dict[str, Any]:
         """Discover, and return all that can be seen."""
         X, _ = FORMS[self.form](rows, "classification", folder)
-        with mock.patch.object(StandingOut, "perturb", what_is_frequent):
+        with mock.patch.object(ThresholdedGaussian, "perturb", what_is_frequent):
             found = vw.discover(X, "ill", **self.params)
         return {"schema": found.to_dict(), "plan": str(found.plan), "privacy": found.privacy.to_json()}
 

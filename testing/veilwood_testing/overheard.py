@@ -35,8 +35,10 @@ def without_chance(text: str) -> str:
 def settled(here: Place, task: str = "scale") -> None:
     """Wait until no server trains, and all of them have a model or the reason why there is none."""
     until = time.monotonic() + 60
-    studies = [server._study(task, here.servers[0]._studies[task].task.fingerprint()) for server in here.servers]
-    while any(study.training or not (study.model or study.failure) for study in studies):
+    studies = [
+        server._find_task(task, here.servers[0]._task_states[task].task.fingerprint()) for server in here.servers
+    ]
+    while any(study.is_training or not (study.model or study.failure) for study in studies):
         assert time.monotonic() < until
         time.sleep(0.01)
 

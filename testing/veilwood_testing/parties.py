@@ -11,10 +11,10 @@ from typing import Any
 import veilwood as vw
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.engine import Engine
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
-from veilwood_secure.mpc.shares import from_bytes, reconstruct, share
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
+from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct, share
 from veilwood_secure.protocols import joint_forest as joint
-from veilwood_secure.protocols.joint_forest import RING, Parties, count_rows
+from veilwood_secure.protocols.joint_forest import RING, Parties, compute_owner_sums
 from veilwood_testing.hidden_trees import Ints
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -50,17 +50,17 @@ class Threads(Parties):
 
     def release(self, estimator: Any, plan: Plan) -> Ints:
         self.asked += 1
-        return self._online(estimator, plan) if joint.stays_online(estimator) else self._once(estimator, plan)
+        return self._online(estimator, plan) if joint.needs_online_owners(estimator) else self._once(estimator, plan)
 
     def _once(self, estimator: Any, plan: Plan) -> Ints:
-        counts = [share(count_rows(estimator, X, y), ring=RING) for X, y in self.tables]
+        counts = [share(compute_owner_sums(estimator, X, y), ring=RING) for X, y in self.tables]
 
         def served(engine: Engine, party: int) -> Ints:
             loaded = [engine.load(pairs[party]) for pairs in counts]
-            sums = joint.SharedSums.of(engine, lambda shape: joint.sum_of(loaded).reshape(*shape))
-            return joint.serve(engine, estimator, plan, self.law_of(estimator), sums)
+            sums = joint.SharedSums.from_collector(engine, lambda shape: joint.sum_shares(loaded).reshape(*shape))
+            return joint.run_server(engine, estimator, plan, self.resolve_noise_protocol(estimator), sums)
 
-        return run_threads(lambda links: served(ReplicatedEngine(links, ring=RING), links.party))[0]
+        return run_in_threads(lambda links: served(ReplicatedEngine(links, ring=RING), links.party))[0]
 
     def _online(self, estimator: Any, plan: Plan) -> Ints:
         voices = [[Whisper.pair() for _ in range(3)] for _ in self.tables]
@@ -69,7 +69,7 @@ class Threads(Parties):
         def own(number: int) -> None:
             X, y = self.tables[number]
             try:
-                joint.take_part(estimator, plan, X, y, [mine for mine, _ in voices[number]])
+                joint.run_owner(estimator, plan, X, y, [mine for mine, _ in voices[number]])
             except BaseException as error:
                 failed.append(error)
 
@@ -78,9 +78,9 @@ class Threads(Parties):
             owner.start()
 
         def served(engine: Engine, heard: Callable[[int], dict[str, Any]]) -> Ints:
-            present = joint.Owners(engine, heard(engine.party), estimator)
-            sums = joint.SharedSums.of(engine, present.sums)
-            return joint.serve(engine, estimator, plan, "sampled", sums, present.tell)
+            present = joint.OnlineOwners(engine, heard(engine.party), estimator)
+            sums = joint.SharedSums.from_collector(engine, present.collect_sums)
+            return joint.run_server(engine, estimator, plan, "sampled", sums, present.broadcast)
 
         def of(party: int) -> dict[str, Any]:
             return {str(number): voices[number][party][1] for number in range(len(voices))}
@@ -90,7 +90,7 @@ class Threads(Parties):
                 PlainEngine(RING), lambda party: {name: Joined([of(p)[name] for p in range(3)]) for name in of(0)}
             )
         else:
-            opened = run_threads(lambda links: served(ReplicatedEngine(links, ring=RING), of))[0]
+            opened = run_in_threads(lambda links: served(ReplicatedEngine(links, ring=RING), of))[0]
         for owner in owners:
             owner.join(60)
         assert not failed, failed
@@ -110,7 +110,7 @@ class Joined:
     def receive(self) -> Any:
         said = [voice.receive() for voice in self._voices]
         size = len(said[0]) // 16
-        exact = reconstruct([from_bytes(data, (size,), RING) for data in said])
+        exact = reconstruct([pair_from_bytes(data, (size,), RING) for data in said])
         return exact.astype("<u8").tobytes()
 
 

@@ -13,8 +13,8 @@ import veilwood as vw
 from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.protocols.public_trees import PlainTree
 from veilwood_secure.protocols.records import Domain
-from veilwood_secure.roles.config import Address, Config, Task, set_up
-from veilwood_secure.roles.owner import Call, Client
+from veilwood_secure.roles.config import Address, Config, Task, set_up_roles
+from veilwood_secure.roles.owner import Owner, ServerConnections
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.user import User
 from veilwood_testing.ports import free_ports
@@ -35,7 +35,7 @@ class Place:
         self.folder = folder
         ports = iter(free_ports(6))
         addresses = [Address("127.0.0.1", next(ports), next(ports)) for _ in range(3)]
-        set_up(folder, task, addresses=addresses, timeout=timeout)
+        set_up_roles(folder, task, addresses=addresses, timeout=timeout)
         self.servers: list[Server] = []
 
     def config(self, role: str) -> Config:
@@ -50,8 +50,8 @@ class Place:
         for server in self.servers:
             server.close()
 
-    def client(self, name: str, task: str | None = None) -> Client:
-        return Client(self.folder / f"client-{name}", task)
+    def client(self, name: str, task: str | None = None) -> Owner:
+        return Owner(self.folder / f"client-{name}", task)
 
     def user(self, name: str = "analyst", task: str | None = None) -> User:
         return User(self.folder / f"user-{name}", task)
@@ -64,19 +64,19 @@ class Place:
     def settle(self) -> None:
         """Wait until no server trains: an owner hears of a failure as soon as the first of them has settled it."""
         until = time.monotonic() + 60
-        while any(study.training for server in self.servers for study in server._studies.values()):
+        while any(study.is_training for server in self.servers for study in server._task_states.values()):
             assert time.monotonic() < until
             time.sleep(0.01)
 
     def tree_in_the_open(self, task: str = "scale") -> PlainTree:
         """Put the three servers' shares together, which is what no two of them may do."""
-        parts = [server._vault.load(task).arrays for server in self.servers]
+        parts = [server._model_store.load(task).arrays for server in self.servers]
 
         def joined(name: str) -> Any:
             return reconstruct([(part[f"first.{name}"], part[f"second.{name}"]) for part in parts])  # type: ignore[misc]
 
         splits = tuple(joined(f"0.{level}").argmax(axis=0) for level in range(2))
-        width = Domain.of(SCHEMA).width
+        width = Domain.from_schema(SCHEMA).width
         return PlainTree(splits, joined("0.leaves").argmax(axis=0), (width,) * len(SCHEMA.features))
 
 
@@ -98,8 +98,8 @@ def contribute(here: Place, *owners: str) -> None:
 
 def first_word(config: Config, task: Task, do: str, **words: Any) -> None:
     """Ask for something and hear what the servers say to it."""
-    with Call(config, task, do, **words) as call:
-        call.hear("send")
+    with ServerConnections(config, task, do, **words) as call:
+        call.receive_fields("send")
 
 
 def assert_nothing_in_clear(folder: Path) -> None:

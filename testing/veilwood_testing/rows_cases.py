@@ -17,7 +17,7 @@ def random_rows(n_classes: int, n: int, rng: np.random.Generator) -> ScoredRows:
     outputs = n_classes if n_classes > 2 else 1
     scale = rng.choice([10.0, 3000.0, 1e6], (n, 1))
     return ScoredRows(
-        np.stack([rng.integers(0, column.n_cells, n) for column in COLUMNS]).astype(np.uint8),
+        np.stack([rng.integers(0, column.n_bins, n) for column in COLUMNS]).astype(np.uint8),
         rng.integers(0, n_classes or TARGET_LEVELS + 1, n).astype(np.int32),
         np.rint(rng.normal(size=(n, outputs)) * scale).astype(np.int32),
     )

@@ -27,7 +27,7 @@ for threads in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS"):
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from veilwood.forests.adaptive.effects import Effects  # noqa: E402
-from veilwood_audit.noninterference import Trace, compare  # noqa: E402
+from veilwood_audit.noninterference import Trace, compare_runs  # noqa: E402
 from veilwood_testing.neighbour_pairs import TWO_CLASSES, discovery_of, drawn, pair_of  # noqa: E402
 
 OF_A_SEED = 10**7  # pairs have numbers: so many belong to a seed
@@ -84,7 +84,7 @@ def numbered(pairs: int, seed: int) -> list[tuple[int, bool]]:
 
 def parts_of(trace: Trace, task: str) -> set[str]:
     """Name the parts of the adaptive loop that a run has reached."""
-    steps = [passage.step for passage in trace.passages if passage.step is not None]
+    steps = [passage.step for passage in trace.events if passage.step is not None]
     delta = "> 0" if any(step.loss.delta > 0 for step in steps) else "0"
     found = {re.sub(r" ?\d+", "", step.name.split(": ")[-1]) for step in steps}
     shown = trace.visible["returned"]
@@ -102,7 +102,7 @@ def run(pairs: Iterable[tuple[int, bool]], form: str | None = None) -> Found:
             found.add(discovered(number))
         kind, pair = ("plain", pair_of(number, drop=drop, form=form)) if form else drawn(number, drop=drop)
         found.kinds[kind] += 1
-        trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+        trace, lines = compare_runs(pair.run, pair.one, pair.other, draw=pair.draw)
         found.pairs[pair.estimator, f"{pair.form}{' in parts' * pair.in_parts}{', dropping' * drop}"] += 1
         if not isinstance(shown := trace.visible["returned"], dict):
             found.failed.append(f"{pair}{', dropping' * drop}: {shown[-1].strip()}")
@@ -116,7 +116,7 @@ def run(pairs: Iterable[tuple[int, bool]], form: str | None = None) -> Found:
 def discovered(number: int) -> Found:
     """Run one pair of tables whose schema is discovered."""
     found, pair = Found(), discovery_of(number)
-    trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+    trace, lines = compare_runs(pair.run, pair.one, pair.other, draw=pair.draw)
     found.pairs["discover", pair.form] += 1
     told = f"discovery {number}: {pair.params} from {pair.form}"
     shown = trace.visible["returned"]

@@ -31,12 +31,12 @@ class Says(Model):
 
     says: Callable[[Codes], Floats]
     voting: str = ""
-    shown: ClassVar[tuple[str, ...]] = ()
+    public_attributes: ClassVar[tuple[str, ...]] = ()
 
-    def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+    def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         return self.says(codes)
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
         return {}
 
 

@@ -22,7 +22,7 @@ from veilwood_service import store
 from veilwood_service.access import Service
 from veilwood_service.accounts import ROLES
 from veilwood_service.app import create_app
-from veilwood_service.jobs import carry_out
+from veilwood_service.jobs import execute_job
 from veilwood_service.settings import Settings
 from veilwood_testing import postgres
 from veilwood_testing.logbook import CANARY
@@ -102,11 +102,11 @@ class Running:
         return self.get("analyst", f"/v1/models/{job['id']}")
 
     def carry_out(self, number: str) -> None:
-        records = self.service.records
-        records.change(store.jobs, {"id": number, "state": "queued"}, state="running")
+        records = self.service.database
+        records.update(store.jobs, {"id": number, "state": "queued"}, state="running")
         job = records.find(store.jobs, id=number)
         assert job is not None
-        carry_out(self.service.settings, records, job)
+        execute_job(self.service.settings, records, job)
 
     def trained(self, **asked: Any) -> str:
         """A small model of the cars, trained."""
@@ -122,15 +122,15 @@ def serving(folder: Path, **settings: Any) -> Iterator[Running]:
     client = TestClient(app, base_url="http://127.0.0.1:8400", raise_server_exceptions=False)  # its life is not begun
     running = Running(service, client)
     for role, scopes in ROLES.items():
-        if service.records.find(store.accounts, name=role) is None:
-            service.accounts.create(role, PASSWORD, [role])
+        if service.database.find(store.accounts, name=role) is None:
+            service.accounts.create_account(role, PASSWORD, [role])
         word, _ = service.accounts.open_session(role)
-        caller = service.accounts.who(word, "session")
+        caller = service.accounts.authenticate(word, "session")
         running.tokens[role] = service.accounts.issue_token(caller, "test", scopes, 1)[0]
     try:
         yield running
     finally:
-        service.records.close()
+        service.database.close()
 
 
 @contextmanager

@@ -25,7 +25,7 @@ def fitted(**parameters: Any) -> Any:
 def fill(folder: Path) -> None:
     """Put into a folder two key pairs, a signed model, another signed model, and a signed plan."""
     for name in ("clinic", "stranger"):
-        signature.new_key(folder / f"{name}.key")
+        signature.generate_key_pair(folder / f"{name}.key")
     vw.save(fitted(), folder / "model.veilwood")
     vw.save(fitted(epsilon=2.0), folder / "other.veilwood")
     vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2, random_state=0).plan().save(folder / "plan.json")

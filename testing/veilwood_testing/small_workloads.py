@@ -56,7 +56,7 @@ def grow_binary(sizes: Sequence[int], depth: int, trees: int, rng: np.random.Gen
 
 def reached_by(paths: PathWorkload, queries: ArrayLike) -> Ints:
     """Leaf of every tree that each queried cell reaches, out of the explicit matrix."""
-    hit = paths.dense()[:, np.asarray(queries)].T.astype(bool)
+    hit = paths.to_dense()[:, np.asarray(queries)].T.astype(bool)
     return np.array([np.flatnonzero(row) for row in hit])
 
 

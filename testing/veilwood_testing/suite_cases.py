@@ -39,4 +39,4 @@ def use_fake(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     (folder / "diffprivlib" / "__init__.py").write_text("")
     (folder / "diffprivlib" / "models.py").write_text(FOREST)
     monkeypatch.setenv("PYTHONPATH", str(folder))
-    monkeypatch.setattr(peers, "environment", lambda peer, say=print: Path(sys.executable))
+    monkeypatch.setattr(peers, "peer_python", lambda peer, say=print: Path(sys.executable))

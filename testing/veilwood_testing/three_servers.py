@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -26,7 +26,7 @@ def at_three(program: Program, *secrets: Any, ring: Any = np.uint32) -> list[Any
         engine = ReplicatedEngine(links, ring=ring)
         return program(engine, *(engine.load(pairs[engine.party]) for pairs in shared))
 
-    return run_threads(serve)
+    return run_in_threads(serve)
 
 
 def in_the_clear(program: Program, *secrets: Any, ring: Any = np.uint32) -> Any:

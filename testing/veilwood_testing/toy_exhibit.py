@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import lines
+from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row
 from veilwood_papers.tables import PublicTables
 
@@ -35,4 +35,4 @@ def failing(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 def exhibit(measuring: object = measure, packages: tuple[str, ...] = ()) -> Exhibit:
     experiment = Experiment("toy", jobs, measuring, packages)  # type: ignore[arg-type]
-    return Exhibit("rdt", "table 1", "A toy", "none", experiment, lines("x", "y"))
+    return Exhibit("rdt", "table 1", "A toy", "none", experiment, line_chart("x", "y"))

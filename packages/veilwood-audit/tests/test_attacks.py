@@ -29,7 +29,7 @@ from veilwood.privacy.ledger_stores import MemoryLedger, Reservation
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.trees.counting import leaf_totals
-from veilwood_audit.attacks import attack, dice, estimators_of, one_run, prepared
+from veilwood_audit.attacks import attack_estimator, audit_one_run, canary_estimator, canary_schema, estimators_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -61,26 +61,26 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize(("name", "params"), SETTINGS, ids=str)
 def test_one_run_of_every_estimator(name: str, params: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = prepared(ESTIMATORS[name], 1.0, params)
+    forest = canary_estimator(ESTIMATORS[name], 1.0, params)
     labels = params.get("leaf_update") == "exponential"  # of which one row shows less than of a count
     with entropy.seeded_for_tests(1):
-        found = one_run(forest).epsilon_lower_bound
+        found = audit_one_run(forest).epsilon_lower_bound
     assert (0.2 if labels else 0.5) < found <= 1
     if labels:
         forest.set_params(epsilon=3)  # the twin: selections have no scale to be halved
     else:
         halve_noise(monkeypatch)
     with entropy.seeded_for_tests(1):
-        assert one_run(forest).epsilon_lower_bound > 1.1
+        assert audit_one_run(forest).epsilon_lower_bound > 1.1
 
 
 def test_one_run_under_gaussian_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """One run shows little of an epsilon with a tiny delta; the mutant shows when it has hardly any noise."""
-    forest = prepared(vw.RandomTreesClassifier, 1.0, {"delta": 1e-12})
+    forest = canary_estimator(vw.RandomTreesClassifier, 1.0, {"delta": 1e-12})
     with entropy.seeded_for_tests(2):
-        assert 0 < one_run(forest).epsilon_lower_bound <= 1
+        assert 0 < audit_one_run(forest).epsilon_lower_bound <= 1
     with entropy.seeded_for_tests(2):
-        assert one_run(forest.set_params(epsilon=8)).epsilon_lower_bound > 1
+        assert audit_one_run(forest.set_params(epsilon=8)).epsilon_lower_bound > 1
 
 
 @pytest.mark.parametrize(
@@ -90,22 +90,22 @@ def test_one_run_under_gaussian_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 )  # fmt: skip
 def test_an_attack_holds_and_catches_the_twin(name: str, epsilon: float) -> None:
     with entropy.seeded_for_tests(3):
-        found = attack(prepared(ESTIMATORS[name], epsilon))
+        found = attack_estimator(canary_estimator(ESTIMATORS[name], epsilon))
     assert not found.refuted
-    assert found.sees
+    assert found.has_power
     assert found.to_dict()["sound"]["epsilon_lower_bound"] == found.sound.epsilon_lower_bound > 0.5 * epsilon
 
 
 def test_guesses_at_random_show_nothing() -> None:
     class BlindTrees(RandomTrees):
-        def learn(self, design: Any, plan: Any, released: Any, n_jobs: Any = None) -> Any:
-            return super().learn(design, plan, np.random.default_rng(0).integers(-3, 4, released.shape), n_jobs)
+        def build_model(self, design: Any, plan: Any, released: Any, n_jobs: Any = None) -> Any:
+            return super().build_model(design, plan, np.random.default_rng(0).integers(-3, 4, released.shape), n_jobs)
 
     class Blind(vw.RandomTreesClassifier):  # type: ignore[misc]
-        _method = BlindTrees
+        _method_class = BlindTrees
 
     with entropy.seeded_for_tests(4):
-        assert one_run(prepared(Blind, 1.0)).epsilon_lower_bound < 0.05
+        assert audit_one_run(canary_estimator(Blind, 1.0)).epsilon_lower_bound < 0.05
 
 
 def test_who_can_be_attacked_is_said() -> None:
@@ -113,12 +113,12 @@ def test_who_can_be_attacked_is_said() -> None:
     with pytest.raises(vw.VeilwoodError, match=r"Did you mean.*random-trees"):
         estimators_of("random-tree")
     with pytest.raises(vw.VeilwoodError, match="does not take 'depth'"):
-        prepared(vw.RandomTreesClassifier, 1.0, {"depth": 3})
+        canary_estimator(vw.RandomTreesClassifier, 1.0, {"depth": 3})
     with pytest.raises(vw.VeilwoodError, match="nothing to attack"):
-        attack(prepared(vw.RandomTreesClassifier, float("inf")))
-    tables = vw.PrivateForestClassifier(dice("classification", 4, 2), epsilon=1.0, n_rows=2000, random_state=0)
+        attack_estimator(canary_estimator(vw.RandomTreesClassifier, float("inf")))
+    tables = vw.PrivateForestClassifier(canary_schema("classification", 4, 2), epsilon=1.0, n_rows=2000, random_state=0)
     with entropy.seeded_for_tests(5), pytest.raises(vw.VeilwoodError, match="single table"):
-        one_run(tables, canaries=16)
+        audit_one_run(tables, canaries=16)
 
 
 # -- what must not depend on the data -----------------------------------------------------------------------
@@ -146,7 +146,7 @@ def table_of(task: str, n: int) -> tuple[pd.DataFrame, NDArray[Any]]:
 def small(name: str, **params: Any) -> Any:
     kind = ESTIMATORS[name]
     params = {"n_estimators": 3, "max_depth": 2, "n_rows": 500, "random_state": 0, "n_jobs": 1, **params}
-    return kind(schema_of(kind.task), **{key: params[key] for key in params if key in kind._get_param_names()})
+    return kind(schema_of(kind._task), **{key: params[key] for key in params if key in kind._get_param_names()})
 
 
 # What a plan that goes on from what came out may decide by it; the rest, and which names there are, is decided before.
@@ -178,18 +178,18 @@ def test_all_but_what_was_released_is_independent_of_the_data(name: str, params:
         with entropy.seeded_for_tests(16):
             forest = small(name, **params).fit(X[rows], y[rows])
         fits.append(unreleased_parts(forest))
-    assert audit.differences(fits[0], fits[1]) == []
-    assert audit.differences(fits[0], fits[2]) == []
+    assert audit.diff_values(fits[0], fits[1]) == []
+    assert audit.diff_values(fits[0], fits[2]) == []
     with entropy.seeded_for_tests(16):
         other = small(name, **params).fit(X, y)
-    assert audit.differences(fits[1] | {"leaf_counts_": 0}, vars(other))  # the comparison can fail
+    assert audit.diff_values(fits[1] | {"leaf_counts_": 0}, vars(other))  # the comparison can fail
 
 
 def test_the_plan_of_an_answer_is_independent_of_the_data() -> None:
     X, y = table_of("classification", 300)
     plans = [small("MatrixForestPredictor").fit(X[:rows], y[:rows]).plan_answer(X[:20]) for rows in (299, 300, 20)]
-    assert audit.differences(plans[0], plans[1]) == audit.differences(plans[0], plans[2]) == []
-    assert audit.differences(plans[0], small("MatrixForestPredictor").fit(X, y).plan_answer(X[:19]))
+    assert audit.diff_values(plans[0], plans[1]) == audit.diff_values(plans[0], plans[2]) == []
+    assert audit.diff_values(plans[0], small("MatrixForestPredictor").fit(X, y).plan_answer(X[:19]))
 
 
 # -- what it holds ------------------------------------------------------------------------------------------
@@ -224,9 +224,9 @@ def fit_and_secrets(name: str, trees: str) -> tuple[Any, dict[str, Any]]:
 @pytest.mark.parametrize("name", MODELS)
 def test_no_fitted_estimator_or_file_holds_anything_private(name: str, trees: str, tmp_path: Path) -> None:
     forest, secrets = fit_and_secrets(name, trees)
-    forest.predict(table_of(forest.task, 10)[0])  # caches, if any, are part of the object
+    forest.predict(table_of(forest._task, 10)[0])  # caches, if any, are part of the object
     model_file.save(forest, tmp_path / "model")
-    parts = model_file._parse((tmp_path / "model").read_bytes())
+    parts = model_file._parse_file((tmp_path / "model").read_bytes())
     shown = {
         "object": forest,
         "text": [repr(forest), str(forest.privacy_), forest.privacy_.to_markdown(), forest.plan_.to_json()],
@@ -235,9 +235,9 @@ def test_no_fitted_estimator_or_file_holds_anything_private(name: str, trees: st
         "loaded": vw.load(tmp_path / "model"),
     }
     for where, thing in shown.items():
-        assert audit.leaks(thing, secrets) == [], where
+        assert audit.find_leaks(thing, secrets) == [], where
     forest.report_ = {"rows": [secrets["n"]], "leaves": secrets["exact counts of a column"].astype(np.int32)}  # mutant
-    found = " ".join(audit.leaks(forest, secrets) + audit.leaks(pickle.dumps(forest), secrets))
+    found = " ".join(audit.find_leaks(forest, secrets) + audit.find_leaks(pickle.dumps(forest), secrets))
     assert "n at" in found
     assert "exact counts of a column at the top" in found
 
@@ -251,7 +251,7 @@ def test_a_predictor_shows_nothing_and_cannot_be_kept(tmp_path: Path) -> None:
             keep(predictor)
     assert list(tmp_path.iterdir()) == []
     public = [repr(predictor), predictor.privacy_, predictor.plan_, predictor.forest_, predictor.ledger_.entries()]
-    assert audit.leaks(public, {"n": N_ROWS, "first row": X[["age", "score"]].to_numpy()[0]}) == []
+    assert audit.find_leaks(public, {"n": N_ROWS, "first row": X[["age", "score"]].to_numpy()[0]}) == []
 
 
 # -- what was charged ---------------------------------------------------------------------------------------
@@ -284,7 +284,7 @@ def test_ledger_certificate_and_plan_agree(name: str, params: dict[str, Any], mo
     sound = MemoryLedger.reserve
 
     def half(self: MemoryLedger, loss: Loss, **facts: Any) -> Reservation:
-        return sound(self, loss.part(Fraction(1, 2)), **facts)
+        return sound(self, loss.scaled(Fraction(1, 2)), **facts)
 
     monkeypatch.setattr(MemoryLedger, "reserve", half)
     ledger = MemoryLedger()

@@ -29,11 +29,11 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import counting_step, selecting_step
+from veilwood.privacy.steps import counting_step, selection_step
 from veilwood.trees.counting import Assignment, leaf_totals
 from veilwood.trees.forest import Forest
 from veilwood.trees.random import grow_binary, grow_multiway
-from veilwood_audit.attacks import one_run, prepared
+from veilwood_audit.attacks import audit_one_run, canary_estimator
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound, worst_distances, worst_log_ratio
 from veilwood_testing.audit_cases import CELLS, UNITS, Ints
 from veilwood_testing.laws import prefer_zcdp
@@ -82,10 +82,10 @@ def test_sensitivity_is_right_and_attained(shape: str, trees: str, task: str, ne
     assignment = None if trees == "shared" else Assignment(b"k" * 32, forest.n_trees)
     records = 3 if neighbours == UNITS[3] else 4
     found = worst_distances(leaf_query(forest, assignment, **TASKS[task]), len(CELLS), records, neighbours)
-    assert found.l1 == neighbours.l1(visits)
-    assert found.squared_l2 <= neighbours.squared_l2(visits)
+    assert found.l1 == neighbours.l1_sensitivity(visits)
+    assert found.squared_l2 <= neighbours.squared_l2_sensitivity(visits)
     if trees == "shared" or neighbours.adjacency == "add-remove":
-        assert found.squared_l2 == neighbours.squared_l2(visits)
+        assert found.squared_l2 == neighbours.squared_l2_sensitivity(visits)
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
@@ -134,11 +134,15 @@ def test_enumeration_catches_the_wrong_adjacency_and_forgotten_trees() -> None:
     query = leaf_query(forest, n_classes=2)
     add_remove, replace_one = Neighbours("add-remove"), Neighbours("replace-one")
     replaced = worst_distances(query, len(CELLS), 2, replace_one)
-    assert replaced.l1 > add_remove.l1(forest.n_trees)  # mutant: the add-remove constant sold as replace-one
-    assert replaced.squared_l2 > add_remove.squared_l2(forest.n_trees)
+    assert replaced.l1 > add_remove.l1_sensitivity(
+        forest.n_trees
+    )  # mutant: the add-remove constant sold as replace-one
+    assert replaced.squared_l2 > add_remove.squared_l2_sensitivity(forest.n_trees)
     added = worst_distances(query, len(CELLS), 2, add_remove)
-    assert added.l1 > add_remove.l1(1)  # mutant: trees forgotten
-    assert worst_distances(query, len(CELLS), 2, Neighbours("add-remove", Rows(2))).l1 > add_remove.l1(forest.n_trees)
+    assert added.l1 > add_remove.l1_sensitivity(1)  # mutant: trees forgotten
+    assert worst_distances(query, len(CELLS), 2, Neighbours("add-remove", Rows(2))).l1 > add_remove.l1_sensitivity(
+        forest.n_trees
+    )
 
 
 def kept_rows(unit_rows: tuple[int, ...], unit: RowsOf | None) -> Ints:
@@ -166,11 +170,13 @@ def test_all_rows_of_an_id_move_counts_by_the_cap(adjacency: Adjacency) -> None:
     others = exact if adjacency == "replace-one" else exact[:1]
     l1 = max(int(np.abs(one - other).sum()) for one in exact for other in others)
     squared_l2 = max(int(((one - other) ** 2).sum()) for one in exact for other in others)
-    assert l1 == neighbours.l1(2)
-    assert squared_l2 == neighbours.squared_l2(2)
+    assert l1 == neighbours.l1_sensitivity(2)
+    assert squared_l2 == neighbours.squared_l2_sensitivity(2)
     # Mutant: the cap is printed but not applied.
     uncapped = [kept_rows(rows, None) for rows in persons]
-    assert max(int(np.abs(one - uncapped[0]).sum()) for one in uncapped) > Neighbours("add-remove", unit).l1(2)
+    assert max(int(np.abs(one - uncapped[0]).sum()) for one in uncapped) > Neighbours(
+        "add-remove", unit
+    ).l1_sensitivity(2)
 
 
 # -- 2. the law of a release ------------------------------------------------------------------------------
@@ -222,21 +228,21 @@ def level_log_ratio(mechanism: Any, neighbours: Neighbours) -> float:
 @pytest.mark.parametrize("neighbours", UNITS, ids=str)
 @pytest.mark.parametrize("by", ["flip", "exponential"])
 def test_levels_of_selections_cost_their_loss(by: Literal["flip", "exponential"], neighbours: Neighbours) -> None:
-    step = selecting_step("splits", (2, 2), ONE, neighbours, score_range=1, by=by)
+    step = selection_step("splits", (2, 2), ONE, neighbours, score_range=1, by=by)
     worst = level_log_ratio(step.mechanism, neighbours)
     assert worst <= 1 + 1e-9
     if neighbours == UNITS[0]:
         assert worst > 0.7
     else:
         # Mutant: the range of one added row, whatever the unit and the adjacency ("monotone" sold as replace-one).
-        mutant = selecting_step("splits", (2, 2), ONE, Neighbours(), score_range=1, by=by)
+        mutant = selection_step("splits", (2, 2), ONE, Neighbours(), score_range=1, by=by)
         assert level_log_ratio(mutant.mechanism, neighbours) > 1.3
 
 
 def test_selections_of_several_trees_share_the_loss() -> None:
     for by in ("flip", "exponential"):
         for loss in (ONE, Loss.zcdp(Fraction(1, 50), Fraction(1, 10**6))):
-            step = selecting_step("s", (4, 2), loss, Neighbours(), score_range=3, selections_per_row=5, by=by)
+            step = selection_step("s", (4, 2), loss, Neighbours(), score_range=3, selections_per_row=5, by=by)
             mechanism: Any = step.mechanism
             if loss == ONE:
                 assert 5 * mechanism.epsilon == 1
@@ -254,7 +260,7 @@ def through_the_door(values: Ints, runs: int, neighbours: Neighbours, l1: int) -
     step = counting_step("repeated", (runs, *values.shape), ONE, neighbours, l1=l1, squared_l2=l1)
     plan = Plan("Audit", ONE, neighbours, (step,), "the same numbers", "audit", "0", Layout(leaves=1), step.variance)
     with Door(plan, MemoryLedger()) as door:
-        return door.noisy(step, np.broadcast_to(values, step.shape).astype(np.int64))
+        return door.release_counts(step, np.broadcast_to(values, step.shape).astype(np.int64))
 
 
 def lower_bound(event: Callable[[Any], Any], likely: Any, unlikely: Any) -> float:
@@ -324,7 +330,7 @@ Partition = Callable[[int, int], NDArray[Any]]  # (runs, records) -> tree of eac
 
 
 def by_key(runs: int, n: int) -> NDArray[Any]:
-    return Assignment(entropy.secret_key(), 2).trees(0, 0, runs * n).reshape(runs, n)
+    return Assignment(entropy.secret_key(), 2).trees_of_rows(0, 0, runs * n).reshape(runs, n)
 
 
 def cut_in_order(runs: int, n: int) -> NDArray[Any]:
@@ -344,7 +350,7 @@ def partition_attack(partition: Partition, runs: int = 60_000) -> float:
         step = counting_step("counts", (runs, 4), ONE, Neighbours(), l1=1, squared_l2=1)
         plan = Plan("Audit", ONE, Neighbours(), (step,), "counts", "audit", "0", Layout(leaves=4), step.variance)
         with Door(plan, MemoryLedger()) as door:
-            return door.noisy(step, np.stack(counts, axis=1).astype(np.int64))
+            return door.release_counts(step, np.stack(counts, axis=1).astype(np.int64))
 
     common = np.zeros(100, int)
     likely, unlikely = released(np.append(common, 1)), released(common)
@@ -418,25 +424,25 @@ def test_noise_shared_by_two_trees_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("task", TASKS)
 def test_one_run_of_a_whole_fit(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The forests of every other family are in test_attacks.py."""
-    forest = prepared(ESTIMATORS[task], 1.0, {"n_estimators": 3})
+    forest = canary_estimator(ESTIMATORS[task], 1.0, {"n_estimators": 3})
     with entropy.seeded_for_tests(14):
-        found = one_run(forest)
+        found = audit_one_run(forest)
         assert found.guesses > 2000
         assert 0.5 < found.epsilon_lower_bound <= 1
     sound = DiscreteLaplace.sample
     monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, n: sound(DiscreteLaplace(self.scale / 2), n))
     with entropy.seeded_for_tests(14):
-        assert one_run(forest).epsilon_lower_bound > 1.4  # mutant: halved noise, wired into fit
+        assert audit_one_run(forest).epsilon_lower_bound > 1.4  # mutant: halved noise, wired into fit
 
 
 def test_one_run_catches_forgotten_trees(monkeypatch: pytest.MonkeyPatch) -> None:
-    forest = prepared(RandomTreesClassifier, 1.0, {"n_estimators": 3})
+    forest = canary_estimator(RandomTreesClassifier, 1.0, {"n_estimators": 3})
     patch_estimators(
         monkeypatch, "counting_step",
         lambda *args, l1, squared_l2: counting_step(*args, l1=1, squared_l2=squared_l2),
     )  # fmt: skip
     with entropy.seeded_for_tests(15):
-        assert one_run(forest).epsilon_lower_bound > 2
+        assert audit_one_run(forest).epsilon_lower_bound > 2
 
 
 # -- the statistics themselves ----------------------------------------------------------------------------

@@ -13,8 +13,8 @@ import veilwood as vw
 from veilwood.cli.main import main
 from veilwood_audit import attacks
 from veilwood_audit import model_files as reports
-from veilwood_audit.attacks import Attack, Canaries
-from veilwood_audit.commands import REFUTED
+from veilwood_audit.attacks import Attack, CanaryResult
+from veilwood_audit.commands import EXIT_REFUTED
 from veilwood_testing.cli_audit_cases import fitted
 from veilwood_testing.pages import Nested
 
@@ -60,11 +60,11 @@ def test_audit_estimator_for_machines(here: Path, capsys: pytest.CaptureFixture[
 def test_a_refuted_claim_is_said_and_has_its_exit_code(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    broken = Attack("RandomTreesClassifier", "", 1.0, 0.0, 0.99, Canaries(9, 9, 9, 1.2), Canaries(9, 9, 9, 3.0))
-    monkeypatch.setattr(attacks, "attack", lambda *args, **kwargs: broken)
-    assert main(["audit", "estimator", "RandomTreesClassifier"]) == REFUTED
+    broken = Attack("RandomTreesClassifier", "", 1.0, 0.0, 0.99, CanaryResult(9, 9, 9, 1.2), CanaryResult(9, 9, 9, 3.0))
+    monkeypatch.setattr(attacks, "attack_estimator", lambda *args, **kwargs: broken)
+    assert main(["audit", "estimator", "RandomTreesClassifier"]) == EXIT_REFUTED
     assert "REFUTED" in capsys.readouterr().out
-    weak = Attack("RandomTreesClassifier", "", 1.0, 0.0, 0.99, Canaries(9, 9, 9, 0.1), Canaries(9, 9, 9, 0.3))
+    weak = Attack("RandomTreesClassifier", "", 1.0, 0.0, 0.99, CanaryResult(9, 9, 9, 0.1), CanaryResult(9, 9, 9, 0.3))
     assert "too weak" in reports.attack_report([weak])
 
 
@@ -106,7 +106,7 @@ def test_a_sound_model_passes(params: dict[str, Any], here: Path, capsys: pytest
 
 def test_a_model_that_does_not_hold_has_its_exit_code(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vw.save(fitted(epsilon=float("inf")), "car.veilwood")
-    assert main(["audit", "model", "car.veilwood", "--json"]) == REFUTED
+    assert main(["audit", "model", "car.veilwood", "--json"]) == EXIT_REFUTED
     checks = json.loads(capsys.readouterr().out)["checks"]
     assert [check["question"] for check in checks if not check["holds"]] == ["Is it private?"]
 

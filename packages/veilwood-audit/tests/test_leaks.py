@@ -18,7 +18,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.privacy import entropy
 from veilwood.trees.counting import Assignment, leaf_totals
-from veilwood_audit.noninterference import leaks
+from veilwood_audit.noninterference import find_leaks
 from veilwood_testing.small_forests import ESTIMATORS, SCHEMAS, TASKS, fitted, patch_estimators, table_of
 
 pytestmark = [
@@ -45,8 +45,8 @@ def test_everything_but_the_released_numbers_is_independent_of_the_data(task: st
     for rows in (slice(0, 299), slice(0, 300), slice(0, 1)):
         with entropy.seeded_for_tests(16):
             fits.append(public_parts(fitted(task, X[rows], y[rows], **params)))
-    assert audit.differences(fits[0], fits[1]) == []
-    assert audit.differences(fits[0], fits[2]) == []
+    assert audit.diff_values(fits[0], fits[1]) == []
+    assert audit.diff_values(fits[0], fits[2]) == []
 
 
 def test_the_comparison_catches_a_depth_chosen_by_n() -> None:
@@ -60,18 +60,18 @@ def test_the_comparison_catches_a_depth_chosen_by_n() -> None:
     for rows in (255, 256):
         with entropy.seeded_for_tests(16):
             fits.append(DepthByN(SCHEMAS["classification"], n_estimators=2, random_state=0).fit(X[:rows], y[:rows]))
-    assert audit.differences(public_parts(fits[0]), public_parts(fits[1])) != []
+    assert audit.diff_values(public_parts(fits[0]), public_parts(fits[1])) != []
 
 
 def test_records_keep_their_tree_whatever_the_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
     assigned: list[NDArray[Any]] = []
-    sound = Assignment.trees
+    sound = Assignment.trees_of_rows
 
     def spy(self: Assignment, partition: int, first_row: int, n_rows: int) -> NDArray[Any]:
         assigned.append(sound(self, partition, first_row, n_rows))
         return assigned[-1]
 
-    monkeypatch.setattr(Assignment, "trees", spy)
+    monkeypatch.setattr(Assignment, "trees_of_rows", spy)
     X, y = table_of("classification", 300)
     for rows in (299, 300):
         with entropy.seeded_for_tests(17):
@@ -86,13 +86,16 @@ def test_records_keep_their_tree_whatever_the_others_are(monkeypatch: pytest.Mon
 
 
 def test_the_trees_of_records_are_independent_uniform_and_keyed() -> None:
-    trees = Assignment(b"a" * 32, 7).trees(0, 0, 70_000)
+    trees = Assignment(b"a" * 32, 7).trees_of_rows(0, 0, 70_000)
     assert np.abs(np.bincount(trees, minlength=7) - 10_000).max() < 600
     pairs = np.bincount(trees[:-1] * 7 + trees[1:], minlength=49)
     assert np.abs(pairs - 70_000 / 49).max() < 250
-    for other in (Assignment(b"b" * 32, 7).trees(0, 0, 70_000), Assignment(b"a" * 32, 7).trees(1, 0, 70_000)):
+    for other in (
+        Assignment(b"b" * 32, 7).trees_of_rows(0, 0, 70_000),
+        Assignment(b"a" * 32, 7).trees_of_rows(1, 0, 70_000),
+    ):
         assert abs((trees == other).mean() - 1 / 7) < 0.01
-    parts = [Assignment(b"a" * 32, 7).trees(0, first, 1000) for first in range(0, 70_000, 1000)]
+    parts = [Assignment(b"a" * 32, 7).trees_of_rows(0, first, 1000) for first in range(0, 70_000, 1000)]
     assert (np.concatenate(parts) == trees).all()
 
 
@@ -100,7 +103,7 @@ def test_the_trees_of_records_are_independent_uniform_and_keyed() -> None:
 def test_the_same_random_state_gives_the_same_structure_and_other_noise(params: dict[str, Any]) -> None:
     X, y = table_of("classification", 300)
     one, other = (fitted("classification", X, y, **params) for _ in range(2))
-    assert audit.differences(one.forest_, other.forest_) == []
+    assert audit.diff_values(one.forest_, other.forest_) == []
     assert (one.leaf_counts_ != other.leaf_counts_).any()
     assert one.privacy_.is_private
 
@@ -161,7 +164,7 @@ def test_a_fitted_forest_holds_nothing_private(task: str, trees: str, monkeypatc
         "unpickled": pickle.loads(pickle.dumps(forest)),
     }
     for name, thing in shown.items():
-        assert leaks(thing, secrets) == [], name
+        assert find_leaks(thing, secrets) == [], name
 
 
 class KeepsN(RandomTreesClassifier):  # type: ignore[misc]
@@ -210,20 +213,20 @@ class KeepsSeed(RandomTreesClassifier):  # type: ignore[misc]
 )
 def test_leaky_forests_are_caught(mutant: Any, secret: str, monkeypatch: pytest.MonkeyPatch) -> None:
     forest, secrets = fit_and_secrets(mutant, "classification", "shared", monkeypatch)
-    assert any(found.startswith(secret) for found in leaks(forest, secrets))
+    assert any(found.startswith(secret) for found in find_leaks(forest, secrets))
 
 
 def test_a_kept_key_is_caught() -> None:
     X, y = table_of("classification", 50)
     forest = KeepsKey(SCHEMAS["classification"], trees="disjoint", random_state=0).fit(X, y)
-    assert leaks(forest, {"key": KEPT_KEY}) == ["key at .assignment_[0]"]
-    assert leaks(pickle.dumps(forest), {"key": KEPT_KEY})
+    assert find_leaks(forest, {"key": KEPT_KEY}) == ["key at .assignment_[0]"]
+    assert find_leaks(pickle.dumps(forest), {"key": KEPT_KEY})
 
 
 def test_counts_in_a_pickle_are_caught() -> None:
     counts = np.array([[17, 4], [9, 31]])
     for dtype in (np.int64, np.int32, np.float64):
-        assert leaks(pickle.dumps({"hidden": counts.astype(dtype)}), {"counts": counts})
+        assert find_leaks(pickle.dumps({"hidden": counts.astype(dtype)}), {"counts": counts})
 
 
 def test_walk_handles_cycles_slots_and_frames() -> None:
@@ -235,7 +238,7 @@ def test_walk_handles_cycles_slots_and_frames() -> None:
 
     loop: list[Any] = [Slotted(), pd.DataFrame({"a": [1.5]}), {1, 2}]
     loop.append(loop)
-    found = dict(audit.walk(loop))
+    found = dict(audit.walk_values(loop))
     assert (found["[0].inner['deep'][0]"] == np.arange(3)).all()
     assert found["[0].inner['deep'][1]"] == b"raw"
     assert found["[1].values"].tolist() == [[1.5]]

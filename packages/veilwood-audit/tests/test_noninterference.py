@@ -15,7 +15,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.steps import counting_step
-from veilwood_audit.noninterference import forced, interference, outcome, trace
+from veilwood_audit.noninterference import find_interference, force_outcomes, record_trace, result_or_error
 from veilwood_testing.neighbour_pairs import (
     Row,
     pair_of,
@@ -26,10 +26,10 @@ def test_exact_inputs_of_neighbours_differ_and_are_recorded(tmp_path: Path) -> N
     moved = 0
     for number in range(20):
         pair = pair_of(number)
-        one, other = (trace(pair.run, rows, tmp_path / "run", pair.draw) for rows in (pair.one, pair.other))
+        one, other = (record_trace(pair.run, rows, tmp_path / "run", pair.draw) for rows in (pair.one, pair.other))
         assert isinstance(one.visible["returned"], dict), one.visible["returned"][-1]
-        assert one.passages
-        exact = zip(one.passages, other.passages, strict=True)
+        assert one.events
+        exact = zip(one.events, other.events, strict=True)
         moved += any(not np.array_equal(mine.exact, yours.exact) for mine, yours in exact)  # type: ignore[arg-type]
     assert moved > 15
 
@@ -38,7 +38,7 @@ def test_an_exit_code_that_depends_on_rows_is_caught(monkeypatch: pytest.MonkeyP
     def program(rows: list[Row], folder: Path) -> dict[str, int]:
         return {"code": 2 if len(rows) > 3 else 0}
 
-    assert interference(program, pair_of(0).queries, pair_of(0).queries[:3]) == ["seen['returned']['code']"]
+    assert find_interference(program, pair_of(0).queries, pair_of(0).queries[:3]) == ["seen['returned']['code']"]
 
 
 def test_a_cap_of_all_passages_is_held() -> None:
@@ -49,11 +49,11 @@ def test_a_cap_of_all_passages_is_held() -> None:
         assert step.mechanism is not None
         for _ in range(2):
             with vw_door(step) as door:
-                door.noisy(step, np.array([count]))
+                door.release_counts(step, np.array([count]))
 
-    assert interference(program, 0, 1) == []
-    assert interference(program, 0, 1, allowed=Fraction(2)) == []
-    assert interference(program, 0, 1, allowed=Fraction(1)) == ["cost of all: 2, promised 1"]
+    assert find_interference(program, 0, 1) == []
+    assert find_interference(program, 0, 1, allowed=Fraction(2)) == []
+    assert find_interference(program, 0, 1, allowed=Fraction(1)) == ["cost of all: 2, promised 1"]
 
 
 def vw_door(step: Any) -> Door:
@@ -68,12 +68,12 @@ def test_forced_outcomes_follow_from_the_public_step_alone() -> None:
     step = counting_step("counts", (4,), Loss.pure(Fraction(1)), Neighbours(), l1=1, squared_l2=1)
     seen = []
     for exact, draw in ((0, 0), (500, 0), (0, 1)):
-        with forced(draw), vw_door(step) as door:
-            seen.append(door.noisy(step, np.full(4, exact)).tolist())
+        with force_outcomes(draw), vw_door(step) as door:
+            seen.append(door.release_counts(step, np.full(4, exact)).tolist())
     assert seen[0] == seen[1] != seen[2]
 
 
 def test_what_an_action_ends_with_is_told_whole() -> None:
-    story = outcome(lambda: json.loads("{"))
+    story = result_or_error(lambda: json.loads("{"))
     assert story[0] == "JSONDecodeError"
     assert "Expecting property name" in story[-1]

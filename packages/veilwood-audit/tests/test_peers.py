@@ -17,7 +17,7 @@ import veilwood as vw
 from veilwood.cli.main import main
 from veilwood.privacy.selection import PermuteAndFlip
 from veilwood_audit import peers
-from veilwood_audit.commands import REFUTED
+from veilwood_audit.commands import EXIT_REFUTED
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -42,7 +42,7 @@ class PeerTree(BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any) -> Any:
         rng = np.random.default_rng(self.random_state)
         counts = np.bincount(y, minlength=2)
-        label = int(rng.choice(2, p=PermuteAndFlip(1, 1).law(counts)))
+        label = int(rng.choice(2, p=PermuteAndFlip(1, 1).probabilities(counts)))
         self.tree_ = SimpleNamespace(threshold=rng.random(4), value=np.array([label]))
         return self
 
@@ -82,7 +82,7 @@ def test_the_attack_on_a_peer(
     monkeypatch.setitem(sys.modules, "diffprivlib.models", peer(parts, seeded))
     code = main(["audit", "peer", "diffprivlib", "--runs", "400", "-o", "out", "--json"])
     found = json.loads(capsys.readouterr().out)
-    assert code == (REFUTED if refuted else 0)
+    assert code == (EXIT_REFUTED if refuted else 0)
     assert (found["epsilon_lower_bound"] > 1, found["seed_in_model"]) == (refuted, seeded)
     assert ("REFUTED" in (here / "out/diffprivlib-audit.md").read_text()) is refuted
 

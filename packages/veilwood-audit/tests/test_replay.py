@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood_audit.attacks import dice, overheard
-from veilwood_audit.noninterference import forced
+from veilwood_audit.attacks import canary_schema, record_releases
+from veilwood_audit.noninterference import force_outcomes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -20,7 +20,7 @@ pytestmark = [
 
 
 def test_a_replayed_fit_gets_the_answers_it_got() -> None:
-    schema = dice("classification", 4, 2)
+    schema = canary_schema("classification", 4, 2)
     table = pd.DataFrame([["0", "1", "0", "1"]] * 40, columns=list(schema.feature_names))
     target = np.array(["yes", "no"] * 20, dtype=object)
 
@@ -28,9 +28,9 @@ def test_a_replayed_fit_gets_the_answers_it_got() -> None:
         forest = vw.MedianForestClassifier(schema, n_estimators=2, max_depth=2, random_state=0, trees="shared")
         return forest.fit(table[:rows], target[:rows])
 
-    with overheard() as heard:
+    with record_releases() as heard:
         first = fit(40)
-    with forced(answers=[out for _, out, _ in heard]) as passages:
+    with force_outcomes(answers=[out for _, out, _ in heard]) as passages:
         again = fit(7)
     assert (first.predict_proba(table) == again.predict_proba(table)).all()
     assert [passage.step for passage in passages] == [step for step, _, _ in heard]

@@ -18,16 +18,16 @@ sys.meta_path.insert(0, Blocked())
 """
 TRAINING = """
 import veilwood as vw
-from veilwood_secure.mpc.replicated import run_threads
+from veilwood_secure.mpc.replicated import run_in_threads
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.registry import program_for_task
 
 for name in vw.secure.__all__:
     getattr(vw.secure, name)
 schema, X, y = vw.datasets.balance_scale()
-program = program_of(Task("t", schema.to_dict(), "2", {"north": None}, ("u",), settings={"max_depth": 1}))
+program = program_for_task(Task("t", schema.to_dict(), "2", {"north": None}, ("u",), settings={"max_depth": 1}))
 arrays, _ = program.encode_rows("north", X, y)
 pairs = {key: share(array) for key, array in arrays.items()}
 
@@ -37,7 +37,7 @@ def serve(links):
     program.check_rows(engine, "north", rows["north"])
     return sorted(program.train(engine, rows).hidden)
 
-assert run_threads(serve) == [["0.0", "0.leaves"]] * 3
+assert run_in_threads(serve) == [["0.0", "0.leaves"]] * 3
 assert not [name for name in sys.modules if name.split(".")[0] == "mpyc"]
 assert not [name for name in sys.modules if name.startswith("veilwood_papers")]
 print("trained")

@@ -11,7 +11,7 @@ import pytest
 
 if TYPE_CHECKING:
     from veilwood_service.accounts import Accounts
-    from veilwood_service.budgets import Book
+    from veilwood_service.budgets import GuardedLedger
     from veilwood_testing.logbook import Logbook
     from veilwood_testing.serving import Running
 
@@ -62,24 +62,24 @@ def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
     """The accounts of a service, with passwords that are hashed quickly; the real way is in test_access."""
     pytest.importorskip("sqlalchemy")
     from veilwood_service import accounts as module
-    from veilwood_service.migrations import make_tables
+    from veilwood_service.migrations import upgrade_database
     from veilwood_service.settings import Settings
     from veilwood_service.store import Store
 
-    monkeypatch.setattr(module, "_SCRYPT", {"n": 16, "r": 1, "p": 1})
+    monkeypatch.setattr(module, "_SCRYPT_PARAMETERS", {"n": 16, "r": 1, "p": 1})
     records = Store(Settings(tmp_path))
-    make_tables(records)
-    make_tables(records)  # a second start finds everything there
+    upgrade_database(records)
+    upgrade_database(records)  # a second start finds everything there
     return module.Accounts(records)
 
 
 @pytest.fixture
-def book(tmp_path: Path) -> Book:
+def book(tmp_path: Path) -> GuardedLedger:
     """The ledgers of one table."""
     pytest.importorskip("fastapi")
-    from veilwood_service.budgets import book_of
+    from veilwood_service.budgets import open_guarded
     from veilwood_service.settings import Settings
 
     settings = Settings(tmp_path)
     settings.make_folders()
-    return book_of(settings, "data_cars", 1)
+    return open_guarded(settings, "data_cars", 1)

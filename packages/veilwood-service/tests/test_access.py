@@ -91,11 +91,11 @@ def test_the_table_of_rights_names_routes_that_exist(routes: list[tuple[str, str
 
 
 def test_no_route_answers_who_is_not_known(running: Running, routes: list[tuple[str, str]]) -> None:
-    records = running.service.records
+    records = running.service.database
     expired = running.service.accounts.issue_token(caller(running, "custodian"), "old", ["data"], 1)
-    records.change(store.tokens, {"id": expired[1]}, expires="2020-01-01T00:00:00.000+00:00")
+    records.update(store.tokens, {"id": expired[1]}, expires="2020-01-01T00:00:00.000+00:00")
     revoked = running.service.accounts.issue_token(caller(running, "custodian"), "gone", ["data"], 1)
-    running.service.accounts.revoke(caller(running, "custodian"), revoked[1])
+    running.service.accounts.revoke_token(caller(running, "custodian"), revoked[1])
     wrong = [{}, *({"Authorization": f"Bearer {word}"} for word in ("", "vw_nothing", expired[0], revoked[0]))]
     wrong += [{"Authorization": "Basic YTpi"}, {"Cookie": "veilwood_session=vw_nothing"}]
     for method, path in set(routes) - OPEN:
@@ -137,7 +137,7 @@ def test_a_token_makes_and_changes_no_accounts(running: Running) -> None:
 
 def caller(running: Running, role: str) -> Any:
     accounts = running.service.accounts
-    return accounts.who(accounts.open_session(role)[0], "session")
+    return accounts.authenticate(accounts.open_session(role)[0], "session")
 
 
 def test_a_session_of_the_page_repeats_its_word_in_every_change(running: Running) -> None:
@@ -157,7 +157,7 @@ def test_a_session_of_the_page_repeats_its_word_in_every_change(running: Running
 
 
 def test_a_password_is_changed_in_a_session_that_repeats_its_word(running: Running) -> None:
-    running.service.accounts.create("pam", PASSWORD, ["analyst"])
+    running.service.accounts.create_account("pam", PASSWORD, ["analyst"])
     client, asked = running.test_client, {"old": PASSWORD, "new": "another long password"}
     found = client.post("/v1/session", json={"name": "pam", "password": PASSWORD}).json()
     right = {"X-CSRF-Token": found["csrf"]}
@@ -179,10 +179,10 @@ def test_passwords_are_not_guessed(tmp_path: Path) -> None:
         elsewhere = TestClient(running.test_client.app, client=("203.0.113.5", 4000))
         right = {"name": "analyst", "password": PASSWORD}
         assert elsewhere.post("/v1/session", json=right).status_code == 200, "a guesser keeps the person out"
-        stored = running.service.records.find(store.accounts, name="analyst")
+        stored = running.service.database.find(store.accounts, name="analyst")
         assert stored is not None
         assert PASSWORD not in stored["password"]
-        kept = running.service.records.every(store.tokens)
+        kept = running.service.database.find_all(store.tokens)
         assert not any(word in str(kept) for word in running.tokens.values())
 
 

@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("fastapi")
 from veilwood_service import app
-from veilwood_service.app import problem
+from veilwood_service.app import problem_response
 from veilwood_testing.logbook import CANARY, Logbook
 from veilwood_testing.serving import CAR, serving
 
 
 def test_errors_are_problems_as_the_standard_has_them() -> None:
-    found = problem(409, "budget", "too little is left.", remaining="epsilon=1")
+    found = problem_response(409, "budget", "too little is left.", remaining="epsilon=1")
     assert (found.status_code, found.media_type) == (409, "application/problem+json")
     told = {"title": "budget", "status": 409, "detail": "too little is left.", "remaining": "epsilon=1"}
     assert json.loads(bytes(found.body)) == {"type": "about:blank", **told}

@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 import veilwood as vw
 from veilwood.errors import FileError, UseError
 from veilwood_service import store
-from veilwood_service.backup import back_up, freeze, restore
+from veilwood_service.backup import back_up, freeze_ledgers, restore_backup
 from veilwood_service.settings import Settings
 from veilwood_testing.serving import CAR, serving
 
@@ -36,7 +36,7 @@ def test_a_copy_comes_back_frozen_until_later_releases_are_charged(tmp_path: Pat
         certificate = running.get("analyst", f"/v1/models/{kept}")["certificate"]
         token = running.tokens["analyst"]
     assert archive.stat().st_mode & 0o077 == 0
-    assert restore(archive, after) == ["data_cars"]
+    assert restore_backup(archive, after) == ["data_cars"]
     with serving(after) as running:
         old = running.test_client.get("/v1/datasets", headers={"Authorization": f"Bearer {token}"})
         assert old.status_code == 401, "a token that was taken back since must not come alive"
@@ -65,7 +65,7 @@ def test_gaps_that_no_certificate_explains_are_charged_or_refused(tmp_path: Path
         back_up(running.service.settings, archive)
         lost, kept = (running.get("analyst", f"/v1/models/{running.trained(epsilon=e)}") for e in (0.5, 1))
         assert lost["certificate"]["ledger_hash"] != kept["certificate"]["ledger_hash"]
-    restore(archive, tmp_path / "after")
+    restore_backup(archive, tmp_path / "after")
     path = "/v1/datasets/cars/ledger/reconcile"
     told = {"reason": "the disk broke", "certificates": [kept["certificate"]] * 2}
     with serving(tmp_path / "after") as running:
@@ -74,7 +74,7 @@ def test_gaps_that_no_certificate_explains_are_charged_or_refused(tmp_path: Path
         assert running.get("analyst", "/v1/datasets/cars")["frozen"]
         found = running.post("custodian", path, {**told, "missing_epsilon": "0.75"})
         assert (len(found["charged"]), found["spent"], found["frozen"]) == (2, "epsilon=1.75", False)
-    restore(archive, tmp_path / "third")
+    restore_backup(archive, tmp_path / "third")
     with serving(tmp_path / "third") as running:
         told["certificates"] = [kept["certificate"], lost["certificate"]]
         assert running.post("custodian", path, told)["spent"] == "epsilon=1.5"
@@ -87,10 +87,10 @@ def test_a_certificate_stands_for_its_own_event_alone(tmp_path: Path) -> None:
         running.add_cars()
         plan = running.signed(epsilon=0.5, estimator="random-trees", parameters={"n_estimators": 2, "max_depth": 2})
         first = running.run(plan)["id"]
-        running.service.records.remove(store.models, id=first)  # as if it had died after its charge
+        running.service.database.remove(store.models, id=first)  # as if it had died after its charge
         back_up(running.service.settings, archive)
         later = running.run(plan)["certificate"]
-    restore(archive, tmp_path / "after")
+    restore_backup(archive, tmp_path / "after")
     with serving(tmp_path / "after") as running:
         told = {"reason": "the disk broke", "certificates": [later]}
         found = running.post("custodian", "/v1/datasets/cars/ledger/reconcile", told)
@@ -102,7 +102,7 @@ def test_limits_that_were_frozen_thaw_with_their_data_set(tmp_path: Path) -> Non
         running.add_cars()
         running.post("custodian", "/v1/datasets/cars/allowances", {"account": "analyst", "epsilon": 2})
         running.trained(epsilon=0.5)
-    assert len(freeze(Settings(tmp_path))) == 2
+    assert len(freeze_ledgers(Settings(tmp_path))) == 2
     with serving(tmp_path) as running:
         running.post("custodian", "/v1/datasets/cars/ledger/reconcile", {"reason": "restored"})
         running.trained(epsilon=0.5)
@@ -116,10 +116,10 @@ def test_copies_overwrite_nothing_and_hold_whole_databases(tmp_path: Path) -> No
     with pytest.raises(FileError, match="exists"):
         back_up(Settings(tmp_path / "s"), tmp_path / "a.tar")
     with pytest.raises(UseError, match="not empty"):
-        restore(tmp_path / "a.tar", tmp_path / "s")
+        restore_backup(tmp_path / "a.tar", tmp_path / "s")
     (tmp_path / "b.tar").write_bytes(b"not an archive")
     with pytest.raises(FileError, match="cannot be read"):
-        restore(tmp_path / "b.tar", tmp_path / "t")
+        restore_backup(tmp_path / "b.tar", tmp_path / "t")
     with tarfile.open(tmp_path / "a.tar") as tar:
         names = set(tar.getnames())
         tar.extract("ledgers/data_cars.db", tmp_path, filter="data")
@@ -130,7 +130,7 @@ def test_copies_overwrite_nothing_and_hold_whole_databases(tmp_path: Path) -> No
 
 def test_a_ledger_of_the_first_version_goes_on_in_the_service(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
-        shutil.copy(OLD, running.service.settings.ledgers / "data_cars.db")
+        shutil.copy(OLD, running.service.settings.ledgers_folder / "data_cars.db")
         other = {"name": "cars", "people": "makers of cars", "epsilon": 50}
         assert running.ask("custodian", "POST", "/v1/datasets", json=other).status_code == 409
         running.add_cars(epsilon=3)

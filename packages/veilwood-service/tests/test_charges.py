@@ -13,9 +13,9 @@ pytest.importorskip("fastapi")
 
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood_service import store
-from veilwood_service.backup import freeze
-from veilwood_service.private_queries import Predictors
-from veilwood_service.store import Record
+from veilwood_service.backup import freeze_ledgers
+from veilwood_service.private_queries import PrivateQueries
+from veilwood_service.store import DatabaseRow
 from veilwood_testing.serving import CAR, TABLE, Running
 
 PREDICTOR: dict[str, Any] = {
@@ -29,10 +29,10 @@ ROWS: dict[str, Any] = {"rows": CAR.X[:3].to_dict("records")}
 def test_a_copy_that_was_put_back_shows_no_second_outcome(running: Running) -> None:
     model = running.run(running.signed(**PREDICTOR))["id"]
     running.post("analyst", f"/v1/models/{model}/answers", ROWS)
-    records = running.service.records
-    records.change(store.answers, {"model": model}, labels=None)  # as in a copy made between charge and storing
-    freeze(running.service.settings)
-    assert records.every(store.answers, model=model) == []
+    records = running.service.database
+    records.update(store.answers, {"model": model}, labels=None)  # as in a copy made between charge and storing
+    freeze_ledgers(running.service.settings)
+    assert records.find_all(store.answers, model=model) == []
 
 
 def test_a_batch_costs_no_more_than_was_signed_and_hashes_tell_prices_apart(running: Running) -> None:
@@ -46,12 +46,12 @@ def test_a_batch_costs_no_more_than_was_signed_and_hashes_tell_prices_apart(runn
 def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running) -> None:
     model = running.run(running.signed(**{**PREDICTOR, "epsilon": 1}))["id"]
     running.post("analyst", f"/v1/models/{model}/quote", ROWS)
-    before = running.service.answering._predictors[model].predictor
+    before = running.service.private_queries._predictors[model].predictor
     table = TABLE[:1000].to_csv(index=False).encode()
     kind = {"Content-Type": "text/csv"}
     assert running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=table, headers=kind).is_success
     running.post("analyst", f"/v1/models/{model}/quote", ROWS)
-    assert running.service.answering._predictors[model].predictor is not before
+    assert running.service.private_queries._predictors[model].predictor is not before
     schema = CAR.schema.to_dict()
     schema["columns"][1]["values"] = schema["columns"][1]["values"][::-1]
     assert running.ask("custodian", "PUT", "/v1/datasets/cars/schema", json=schema).is_success
@@ -83,15 +83,15 @@ def test_counting_one_table_holds_up_nobody_who_asks_about_another(
 ) -> None:
     slow, quick = (running.run(running.signed(**PREDICTOR))["id"] for _ in range(2))
     counting, go_on = threading.Event(), threading.Event()
-    count = Predictors._count
+    count = PrivateQueries._fit_predictor
 
-    def held_up(self: Predictors, model: Record, dataset: Record) -> Any:
+    def held_up(self: PrivateQueries, model: DatabaseRow, dataset: DatabaseRow) -> Any:
         if model["id"] == slow:
             counting.set()
             assert go_on.wait(60)
         return count(self, model, dataset)
 
-    monkeypatch.setattr(Predictors, "_count", held_up)
+    monkeypatch.setattr(PrivateQueries, "_fit_predictor", held_up)
     with ThreadPoolExecutor(1) as pool:
         waiting = pool.submit(running.post, "analyst", f"/v1/models/{slow}/quote", ROWS)
         assert counting.wait(60)

@@ -57,7 +57,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Running, s
 
 @pytest.fixture
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_FIRST_WAIT", 0.001)
+    monkeypatch.setattr(module, "_FIRST_WAIT_SECONDS", 0.001)
 
 
 def test_custodian_and_analyst_work_by_the_client(place: tuple[Running, str], tmp_path: Path) -> None:
@@ -125,4 +125,4 @@ def test_refusals_are_typed(place: tuple[Running, str], quick: None, tmp_path: P
 
 def test_missing_cells_of_a_frame_are_sent_as_null() -> None:
     frame = pd.DataFrame({"age": [31.0, None], "ward": ["A", None]})
-    assert module._records(frame) == [{"age": 31.0, "ward": "A"}, {"age": None, "ward": None}]
+    assert module._to_row_dicts(frame) == [{"age": 31.0, "ward": "A"}, {"age": None, "ward": None}]

@@ -9,14 +9,14 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from veilwood_service.commands import prepare
+from veilwood_service.commands import create_demo_data
 from veilwood_testing.serving import CAR, serving
 
 
 def test_the_demonstration_is_ready_and_made_once(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
-        prepare(running.service)
-        prepare(running.service)
+        create_demo_data(running.service)
+        create_demo_data(running.service)
         (model,) = running.get("analyst", "/v1/models")
         (dataset,) = running.get("analyst", "/v1/datasets")
         assert (dataset["name"], dataset["remaining"], dataset["has_schema"]) == ("cars", "epsilon=4", True)

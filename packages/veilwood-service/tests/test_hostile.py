@@ -63,8 +63,8 @@ def test_records_are_for_their_owner_whatever_the_rights_of_the_folder(tmp_path:
 
 def test_plans_that_take_long_leave_room_for_others(running: Running) -> None:
     with ExitStack() as held:
-        while running.service.plans._free.acquire(blocking=False):
-            held.callback(running.service.plans._free.release)
+        while running.service.plans._planning_slots.acquire(blocking=False):
+            held.callback(running.service.plans._planning_slots.release)
         busy = running.ask("analyst", "POST", "/v1/datasets/cars/plans", json={"estimator": "random-trees"})
         assert busy.status_code == 429
         running.get("analyst", "/v1/plans")
@@ -73,13 +73,13 @@ def test_plans_that_take_long_leave_room_for_others(running: Running) -> None:
 
 def test_who_guesses_passwords_does_not_hold_every_thread(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each guess that waits for its turn holds a thread: 120 at once had held up all others for four seconds."""
-    monkeypatch.setattr(accounts_module, "_HASHING_SECONDS", 3600.0)
+    monkeypatch.setattr(accounts_module, "_HASHING_TIMEOUT", 3600.0)
     accounts = running.service.accounts
     with ExitStack() as held:
-        while accounts._hashing.acquire(blocking=False):
-            held.callback(accounts._hashing.release)
-        while accounts._waiting.acquire(blocking=False):
-            held.callback(accounts._waiting.release)
+        while accounts._hashing_slots.acquire(blocking=False):
+            held.callback(accounts._hashing_slots.release)
+        while accounts._waiting_slots.acquire(blocking=False):
+            held.callback(accounts._waiting_slots.release)
         with pytest.raises(TooManyError):
             accounts.log_in("analyst", PASSWORD, "203.0.113.9")
     accounts.log_in("analyst", PASSWORD, "203.0.113.9")

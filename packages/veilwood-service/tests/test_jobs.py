@@ -25,7 +25,7 @@ from veilwood_testing.serving import Running, serving
 STUCK = """
 import time
 from veilwood_service import budgets as spends, jobs as worker
-spends.KeyedLedger._settle = lambda *_: time.sleep(600)
+spends.CompositeLedger._settle = lambda *_: time.sleep(600)
 worker.main()
 """
 
@@ -54,7 +54,7 @@ def ledger(running: Running) -> list[tuple[str, str]]:
 
 def stuck(running: Running, monkeypatch: pytest.MonkeyPatch) -> str:
     """A job whose worker has reserved, and goes no further."""
-    monkeypatch.setattr(jobs, "_WORKER", ("-c", STUCK))
+    monkeypatch.setattr(jobs, "_WORKER_ARGUMENTS", ("-c", STUCK))
     job = started(running)
     wait_for(lambda: ledger(running) == [("reserved", "epsilon=0.5")])
     monkeypatch.undo()
@@ -63,7 +63,7 @@ def stuck(running: Running, monkeypatch: pytest.MonkeyPatch) -> str:
 
 def test_no_worker_hears_the_key_that_stops_the_service(running: Running) -> None:
     """Ctrl-C goes to all processes of a terminal: a worker that died of it had failed, and its charge was lost."""
-    process = running.service.jobs._spawn({"id": "0" * 24})
+    process = running.service.jobs._spawn_worker({"id": "0" * 24})
     try:
         assert os.getpgid(process.pid) == process.pid
     finally:
@@ -75,9 +75,9 @@ def test_a_worker_that_dies_before_it_hears_anything_is_noticed(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pipe to it was broken then, and its job had stayed as running for ever."""
-    monkeypatch.setattr(jobs, "_WORKER", ("-S", "-c", "raise SystemExit(7)"))
+    monkeypatch.setattr(jobs, "_WORKER_ARGUMENTS", ("-S", "-c", "raise SystemExit(7)"))
     monkeypatch.setattr(Settings, "to_json", lambda _: "x" * 2**20)  # more than a pipe holds
-    assert running.service.jobs._spawn({"id": "0" * 24}).wait() == 7
+    assert running.service.jobs._spawn_worker({"id": "0" * 24}).wait() == 7
 
 
 def test_a_job_that_waits_is_cancelled_for_free(running: Running) -> None:
@@ -115,7 +115,7 @@ def test_a_worker_that_dies_after_its_charge_is_not_tried_again(
 
 @pytest.mark.slow
 def test_a_worker_that_dies_before_its_charge_is_tried_again(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_WORKER", ("-c", "import sys; sys.stdin.read(); sys.exit(7)"))
+    monkeypatch.setattr(jobs, "_WORKER_ARGUMENTS", ("-c", "import sys; sys.stdin.read(); sys.exit(7)"))
     job = started(running)
     wait_for(lambda: running.service.jobs._deaths[job] > 0)
     monkeypatch.undo()
@@ -125,7 +125,7 @@ def test_a_worker_that_dies_before_its_charge_is_tried_again(running: Running, m
 
 
 def test_a_worker_that_dies_again_and_again_is_given_up(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_WORKER", ("-S", "-c", "raise SystemExit(7)"))
+    monkeypatch.setattr(jobs, "_WORKER_ARGUMENTS", ("-S", "-c", "raise SystemExit(7)"))
     job = started(running)
     wait_for(lambda: state(running, job) == "failed")
     running.service.jobs.stop()
@@ -156,21 +156,25 @@ def test_a_job_of_a_process_that_is_gone_is_taken_over(running: Running) -> None
     host = running.service.jobs._name.rpartition("-")[0]
     job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")["id"]
     where: dict[str, Any] = {"id": job, "state": "queued"}
-    running.service.records.change(store.jobs, where, state="running", worker=f"{host}-{gone.pid}", seen=store.now())
-    running.service.jobs._queue_lost_jobs()
+    running.service.database.update(
+        store.jobs, where, state="running", worker=f"{host}-{gone.pid}", seen=store.current_timestamp()
+    )
+    running.service.jobs._requeue_lost_jobs()
     assert state(running, job) == "queued"
-    running.service.records.change(store.jobs, where, state="running", worker="elsewhere-1", seen=store.now())
-    running.service.jobs._queue_lost_jobs()
+    running.service.database.update(
+        store.jobs, where, state="running", worker="elsewhere-1", seen=store.current_timestamp()
+    )
+    running.service.jobs._requeue_lost_jobs()
     assert state(running, job) == "running"
-    running.service.records.change(store.jobs, {"id": job}, seen="2020-01-01T00:00:00.000+00:00")
-    running.service.jobs._queue_lost_jobs()
+    running.service.database.update(store.jobs, {"id": job}, seen="2020-01-01T00:00:00.000+00:00")
+    running.service.jobs._requeue_lost_jobs()
     assert state(running, job) == "queued"
 
 
 def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with serving(tmp_path, limits=Limits(job_seconds=0)) as running:
         running.add_cars()
-        monkeypatch.setattr(jobs, "_WORKER", ("-c", STUCK))
+        monkeypatch.setattr(jobs, "_WORKER_ARGUMENTS", ("-c", STUCK))
         job = started(running)
         wait_for(lambda: state(running, job) == "failed")
         running.service.jobs.stop()
@@ -178,7 +182,7 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytes
 
 
 def test_a_ledger_that_is_away_for_a_moment_stops_no_queue(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(jobs, "_ERROR_PAUSE_SECONDS", 0.01)
     looks: list[int] = []
 
     def look() -> None:
@@ -186,7 +190,7 @@ def test_a_ledger_that_is_away_for_a_moment_stops_no_queue(running: Running, mon
         if len(looks) == 1:
             raise LedgerError("the database is away")
 
-    monkeypatch.setattr(running.service.jobs, "_look", look)
+    monkeypatch.setattr(running.service.jobs, "_poll_once", look)
     running.service.jobs.start()
     wait_for(lambda: len(looks) > 1)
     running.service.jobs.stop()

@@ -28,7 +28,7 @@ def written(monkeypatch: pytest.MonkeyPatch) -> Iterator[io.StringIO]:
     for name in ("uvicorn", "uvicorn.error"):  # whatever a server that ran here before has told them
         for trait, value in (("level", logging.NOTSET), ("propagate", True), ("disabled", False), ("handlers", [])):
             monkeypatch.setattr(logging.getLogger(name), trait, value)
-    logs.log_to_standard_error()
+    logs.configure_logging()
     yield text
     root.handlers[:], root.level = handlers, level
 
@@ -39,11 +39,11 @@ def test_an_error_is_told_by_kind_and_place_and_never_by_its_text(
     def broken(_: object) -> object:
         raise ValueError("Otto has diagnosis 7")
 
-    monkeypatch.setattr(routes_state, "service_of", broken)
+    monkeypatch.setattr(routes_state, "get_service", broken)
     with serving(tmp_path) as running:
         assert running.test_client.get("/readyz?Otto").status_code == 500
         assert running.test_client.get("/healthz").status_code == 200
-        text = running.service.metrics.text().decode()
+        text = running.service.metrics.to_prometheus_text().decode()
     try:
         broken(None)
     except ValueError:  # as uvicorn does with what an application lets through

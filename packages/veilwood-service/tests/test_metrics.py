@@ -12,9 +12,9 @@ from veilwood_service.access import Metrics
 
 def test_requests_are_counted_by_route_and_only_predictions_are_timed() -> None:
     metrics = Metrics()
-    metrics.count("POST", "/v1/models/{number}/predict", 200, 0.002)
-    metrics.count("POST", "/v1/models/{number}/answers", 200, 7.0)
-    text = metrics.text().decode()
+    metrics.record_request("POST", "/v1/models/{number}/predict", 200, 0.002)
+    metrics.record_request("POST", "/v1/models/{number}/answers", 200, 7.0)
+    text = metrics.to_prometheus_text().decode()
     answers = 'veilwood_requests_total{method="POST",route="/v1/models/{number}/answers",status="200"} 1.0'
     assert answers in text
     assert "veilwood_prediction_seconds_count 1.0" in text
@@ -24,9 +24,9 @@ def test_requests_are_counted_by_route_and_only_predictions_are_timed() -> None:
 
 def test_methods_that_clients_invent_are_counted_as_one() -> None:
     metrics = Metrics()
-    before = len(metrics.text())
+    before = len(metrics.to_prometheus_text())
     for number in range(50):
-        metrics.count(f"BREW{number}", "none", 405, 0.001)
-    text = metrics.text().decode()
+        metrics.record_request(f"BREW{number}", "none", 405, 0.001)
+    text = metrics.to_prometheus_text().decode()
     assert 'method="other",route="none",status="405"} 50.0' in text
     assert len(text) < before + 400

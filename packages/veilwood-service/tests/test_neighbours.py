@@ -13,11 +13,11 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from veilwood_audit.noninterference import forced
+from veilwood_audit.noninterference import force_outcomes
 from veilwood_service import store
-from veilwood_service.jobs import carry_out
+from veilwood_service.jobs import execute_job
 from veilwood_service.settings import Settings
-from veilwood_service.store import Record, Store
+from veilwood_service.store import DatabaseRow, Store
 from veilwood_testing.serving import CAR, TABLE, Running, serving
 
 ROWS = TABLE[:60]
@@ -33,7 +33,7 @@ OUTSIDERS = ("analyst", "auditor", "operator")
 def trace(folder: Path, table: Any) -> list[str]:
     """Everything that others see of a training, private answers, a refusal and an evaluation."""
     seen: list[str] = []
-    with serving(folder) as running, forced():
+    with serving(folder) as running, force_outcomes():
         running.add_cars(table=table.to_csv(index=False).encode())
         parameters = {"n_estimators": 2, "max_depth": 2, "random_state": 0}
         model = running.trained(epsilon=0.5, parameters=parameters)
@@ -95,10 +95,10 @@ def test_neighbours_look_alike_to_everybody_but_the_custodian(usual: list[str], 
 
 
 def test_a_planted_leak_is_seen(usual: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows_as_message(settings: Settings, records: Store, job: Record) -> None:
-        carry_out(settings, records, job)
-        size = (settings.tables / "cars.csv").stat().st_size
-        records.change(store.jobs, {"id": job["id"]}, message=f"{size} bytes")
+    def rows_as_message(settings: Settings, records: Store, job: DatabaseRow) -> None:
+        execute_job(settings, records, job)
+        size = (settings.tables_folder / "cars.csv").stat().st_size
+        records.update(store.jobs, {"id": job["id"]}, message=f"{size} bytes")
 
-    monkeypatch.setattr("veilwood_testing.serving.carry_out", rows_as_message)
+    monkeypatch.setattr("veilwood_testing.serving.execute_job", rows_as_message)
     assert neutral(trace(tmp_path, NEIGHBOURS["one row less"])) != usual

@@ -27,8 +27,8 @@ ODD = settings(max_examples=30, deadline=None, database=None, suppress_health_ch
 def test_no_request_breaks_the_service(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         accounts = running.service.accounts
-        accounts.create("all", PASSWORD, ROLES)
-        caller = accounts.who(accounts.open_session("all")[0], "session")
+        accounts.create_account("all", PASSWORD, ROLES)
+        caller = accounts.authenticate(accounts.open_session("all")[0], "session")
         token = accounts.issue_token(caller, "test", SCOPES, 1)[0]
         running.add_cars()
         known = {"name": "cars", "number": running.trained(), "entry": 2}

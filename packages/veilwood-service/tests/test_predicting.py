@@ -11,7 +11,7 @@ import pytest
 import veilwood as vw
 
 pytest.importorskip("fastapi")
-from veilwood_service.predictions import Loaded, RowCodes, answer
+from veilwood_service.predictions import LoadedModel, RowEncoder, predict_rows
 from veilwood_testing.serving import Running
 
 pytestmark = [
@@ -22,9 +22,9 @@ pytestmark = [
 
 def test_a_model_file_that_was_exchanged_is_not_served(running: Running) -> None:
     first, second = running.trained(), running.trained()
-    folder = running.service.settings.models
+    folder = running.service.settings.models_folder
     (folder / f"{first}.veilwood").write_bytes((folder / f"{second}.veilwood").read_bytes())
-    running.service.predicting._models.clear()
+    running.service.predictions._models.clear()
     assert running.ask("analyst", "GET", f"/v1/models/{first}/file").status_code == 409
     assert running.ask("analyst", "GET", f"/v1/models/{second}/file").status_code == 200
 
@@ -40,11 +40,11 @@ ROWS: list[dict[str, Any]] = [
 def test_predictions_are_those_of_the_estimator(kind: Any, weights: Any) -> None:
     """Classes that count for more do so in the service too, in rows encoded by either way."""
     model = kind(CAR.schema, epsilon=4.0, random_state=0, n_jobs=1).fit(CAR.X, CAR.y).set_params(class_weight=weights)
-    loaded = Loaded(model, RowCodes(model))
-    said = answer(loaded, ROWS)
+    loaded = LoadedModel(model, RowEncoder(model))
+    said = predict_rows(loaded, ROWS)
     assert said["predictions"] == model.predict(CAR.X).tolist()
     np.testing.assert_array_equal(said["probabilities"], model.predict_proba(CAR.X).round(6))
-    unweighed = model.model_.answers(model.encode(CAR.X))[1]
+    unweighed = model.model_.predict_both(model.encode(CAR.X))[1]
     changed = (model.classes_[unweighed] != np.array(said["predictions"])).mean()
     assert bool(changed > 0.01) == (weights is not None)
 
@@ -54,4 +54,4 @@ def test_numbers_are_those_of_the_estimator() -> None:
     X = np.random.default_rng(0).random((300, 2))
     model = vw.RandomTreesRegressor(schema, epsilon=4.0, random_state=0, n_jobs=1).fit(X, 10 * X[:, 0])
     rows = [dict(zip(schema.feature_names, row, strict=True)) for row in X.tolist()]
-    assert answer(Loaded(model, RowCodes(model)), rows) == {"predictions": model.predict(X).tolist()}
+    assert predict_rows(LoadedModel(model, RowEncoder(model)), rows) == {"predictions": model.predict(X).tolist()}

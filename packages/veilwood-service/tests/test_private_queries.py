@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from veilwood_service.private_queries import Predictors
+from veilwood_service.private_queries import PrivateQueries
 from veilwood_testing.serving import CAR, VISITS, serving
 
 ASKED: dict[str, Any] = {
@@ -29,8 +29,8 @@ def test_a_service_that_starts_again_counts_anew_and_charges_nothing_twice(tmp_p
         on_disk = {path.name for path in tmp_path.rglob("*") if path.is_file()}
         assert not any(model in name for name in on_disk), "exact counts are never on disk"
     with serving(tmp_path) as running:
-        assert isinstance(running.service.answering, Predictors)
-        assert running.service.answering._predictors == {}
+        assert isinstance(running.service.private_queries, PrivateQueries)
+        assert running.service.private_queries._predictors == {}
         assert running.post("analyst", f"/v1/models/{model}/answers", rows) == first
         assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=0.5"
         more = {"rows": CAR.X[3:6].to_dict("records")}

@@ -38,7 +38,7 @@ def test_tables_are_registered_from_allowed_folders_alone(tmp_path: Path, source
 
 
 def test_hostile_uploads_are_refused_and_leave_nothing(running: Running) -> None:
-    folder = running.service.settings.tables
+    folder = running.service.settings.tables_folder
     before = {path: path.read_bytes() for path in folder.iterdir()}
     parquet = "application/vnd.apache.parquet"
     secret = b"name,diagnosis\nOtto,secret\n"

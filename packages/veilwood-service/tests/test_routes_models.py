@@ -17,7 +17,7 @@ def test_analysts_see_their_own_plans_and_no_reasons_of_failures(lasting: Runnin
     assert plan["id"] in {one["id"] for one in lasting.get("auditor", "/v1/plans")}
     own = lasting.signed(epsilon=0.1)
     job = lasting.post("analyst", f"/v1/plans/{own['id']}/jobs")["id"]
-    lasting.service.records.change(store.jobs, {"id": job}, state="failed", detail="column 'doors'", message="failed")
+    lasting.service.database.update(store.jobs, {"id": job}, state="failed", detail="column 'doors'", message="failed")
     assert "doors" not in str(lasting.get("analyst", f"/v1/jobs/{job}"))
     assert "ended" not in lasting.get("analyst", f"/v1/jobs/{job}")
     assert lasting.get("custodian", f"/v1/jobs/{job}")["detail"] == "column 'doors'"

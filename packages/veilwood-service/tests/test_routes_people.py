@@ -14,9 +14,9 @@ from veilwood_testing.serving import PASSWORD, Running, serving
 
 def test_who_loses_a_role_loses_every_token(lasting: Running) -> None:
     accounts = lasting.service.accounts
-    accounts.create("eve", PASSWORD, ["custodian"])
+    accounts.create_account("eve", PASSWORD, ["custodian"])
     word, _ = accounts.open_session("eve")
-    token, _ = accounts.issue_token(accounts.who(word, "session"), "t", ["data"], 1)
+    token, _ = accounts.issue_token(accounts.authenticate(word, "session"), "t", ["data"], 1)
     headers = {"Authorization": f"Bearer {token}"}
     assert lasting.test_client.get("/v1/datasets", headers=headers).status_code == 200
     session, csrf = accounts.open_session("operator")
@@ -28,8 +28,8 @@ def test_who_loses_a_role_loses_every_token(lasting: Running) -> None:
 
 def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
-        running.service.records.remove(store.accounts)
-        word = running.service.accounts.invite()
+        running.service.database.remove(store.accounts)
+        word = running.service.accounts.create_invitation()
         asked = {"invitation": word, "name": "anna", "password": PASSWORD}
         client = running.test_client
         assert client.post("/v1/accounts/first", json={**asked, "invitation": "vw_x"}).status_code == 401

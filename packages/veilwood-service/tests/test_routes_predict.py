@@ -9,6 +9,6 @@ pytest.importorskip("fastapi")
 
 
 def test_classes_that_a_spreadsheet_would_run_are_made_harmless() -> None:
-    from veilwood_service.routes_models import _harmless
+    from veilwood_service.routes_models import _escape_formula
 
-    assert [_harmless(value) for value in ("=1+1", "@x", "-3", "good", -3)] == ["'=1+1", "'@x", "'-3", "good", -3]
+    assert [_escape_formula(value) for value in ("=1+1", "@x", "-3", "good", -3)] == ["'=1+1", "'@x", "'-3", "good", -3]

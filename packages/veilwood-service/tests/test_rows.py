@@ -13,7 +13,7 @@ pytest.importorskip("fastapi")
 
 import veilwood as vw
 from veilwood.errors import VeilwoodError
-from veilwood_service.predictions import RowCodes, frame_of, rows_of_csv
+from veilwood_service.predictions import RowEncoder, parse_csv_rows, rows_to_frame
 
 SCHEMA = vw.Schema.from_dict(
     {
@@ -51,21 +51,24 @@ def coded(encode: Any, rows: list[dict[str, Any]]) -> Any:
 
 @pytest.mark.parametrize("name", PLAIN)
 def test_both_ways_say_the_same(model: Any, name: str) -> None:
-    codes = RowCodes(model)
+    codes = RowEncoder(model)
     for cell in CELLS:
         for rows in ([{**PLAIN, name: cell}], [PLAIN, {**PLAIN, name: cell}], [{**PLAIN, name: cell}, PLAIN]):
-            assert coded(codes.of, rows) == coded(lambda rows: model.encode(frame_of(rows, SCHEMA)), rows), (name, cell)
+            assert coded(codes.encode, rows) == coded(lambda rows: model.encode(rows_to_frame(rows, SCHEMA)), rows), (
+                name,
+                cell,
+            )
 
 
 def test_plain_rows_go_the_quick_way_and_others_do_not(model: Any) -> None:
-    codes = RowCodes(model)
-    assert codes._places is not None
-    assert codes._at_once([PLAIN, {**PLAIN, "beds": None, "ward": 1}], codes._places) is not None
+    codes = RowEncoder(model)
+    assert codes._code_tables is not None
+    assert codes._encode_plain_rows([PLAIN, {**PLAIN, "beds": None, "ward": 1}], codes._code_tables) is not None
     for odd in ({**PLAIN, "more": 1}, {"ward": "A"}, {**PLAIN, "age": None}, {**PLAIN, "ward": "C"}, {}):
-        assert codes._at_once([PLAIN, odd], codes._places) is None
-    assert codes._at_once([], codes._places) is None
+        assert codes._encode_plain_rows([PLAIN, odd], codes._code_tables) is None
+    assert codes._encode_plain_rows([], codes._code_tables) is None
     rows = [PLAIN] * 3
-    np.testing.assert_array_equal(codes.of(rows), model.encode(frame_of(rows, SCHEMA)))
+    np.testing.assert_array_equal(codes.encode(rows), model.encode(rows_to_frame(rows, SCHEMA)))
 
 
 def test_texts_of_numbers_are_read_as_in_files(model: Any) -> None:
@@ -75,22 +78,22 @@ def test_texts_of_numbers_are_read_as_in_files(model: Any) -> None:
         {"age": 31, "ward": "A", "weight": 70.5, "beds": "2"},
         {"age": 8, "ward": "B", "weight": None, "beds": None},
     ]
-    rows = rows_of_csv(body, SCHEMA)
+    rows = parse_csv_rows(body, SCHEMA)
     for row in rows:
         assert row.pop("") is None
-    np.testing.assert_array_equal(RowCodes(model).of(rows), RowCodes(model).of(meant))
+    np.testing.assert_array_equal(RowEncoder(model).encode(rows), RowEncoder(model).encode(meant))
     with pytest.raises(VeilwoodError, match="'age' should hold numbers"):
-        RowCodes(model).of([{**PLAIN, "age": "thirty"}])
+        RowEncoder(model).encode([{**PLAIN, "age": "thirty"}])
 
 
 def test_files_are_read_by_the_dialect_of_the_schema(model: Any) -> None:
     dialect = {"sep": ";", "decimal": ",", "thousands": ".", "encoding": "latin-1", "nulls": ["fehlt"]}
     german = vw.Schema.from_dict({**SCHEMA.to_dict(), "dialect": dialect})
-    rows = rows_of_csv("ward;beds;age;weight;größe\nA;fehlt;31;70,5;1\nB;2;7;fehlt;2\n".encode("latin-1"), german)
+    rows = parse_csv_rows("ward;beds;age;weight;größe\nA;fehlt;31;70,5;1\nB;2;7;fehlt;2\n".encode("latin-1"), german)
     assert [row["größe"] for row in rows] == ["1", "2"]
-    found = frame_of(rows, german)
+    found = rows_to_frame(rows, german)
     assert found["age"].tolist() == [31, 7]
     assert found["weight"].tolist() == [70.5, None]
     assert found["beds"].tolist() == [None, "2"]
     with pytest.raises(VeilwoodError, match="not a CSV file"):
-        rows_of_csv(b'ward;beds\n"A;2\n', german)
+        parse_csv_rows(b'ward;beds\n"A;2\n', german)

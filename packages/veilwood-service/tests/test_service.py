@@ -66,7 +66,7 @@ def test_an_answer_that_was_charged_and_never_stored_is_not_charged_again(
     model = running.run(running.signed(**asked))["id"]
     rows = {"rows": CAR.X[:4].to_dict("records")}
     with monkeypatch.context() as patch:
-        patch.setattr(running.service.records, "change", lambda *_, **__: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr(running.service.database, "update", lambda *_, **__: (_ for _ in ()).throw(OSError("killed")))
         assert running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=rows).status_code == 500
     assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=0.5"
     assert len(running.post("analyst", f"/v1/models/{model}/answers", rows)["labels"]) == 4
@@ -83,7 +83,7 @@ def test_a_model_is_evaluated_on_private_rows_at_a_price(running: Running) -> No
 
 
 def test_an_older_copy_of_a_ledger_is_frozen_until_it_is_reconciled(running: Running) -> None:
-    path = running.service.settings.ledgers / "data_cars.db"
+    path = running.service.settings.ledgers_folder / "data_cars.db"
     older = path.read_bytes()
     running.trained(epsilon=1)
     path.write_bytes(older)

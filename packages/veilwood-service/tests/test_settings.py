@@ -10,7 +10,7 @@ from veilwood_service.settings import Limits
 
 
 def test_limits_are_given_as_words() -> None:
-    assert Limits.named(["jobs_at_once=2", "body_bytes=1000"]) == Limits(jobs_at_once=2, body_bytes=1000)
+    assert Limits.from_options(["jobs_at_once=2", "body_bytes=1000"]) == Limits(jobs_at_once=2, body_bytes=1000)
     for word in ("jobs=2", "jobs_at_once", "jobs_at_once=-1", "jobs_at_once=1e9", "jobs_at_once=" + "9" * 20):
         with pytest.raises(ValueError, match="is not a limit"):
-            Limits.named([word])
+            Limits.from_options([word])

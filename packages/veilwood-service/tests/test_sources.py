@@ -12,7 +12,7 @@ pytest.importorskip("fastapi")
 import psycopg
 
 from veilwood.errors import ParameterError
-from veilwood_service.routes_data import copy_table, source_of
+from veilwood_service.routes_data import copy_database_table, resolve_source
 from veilwood_service.settings import Limits, Settings
 from veilwood_testing import postgres
 from veilwood_testing.serving import CAR, TABLE, Running, serving
@@ -36,14 +36,14 @@ HOST = "postgresql://reader@127.0.0.1:1/clinic"
 )
 def test_only_databases_on_the_list_are_read(tmp_path: Path, source: str) -> None:
     with pytest.raises(ParameterError, match=r"allows|names no table"):
-        source_of(Settings(tmp_path, allowed=(HOST,)), "visits", source)
+        resolve_source(Settings(tmp_path, allowed=(HOST,)), "visits", source)
 
 
 def test_a_database_that_is_away_tells_nothing(tmp_path: Path) -> None:
     settings = Settings(tmp_path, allowed=("postgresql://reader:secret@127.0.0.1:1/clinic",))
     settings.make_folders()
     with pytest.raises(ParameterError, match="cannot be read") as refused:
-        copy_table(settings, "visits", "postgresql://reader:secret@127.0.0.1:1/clinic#visits")
+        copy_database_table(settings, "visits", "postgresql://reader:secret@127.0.0.1:1/clinic#visits")
     assert "secret" not in str(refused.value)
 
 

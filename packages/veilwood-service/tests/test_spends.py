@@ -11,21 +11,21 @@ import pytest
 
 pytest.importorskip("fastapi")
 import veilwood as vw
-from veilwood_service.budgets import Book, KeyedLedger, book_of
+from veilwood_service.budgets import CompositeLedger, GuardedLedger, open_guarded
 from veilwood_service.settings import Settings
 from veilwood_testing.spends_cases import FACTS, TENTH
 
 
-def test_what_one_try_gave_back_another_cannot_show(book: Book) -> None:
-    first, second = KeyedLedger([book], "k"), KeyedLedger([book], "k")
+def test_what_one_try_gave_back_another_cannot_show(book: GuardedLedger) -> None:
+    first, second = CompositeLedger([book], "k"), CompositeLedger([book], "k")
     mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
     mine.cancel("refused")
     with pytest.raises(vw.LedgerError, match="cancelled"):
         taken_up.commit()
 
 
-def test_what_an_earlier_try_reserved_is_not_given_back(book: Book) -> None:
-    first, second = KeyedLedger([book], "k"), KeyedLedger([book], "k")
+def test_what_an_earlier_try_reserved_is_not_given_back(book: GuardedLedger) -> None:
+    first, second = CompositeLedger([book], "k"), CompositeLedger([book], "k")
     mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
     taken_up.cancel("refused")
     mine.commit()
@@ -35,12 +35,12 @@ def test_what_an_earlier_try_reserved_is_not_given_back(book: Book) -> None:
 def test_tries_that_race_under_one_key_charge_once(tmp_path: Path) -> None:
     settings = Settings(tmp_path)
     settings.make_folders()
-    book_of(settings, "data_cars", 10)
+    open_guarded(settings, "data_cars", 10)
     together = threading.Barrier(4)
 
     def spend(key: str) -> int:
         """What one process does, while others do the same."""
-        ledger = KeyedLedger([book_of(settings, "data_cars")], key)
+        ledger = CompositeLedger([open_guarded(settings, "data_cars")], key)
         together.wait()
         charge = ledger.reserve(TENTH, **FACTS)
         charge.commit()
@@ -49,4 +49,4 @@ def test_tries_that_race_under_one_key_charge_once(tmp_path: Path) -> None:
     with ThreadPoolExecutor(4) as pool:
         for key in map(str, range(20)):
             assert len(set(pool.map(spend, [key] * 4))) == 1
-    assert book_of(settings, "data_cars").ledger.spent.epsilon == 2
+    assert open_guarded(settings, "data_cars").ledger.spent.epsilon == 2

@@ -13,7 +13,7 @@ pytest.importorskip("sqlalchemy")
 from sqlalchemy.exc import IntegrityError
 
 from veilwood_service import store
-from veilwood_service.migrations import make_tables
+from veilwood_service.migrations import upgrade_database
 from veilwood_service.settings import Settings
 from veilwood_service.store import Store
 
@@ -21,24 +21,24 @@ from veilwood_service.store import Store
 @pytest.fixture
 def records(tmp_path: Path) -> Store:
     made = Store(Settings(tmp_path))
-    make_tables(made)
+    upgrade_database(made)
     return made
 
 
 def dataset(name: str, people: str) -> dict[str, str]:
-    return {"name": name, "people": people, "account": "anna", "created": store.now()}
+    return {"name": name, "people": people, "account": "anna", "created": store.current_timestamp()}
 
 
 def test_a_record_is_added_once_and_changed_and_removed_where_it_matches(records: Store) -> None:
     assert records.add(store.datasets, **dataset("cars", "makers"))
     assert not records.add(store.datasets, **dataset("cars", "others"))
     assert records.add(store.datasets, **dataset("visits", "patients"))
-    assert {found["people"] for found in records.every(store.datasets)} == {"makers", "patients"}
-    assert records.change(store.datasets, {"name": "cars"}, people="drivers") == 1
+    assert {found["people"] for found in records.find_all(store.datasets)} == {"makers", "patients"}
+    assert records.update(store.datasets, {"name": "cars"}, people="drivers") == 1
     assert records.find(store.datasets, name="cars", people="makers") is None
     assert (records.find(store.datasets, name="cars") or {})["people"] == "drivers"
     assert records.remove(store.datasets, name="cars") == 1
-    assert [found["name"] for found in records.every(store.datasets)] == ["visits"]
+    assert [found["name"] for found in records.find_all(store.datasets)] == ["visits"]
 
 
 def test_a_transaction_that_fails_half_way_leaves_nothing(records: Store) -> None:
@@ -49,7 +49,7 @@ def test_a_transaction_that_fails_half_way_leaves_nothing(records: Store) -> Non
 
     with pytest.raises(IntegrityError):
         add_twice()
-    assert records.every(store.datasets) == []
+    assert records.find_all(store.datasets) == []
 
 
 def test_the_file_is_its_owners_alone(records: Store, tmp_path: Path) -> None:

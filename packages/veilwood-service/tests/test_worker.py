@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("fastapi")
-from veilwood.progress import report_to
+from veilwood.progress import set_progress_callback
 from veilwood_service import jobs as worker
 from veilwood_testing.jobs_cases import SMALL
 from veilwood_testing.serving import Running
@@ -15,7 +15,7 @@ from veilwood_testing.serving import Running
 def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker, "_TOLD_SECONDS", -1.0)
+    monkeypatch.setattr(worker, "_PROGRESS_SECONDS", -1.0)
     plan = running.signed(**SMALL)
     job = running.post("analyst", f"/v1/plans/{plan['id']}/jobs")["id"]
     seen: dict[str, list[str]] = {"custodian": [], "analyst": [], "auditor": []}
@@ -25,12 +25,12 @@ def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
         for role, texts in seen.items():
             texts.append(str(running.get(role, f"/v1/jobs/{job}")))
 
-    told = worker._RunProgress(running.service.records, {"id": job})
-    report_to(look)
+    told = worker._JobProgress(running.service.database, {"id": job})
+    set_progress_callback(look)
     try:
         running.carry_out(job)
     finally:
-        report_to(None)
+        set_progress_callback(None)
     assert all("1 so far" in text for text in seen["custodian"])
     assert seen["custodian"]
     assert not any("so far" in text for role in ("analyst", "auditor") for text in seen[role])

@@ -24,7 +24,7 @@ from veilwood.cli.main import main
 from veilwood.models.file import sign, verify
 from veilwood.privacy import signature
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.safe_io import MOST_DIGITS, MOST_NESTED, rational, read_json, read_text
+from veilwood.safe_io import MAX_DIGITS, MAX_NESTING, parse_fraction, read_json, read_text
 from veilwood_testing.hostile import HOSTILE, LONG, LONG_NUMBERS, SCHEMA, in_time, nested
 
 pytestmark = [
@@ -37,18 +37,18 @@ pytestmark = [
 
 @given(st.fractions(max_denominator=10**30) | st.decimals(-(10**20), 10**20, places=12))
 def test_numbers_within_bounds_are_read_exactly(value: Fraction | Decimal) -> None:
-    assert rational(str(value)) == value
+    assert parse_fraction(str(value)) == value
 
 
 @given(st.floats(-1e299, 1e299).filter(lambda value: value == 0 or abs(value) > 1e-299))
 def test_floats_are_read_as_they_are_written(value: float) -> None:
-    assert rational(repr(value)) == Fraction(repr(value))
+    assert parse_fraction(repr(value)) == Fraction(repr(value))
 
 
 @pytest.mark.parametrize("text", LONG_NUMBERS, ids=lambda text: text[:14])
 def test_long_numbers_are_refused_unread(text: str) -> None:
     with in_time(), pytest.raises(vw.VeilwoodError, match="400 digits"):
-        rational(text)
+        parse_fraction(text)
     with in_time(), pytest.raises(vw.VeilwoodError, match=r"digits|above 0"):
         requested_loss(text, 0)
     with in_time(), pytest.raises(vw.VeilwoodError, match=r"digits|between 0"):
@@ -69,17 +69,17 @@ def test_long_numbers_are_refused_in_any_type(make: Any) -> None:
 )
 def test_what_is_no_number_is_refused(text: Any) -> None:
     with pytest.raises(vw.VeilwoodError, match="not a"):
-        rational(text)
+        parse_fraction(text)
 
 
 def test_the_limit_is_exact() -> None:
-    assert rational("9" * 250 + "/" + "1" + "0" * (MOST_DIGITS - 1)) > 0
+    assert parse_fraction("9" * 250 + "/" + "1" + "0" * (MAX_DIGITS - 1)) > 0
     with pytest.raises(vw.VeilwoodError, match="more than 400 digits"):
-        rational("9" * 250 + "/1" + "0" * MOST_DIGITS)
+        parse_fraction("9" * 250 + "/1" + "0" * MAX_DIGITS)
     with pytest.raises(vw.VeilwoodError, match="beyond 10"):  # what no float can hold
-        rational("1e310")
+        parse_fraction("1e310")
     with pytest.raises(vw.VeilwoodError, match="closer to 0"):
-        rational("1e-310")
+        parse_fraction("1e-310")
 
 
 json_values = st.recursive(
@@ -104,12 +104,12 @@ def test_json_is_read_as_it_was_written(value: Any, ascii_only: bool) -> None:
 def test_hostile_json_is_refused(name: str) -> None:
     text, reason = HOSTILE[name]
     with in_time(), pytest.raises(vw.VeilwoodError, match=reason) as told:
-        read_json(text, 99 if name == "too much" else bounded.MOST_BYTES)
+        read_json(text, 99 if name == "too much" else bounded.MAX_BYTES)
     assert len(str(told.value)) < 400
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
-    assert read_json(nested(MOST_NESTED)) == json.loads(nested(MOST_NESTED))
+    assert read_json(nested(MAX_NESTING)) == json.loads(nested(MAX_NESTING))
 
 
 def test_files_without_an_end_are_not_read() -> None:
@@ -127,9 +127,9 @@ def test_long_files_are_not_read(tmp_path: Path) -> None:
 
 
 def check_signature_in(pipe: Path) -> None:
-    signature.new_key(pipe.parent / "my.key")
+    signature.generate_key_pair(pipe.parent / "my.key")
     pipe.rename(pipe.parent / "model.sig")
-    signature.check(pipe.parent / "model", pipe.parent / "my.key.pub", "model")
+    signature.verify_signature(pipe.parent / "model", pipe.parent / "my.key.pub", "model")
 
 
 READERS: dict[str, Callable[[Path], Any]] = {
@@ -139,7 +139,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
     "signed model": lambda path: vw.load(path, signed_by=path),
     "verify": lambda path: verify(path, path),
     "sign": lambda path: sign(path, path),
-    "key": lambda path: signature.write(path, {}, path),
+    "key": lambda path: signature.write_signature(path, {}, path),
     "signature": lambda path: check_signature_in(path),
     "table": lambda path: vw.RandomTreesClassifier(SCHEMA).fit(path),
 }

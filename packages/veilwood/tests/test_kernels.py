@@ -49,6 +49,6 @@ def test_sweeps_agree_with_the_numpy_walk(depth: int, n_classes: int | None, mon
         swept = leaf_totals(forest, [Batch(np.asfortranarray(rows), target, 0, 0)], fast=True, n_jobs=2, **options)
         np.testing.assert_array_equal(swept, expected)
         with monkeypatch.context() as patch:
-            patch.setattr(kernels, "MOST_PLACES", 1)  # trees too large for sweeps are walked row by row
+            patch.setattr(kernels, "MAX_SWEPT_NODES", 1)  # trees too large for sweeps are walked row by row
             walked = leaf_totals(forest, [Batch(rows, target, 0, 0)], fast=True, **options)
         np.testing.assert_array_equal(walked, expected)

@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.report import page_of
+from veilwood.report import render_report
 from veilwood_testing.pages import Tags
 
 
 @pytest.fixture(scope="module")
 def forest() -> Any:
     car = vw.datasets.car()
-    return vw.PrivateForestClassifier(car.schema, epsilon=2.0, random_state=0).fit(car.X, car.y, evaluate_share=0.3)
+    return vw.PrivateForestClassifier(car.schema, epsilon=2.0, random_state=0).fit(car.X, car.y, holdout_fraction=0.3)
 
 
 def test_the_page_loads_nothing_and_is_whole(forest: Any) -> None:
-    seen = Tags(page_of(forest))
+    seen = Tags(render_report(forest))
     assert seen.open == []
     assert {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in seen.tags} == set()
-    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", page_of(forest))
+    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", render_report(forest))
     text = " ".join(seen.text)
     for told in ("epsilon = 2", "How good it is", "accuracy", "safety", "Certificate", forest.privacy_.plan_hash):
         assert told in text, told
@@ -38,7 +38,7 @@ def test_the_page_loads_nothing_and_is_whole(forest: Any) -> None:
 def test_every_estimator_has_a_page(name: str) -> None:
     car = vw.datasets.car()
     model = getattr(vw, name)(car.schema, n_estimators=2, max_depth=2, random_state=0).fit(car.X, car.y)
-    text = " ".join(Tags(page_of(model)).text)
+    text = " ".join(Tags(render_report(model)).text)
     assert name in text
     assert "was not measured" in text
 
@@ -50,10 +50,10 @@ def test_names_from_outside_are_text_and_never_tags() -> None:
         {"name": "<b>y", "kind": "categorical", "values": ["<u>0", "1"]}]})  # fmt: skip
     rng = np.random.default_rng(0)
     X, y = rng.choice(["<i>a", "b&amp;"], (200, 1)), rng.choice(["<u>0", "1"], 200)
-    ledger = vw.MemoryLedger(5, of=evil)
+    ledger = vw.MemoryLedger(5, population=evil)
     model = vw.PrivateForestClassifier(schema, epsilon=2.0, ledger=ledger, random_state=0)
-    model.fit(X, y, evaluate_share=0.3)
-    seen = Tags(page_of(model, ledger=ledger))
+    model.fit(X, y, holdout_fraction=0.3)
+    seen = Tags(render_report(model, ledger=ledger))
     assert {"script", "i", "u"}.isdisjoint({tag for tag, attrs in seen.tags if "style" not in attrs} - {"i"})
     assert not any(tag in ("script", "u", "b") for tag, _ in seen.tags)
     assert evil in " ".join(seen.text)
@@ -63,7 +63,7 @@ def test_what_is_not_private_says_so_loudly() -> None:
     car = vw.datasets.car()
     with pytest.warns(vw.PrivacyWarning):
         model = vw.RandomTreesClassifier(car.schema, epsilon=float("inf"), random_state=0).fit(car.X, car.y)
-    text = " ".join(Tags(page_of(model)).text)
+    text = " ".join(Tags(render_report(model)).text)
     assert "NOT PRIVATE" in text
     assert "no guarantee" in text
     assert "How far a belief" not in text
@@ -74,16 +74,16 @@ def test_an_evaluation_of_another_model_is_refused(forest: Any) -> None:
     other = vw.RandomTreesClassifier(car.schema, random_state=1).fit(car.X, car.y)
     found = vw.evaluate(other, car.X, car.y, epsilon=1.0)
     with pytest.raises(vw.VeilwoodError, match="another model"):
-        page_of(forest, evaluation=found)
+        render_report(forest, evaluation=found)
     with pytest.raises(vw.VeilwoodError, match="not a fitted"):
-        page_of(object())
+        render_report(object())
 
 
 def test_notebooks_show_certificates_plans_effects_tunings_and_ledgers(forest: Any) -> None:
-    ledger = vw.MemoryLedger(3, of="<people>")
+    ledger = vw.MemoryLedger(3, population="<people>")
     car = vw.datasets.car()
     vw.RandomTreesClassifier(car.schema, ledger=ledger, random_state=0).fit(car.X, car.y)
-    found = vw.tune(car.schema, vw.RandomTreesClassifier, n=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
+    found = vw.tune(car.schema, vw.RandomTreesClassifier, n_rows=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
     for thing, told in (
         (forest.privacy_, "epsilon=2"), (forest.plan(), "Plan of PrivateForestClassifier"),
         (forest.explain(), "safety"), (found, "Nothing was spent"), (ledger, "<people>"),

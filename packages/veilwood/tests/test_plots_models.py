@@ -34,7 +34,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning", "ign
 
 
 def spent_ledger() -> vw.MemoryLedger:
-    ledger = vw.MemoryLedger(epsilon=3, of="flowers")
+    ledger = vw.MemoryLedger(epsilon=3, population="flowers")
     for epsilon in (1.0, 0.5):
         vw.RandomTreesClassifier(IRIS.schema, epsilon=epsilon, ledger=ledger).fit(IRIS.X, IRIS.y)
     return ledger
@@ -126,7 +126,7 @@ def side(value: float, branches: list[str]) -> int:
 
 def follow(forest: Any, row: Any) -> str:
     """Predict one row by the words of the picture alone."""
-    nodes, _, words = plots_models._laid_out(forest.model_, 0)
+    nodes, _, words = plots_models._layout_tree(forest.model_, 0)
     node = int(forest.forest_.roots[0])
     while node in nodes:
         column, branches = words[node]
@@ -147,7 +147,7 @@ def test_a_drawn_tree_is_the_tree_that_predicts(kind: str) -> None:
 def test_subsets_of_categories_are_told() -> None:
     car = vw.datasets.car()
     forest = vw.RandomTreesClassifier(car.schema, epsilon=50.0, n_estimators=1, max_depth=1, random_state=0)
-    nodes, _, words = plots_models._laid_out(forest.fit(car.X, car.y).model_, 0)
+    nodes, _, words = plots_models._layout_tree(forest.fit(car.X, car.y).model_, 0)
     column, branches = words[next(iter(nodes))]
     values = next(one.values for one in car.schema.features if one.name == column)
     assert sorted(", ".join(branches).split(", ")) == sorted(map(str, values))

@@ -31,15 +31,15 @@ class Terminal:
 def test_progress_only_when_it_lasts(shown_after: float, shown: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", shown_after)
+    monkeypatch.setattr(progress, "DISPLAY_DELAY_SECONDS", shown_after)
     monkeypatch.setenv("TERM", "xterm")
-    assert list(progress.track(iter(range(3)), "counting rows")) == [0, 1, 2]
+    assert list(progress.track_progress(iter(range(3)), "counting rows")) == [0, 1, 2]
     assert ("counting rows" in terminal.text) == shown
 
 
 def test_progress_is_silent_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
-    assert list(progress.track("ab", "counting")) == ["a", "b"]
+    monkeypatch.setattr(progress, "DISPLAY_DELAY_SECONDS", 0.0)
+    assert list(progress.track_progress("ab", "counting")) == ["a", "b"]
     assert capsys.readouterr().err == ""
 
 
@@ -47,19 +47,19 @@ def test_the_number_of_batches_is_not_told(monkeypatch: pytest.MonkeyPatch) -> N
     """Whoever sees the screen would learn how many rows there are."""
     terminal = Terminal()
     monkeypatch.setattr(sys, "stderr", terminal)
-    monkeypatch.setattr(progress, "SHOWN_AFTER_SECONDS", 0.0)
+    monkeypatch.setattr(progress, "DISPLAY_DELAY_SECONDS", 0.0)
     monkeypatch.setenv("TERM", "xterm")
-    assert len(list(progress.track(range(7531), "counting"))) == 7531
+    assert len(list(progress.track_progress(range(7531), "counting"))) == 7531
     assert "counting" in terminal.text
     assert "7531" not in terminal.text
 
 
 def test_progress_is_reported_to_whom_it_is_for() -> None:
     told: list[tuple[str, int]] = []
-    progress.report_to(lambda doing, number: told.append((doing, number)))
+    progress.set_progress_callback(lambda doing, number: told.append((doing, number)))
     try:
-        assert list(progress.track("ab", "counting rows")) == ["a", "b"]
+        assert list(progress.track_progress("ab", "counting rows")) == ["a", "b"]
     finally:
-        progress.report_to(None)
-    assert list(progress.track("ab", "counting rows")) == ["a", "b"]
+        progress.set_progress_callback(None)
+    assert list(progress.track_progress("ab", "counting rows")) == ["a", "b"]
     assert told == [("counting rows", 1), ("counting rows", 2)]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import CellTable, Laid
+from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS
 from veilwood.trees.counting import HAVE_NUMBA
 from veilwood_testing.clinic import COLUMNS
@@ -27,20 +27,20 @@ def test_compiled_loops_and_their_twins_agree(n_classes: int, monkeypatch: pytes
     from veilwood import kernels
 
     assert (kernels.GRADIENT_UNITS, kernels.LEVEL_UNITS) == (GRADIENT_UNITS, LEVEL_UNITS)
-    monkeypatch.setattr(kernels, "MOST_ROWS", 3000)
+    monkeypatch.setattr(kernels, "MAX_BLOCK_ROWS", 3000)
     rng = np.random.default_rng(n_classes)
     rows = random_rows(n_classes, 9000, rng)
-    axes = [[column.of_mass(column.prior, n) for column in COLUMNS] for n in (3, 6)]
+    axes = [[column.equal_mass_groups(column.prior, n) for column in COLUMNS] for n in (3, 6)]
     sets = [columns for size in (1, 2, 3) for columns in itertools.combinations(range(len(COLUMNS)), size)]
-    tables = [CellTable(tuple(fineness[j] for j in columns)) for fineness in axes for columns in sets]
-    assert Laid.of(tables).joined(9000, rows.scores.shape[1]) is not None
+    tables = [ContingencyTable(tuple(fineness[j] for j in columns)) for fineness in axes for columns in sets]
+    assert PackedTables.pack(tables).merge_tables(9000, rows.scores.shape[1]) is not None
     for limit in (1, 777, GRADIENT_UNITS):
         fast, slow = (asked.GradientSums(tables, n_classes, limit, fast)(rows) for fast in (True, False))
         assert (fast == slow).all()
     steps = rng.integers(-(1 << 24), 1 << 24, (tables[-1].n_cells, rows.scores.shape[1])).astype(np.int32)
-    twin = rows.some(np.ones(9000, bool))
-    rows.add(tables[-1], steps)
-    twin.add(tables[-1], steps, fast=False)
+    twin = rows.select(np.ones(9000, bool))
+    rows.add_scores(tables[-1], steps)
+    twin.add_scores(tables[-1], steps, fast=False)
     assert (rows.scores == twin.scores).all()
     for table in tables:
         assert (asked.RowsByCell(table)(rows) == asked.RowsByCell(table, fast=False)(rows)).all()

@@ -19,8 +19,8 @@ import veilwood as vw
 from veilwood import estimators
 from veilwood import search as searching
 from veilwood.errors import ParameterError, PlanError, UseError
-from veilwood.estimators.base import PROMISE, RUN, SharedParameters
-from veilwood.evaluation.evaluate import Aside
+from veilwood.estimators.base import PRIVACY_PARAMETERS, RUN_PARAMETERS, SharedParameters
+from veilwood.evaluation.evaluate import HoldoutSplit
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.privacy import accountant as spending
@@ -28,8 +28,8 @@ from veilwood.privacy.door import TrialDoor
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.selection import RandomStopping, TrialBudget
-from veilwood.tune import SEARCHED, default_grid, tunable
-from veilwood_audit.noninterference import interference
+from veilwood.tune import SEARCHED_PARAMETERS, default_grid, tunable_estimators
+from veilwood_audit.noninterference import find_interference
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, row_of
 
@@ -66,8 +66,8 @@ def test_the_plan_says_what_it_costs_before_any_data() -> None:
     assert vw.Plan.from_dict(plan.to_dict()) == plan
     replaced = searched(epsilon=2.0, own={"adjacency": "replace-one"})
     assert replaced.plan().loss.epsilon == 1
-    trials = replaced._designed()[1]
-    assert trials[0].design.plan.loss.epsilon + trials[0].judged_at.epsilon == Fraction(1, 2)  # type: ignore[operator]
+    trials = replaced._design_search()[1]
+    assert trials[0].design.plan.loss.epsilon + trials[0].evaluation_loss.epsilon == Fraction(1, 2)  # type: ignore[operator]
 
 
 @pytest.mark.parametrize(
@@ -114,12 +114,14 @@ class Traces:
     """All that a search leaves, with a number of trials that is forced."""
 
     def __init__(self, trials: int, monkeypatch: pytest.MonkeyPatch, *, leak: bool = False) -> None:
-        monkeypatch.setattr(RandomStopping, "draw", lambda self: trials)
-        monkeypatch.setattr(spending, "_memory", spending._Memory())
-        monkeypatch.setattr(LeafMethod, "warning", lambda *public: None)  # of the last fit, by what it released
+        monkeypatch.setattr(RandomStopping, "draw_trial_count", lambda self: trials)
+        monkeypatch.setattr(spending, "_accountant", spending._ProcessAccountant())
+        monkeypatch.setattr(LeafMethod, "utility_warning", lambda *public: None)  # of the last fit, by what it released
         # Every trial finds the same, so that nothing but their number can differ.
         monkeypatch.setattr(
-            vw.PrivateSearch, "_try", self._same(vw.PrivateSearch._try, leak) if trials > 0 else vw.PrivateSearch._try
+            vw.PrivateSearch,
+            "_run_trial",
+            self._same(vw.PrivateSearch._run_trial, leak) if trials > 0 else vw.PrivateSearch._run_trial,
         )
         said, logged = io.StringIO(), io.StringIO()
         handler = logging.StreamHandler(logged)
@@ -132,7 +134,7 @@ class Traces:
         known = ("best_estimator_",)
         self.seen = [
             said.getvalue(), logged.getvalue(), sorted({str(w.message)[:60] for w in warned}),
-            [(e.what, str(e.loss), e.state) for e in ledger.entries()], str(vw.spent_here()),
+            [(e.what, str(e.loss), e.state) for e in ledger.entries()], str(vw.process_spend()),
             {name: str(value) for name, value in vars(search).items() if name.endswith("_") and name not in known},
         ]  # fmt: skip
 
@@ -166,9 +168,9 @@ def test_a_trial_has_no_certificate() -> None:
     plan = vw.RandomTreesClassifier(CAR.schema, random_state=0).plan()
     (step,) = plan.steps
     with TrialDoor(plan, TrialBudget(plan.loss, plan.neighbours)) as door:
-        door.noisy(step, np.zeros(step.shape, np.int64))
+        door.release_counts(step, np.zeros(step.shape, np.int64))
     with pytest.raises(vw.VeilwoodError, match="no certificate"):
-        door.statement()
+        door.certificate()
 
 
 # -- settings leave the promise alone -----------------------------------------------------------------------------
@@ -198,13 +200,16 @@ def of_a_person(settings: Any, **more: Any) -> vw.PrivateSearch:
 
 def test_every_shared_parameter_has_a_role() -> None:
     """Whoever adds one says whether it belongs to the promise."""
-    assert {each.name for each in fields(SharedParameters)} == PROMISE | RUN | {"random_state"}
-    assert not PROMISE & RUN
-    assert set(OTHERS) == PROMISE | RUN
-    assert not (PROMISE | RUN) & {*SEARCHED, *(name for kind in tunable() for name in default_grid(kind, 3))}
+    assert {each.name for each in fields(SharedParameters)} == PRIVACY_PARAMETERS | RUN_PARAMETERS | {"random_state"}
+    assert not PRIVACY_PARAMETERS & RUN_PARAMETERS
+    assert set(OTHERS) == PRIVACY_PARAMETERS | RUN_PARAMETERS
+    assert not (PRIVACY_PARAMETERS | RUN_PARAMETERS) & {
+        *SEARCHED_PARAMETERS,
+        *(name for kind in tunable_estimators() for name in default_grid(kind, 3)),
+    }
 
 
-@pytest.mark.parametrize("name", sorted(PROMISE | RUN))
+@pytest.mark.parametrize("name", sorted(PRIVACY_PARAMETERS | RUN_PARAMETERS))
 @pytest.mark.parametrize("kind", SEARCHABLE, ids=lambda kind: kind.__name__)
 def test_what_is_promised_cannot_be_searched(kind: Any, name: str) -> None:
     ledger, own = vw.MemoryLedger(9), getattr(kind(), name)
@@ -231,7 +236,7 @@ def test_a_search_over_weights_is_refused() -> None:
 @pytest.mark.parametrize("name", ["privacy_unit", "adjacency", "max_weight"])
 def test_trials_for_others_are_refused_by_comparison(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should the list of names ever miss one: while nothing is spent, plans are compared."""
-    monkeypatch.setattr(searching, "PROMISE", frozenset())
+    monkeypatch.setattr(searching, "PRIVACY_PARAMETERS", frozenset())
     ledger, X = vw.MemoryLedger(9), rows_of_people()[0]
     search = of_a_person({name: [getattr(of_a_person({}).estimator, name), OTHERS[name]]}, ledger=ledger)
     with pytest.raises(PlanError, match="no part of a search"):
@@ -247,7 +252,7 @@ def test_a_setting_does_not_reach_what_is_ours(name: str) -> None:
     """Whatever the list of names lets through."""
     setting, schema, half = {name: OTHERS[name] if name != "schema" else "infer"}, CLASSES, Loss.pure(Fraction(1, 2))
     search = of_a_person({})
-    plan = search._trial(setting, schema, half, half).design.plan
+    plan = search._design_trial(setting, schema, half, half).design.plan
     assert (plan.loss, plan.neighbours.unit, plan.schema_hash) == (half, RowsOf("person", 8), schema.fingerprint())
     ours = search._with(setting, half, None)
     assert (ours.epsilon, ours.delta, ours.ledger) == (Fraction(1, 2), 0.0, None)
@@ -258,12 +263,12 @@ def test_a_setting_does_not_reach_what_is_ours(name: str) -> None:
 def test_the_door_of_a_trial_refuses_by_itself(wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should both looks before the search miss it: no row is read, no noise drawn for such a trial."""
     search, X = of_a_person({"max_depth": [1, 2]}), rows_of_people()[0]
-    plan, trials, settings, after = search._designed()
+    plan, trials, settings, after = search._design_search()
     loss, of_a_row = trials[0].design.plan.loss, {"max_weight": 1} if wrong == "for others" else {}
-    trial = search._trial(of_a_row, CLASSES, loss if of_a_row else loss + loss, loss)
-    monkeypatch.setattr(vw.PrivateSearch, "_designed", lambda self: (plan, [trial, trial], settings, after))
-    monkeypatch.setattr(Aside, "parts", lambda *all_of_it, **more: pytest.fail("rows were read"))
-    monkeypatch.setattr(RandomTrees, "measure", lambda *all_of_it: pytest.fail("noise was drawn"))
+    trial = search._design_trial(of_a_row, CLASSES, loss if of_a_row else loss + loss, loss)
+    monkeypatch.setattr(vw.PrivateSearch, "_design_search", lambda self: (plan, [trial, trial], settings, after))
+    monkeypatch.setattr(HoldoutSplit, "open_parts", lambda *all_of_it, **more: pytest.fail("rows were read"))
+    monkeypatch.setattr(RandomTrees, "measure_rows", lambda *all_of_it: pytest.fail("noise was drawn"))
     with pytest.raises(PlanError, match="no part of a search" if of_a_row else "exceeds"):
         search.fit(X)
     assert not hasattr(search, "best_estimator_")
@@ -286,10 +291,11 @@ def test_losses_of_different_units_do_not_add_up(monkeypatch: pytest.MonkeyPatch
 def test_weights_of_classes_are_tried_as_they_predict() -> None:
     """Post-processing, so that it can be searched; a setting that fits no class is refused before anything is spent."""
     search = searched(settings={"class_weight": [{"vgood": 1e9}, {"unacc": 1.0}]}, epsilon=400.0)
-    plan, trials, _, _ = search._designed()
+    plan, trials, _, _ = search._design_search()
     budget = plan.steps[0].mechanism.trial_epsilon  # type: ignore[union-attr]
     scores = [
-        search._try([trial], CAR.X, CAR.y, TrialBudget(Loss.pure(budget), plan.neighbours)).score for trial in trials
+        search._run_trial([trial], CAR.X, CAR.y, TrialBudget(Loss.pure(budget), plan.neighbours)).score
+        for trial in trials
     ]
     assert scores[0] < 0.3 < 0.6 < scores[1]
     ledger = vw.MemoryLedger(9)
@@ -324,4 +330,4 @@ def test_neighbours_leave_the_same_traces(adjacency: str, form: Any) -> None:
         rows = [row_of(rng, "classification", 0.3, 0.2) for _ in range(12)]
         mine = row_of(rng, "classification", 0.3, 0.0)
         other = rows if adjacency == "add-remove" else [*rows, row_of(rng, "classification", 0.3, 0.0)]
-        assert interference(run, [*rows, mine], other, draw=draw) == []
+        assert find_interference(run, [*rows, mine], other, draw=draw) == []

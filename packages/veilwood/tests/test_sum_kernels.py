@@ -15,10 +15,10 @@ from veilwood.trees.counting import HAVE_NUMBA
 @pytest.mark.skipif(not HAVE_NUMBA, reason="compares with compiled loops")
 @pytest.mark.parametrize("masks", [np.arange(32), np.flatnonzero(np.bitwise_count(np.arange(512)) <= 3)], ids=len)
 def test_compiled_sums_over_sets_agree_to_the_last_bit(masks: Any) -> None:
-    family, values = marginal_search._Family(masks), np.random.default_rng(0).random(len(masks))
+    family, values = marginal_search._SetFamily(masks), np.random.default_rng(0).random(len(masks))
     above = [values[(masks & mask) == mask].sum() for mask in masks]
     below = [values[(masks | mask) == mask].sum() for mask in masks]
     sides: list[tuple[Literal[0, 1], Any]] = [(0, above), (1, below)]
     for into, expected in sides:
-        assert np.array_equal(family.summed(values, into, fast=True), family.summed(values, into, fast=False))
-        np.testing.assert_allclose(family.summed(values, into), expected, rtol=1e-12)
+        assert np.array_equal(family.sum_feature(values, into, fast=True), family.sum_feature(values, into, fast=False))
+        np.testing.assert_allclose(family.sum_feature(values, into), expected, rtol=1e-12)

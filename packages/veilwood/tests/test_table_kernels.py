@@ -8,8 +8,8 @@ import pytest
 
 pytest.importorskip("numba")
 
-from veilwood.kernels import _TABLE_BLOCK as _BLOCK
-from veilwood.kernels import add_tables
+from veilwood.kernels import _LOOKUP_BLOCK_ROWS as _BLOCK
+from veilwood.kernels import add_lookup_values
 
 
 @pytest.mark.parametrize("n_values", [1, 3])
@@ -23,6 +23,6 @@ def test_sums_are_those_of_numpy(n_values: int) -> None:
     values = rng.random((20, n_values))
     sums = np.zeros((n_rows, n_values))
     for first, last in ((0, 500), (500, n_rows)):
-        add_tables(features, groups, axes, offsets, ends, starts, values, columns, sums, first, last)
+        add_lookup_values(features, groups, axes, offsets, ends, starts, values, columns, sums, first, last)
     one, other = groups[0][columns[2]].astype(int), groups[1][columns[0]].astype(int)
     np.testing.assert_array_equal(sums, values[4 * one + other] + values[16 + other])

@@ -28,7 +28,7 @@ QUICK: dict[str, Any] = {"n_ensembles": [1], "max_features": [6], "n_estimators"
 
 
 def best_depth(n: int, epsilon: float) -> int:
-    found = vw.tune(CAR, vw.MatrixForestClassifier, n=n, epsilon=epsilon, grid={**QUICK, "max_depth": [1, 3, 5]})
+    found = vw.tune(CAR, vw.MatrixForestClassifier, n_rows=n, epsilon=epsilon, grid={**QUICK, "max_depth": [1, 3, 5]})
     return int(found.best.max_depth)
 
 
@@ -40,7 +40,7 @@ def test_depth_grows_with_rows_and_epsilon() -> None:
 
 
 def test_result_is_what_the_plan_says() -> None:
-    found = vw.tune(CAR, vw.MatrixForestClassifier, n=1000, epsilon=0.5, grid={**QUICK, "max_depth": [2, 7, 3]})
+    found = vw.tune(CAR, vw.MatrixForestClassifier, n_rows=1000, epsilon=0.5, grid={**QUICK, "max_depth": [2, 7, 3]})
     assert len(found.settings) == 2  # 7 is deeper than there are features
     assert list(found.table["score"]) == sorted(found.table["score"], reverse=True)
     plan, first = found.best.plan(), found.settings[0]
@@ -61,8 +61,8 @@ def test_an_instance_brings_its_parameters_along_and_spends_nothing() -> None:
     ledger = vw.MemoryLedger(1.0)
     mine = vw.RandomTreesClassifier(adjacency="replace-one", leaves="empirical-bayes", random_state=5, ledger=ledger)
     grid = {"n_estimators": [4], "max_depth": [3]}
-    found = vw.tune(CAR, [mine], n=1000, epsilon=1.0, grid=grid)
-    plain = vw.tune(CAR, vw.RandomTreesClassifier, n=1000, epsilon=1.0, grid=grid)
+    found = vw.tune(CAR, [mine], n_rows=1000, epsilon=1.0, grid=grid)
+    plain = vw.tune(CAR, vw.RandomTreesClassifier, n_rows=1000, epsilon=1.0, grid=grid)
     assert (found.best.leaves, found.best.random_state, found.best.ledger) == ("empirical-bayes", 5, ledger)
     assert found.settings[0].noise_std == pytest.approx(2 * plain.settings[0].noise_std, rel=0.01)
     assert found.settings[0].skill < plain.settings[0].skill
@@ -73,7 +73,7 @@ def test_an_instance_brings_its_parameters_along_and_spends_nothing() -> None:
 def test_disjoint_trees_hold_fewer_rows_with_less_noise() -> None:
     grid = {"n_estimators": [8], "max_depth": [2]}
     shared, disjoint = (
-        vw.tune(CAR, vw.RandomTreesClassifier(trees=trees), n=1000, epsilon=1.0, grid=grid).settings[0]
+        vw.tune(CAR, vw.RandomTreesClassifier(trees=trees), n_rows=1000, epsilon=1.0, grid=grid).settings[0]
         for trees in ("shared", "disjoint")
     )
     assert disjoint.rows_per_leaf == pytest.approx(shared.rows_per_leaf / 8)
@@ -83,7 +83,8 @@ def test_disjoint_trees_hold_fewer_rows_with_less_noise() -> None:
 def test_gaussian_noise_is_planned_too() -> None:
     grid = {"n_estimators": [100], "max_depth": [1]}
     pure, gauss = (
-        vw.tune(CAR, vw.RandomTreesClassifier, n=1000, epsilon=1.0, delta=delta, grid=grid) for delta in (0.0, 1e-6)
+        vw.tune(CAR, vw.RandomTreesClassifier, n_rows=1000, epsilon=1.0, delta=delta, grid=grid)
+        for delta in (0.0, 1e-6)
     )
     assert gauss.best.delta == gauss.delta == 1e-6
     assert pure.settings[0].noise_std > 2 * gauss.settings[0].noise_std
@@ -91,7 +92,7 @@ def test_gaussian_noise_is_planned_too() -> None:
 
 def test_default_search_covers_the_families_of_the_task() -> None:
     flat = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=3)
-    found = vw.tune(flat, n=10_000, epsilon=1.0)
+    found = vw.tune(flat, n_rows=10_000, epsilon=1.0)
     assert {s.estimator for s in found.settings} == {
         "RandomTreesRegressor",
         "MedianForestRegressor",
@@ -101,7 +102,7 @@ def test_default_search_covers_the_families_of_the_task() -> None:
     assert found.best.fit(x, x[:, 0] * 10).predict(x).shape == (200,)
     two = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
     grid = {"n_estimators": [8], "max_depth": [1, 2]}
-    both = vw.tune(two, n=1000, epsilon=1.0, grid=grid)
+    both = vw.tune(two, n_rows=1000, epsilon=1.0, grid=grid)
     assert {s.estimator for s in both.settings} == {
         f"{name}Classifier" for name in ("MatrixForest", "RandomTrees", "MedianForest", "GreedyForest")
     }
@@ -120,22 +121,22 @@ def test_too_large_tables_are_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vw.RandomTreesClassifier, "plan", refuse)
     grid = {"n_estimators": [2], "max_depth": [2, 3]}
     limit = 2
-    found = vw.tune(CAR, vw.RandomTreesClassifier, n=100, epsilon=1.0, grid=grid)
+    found = vw.tune(CAR, vw.RandomTreesClassifier, n_rows=100, epsilon=1.0, grid=grid)
     assert (len(found.settings), found.skipped) == (1, 1)
     assert "1 skipped" in str(found)
     limit = 1
     with pytest.raises(DomainTooLargeError, match="each of the 2 settings"):
-        vw.tune(CAR, vw.RandomTreesClassifier, n=100, epsilon=1.0, grid=grid)
+        vw.tune(CAR, vw.RandomTreesClassifier, n_rows=100, epsilon=1.0, grid=grid)
 
 
 def test_plot_shows_every_setting(tmp_path: Path) -> None:
     grid = {"n_ensembles": [1], "max_features": [2], "n_estimators": [2, 4], "max_depth": [1, 2]}
-    found = vw.tune(CAR, n=1000, epsilon=1.0, grid=grid)
+    found = vw.tune(CAR, n_rows=1000, epsilon=1.0, grid=grid)
     figure = found.plot()
     shown = sum(np.asarray(points.get_offsets()).shape[0] for points in figure.axes[0].collections)
     assert shown == len(found.settings) == 16
     figure.savefig(tmp_path / "skill.png")
-    silent = vw.tune(CAR, vw.RandomTreesClassifier, n=1000, epsilon=np.inf, grid={"n_estimators": [2]})
+    silent = vw.tune(CAR, vw.RandomTreesClassifier, n_rows=1000, epsilon=np.inf, grid={"n_estimators": [2]})
     assert silent.plot().axes[0].get_xscale() == "linear"  # without noise there is nothing to take a logarithm of
 
 
@@ -145,7 +146,7 @@ def test_plot_shows_every_setting(tmp_path: Path) -> None:
 @pytest.mark.parametrize("n", [0, -5, 2.5, True, None, "many"])
 def test_n_must_be_a_count(n: Any) -> None:
     with pytest.raises(VeilwoodError, match="whole number of at least 1"):
-        vw.tune(CAR, n=n, epsilon=1.0)
+        vw.tune(CAR, n_rows=n, epsilon=1.0)
 
 
 @pytest.mark.parametrize(
@@ -166,18 +167,18 @@ def test_n_must_be_a_count(n: Any) -> None:
 )
 def test_bad_searches_are_refused(estimators: Any, grid: Any, message: str) -> None:
     with pytest.raises(VeilwoodError, match=message):
-        vw.tune(CAR, estimators, n=100, epsilon=1.0, grid=grid)
+        vw.tune(CAR, estimators, n_rows=100, epsilon=1.0, grid=grid)
 
 
 @pytest.mark.parametrize("epsilon", [0, -1, "a lot"])
 def test_epsilon_must_be_positive(epsilon: Any) -> None:
     with pytest.raises(VeilwoodError, match="epsilon"):
-        vw.tune(CAR, vw.RandomTreesClassifier, n=100, epsilon=epsilon)
+        vw.tune(CAR, vw.RandomTreesClassifier, n_rows=100, epsilon=epsilon)
 
 
 def test_a_schema_is_needed() -> None:
     with pytest.raises(vw.UndeclaredSchemaError):
-        vw.tune(None, n=100, epsilon=1.0)
+        vw.tune(None, n_rows=100, epsilon=1.0)
 
 
 # -- the command line ------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ def test_help_is_short_too_and_shells_complete(capsys: pytest.CaptureFixture[str
 def test_beyond_what_was_measured_it_says_so_and_nothing_runs_away() -> None:
     grid = {"n_estimators": [4], "max_depth": [2, 4]}
     few, many, more = (
-        vw.tune(CAR, vw.RandomTreesClassifier, n=n, epsilon=1.0, grid=grid) for n in (2000, 10**6, 10**9)
+        vw.tune(CAR, vw.RandomTreesClassifier, n_rows=n, epsilon=1.0, grid=grid) for n in (2000, 10**6, 10**9)
     )
     assert "correlation was" in str(few)
     assert "no public table that was tried" in str(many)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from veilwood.errors import shown
+from veilwood.errors import short_repr
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -26,6 +26,6 @@ def test_any_value_is_shown_in_a_short_line() -> None:
             raise RuntimeError
 
     for value in (10**5000, deep, Silent(), "x" * 10**6, "a\nb\r\tc", "\ud800", np.zeros((99, 99)), None):
-        text = shown(value)
+        text = short_repr(value)
         assert len(text) < 150
         assert text.isprintable()

@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.report import WHY, afterwards, guarantee, why_of
+from veilwood.report import STEP_PURPOSES, describe_guarantee, posterior_range, purpose_of
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
 def test_the_picture_of_odds_is_bayes_rule(epsilon: float) -> None:
     """The worst two answers of a mechanism with this epsilon move a belief exactly to the ends of the band."""
-    low, high = afterwards(0.3, epsilon)
+    low, high = posterior_range(0.3, epsilon)
     for answer, end in ((np.exp(epsilon), high), (np.exp(-epsilon), low)):
         assert end == pytest.approx(0.3 * answer / (0.3 * answer + 0.7))
 
 
 def test_words() -> None:
-    assert why_of("nothing of the kind").startswith("A part")
-    assert len({why for _, why in WHY}) == len(WHY)
+    assert purpose_of("nothing of the kind").startswith("A part")
+    assert len({why for _, why in STEP_PURPOSES}) == len(STEP_PURPOSES)
     car = vw.datasets.car()
     weak = vw.RandomTreesClassifier(car.schema, epsilon=10.0, random_state=0).fit(car.X, car.y).privacy_
-    assert "weak" in guarantee(weak)[-1]
+    assert "weak" in describe_guarantee(weak)[-1]

@@ -17,7 +17,7 @@ from veilwood.safe_io import write_file
 
 __all__ = [
     "DATA_HELP",
-    "FOLDER",
+    "DEFAULT_FOLDER",
     "Out",
     "Quick",
     "bench",
@@ -33,7 +33,7 @@ bench = typer.Typer(help="Measure estimators on public tables; no private data."
 
 
 @bench.callback()
-def _bench() -> None:
+def _bench_callback() -> None:
     pass
 
 
@@ -88,7 +88,7 @@ def accuracy(
         accuracy as suites,  # scikit-learn's boosting would slow the start of every other command
     )
     from veilwood_papers.suite.peers import PEERS
-    from veilwood_papers.suite.tables import names
+    from veilwood_papers.suite.tables import table_names
 
     known: tuple[Literal["development", "validation"], ...] = ("development", "validation")
     which = next((name for name in known if name == suite), None)
@@ -103,13 +103,13 @@ def accuracy(
         if name not in suites.ESTIMATORS and name not in PEERS and ".py:" not in name:
             allowed = ", ".join((*suites.ESTIMATORS, *PEERS))
             raise UseError(f"there is no estimator {name!r} in the suite. Hint: {allowed}, or FILE.py:NAME.")
-    there = names(which, data)
+    there = table_names(which, data)
     if missing := [name for name in table or () if name not in there]:
         raise UseError(f"the suite has no table {missing[0]!r} here. Hint: one of {', '.join(there)}.")
     text = suites.run_suite(
         which, data, cache, estimators=asked, epsilons=tuple(epsilon or suites.BUDGETS), delta=delta, seeds=seeds,
         tables=table, n_jobs=jobs, references=references, others=tuple(others or ()),
-        say=lambda line: print(line, file=sys.stderr, flush=True),
+        print_line=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
     print(text.split("\n## ")[0])
     if out is not None:
@@ -135,15 +135,15 @@ def speed(
       veilwood bench speed -o speed.json
       veilwood bench compare old.json speed.json
     """
-    from veilwood_papers.suite.speed import run_speed, told  # scikit-learn's boosting would slow other commands
+    from veilwood_papers.suite.speed import run_speed, to_markdown  # scikit-learn's boosting would slow other commands
 
     if out is not None:
         check_output(out, force)
-    found = run_speed(quick=quick, peers=peers, say=lambda line: print(line, file=sys.stderr, flush=True))
-    print(told(found))
+    found = run_speed(quick=quick, peers=peers, print_line=lambda line: print(line, file=sys.stderr, flush=True))
+    print(to_markdown(found))
     if out is not None:
         out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(told(found), encoding="utf-8")
+        out.with_suffix(".md").write_text(to_markdown(found), encoding="utf-8")
 
 
 @bench.command()
@@ -155,9 +155,9 @@ def compare(
 
     Times are compared as multiples of HistGradientBoosting in the same run, so that machines may differ.
     """
-    from veilwood_papers.suite.speed import slower
+    from veilwood_papers.suite.speed import find_slowdowns
 
-    found = slower(old, new)
+    found = find_slowdowns(old, new)
     print("\n".join(found) if found else "Nothing got slower.")
     if found:
         raise typer.Exit(1)
@@ -168,7 +168,7 @@ papers = typer.Typer(help="Reproduce the tables and figures of four papers.", ri
 Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where results are kept.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Fewer repeats and smaller grids; kept apart from full runs.")]
 DATA_HELP = "Folder of NAME.csv.gz and NAME.json, looked into before what was fetched."
-FOLDER = Path("veilwood-papers")
+DEFAULT_FOLDER = Path("veilwood-papers")
 
 
 @papers.command("list")
@@ -179,11 +179,11 @@ def list_exhibits() -> None:
     Example:
       veilwood papers list
     """
-    from veilwood_papers.runner import PAPERS, exhibits
+    from veilwood_papers.runner import PAPERS, all_exhibits
 
     for paper, citation in PAPERS.items():
         print(citation)
-        for exhibit in (entry for entry in exhibits() if entry.paper == paper):
+        for exhibit in (entry for entry in all_exhibits() if entry.paper == paper):
             without = "no data" if exhibit.jobs(False) else "cannot be had"
             needed = sorted({job.table for job in exhibit.jobs(False)} - {""})
             print(f"  {exhibit.name:<26}{exhibit.title} [{', '.join(needed) or without}]")
@@ -198,7 +198,7 @@ def run_exhibits(
     table: Annotated[str | None, typer.Option(metavar="N", help="Only this table.")] = None,
     quick: Quick = False,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA_HELP)] = None,
-    out: Out = FOLDER,
+    out: Out = DEFAULT_FOLDER,
     workers: Annotated[int, typer.Option(metavar="N", help="Processes; 0 for one a core.")] = 0,
     fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there already.")] = False,
 ) -> None:
@@ -211,20 +211,20 @@ def run_exhibits(
       veilwood papers run mrf --figure 2 --quick
       veilwood papers run all --quick --data DATA
     """
-    from veilwood_papers.runner import chosen, run
-    from veilwood_papers.show import in_words, of_run, write
+    from veilwood_papers.runner import measure_exhibits, select_exhibits
+    from veilwood_papers.show import results_of, to_text, write_files
     from veilwood_papers.tables import PublicTables, cache_folder
 
-    exhibits = chosen(paper, figure=figure, table=table)
+    exhibits = select_exhibits(paper, figure=figure, table=table)
     if data is not None and not data.is_dir():
         raise UseError(f"--data {data} is not a folder. Hint: a folder of NAME.csv.gz and NAME.json.")
     tables = PublicTables([*([] if data is None else [data]), cache_folder()])
-    result = run(exhibits, tables, out, quick=quick, workers=workers or os.cpu_count() or 1, fresh=fresh)
+    result = measure_exhibits(exhibits, tables, out, quick=quick, workers=workers or os.cpu_count() or 1, fresh=fresh)
     for exhibit in exhibits:
-        shown = of_run(exhibit, result)
+        shown = results_of(exhibit, result)
         if shown.measured:
-            paths = write(shown, result.folder)
-            print(f"{in_words(shown)}\nWritten: {', '.join(str(path) for path in paths.values())}\n", flush=True)
+            paths = write_files(shown, result.folder)
+            print(f"{to_text(shown)}\nWritten: {', '.join(str(path) for path in paths.values())}\n", flush=True)
     if result.failed:
         raise UseError(f"{len(result.failed)} jobs failed, the first: {result.failed[0]}. The rest is kept.")
     print(f"Next: veilwood papers report{' --quick' if quick else ''}", file=sys.stderr)
@@ -233,7 +233,7 @@ def run_exhibits(
 @papers.command("report")
 def write_report(
     quick: Quick = False,
-    out: Out = FOLDER,
+    out: Out = DEFAULT_FOLDER,
     to: Annotated[Path | None, typer.Option("--to", metavar="FILE.html", help="Default: report.html in --out.")] = None,
 ) -> None:
     """Write one HTML page with all that was measured: figures, tables, sentences, versions.
@@ -244,17 +244,17 @@ def write_report(
     Example:
       veilwood papers report --quick --to report.html
     """
-    from veilwood_papers.runner import exhibits, open_run
-    from veilwood_papers.show import markdown, of_run, page, write
+    from veilwood_papers.runner import all_exhibits, open_run
+    from veilwood_papers.show import html_report, results_of, results_page, write_files
 
     run = open_run(out, quick)
     if not run.folder.exists():
         raise UseError(f"{run.folder} has no results. Hint: veilwood papers run all{' --quick' if quick else ''}.")
-    for exhibit in exhibits():
-        write(of_run(exhibit, run), run.folder)
+    for exhibit in all_exhibits():
+        write_files(results_of(exhibit, run), run.folder)
     path = to or run.folder / "report.html"
-    write_file(path, page(exhibits(), run).encode())
-    write_file(run.folder / "report.md", markdown(exhibits(), run.folder).encode())
+    write_file(path, html_report(all_exhibits(), run).encode())
+    write_file(run.folder / "report.md", results_page(all_exhibits(), run.folder).encode())
     print(f"Written: {path} and {run.folder / 'report.md'}")
 
 
@@ -273,13 +273,13 @@ def fetch_tables(
     Example:
       veilwood papers fetch adult heart
     """
-    from veilwood_papers.fetch import fetch, names_to_fetch
+    from veilwood_papers.fetch import fetch_table, names_to_fetch
     from veilwood_papers.tables import cache_folder
 
     problems = []
     for name in names_to_fetch(list(names or [])):
         try:
-            print(fetch(name, to or cache_folder(), lambda line: print(line, file=sys.stderr)))
+            print(fetch_table(name, to or cache_folder(), lambda line: print(line, file=sys.stderr)))
         except FileError as error:
             problems.append(name)
             print(f"error: {error}", file=sys.stderr)

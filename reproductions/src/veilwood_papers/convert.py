@@ -29,17 +29,17 @@ def cell_text(raw: bytes) -> str:
     return raw.decode("utf-8-sig", errors="replace")
 
 
-def _lines(raw: bytes, delimiter: str = ",") -> TextRows:
+def _parse_lines(raw: bytes, delimiter: str = ",") -> TextRows:
     rows = csv.reader(cell_text(raw).splitlines(), delimiter=delimiter, skipinitialspace=True)
     return [[cell.strip() for cell in row] for row in rows if row]
 
 
-def _records(raw: bytes, delimiter: str = ",") -> list[dict[str, str]]:
-    head, *rows = _lines(raw, delimiter)
+def _parse_records(raw: bytes, delimiter: str = ",") -> list[dict[str, str]]:
+    head, *rows = _parse_lines(raw, delimiter)
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
-def _whole(text: str) -> str:
+def _format_integer(text: str) -> str:
     """Write a whole number without a point."""
     number = float(text)
     return str(int(number)) if number == int(number) else text
@@ -47,22 +47,22 @@ def _whole(text: str) -> str:
 
 def as_they_are(raw: bytes, facts: Facts) -> TextRows:
     """Comma-separated rows without a header, in our order."""
-    return _lines(raw)
+    return _parse_lines(raw)
 
 
 def without_header(raw: bytes, facts: Facts) -> TextRows:
     """Comma-separated rows in our order, below a header."""
-    return _lines(raw)[1:]
+    return _parse_lines(raw)[1:]
 
 
 def class_first(raw: bytes, facts: Facts) -> TextRows:
     """Comma-separated rows without a header, the class first."""
-    return [[*row[1:], row[0]] for row in _lines(raw)]
+    return [[*row[1:], row[0]] for row in _parse_lines(raw)]
 
 
 def packed(raw: bytes, facts: Facts) -> TextRows:
     """Compressed comma-separated rows without a header."""
-    return _lines(gzip.decompress(raw))
+    return _parse_lines(gzip.decompress(raw))
 
 
 def columns_of_parquet(raw: bytes, facts: Facts) -> TextRows:
@@ -73,31 +73,31 @@ def columns_of_parquet(raw: bytes, facts: Facts) -> TextRows:
 
 def heart(raw: bytes, facts: Facts) -> TextRows:
     """KEEL's file of Cleveland: a head of attributes, then numbers; a disease of any degree counts."""
-    rows = _lines(raw[raw.index(b"@data") + len(b"@data") :])
-    return [[*map(_whole, row[:-1]), str(int(row[-1] != "0"))] for row in rows]
+    rows = _parse_lines(raw[raw.index(b"@data") + len(b"@data") :])
+    return [[*map(_format_integer, row[:-1]), str(int(row[-1] != "0"))] for row in rows]
 
 
 def mammographic(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file: a missing age is an empty cell, and the one BI-RADS value 55 is a typing error for 5."""
-    return [["5" if row[0] == "55" else row[0], "" if row[1] == "?" else row[1], *row[2:]] for row in _lines(raw)]
+    return [["5" if row[0] == "55" else row[0], "" if row[1] == "?" else row[1], *row[2:]] for row in _parse_lines(raw)]
 
 
 def titanic(raw: bytes, facts: Facts) -> TextRows:
     """The file of a course: names are dropped, the target moves to the end."""
     columns = ("Pclass", "Sex", "Age", "Siblings/Spouses Aboard", "Parents/Children Aboard", "Fare", "Survived")
-    return [[record[column] for column in columns] for record in _records(raw)]
+    return [[record[column] for column in columns] for record in _parse_records(raw)]
 
 
 def parkinsons(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file without the subject's number and the motor score."""
-    rows = _lines(raw)[1:]
+    rows = _parse_lines(raw)[1:]
     return [[*row[1:4], *row[6:], row[5]] for row in rows]
 
 
 def appliances(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file without its two random columns, month and day from the date, rounded to four decimals."""
     found = []
-    for date, used, *row in _lines(raw)[1:]:
+    for date, used, *row in _parse_lines(raw)[1:]:
         numbers = [repr(round(float(cell), 4)) for cell in row[:-2]]
         found.append([*numbers, str(int(date[5:7])), str(int(date[8:10])), used])
     return found
@@ -106,7 +106,7 @@ def appliances(raw: bytes, facts: Facts) -> TextRows:
 def traffic(raw: bytes, facts: Facts) -> TextRows:
     """UCI's file: weekday and hour from the time, no description of the weather."""
     found = []
-    for record in _records(gzip.decompress(raw)):
+    for record in _parse_records(gzip.decompress(raw)):
         when = datetime.datetime.fromisoformat(record["date_time"])
         holiday = "No holiday" if record["holiday"] in ("None", "") else record["holiday"]
         found.append([
@@ -122,14 +122,14 @@ def turbine(raw: bytes, facts: Facts) -> TextRows:
     found: TextRows = []
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         for name in sorted(name for name in archive.namelist() if name.endswith(".csv")):
-            found += [[record[column] for column in names] for record in _records(archive.read(name))]
+            found += [[record[column] for column in names] for record in _parse_records(archive.read(name))]
     return found
 
 
 def credit(raw: bytes, facts: Facts) -> TextRows:
     """A copy of UCI's table whose sex counts from 0 and whose education and marriage are one-hot."""
     found = []
-    for record in _records(raw):
+    for record in _parse_records(raw):
         marks = {key: next(k for k in range(9) if record.get(f"{key}_{k}") == "1") for key in ("EDUCATION", "MARRIAGE")}
         # What one-hot columns left out are the rest, in the order of the file.
         rest = [v for k, v in record.items() if k not in ("ID", "LIMIT_BAL", "SEX") and not k.startswith(tuple(marks))]
@@ -142,7 +142,7 @@ def credit(raw: bytes, facts: Facts) -> TextRows:
 def flights(raw: bytes, facts: Facts) -> TextRows:
     """The flights that left New York City from January to April 2013, of which all is known."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
-        records = _records(archive.read("flights.csv"))
+        records = _parse_records(archive.read("flights.csv"))
     found = []
     for record in records:
         year, month, day = (int(record[name]) for name in ("year", "month", "day"))
@@ -174,7 +174,7 @@ def movements(raw: bytes, facts: Facts) -> TextRows:
     """The archive of accelerometers, with decimal commas; person and body mass index are dropped."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".csv"))
-        rows = _lines(archive.read(name), ";")[1:]
+        rows = _parse_lines(archive.read(name), ";")[1:]
     found = []
     for _, gender, age, height, weight, _, *rest in rows:
         *accelerations, label = rest
@@ -184,7 +184,7 @@ def movements(raw: bytes, facts: Facts) -> TextRows:
     return found
 
 
-def a9a(adult: Iterable[list[str]], adult_facts: Facts) -> TextRows:
+def adult_to_a9a(adult: Iterable[list[str]], adult_facts: Facts) -> TextRows:
     """The 123 binary columns of LIBSVM's a9a from the rows of Adult: intervals of numbers, one column a category."""
     cuts = {
         "age": (25, 32, 40, 49),
@@ -224,25 +224,25 @@ class Origin:
     tried: bool = False
 
     @property
-    def place(self) -> str:
+    def describe_place(self) -> str:
         """Name the origin for people."""
         if self.follows_from:
             return f"from the rows of {self.follows_from}"
         return f"{self.inside} in the package {self.package}" if self.package else self.address
 
 
-def _nothing(raw: bytes, facts: Facts) -> TextRows:
+def _no_rows(raw: bytes, facts: Facts) -> TextRows:
     return []
 
 
-def _read() -> dict[str, Origin]:
+def _read_origins() -> dict[str, Origin]:
     read = json.loads((importlib.resources.files("veilwood_papers") / "sources.json").read_text(encoding="utf-8"))
     found = {}
     for name, words in read["origins"].items():
-        words["convert"] = globals()[words["convert"]] if "convert" in words else _nothing
+        words["convert"] = globals()[words["convert"]] if "convert" in words else _no_rows
         words["address"] = words.get("address", "").replace("{UCI}", read["UCI"])
         found[name] = Origin(**words)
     return found
 
 
-SOURCES: dict[str, Origin] = _read()
+SOURCES: dict[str, Origin] = _read_origins()

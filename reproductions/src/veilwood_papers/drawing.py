@@ -24,53 +24,55 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 WIDTH, HEIGHT = 3.7, 3.0  # of a panel, in inches
 
 
-def lines(
+def line_chart(
     xlabel: str, ylabel: str, *, log_x: bool = False, log_y: bool = False, measure: str | None = None,
     columns: int = 3, flat: Sequence[str] = (),
 ) -> Callable[[Values, Values, str], Figure]:  # fmt: skip
     """Return a drawing: one panel a data set, one line a curve, published values dashed beside; ``flat`` have no x."""
 
-    def draw(measured: Values, published: Values, title: str) -> Figure:
+    def draw_panels(measured: Values, published: Values, title: str) -> Figure:
         chosen = {c: v for c, v in measured.items() if measure in (None, c.measure)}
         panels = list(dict.fromkeys(cell.panel for cell in chosen))
         curves = list(dict.fromkeys(cell.curve for cell in chosen))
-        figure, axes = grid(len(panels), columns, len(curves))
+        figure, axes = make_grid(len(panels), columns, len(curves))
         for panel, place in zip(panels, axes, strict=False):
             for number, curve in enumerate(curves):
                 style = {"color": COLOURS[number % 8], "marker": MARKERS[number % 8]}
-                own = _along(chosen, panel, curve)
-                theirs = _along({c: v for c, v in published.items() if measure in (None, c.measure)}, panel, curve)
+                own = _curve_values(chosen, panel, curve)
+                theirs = _curve_values(
+                    {c: v for c, v in published.items() if measure in (None, c.measure)}, panel, curve
+                )
                 if curve in flat:
                     for value in own.values():
                         place.axhline(value.mean, color=COLOURS[number % 8], linestyle=":", linewidth=1.3)
                     continue
-                _line(place, own, style)
-                _line(place, theirs, {**style, "markerfacecolor": "white", "linestyle": "--", "alpha": 0.75})
+                _draw_curve(place, own, style)
+                _draw_curve(place, theirs, {**style, "markerfacecolor": "white", "linestyle": "--", "alpha": 0.75})
             place.set(title=panel, xlabel=xlabel, ylabel=ylabel)
             if log_x:
                 _log_ticks(place, chosen, panel)
             if log_y:
                 place.set_yscale("log")
-        legend(figure, curves, flat, bool(published))
-        titled(figure, title)
+        add_legend(figure, curves, flat, bool(published))
+        set_title(figure, title)
         return figure
 
-    return draw
+    return draw_panels
 
 
-def bars(ylabel: str, *, log_y: bool = False, columns: int = 3) -> Callable[[Values, Values, str], Figure]:
+def bar_chart(ylabel: str, *, log_y: bool = False, columns: int = 3) -> Callable[[Values, Values, str], Figure]:
     """Return a drawing of bars: groups by x, published beside measured."""
 
-    def draw(measured: Values, published: Values, title: str) -> Figure:
+    def draw_panels(measured: Values, published: Values, title: str) -> Figure:
         panels = list(dict.fromkeys(cell.panel for cell in measured))
         curves = list(dict.fromkeys(cell.curve for cell in measured))
-        figure, axes = grid(len(panels), columns, len(curves))
+        figure, axes = make_grid(len(panels), columns, len(curves))
         for panel, place in zip(panels, axes, strict=False):
             xs = list(dict.fromkeys(cell.x for cell in measured if cell.panel == panel))
             wide = 0.8 / max(1, 2 * len(curves))
             for number, curve in enumerate(curves):
                 for side, source in enumerate((measured, published)):
-                    found = _along(source, panel, curve)
+                    found = _curve_values(source, panel, curve)
                     spots = [xs.index(x) + (2 * number + side) * wide for x in found if x in xs]
                     place.bar(
                         spots, [v.mean for x, v in found.items() if x in xs], wide, color=COLOURS[number % 8],
@@ -80,14 +82,14 @@ def bars(ylabel: str, *, log_y: bool = False, columns: int = 3) -> Callable[[Val
             place.set(title=panel, ylabel=ylabel)
             if log_y:
                 place.set_yscale("log")
-        legend(figure, curves, (), bool(published))
-        titled(figure, title)
+        add_legend(figure, curves, (), bool(published))
+        set_title(figure, title)
         return figure
 
-    return draw
+    return draw_panels
 
 
-def grid(n_panels: int, columns: int, n_curves: int) -> tuple[Figure, list[Axes]]:
+def make_grid(n_panels: int, columns: int, n_curves: int) -> tuple[Figure, list[Axes]]:
     """Return a figure with so many panels, and room for a legend below."""
     across = max(1, min(columns, n_panels))
     down = max(1, math.ceil(n_panels / across))
@@ -105,12 +107,12 @@ def grid(n_panels: int, columns: int, n_curves: int) -> tuple[Figure, list[Axes]
     return figure, axes
 
 
-def titled(figure: Figure, title: str) -> None:
+def set_title(figure: Figure, title: str) -> None:
     """Write the title above all panels, in lines that fit."""
     figure.suptitle(textwrap.fill(title, int(13 * figure.get_figwidth())), fontsize=10)
 
 
-def legend(figure: Figure, curves: Sequence[str], flat: Sequence[str], with_published: bool) -> None:
+def add_legend(figure: Figure, curves: Sequence[str], flat: Sequence[str], with_published: bool) -> None:
     """Name all curves once, below the panels; what is not private says so in its name."""
     handles = [
         Line2D([], [], color=COLOURS[n % 8], marker="" if curve in flat else MARKERS[n % 8], label=curve,
@@ -124,11 +126,11 @@ def legend(figure: Figure, curves: Sequence[str], flat: Sequence[str], with_publ
     figure.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=7.5, frameon=False)
 
 
-def _along(values: Values, panel: str, curve: str) -> dict[str, Value]:
+def _curve_values(values: Values, panel: str, curve: str) -> dict[str, Value]:
     return {cell.x: value for cell, value in values.items() if cell.panel == panel and cell.curve == curve}
 
 
-def _line(place: Axes, found: dict[str, Value], style: dict[str, Any]) -> None:
+def _draw_curve(place: Axes, found: dict[str, Value], style: dict[str, Any]) -> None:
     if not found:
         return
     xs = sorted(found, key=as_number)
@@ -159,21 +161,21 @@ def as_number(x: str) -> float:
         return math.nan
 
 
-def marked(curve: str) -> str:
+def mark_not_private(curve: str) -> str:
     """Add the mark of what has no guarantee to a curve's name.
 
-    >>> marked("dpRFMV as printed")
+    >>> mark_not_private("dpRFMV as printed")
     'dpRFMV as printed (NOT PRIVATE)'
     """
     return f"{curve} ({NOT_PRIVATE})"
 
 
-def agreement(measured: Values, published: Values, title: str) -> Figure:
+def draw_agreement(measured: Values, published: Values, title: str) -> Figure:
     """Draw a table as dots, published against measured: on the line where they agree."""
     shared = [cell for cell in measured if cell in published and cell.measure not in NOT_COMPARED]
     panels = list(dict.fromkeys(cell.panel for cell in shared))
     curves = list(dict.fromkeys(cell.curve for cell in shared))
-    figure, axes = grid(max(1, len(panels)), 3, len(curves))
+    figure, axes = make_grid(max(1, len(panels)), 3, len(curves))
     for panel, place in zip(panels, axes, strict=False):
         for number, curve in enumerate(curves):
             for cell in (c for c in shared if (c.panel, c.curve) == (panel, curve)):
@@ -184,6 +186,6 @@ def agreement(measured: Values, published: Values, title: str) -> Figure:
         low, high = place.get_xlim()
         place.plot([low, high], [low, high], color="#999999", linewidth=0.8, linestyle=":")
         place.set(title=panel, xlabel="published", ylabel="measured")
-    legend(figure, curves, (), False)
-    titled(figure, title)
+    add_legend(figure, curves, (), False)
+    set_title(figure, title)
     return figure

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The words of reproduction: jobs find rows, rows make cells, exhibits show cells beside what was published.
 
-How jobs are run and kept is in ``runner`` and ``store``; each table or figure is a module of its own.
+How jobs are run and kept is in ``runner`` and ``open_store``; each table or figure is a module of its own.
 """
 
 from __future__ import annotations
@@ -142,10 +142,10 @@ def mean_values(rows: Iterable[Row]) -> Values:
     found: dict[Cell, list[float]] = defaultdict(list)
     for row in rows:
         found[row.cell].append(row.value)
-    return {cell: _value(values) for cell, values in found.items()}
+    return {cell: _mean_value(values) for cell, values in found.items()}
 
 
-def _value(values: list[float]) -> Value:
+def _mean_value(values: list[float]) -> Value:
     error = float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else math.nan
     return Value(float(np.mean(values)), error, len(values))
 
@@ -165,14 +165,14 @@ NOT_COMPARED = ("k", "h", "seconds")
 """Measures without a verdict: sizes that validation chose, and times of different machines."""
 
 
-def verdict(cell: Cell, measured: Value, published: Value, *, published_once: bool = False) -> str:
+def compare_with_published(cell: Cell, measured: Value, published: Value, *, published_once: bool = False) -> str:
     """Compare a cell with what was published: the same within two standard errors of both, or better, or worse.
 
     Where one repeat of many was published, its own error is the spread of ours, if that is larger than what it states.
 
-    >>> verdict(Cell("Car", "training", "1"), Value(0.8, 0.01, 5), Value(0.9, 0.01, 5))
+    >>> compare_with_published(Cell("Car", "training", "1"), Value(0.8, 0.01, 5), Value(0.9, 0.01, 5))
     'worse'
-    >>> verdict(Cell("Car", "training", "1"), Value(0.8, 0.03, 25), Value(0.9, 0.01, 5), published_once=True)
+    >>> compare_with_published(Cell("Car", "training", "1"), Value(0.8, 0.03, 25), Value(0.9, 0.01, 5), published_once=True)
     'same'
     """
     if cell.measure == "number":
@@ -186,19 +186,21 @@ def verdict(cell: Cell, measured: Value, published: Value, *, published_once: bo
     return "same" if abs(gain) <= margin + ROUNDING else "better" if gain > 0 else "worse"
 
 
-def reasons(known: Mapping[str, str], otherwise: str | Callable[[Cell], str]) -> Callable[[Cell], str]:
+def reason_lookup(known: Mapping[str, str], otherwise: str | Callable[[Cell], str]) -> Callable[[Cell], str]:
     """Say why a cell is worse than published: the first that is known of its panel or of its curve."""
 
-    def why(cell: Cell) -> str:
+    def find_reason(cell: Cell) -> str:
         for name, reason in known.items():
             if name in (cell.panel, cell.curve):
                 return reason
         return otherwise if isinstance(otherwise, str) else otherwise(cell)
 
-    return why
+    return find_reason
 
 
-def at(values: Values, curve: str, *, panel: str | None = None, measure: str | None = None) -> dict[Any, float]:
+def curve_means(
+    values: Values, curve: str, *, panel: str | None = None, measure: str | None = None
+) -> dict[Any, float]:
     """Return the means along one curve, by panel and coordinate."""
     return {
         (cell.panel, cell.x): value.mean
@@ -207,8 +209,8 @@ def at(values: Values, curve: str, *, panel: str | None = None, measure: str | N
     }
 
 
-def above(
-    upper: str | Sequence[str], lower: str | Sequence[str], *, by: float = 0.0, share: float = 1.0,
+def check_above(
+    upper: str | Sequence[str], lower: str | Sequence[str], *, by: float = 0.0, fraction: float = 1.0,
     panel: str | None = None, measure: str | None = None, only: Callable[[str, str], bool] = lambda panel, x: True,
 ) -> Callable[[Values], bool | None]:  # fmt: skip
     """Check that one curve lies above another, everywhere or in a share of their common cells."""
@@ -219,15 +221,15 @@ def above(
         pairs = []
         for one in uppers:
             for other in lowers:
-                high = at(values, one, panel=panel, measure=measure)
-                low = at(values, other, panel=panel, measure=measure)
+                high = curve_means(values, one, panel=panel, measure=measure)
+                low = curve_means(values, other, panel=panel, measure=measure)
                 pairs += [high[key] - low[key] >= by for key in high.keys() & low.keys() if only(*key)]
-        return float(np.mean(pairs)) >= share if pairs else None
+        return float(np.mean(pairs)) >= fraction if pairs else None
 
     return holds
 
 
-def between(
+def check_between(
     curve: str, panel: str, x: str, low: float, high: float, *, measure: str = "accuracy"
 ) -> Callable[[Values], bool | None]:
     """Check that one cell lies between two numbers."""
@@ -249,36 +251,38 @@ def all_of(*checks: Callable[[Values], bool | None]) -> Callable[[Values], bool 
     return holds
 
 
-SOMEWHERE = 1e-9
+ANY_CELL = 1e-9
 """The share of cells that asks for one of them only."""
 
 
-def falls(curve: str, by: float = 0.05, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+def check_falls(curve: str, by: float = 0.05, *, panel: str | None = None) -> Callable[[Values], bool | None]:
     """Check that a curve ends well below its best, in every panel."""
-    return _along(curve, panel, lambda values: values[-1] < max(values) - by)
+    return _check_along(curve, panel, lambda values: values[-1] < max(values) - by)
 
 
-def keeps(curve: str, within: float = 0.03, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+def check_keeps(curve: str, within: float = 0.03, *, panel: str | None = None) -> Callable[[Values], bool | None]:
     """Check that a curve ends within a little of its best, in every panel."""
-    return _along(curve, panel, lambda values: values[-1] >= max(values) - within)
+    return _check_along(curve, panel, lambda values: values[-1] >= max(values) - within)
 
 
-def rises(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+def check_rises(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
     """Check that a curve ends above where it began, in every panel."""
-    return _along(curve, panel, lambda values: values[-1] > values[0] + by)
+    return _check_along(curve, panel, lambda values: values[-1] > values[0] + by)
 
 
-def bends(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
+def check_dips(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
     """Check that a curve is lowest somewhere inside, in every panel."""
-    return _along(curve, panel, lambda values: min(values[1:-1], default=math.inf) < min(values[0], values[-1]) - by)
+    return _check_along(
+        curve, panel, lambda values: min(values[1:-1], default=math.inf) < min(values[0], values[-1]) - by
+    )
 
 
-def _along(curve: str, panel: str | None, test: Callable[[list[float]], bool]) -> Callable[[Values], bool | None]:
+def _check_along(curve: str, panel: str | None, test: Callable[[list[float]], bool]) -> Callable[[Values], bool | None]:
     """Check something of the means along a curve, by growing x, in each panel that has it."""
 
     def holds(values: Values) -> bool | None:
         found: dict[str, list[tuple[float, float]]] = defaultdict(list)
-        for (where, x), mean in at(values, curve, panel=panel).items():
+        for (where, x), mean in curve_means(values, curve, panel=panel).items():
             found[where].append((float(x), mean))
         answers = [test([mean for _, mean in sorted(points)]) for points in found.values() if len(points) > 1]
         return all(answers) if answers else None
@@ -287,10 +291,10 @@ def _along(curve: str, panel: str | None, test: Callable[[list[float]], bool]) -
 
 
 @lru_cache
-def read(name: str) -> list[dict[str, str]]:
+def read_published(name: str) -> list[dict[str, str]]:
     """Return the lines of a published table.
 
-    >>> read("secure_claims")[0]["dataset"]
+    >>> read_published("secure_claims")[0]["dataset"]
     'Heart'
     """
     file = importlib.resources.files("veilwood_papers") / "published" / f"{name}.csv"
@@ -303,11 +307,11 @@ def mrf_values(name: str, x: str, curves: dict[str, str], panel: Callable[[dict[
         Cell(panel(row), curves[row["method"]], as_text(float(row[x]))): Value(
             float(row["acc_mean"]), float(row["acc_std"]) / int(row["n_trials"]) ** 0.5, int(row["n_trials"])
         )
-        for row in read(name)
+        for row in read_published(name)
         if row["method"] in curves
     }
 
 
-def number(text: str) -> float:
+def parse_number(text: str) -> float:
     """Read a number; nan where there is none."""
     return float(text) if text else math.nan

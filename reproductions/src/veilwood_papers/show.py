@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from veilwood.safe_io import write_file
 from veilwood_papers.drawing import as_number
-from veilwood_papers.exhibit import NOT_COMPARED, Cell, Exhibit, Value, Values, number, verdict
+from veilwood_papers.exhibit import NOT_COMPARED, Cell, Exhibit, Value, Values, compare_with_published, parse_number
 from veilwood_papers.runner import PAPERS, Run, describe_machine
 
 HEAD = (
@@ -38,7 +38,7 @@ NOT_MEASURED = "not measured"
 
 
 @dataclass(frozen=True)
-class Shown:
+class ExhibitResults:
     """An exhibit with what a run has found for it."""
 
     exhibit: Exhibit
@@ -60,7 +60,7 @@ class Shown:
     def verdicts(self) -> dict[Cell, str]:
         """Compare every cell that was published and measured."""
         return {
-            cell: verdict(cell, value, self.published[cell], published_once=self.exhibit.published_once)
+            cell: compare_with_published(cell, value, self.published[cell], published_once=self.exhibit.published_once)
             for cell, value in self.measured.items()
             if cell in self.published and cell.measure.split(" ")[0] not in NOT_COMPARED
         }
@@ -82,9 +82,9 @@ class Shown:
         ]
 
 
-def of_run(exhibit: Exhibit, run: Run) -> Shown:
+def results_of(exhibit: Exhibit, run: Run) -> ExhibitResults:
     """Return what a run has for an exhibit."""
-    return Shown(exhibit, exhibit.values(run.rows(exhibit)), exhibit.published(), run.quick)
+    return ExhibitResults(exhibit, exhibit.values(run.read_rows(exhibit)), exhibit.published(), run.quick)
 
 
 class Block(NamedTuple):
@@ -95,7 +95,7 @@ class Block(NamedTuple):
     lines: dict[str, list[Cell]]
 
 
-def blocks(shown: Shown) -> list[Block]:
+def arrange_blocks(shown: ExhibitResults) -> list[Block]:
     """Arrange the cells for people."""
     found = []
     for panel, measure in dict.fromkeys((cell.panel, cell.measure) for cell in shown.measured):
@@ -108,10 +108,10 @@ def blocks(shown: Shown) -> list[Block]:
     return found
 
 
-def said(value: Value) -> str:
+def format_value(value: Value) -> str:
     """Write a mean with its standard error.
 
-    >>> said(Value(0.7541, 0.0072, 10)), said(Value(3.0))
+    >>> format_value(Value(0.7541, 0.0072, 10)), format_value(Value(3.0))
     ('0.754 ± 0.007', '3')
     """
     digits = 3 if abs(value.mean) < 1 else 2 if abs(value.mean) < 100 else 0
@@ -120,16 +120,16 @@ def said(value: Value) -> str:
     return f"{value.mean:.{digits}f} ± {value.error:.{max(digits, 2)}f}"
 
 
-def of_published(words: Mapping[str, str], sentence: str) -> str:
+def describe_published(verdicts: Mapping[str, str], sentence: str) -> str:
     """Say how a sentence comes out on the published values, if that is known.
 
-    >>> of_published({"a": "false"}, "a"), of_published({}, "b")
+    >>> describe_published({"a": "false"}, "a"), describe_published({}, "b")
     (' [published values: false]', '')
     """
-    return f" [published values: {words[sentence]}]" if sentence in words else ""
+    return f" [published values: {verdicts[sentence]}]" if sentence in verdicts else ""
 
 
-def as_csv(shown: Shown) -> str:
+def to_csv(shown: ExhibitResults) -> str:
     """Return all cells as CSV, published beside measured."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -144,42 +144,44 @@ def as_csv(shown: Shown) -> str:
     return text.getvalue()
 
 
-def in_words(shown: Shown) -> str:
+def to_text(shown: ExhibitResults) -> str:
     """Return what a terminal shows: title, settings, numbers, sentences, and the count of verdicts."""
     parts = [shown.title, shown.settings]
-    for block in blocks(shown):
+    for block in arrange_blocks(shown):
         lines = [[block.title, *(block.xs if len(block.xs) > 1 else [""])]]
-        lines += [[f"  {curve}", *(_entry(shown, cell) for cell in cells)] for curve, cells in block.lines.items()]
-        parts.append(_aligned(lines))
-    counts = _counted(shown.verdicts().values())
+        lines += [
+            [f"  {curve}", *(_format_entry(shown, cell) for cell in cells)] for curve, cells in block.lines.items()
+        ]
+        parts.append(_align_columns(lines))
+    counts = _format_counts(shown.verdicts().values())
     if counts:
         parts.append(f"Measured ± standard error (published). Within two standard errors: {counts}.")
     theirs = shown.sentences_of_published()
     parts += [
-        f"  {word.upper() if word == 'false' else word}: {sentence}{of_published(theirs, sentence)}"
+        f"  {word.upper() if word == 'false' else word}: {sentence}{describe_published(theirs, sentence)}"
         for sentence, word in shown.sentences()
     ]
     return "\n".join(parts)
 
 
-def _entry(shown: Shown, cell: Cell) -> str:
+def _format_entry(shown: ExhibitResults, cell: Cell) -> str:
     own, theirs = shown.measured.get(cell), shown.published.get(cell)
-    told = "" if own is None else said(own).replace(" ", "")
+    told = "" if own is None else format_value(own).replace(" ", "")
     return told if theirs is None else f"{told} ({theirs.mean:g})".strip()
 
 
-def write(shown: Shown, folder: Path) -> dict[str, Path]:
+def write_files(shown: ExhibitResults, folder: Path) -> dict[str, Path]:
     """Write the CSV of an exhibit and its picture, and return where."""
     paths = {"table": folder / "exhibits" / f"{shown.exhibit.slug}.csv"}
     paths["table"].parent.mkdir(parents=True, exist_ok=True)
-    write_file(paths["table"], as_csv(shown).encode())
+    write_file(paths["table"], to_csv(shown).encode())
     if shown.measured:
         paths["picture"] = folder / "exhibits" / f"{shown.exhibit.slug}.svg"
-        write_file(paths["picture"], picture(shown))
+        write_file(paths["picture"], render_svg(shown))
     return paths
 
 
-def picture(shown: Shown) -> bytes:
+def render_svg(shown: ExhibitResults) -> bytes:
     """Return the picture as SVG: the same values give the same bytes."""
     import matplotlib
 
@@ -191,12 +193,12 @@ def picture(shown: Shown) -> bytes:
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", buffer.getvalue())
 
 
-def _counted(words: Iterable[str]) -> str:
-    found = list(words)
+def _format_counts(verdicts: Iterable[str]) -> str:
+    found = list(verdicts)
     return ", ".join(f"{found.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in found)
 
 
-def _aligned(lines: Sequence[Sequence[str]]) -> str:
+def _align_columns(lines: Sequence[Sequence[str]]) -> str:
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     pad: Callable[[Sequence[str]], str] = lambda line: "  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True))  # noqa: E731
     return "\n".join(pad(line).rstrip() for line in lines)
@@ -205,39 +207,46 @@ def _aligned(lines: Sequence[Sequence[str]]) -> str:
 VERDICTS = ("same", "better", "worse", "differs")
 
 
-def shown_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> Shown:
-    """Read back what ``show.write`` has written of an exhibit."""
+def shown_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> ExhibitResults:
+    """Read back what ``show.write_files`` has written of an exhibit."""
     measured: Values = {}
     published: Values = {}
     with path.open(newline="", encoding="utf-8") as file:
         for line in csv.DictReader(file):
             cell = Cell(line["panel"], line["curve"], line["x"], line["measure"])
             if line["measured"]:
-                measured[cell] = Value(float(line["measured"]), number(line["error"]), int(line["runs"] or 0))
+                measured[cell] = Value(float(line["measured"]), parse_number(line["error"]), int(line["runs"] or 0))
             if line["published"]:
-                published[cell] = Value(float(line["published"]), number(line["published_error"]))
-    return Shown(exhibit, measured, published, quick)
+                published[cell] = Value(float(line["published"]), parse_number(line["published_error"]))
+    return ExhibitResults(exhibit, measured, published, quick)
 
 
-def markdown(exhibits: Sequence[Exhibit], folder: Path) -> str:
+def results_page(exhibits: Sequence[Exhibit], folder: Path) -> str:
     """Return the page of a folder of results: an overview, then pictures, sentences and what was not reached."""
     facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     paths = {exhibit.slug: folder / "exhibits" / f"{exhibit.slug}.csv" for exhibit in exhibits}
     shown = [shown_from_csv(e, paths[e.slug], bool(facts["quick"])) for e in exhibits if paths[e.slug].exists()]
     head = ["exhibit", *VERDICTS, "true", "false", NOT_MEASURED]
-    lines = ["# Four papers, published and measured", "", _made(facts), "", _row(head), _row(["---"] * len(head))]
+    lines = [
+        "# Four papers, published and measured",
+        "",
+        _describe_run(facts),
+        "",
+        _markdown_row(head),
+        _markdown_row(["---"] * len(head)),
+    ]
     for entry in shown:
         words, told = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
         counts = [str(words.count(word)) if words else "" for word in VERDICTS]
-        lines.append(_row([entry.exhibit.name, *counts, *(str(told.count(word)) for word in head[5:])]))
+        lines.append(_markdown_row([entry.exhibit.name, *counts, *(str(told.count(word)) for word in head[5:])]))
     for paper, citation in PAPERS.items():
         lines += ["", f"## {citation}"]
         for entry in (entry for entry in shown if entry.exhibit.paper == paper):
-            lines += _section(entry)
+            lines += _markdown_section(entry)
     return "\n".join(lines) + "\n"
 
 
-def _made(facts: dict[str, str]) -> str:
+def _describe_run(facts: dict[str, str]) -> str:
     told = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
     reduced = " Quick settings: fewer repeats and smaller grids." if facts["quick"] else ""
     return (
@@ -246,24 +255,26 @@ def _made(facts: dict[str, str]) -> str:
     )
 
 
-def _section(shown: Shown) -> list[str]:
+def _markdown_section(shown: ExhibitResults) -> list[str]:
     slug = shown.exhibit.slug
     lines = ["", f"### {shown.exhibit.name}: {shown.exhibit.title}", "", shown.settings]
     if shown.measured:
         lines += ["", f"![{shown.exhibit.name}](exhibits/{slug}.svg)"]
     if shown.sentences():
         theirs = shown.sentences_of_published()
-        lines += ["", *(f"- **{word}**: {text}{of_published(theirs, text)}" for text, word in shown.sentences())]
+        lines += ["", *(f"- **{word}**: {text}{describe_published(theirs, text)}" for text, word in shown.sentences())]
     misses = shown.misses()
     if misses:
         lines += ["", "Published and not reached:", ""]
     for cell, reason in misses:
         where = ", ".join(part for part in (cell.panel, cell.curve, cell.x) if part)
-        lines.append(f"- {where}: {said(shown.measured[cell])}, published {said(shown.published[cell])}; {reason}")
+        lines.append(
+            f"- {where}: {format_value(shown.measured[cell])}, published {format_value(shown.published[cell])}; {reason}"
+        )
     return lines
 
 
-def _row(cells: Sequence[str]) -> str:
+def _markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
@@ -282,9 +293,9 @@ nav a { margin-right: .8rem; } .mark { font-weight: 600; color: #a8400f; } li { 
 """
 
 
-def page(exhibits: Sequence[Exhibit], run: Run) -> str:
+def html_report(exhibits: Sequence[Exhibit], run: Run) -> str:
     """Return the report of a run as one HTML page."""
-    shown = [of_run(exhibit, run) for exhibit in exhibits]
+    shown = [results_of(exhibit, run) for exhibit in exhibits]
     note = run.folder / "run.json"
     facts = json.loads(note.read_text(encoding="utf-8")) if note.exists() else describe_machine()
     done = [entry for entry in shown if entry.measured]
@@ -293,7 +304,7 @@ def page(exhibits: Sequence[Exhibit], run: Run) -> str:
         of_paper = [entry for entry in shown if entry.exhibit.paper == paper]
         if of_paper:
             sections.append(
-                f'<h2 id="{paper}">{_e(citation)}</h2>' + "".join(_report_section(entry) for entry in of_paper)
+                f'<h2 id="{paper}">{_escape_html(citation)}</h2>' + "".join(_html_section(entry) for entry in of_paper)
             )
     made = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
     written = datetime.datetime.now(datetime.UTC).date().isoformat()
@@ -302,24 +313,24 @@ def page(exhibits: Sequence[Exhibit], run: Run) -> str:
 <title>Four papers, published and measured</title><style>{STYLE}</style></head><body>
 <h1>Four papers, published and measured</h1>
 <p>Every table and figure of the four papers whose forests this library contains, measured by
-<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(shown)} exhibits, {_total(done)}.
+<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(shown)} exhibits, {_count_verdicts(done)}.
 Values are means ± standard errors over public seeds 0, 1, 2, ... of splits and trees; noise of private forests comes
 from the operating system and is not seeded. Published values stand below in small print; green is better than
 published, red worse, by more than two standard errors of both. Curves marked
 <span class="mark">NOT PRIVATE</span> have no guarantee.</p>
-<p class="settings">{_e(made)}; page written {written}.</p>
+<p class="settings">{_escape_html(made)}; page written {written}.</p>
 <nav>{"".join(f'<a href="#{paper}">{paper}</a>' for paper in PAPERS)}</nav>
-{_overview(shown)}
+{_overview_table(shown)}
 {"".join(sections)}
 </body></html>
 """
 
 
-def _overview(shown: Sequence[Shown]) -> str:
+def _overview_table(shown: Sequence[ExhibitResults]) -> str:
     rows = []
     for entry in shown:
         words, said = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
-        link = f'<a href="#{entry.exhibit.slug}">{_e(entry.exhibit.name)}</a>'
+        link = f'<a href="#{entry.exhibit.slug}">{_escape_html(entry.exhibit.name)}</a>'
         cells = [str(words.count(word)) if words else "" for word in ("same", "better", "worse", "differs")]
         checked = [str(said.count(word)) if said else "" for word in ("true", "false", NOT_MEASURED)]
         rows.append(f"<tr><td>{link}</td>" + "".join(f'<td class="n">{c}</td>' for c in [*cells, *checked]) + "</tr>")
@@ -329,18 +340,18 @@ def _overview(shown: Sequence[Shown]) -> str:
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def _report_section(shown: Shown) -> str:
+def _html_section(shown: ExhibitResults) -> str:
     exhibit = shown.exhibit
-    parts = [f'<h3 id="{exhibit.slug}">{_e(exhibit.name)}: {_e(exhibit.title)}</h3>']
-    parts.append(f'<p class="settings">{_e(shown.settings)}</p>')
+    parts = [f'<h3 id="{exhibit.slug}">{_escape_html(exhibit.name)}: {_escape_html(exhibit.title)}</h3>']
+    parts.append(f'<p class="settings">{_escape_html(shown.settings)}</p>')
     if not shown.measured:
         return "".join([*parts, "<p>Not measured in this run.</p>"])
-    image = base64.b64encode(picture(shown)).decode()
-    parts.append(f'<img alt="{_e(exhibit.name)}" src="data:image/svg+xml;base64,{image}">')
+    image = base64.b64encode(render_svg(shown)).decode()
+    parts.append(f'<img alt="{_escape_html(exhibit.name)}" src="data:image/svg+xml;base64,{image}">')
     if exhibit.claims:
         theirs = shown.sentences_of_published()
         said = "".join(
-            f'<li><b class="{_class(word)}">{word}</b>: {_e(s)}<small>{_e(of_published(theirs, s))}</small></li>'
+            f'<li><b class="{_css_class(word)}">{word}</b>: {_escape_html(s)}<small>{_escape_html(describe_published(theirs, s))}</small></li>'
             for s, word in shown.sentences()
         )
         parts.append(f"<p>What the text says of it, checked on what was measured:</p><ul>{said}</ul>")
@@ -348,39 +359,41 @@ def _report_section(shown: Shown) -> str:
     for cell, reason in shown.misses():
         reasons.setdefault(reason, []).append(f"{cell.panel}, {cell.curve}" + (f" at {cell.x}" if cell.x else ""))
     if reasons:
-        told = "".join(f"<li>{_e('; '.join(cells))}: {_e(reason)}</li>" for reason, cells in reasons.items())
+        told = "".join(
+            f"<li>{_escape_html('; '.join(cells))}: {_escape_html(reason)}</li>" for reason, cells in reasons.items()
+        )
         parts.append(f"<p>Published and not reached:</p><ul>{told}</ul>")
-    tables = "".join(_numbers(shown, block) for block in blocks(shown))
+    tables = "".join(_html_numbers(shown, block) for block in arrange_blocks(shown))
     n = len(shown.measured)
     parts.append(f"<details{'' if n > 80 else ' open'}><summary>{n} cells</summary>{tables}</details>")
     return "".join(parts)
 
 
-def _numbers(shown: Shown, block: Block) -> str:
+def _html_numbers(shown: ExhibitResults, block: Block) -> str:
     """One table: measured, and published below it in grey."""
     words, lines = shown.verdicts(), []
     for curve, cells in block.lines.items():
         entries = []
         for cell in cells:
             own, theirs = shown.measured.get(cell), shown.published.get(cell)
-            told = "" if own is None else _e(said(own))
-            told += "" if theirs is None else f"<br><small>{_e(said(theirs))}</small>"
-            entries.append(f'<td class="n {_class(words.get(cell, ""))}">{told}</td>')
-        lines.append(f"<tr><td>{_e(curve)}</td>{''.join(entries)}</tr>")
-    head = "".join(f"<th>{_e(x)}</th>" for x in block.xs)
-    return f"<table><tr><th>{_e(block.title)}</th>{head}</tr>{''.join(lines)}</table>"
+            told = "" if own is None else _escape_html(format_value(own))
+            told += "" if theirs is None else f"<br><small>{_escape_html(format_value(theirs))}</small>"
+            entries.append(f'<td class="n {_css_class(words.get(cell, ""))}">{told}</td>')
+        lines.append(f"<tr><td>{_escape_html(curve)}</td>{''.join(entries)}</tr>")
+    head = "".join(f"<th>{_escape_html(x)}</th>" for x in block.xs)
+    return f"<table><tr><th>{_escape_html(block.title)}</th>{head}</tr>{''.join(lines)}</table>"
 
 
-def _total(shown: Sequence[Shown]) -> str:
+def _count_verdicts(shown: Sequence[ExhibitResults]) -> str:
     words = [word for entry in shown for word in entry.verdicts().values()]
     return f"{len(words)} published cells: " + ", ".join(
         f"{words.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in words
     )
 
 
-def _class(word: str) -> str:
+def _css_class(word: str) -> str:
     return word if word in ("true", "false", "worse", "better", "differs") else ""
 
 
-def _e(text: str) -> str:
+def _escape_html(text: str) -> str:
     return html.escape(text)

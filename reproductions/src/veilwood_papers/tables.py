@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The papers' data sets: three that need no file, the others from a folder or from what ``fetch`` has brought.
+"""The papers' data sets: three that need no file, the others from a folder or from what ``fetch_table`` has brought.
 
 A data set is ``NAME.csv.gz``, a header and one line a row, with ``NAME.json``, its public schema. Their facts (schema,
 origin, licence, hash of the rows) come with the library; the rows do not.
@@ -51,10 +51,10 @@ def cache_folder() -> Path:
 
 
 @lru_cache
-def known() -> dict[str, dict[str, Any]]:
+def known_tables() -> dict[str, dict[str, Any]]:
     """Return the facts of every data set by name.
 
-    >>> known()["iris"]["target"]
+    >>> known_tables()["iris"]["target"]
     'class'
     """
     folder = importlib.resources.files("veilwood_papers") / "tables"
@@ -65,30 +65,30 @@ def known() -> dict[str, dict[str, Any]]:
 class PublicTables:
     """Where data sets are looked for: some folders, then what needs no file.
 
-    >>> PublicTables().has("car"), len(PublicTables().load("car").X)
+    >>> PublicTables().has_table("car"), len(PublicTables().load_table("car").X)
     (True, 1728)
     """
 
     def __init__(self, folders: Sequence[Path] = ()) -> None:
         self.folders = tuple(folders)
 
-    def has(self, name: str) -> bool:
+    def has_table(self, name: str) -> bool:
         """Whether a data set is here."""
-        return name in EMBEDDED or self._path(name) is not None
+        return name in EMBEDDED or self._find_path(name) is not None
 
-    def load(self, name: str) -> PublicTable:
+    def load_table(self, name: str) -> PublicTable:
         """Read a data set; the facts may be changed."""
-        path = self._path(name)
+        path = self._find_path(name)
         if path is None and name not in EMBEDDED:
-            raise SetupError(f"the data set {name} is not here. Hint: {how_to_get(name)}.")
-        return _read(path, name)._replace(facts=copy.deepcopy(_facts(path, name)))
+            raise SetupError(f"the data set {name} is not here. Hint: {describe_source(name)}.")
+        return _read_table(path, name)._replace(facts=copy.deepcopy(_read_facts(path, name)))
 
-    def _path(self, name: str) -> Path | None:
+    def _find_path(self, name: str) -> Path | None:
         places = (folder / f"{name}.csv.gz" for folder in self.folders)
         return next((path for path in places if path.exists()), None)
 
 
-def how_to_get(name: str) -> str:
+def describe_source(name: str) -> str:
     """Say in a few words how a missing data set is got."""
     from veilwood_papers.convert import SOURCES
 
@@ -97,17 +97,17 @@ def how_to_get(name: str) -> str:
     return f"--data DIR with {name}.csv.gz and {name}.json; it cannot be fetched"
 
 
-def _facts(path: Path | None, name: str) -> dict[str, Any]:
+def _read_facts(path: Path | None, name: str) -> dict[str, Any]:
     beside = None if path is None else path.with_name(f"{name}.json")
     if beside is None or not beside.exists():
-        return known()[name]
+        return known_tables()[name]
     facts: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
     return facts
 
 
 @lru_cache(maxsize=6)
-def _read(path: Path | None, name: str) -> PublicTable:
-    facts = _facts(path, name)
+def _read_table(path: Path | None, name: str) -> PublicTable:
+    facts = _read_facts(path, name)
     # The rows are public, and so are bounds that were read off them: their marks do not make a draft of the schema.
     columns = [{key: value for key, value in column.items() if key != "bounds"} for column in facts["columns"]]
     facts = facts | {"columns": columns}

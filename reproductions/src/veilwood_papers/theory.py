@@ -14,7 +14,7 @@ eta             ``epsilon``           privacy loss of the forest; each leaf coun
 e               ``tree_accuracy``     accuracy of one tree, averaged over trees
 epsilon         ``tree_error``        1 - e
 w_d, sigma(d)   ``weight, goodness``  see `forest_quantities`
-mu              ``good_share``        share of rows with weight or goodness >= 1/2 + delta (`Setting.threshold`)
+mu              ``good_fraction``        share of rows with weight or goodness >= 1/2 + delta (`Setting.threshold`)
 delta           ``slack``             distance a row keeps from the decision threshold 1/2
 K               ``truncation``        leaves with fewer than n / (K 2^h) rows are written off
 c               ``coin_slack``        extra error from the coin tosses of probabilistic averaging
@@ -27,9 +27,9 @@ theorem   call
 ========  ==================================================================================
 5.1       `mean_goodness`
 5.2       `mean_weight`
-5.3       `trees_needed`, `bound_from_share` without ``epsilon``
+5.3       `trees_needed`, `bound_from_fraction` without ``epsilon``
 5.4, 5.5  `bound_from_accuracy` without ``epsilon``
-5.6       `bound_from_share`, and its last sentence `bound_from_accuracy`, with ``epsilon``
+5.6       `bound_from_fraction`, and its last sentence `bound_from_accuracy`, with ``epsilon``
 5.7, 5.9  `best_n_trees`, `bound_at_best`
 5.8       `bound_from_accuracy` with ``epsilon``, probabilistic voting
 ========  ==================================================================================
@@ -80,7 +80,7 @@ __all__ = [
     "best_n_trees",
     "bound_at_best",
     "bound_from_accuracy",
-    "bound_from_share",
+    "bound_from_fraction",
     "flip_loss",
     "forest_quantities",
     "imbalance_of_median",
@@ -93,12 +93,12 @@ __all__ = [
 
 
 Voting = Literal["majority", "threshold", "probabilistic"]
-WhichRows = Literal["training", "new"]
+RowSet = Literal["training", "new"]
 
 
-def require(holds: bool, name: str, value: object, hint: str) -> None:
+def require_condition(condition: bool, name: str, value: object, hint: str) -> None:
     """Raise an error naming the parameter unless the condition holds (a NaN fails every comparison)."""
-    if not holds:
+    if not condition:
         raise UseError(f"{name} is {value!r}. Hint: {hint}")
 
 
@@ -154,15 +154,19 @@ def forest_quantities(
     ([0.667, 0.667, 0.333, 1.0], [1.0, 1.0, 0.0, 1.0], 0.75)
     """
     leaf, label = np.asarray(leaf_of_row), np.asarray(labels)
-    require(leaf.ndim == 2 and leaf.size > 0, "leaf_of_row", leaf.shape, "give [n_rows, n_trees], not empty")
-    require(label.shape == leaf.shape[:1], "labels", label.shape, f"give one label for {len(leaf)} rows")
-    require(bool(np.isin(label, (0, 1)).all()), "labels", np.unique(label), "the theorems take labels 0 and 1")
-    require(leaf.min() >= 0 and leaf.max() < n_leaves, "n_leaves", n_leaves, "leaf numbers start at 0")
-    require(0 <= margin < 0.5, "margin", margin, "choose 0 <= margin < 0.5")
+    require_condition(leaf.ndim == 2 and leaf.size > 0, "leaf_of_row", leaf.shape, "give [n_rows, n_trees], not empty")
+    require_condition(label.shape == leaf.shape[:1], "labels", label.shape, f"give one label for {len(leaf)} rows")
+    require_condition(
+        bool(np.isin(label, (0, 1)).all()), "labels", np.unique(label), "the theorems take labels 0 and 1"
+    )
+    require_condition(leaf.min() >= 0 and leaf.max() < n_leaves, "n_leaves", n_leaves, "leaf numbers start at 0")
+    require_condition(0 <= margin < 0.5, "margin", margin, "choose 0 <= margin < 0.5")
     tree = np.broadcast_to(np.arange(leaf.shape[1]), leaf.shape)
     tree_of_leaf = np.zeros(n_leaves, dtype=np.int64)
     tree_of_leaf[leaf] = tree
-    require(bool((tree_of_leaf[leaf] == tree).all()), "leaf_of_row", "shared", "number leaves through the forest")
+    require_condition(
+        bool((tree_of_leaf[leaf] == tree).all()), "leaf_of_row", "shared", "number leaves through the forest"
+    )
     is_one = label.astype(bool)
     cell = 2 * leaf.astype(np.int64) + is_one[:, None]
     counts = np.bincount(cell.ravel(), minlength=2 * n_leaves)
@@ -179,7 +183,7 @@ def mean_goodness(tree_accuracy: float) -> float:
     >>> mean_goodness(0.8)
     0.8
     """
-    require(0.5 <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, "a leaf's majority is at least half")
+    require_condition(0.5 <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, "a leaf's majority is at least half")
     return tree_accuracy
 
 
@@ -246,35 +250,35 @@ class Setting:
     depth: int
     n_trees: int
     epsilon: float | Fraction | None = None
-    rows: WhichRows = "training"
+    rows: RowSet = "training"
     slack: float = 0.1
     truncation: float = 40
     coin_slack: float = 0.05
 
     def __post_init__(self) -> None:
         votings = ("majority", "threshold", "probabilistic")
-        require(self.voting in votings, "voting", self.voting, f"choose one of {votings}")
+        require_condition(self.voting in votings, "voting", self.voting, f"choose one of {votings}")
         _check_size(self.n_rows, self.depth, self.epsilon, self.rows)
-        require(self.n_trees >= 1, "n_trees", self.n_trees, "a forest has at least one tree")
+        require_condition(self.n_trees >= 1, "n_trees", self.n_trees, "a forest has at least one tree")
         top = 1 if self.voting == "probabilistic" else 0.5
-        require(0 < self.slack < top, "slack", self.slack, f"choose 0 < slack < {top}")
+        require_condition(0 < self.slack < top, "slack", self.slack, f"choose 0 < slack < {top}")
         # Up to 2/K of the rows are written off; at K <= 2 nothing is left to bound.
-        require(2 < self.truncation < math.inf, "truncation", self.truncation, "choose a number above 2")
-        require(0 < self.coin_slack < 1, "coin_slack", self.coin_slack, "choose 0 < coin_slack < 1")
+        require_condition(2 < self.truncation < math.inf, "truncation", self.truncation, "choose a number above 2")
+        require_condition(0 < self.coin_slack < 1, "coin_slack", self.coin_slack, "choose 0 < coin_slack < 1")
 
     @property
-    def written_off(self) -> float:
+    def written_off_fraction(self) -> float:
         """Share of the rows in small leaves: 1/K for noise, and 1/K for new rows."""
         return ((self.epsilon is not None) + (self.rows == "new")) / self.truncation
 
     @property
     def smallest_leaf(self) -> float:
         """The size below which a leaf is written off: 2^h such leaves hold at most the share written off."""
-        return self.written_off * self.n_rows / 2.0**self.depth
+        return self.written_off_fraction * self.n_rows / 2.0**self.depth
 
     @property
     def threshold(self) -> float:
-        """Goodness (majority) or weight (threshold averaging) a row must reach to count in ``good_share``."""
+        """Goodness (majority) or weight (threshold averaging) a row must reach to count in ``good_fraction``."""
         return 0.5 + self.slack
 
     @property
@@ -311,7 +315,7 @@ class Setting:
         return self.slack / 2 if self.rows == "new" else self.slack
 
 
-def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: WhichRows = "training") -> int:
+def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: RowSet = "training") -> int:
     """Theorem 5.3: how many trees make a bound without noise fail with probability at most n_rows^-exponent.
 
     On new rows this is the part of the failure that trees can remove; the rest is in `Setting.probability`.
@@ -320,13 +324,13 @@ def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: Whic
     922
     """
     _check_size(n_rows, 0, None, rows)
-    require(0 < slack < 1, "slack", slack, "choose 0 < slack < 1")
-    require(0 < exponent < math.inf, "exponent", exponent, "choose a number above 0")
+    require_condition(0 < slack < 1, "slack", slack, "choose 0 < slack < 1")
+    require_condition(0 < exponent < math.inf, "exponent", exponent, "choose a number above 0")
     delta = slack / 2 if rows == "new" else slack
     return max(1, math.ceil((1 + exponent) * math.log(n_rows) / (2 * delta**2)))
 
 
-def bound_from_share(good_share: float, setting: Setting) -> Bound:
+def bound_from_fraction(good_fraction: float, setting: Setting) -> Bound:
     """Theorems 5.3 and 5.6: the error when a known share of rows has goodness or weight at `Setting.threshold`.
 
     Majority voting counts goodness, and threshold averaging weight, both measured by `forest_quantities` at
@@ -335,15 +339,15 @@ def bound_from_share(good_share: float, setting: Setting) -> Bound:
     Examples
     --------
     >>> setting = Setting("majority", n_rows=10_000, depth=3, n_trees=922)
-    >>> bound = bound_from_share(0.95, setting)
+    >>> bound = bound_from_fraction(0.95, setting)
     >>> round(bound.error, 2), round(bound.probability, 4)
     (0.05, 0.9999)
     """
-    require(0 <= good_share <= 1, "good_share", good_share, "a share lies in [0, 1]")
+    require_condition(0 <= good_fraction <= 1, "good_share", good_fraction, "a share lies in [0, 1]")
     hint = "use bound_from_accuracy: the paper has no such theorem for coin tosses"
-    require(setting.voting != "probabilistic", "voting", setting.voting, hint)
+    require_condition(setting.voting != "probabilistic", "voting", setting.voting, hint)
     theorem = "5.3" if setting.epsilon is None else "5.6"
-    return Bound(theorem, 1 - good_share, setting.probability, setting.n_trees)
+    return Bound(theorem, 1 - good_fraction, setting.probability, setting.n_trees)
 
 
 def bound_from_accuracy(tree_accuracy: float, setting: Setting) -> Bound:
@@ -360,8 +364,8 @@ def bound_from_accuracy(tree_accuracy: float, setting: Setting) -> Bound:
     # Only a leaf's true majority is at least half: with a margin the accuracy can be anything.
     lowest = 0.0 if setting.margin > 0 else 0.5
     hint = f"choose {lowest} <= tree_accuracy <= 1"
-    require(lowest <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, hint)
-    error, off, slack = 1 - tree_accuracy, setting.written_off, setting.slack
+    require_condition(lowest <= tree_accuracy <= 1, "tree_accuracy", tree_accuracy, hint)
+    error, off, slack = 1 - tree_accuracy, setting.written_off_fraction, setting.slack
     lost = error + off if setting.voting == "majority" else _lost_weight(error, off)
     is_private = setting.epsilon is not None
     if setting.voting == "probabilistic":
@@ -386,7 +390,7 @@ def best_n_trees(n_rows: int, depth: int, epsilon: float | Fraction) -> int:
     100845
     """
     _check_size(n_rows, depth, epsilon)
-    signal = _signal(n_rows, depth, epsilon)
+    signal = _failure_exponent(n_rows, depth, epsilon)
 
     def one_more_tree_helps(k: int) -> bool:
         """Whether the function falls from k to k + 1; in logarithms, as both its terms can underflow."""
@@ -417,10 +421,10 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
     (0.546875, 1, True)
     """
     known = voting in ("threshold", "probabilistic")
-    require(known, "voting", voting, 'the theorems are for "threshold" and "probabilistic"')
+    require_condition(known, "voting", voting, 'the theorems are for "threshold" and "probabilistic"')
     tree_error = 1 - mean_goodness(tree_accuracy)
     k = best_n_trees(n_rows, depth, epsilon)
-    noise_too_large = math.exp(-_signal(n_rows, depth, epsilon) / k)
+    noise_too_large = math.exp(-_failure_exponent(n_rows, depth, epsilon) / k)
     holds = 1 - n_rows * (math.exp(-k / 200) + 2 * k * noise_too_large + math.exp(-n_rows / 2))
     lost = _lost_weight(tree_error, 1 / 40)
     if voting == "threshold":
@@ -428,29 +432,29 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
     return Bound("5.9", lost + 0.1 + 0.05, holds * -math.expm1(-n_rows / 200), k)
 
 
-def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: WhichRows = "training") -> None:
+def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: RowSet = "training") -> None:
     """Refuse sizes that the theorems do not cover."""
-    require(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
-    require(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")
-    require(0 <= depth <= 60, "depth", depth, "choose 0 <= depth <= 60")
+    require_condition(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
+    require_condition(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")
+    require_condition(0 <= depth <= 60, "depth", depth, "choose 0 <= depth <= 60")
     hint = "choose a finite number above 0; without noise, leave it out of Setting"
-    require(epsilon is None or 0 < epsilon < math.inf, "epsilon", epsilon, hint)
+    require_condition(epsilon is None or 0 < epsilon < math.inf, "epsilon", epsilon, hint)
 
 
-def _signal(n_rows: int, depth: int, epsilon: float | Fraction) -> float:
+def _failure_exponent(n_rows: int, depth: int, epsilon: float | Fraction) -> float:
     """The exponent gamma sqrt(n) eta of Theorems 5.7 and 5.9."""
     return math.sqrt(n_rows) * float(epsilon) / (9600 * 2.0**depth)
 
 
-def _lost_weight(tree_error: float, off: float) -> float:
-    """Upper bound on 1 - (mean weight), when a share ``off`` of the rows, in small leaves, counts as weight 0.
+def _lost_weight(tree_error: float, written_off: float) -> float:
+    """Upper bound on 1 - (mean weight), when a share ``written_off`` of the rows, in small leaves, counts as weight 0.
 
     The paper's 2x - 2x^2 at x = tree_error + off, or the true worst case where that is larger: the rows written
     off were all labelled right, the others lie in leaves of equal accuracy, and Jensen's inequality is sharp.
     """
-    x, kept = tree_error + off, 1 - off
+    x, kept = tree_error + written_off, 1 - written_off
     wrong = min(tree_error, kept / 2)  # at most half of what is kept can be labelled wrong
-    return max(2 * x - 2 * x**2, off + 2 * wrong - 2 * wrong**2 / kept)
+    return max(2 * x - 2 * x**2, written_off + 2 * wrong - 2 * wrong**2 / kept)
 
 
 def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, epsilon: float) -> float:
@@ -478,8 +482,10 @@ def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, 
     >>> regression_excess(100, 50, target_bound=1.0, epsilon=1.0)  # a perfect median: noise alone
     0.32
     """
-    require(0 < smaller_side <= n_rows / 2, "smaller_side", smaller_side, "above 0 and at most half of n_rows")
-    require(epsilon > 0, "epsilon", epsilon, "above 0")
+    require_condition(
+        0 < smaller_side <= n_rows / 2, "smaller_side", smaller_side, "above 0 and at most half of n_rows"
+    )
+    require_condition(epsilon > 0, "epsilon", epsilon, "above 0")
     squared = target_bound**2
     return 4 * squared * n_rows - 8 * squared * smaller_side + 16 * squared / (epsilon**2 * smaller_side)
 
@@ -504,14 +510,14 @@ def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
 
     Examples
     --------
-    >>> flip_loss(10, 0.5, epsilon=1.0)  # a leaf split evenly: a coin
+    >>> flip_loss(10, 0.5, epsilon=1.0)  # a leaf split evenly: a row_bucket
     0.5
     >>> round(flip_loss(10, 0.9, epsilon=1.0), 5)
     0.00084
     """
-    require(smaller_side > 0, "smaller_side", smaller_side, "above 0")
-    require(0.5 <= purity <= 1, "purity", purity, "a share from 0.5 to 1")
-    require(epsilon > 0, "epsilon", epsilon, "above 0")
+    require_condition(smaller_side > 0, "smaller_side", smaller_side, "above 0")
+    require_condition(0.5 <= purity <= 1, "purity", purity, "a share from 0.5 to 1")
+    require_condition(epsilon > 0, "epsilon", epsilon, "above 0")
     z = epsilon * smaller_side * (2 * purity - 1)
     return (z / 4 + 0.5) * math.exp(-z)
 
@@ -540,9 +546,9 @@ def balanced_split_probability(inner_range: float, whole_range: float, *, epsilo
 
 def imbalance_of_median(inner_range: float, whole_range: float, *, epsilon: float) -> float:
     """Corollary 3.1, left: an upper bound on the probability that a private median split leaves t rows or fewer."""
-    require(whole_range > 0, "whole_range", whole_range, "above 0")
-    require(0 < inner_range <= whole_range, "inner_range", inner_range, "above 0 and at most whole_range")
-    require(epsilon >= 0, "epsilon", epsilon, "0 or more")
+    require_condition(whole_range > 0, "whole_range", whole_range, "above 0")
+    require_condition(0 < inner_range <= whole_range, "inner_range", inner_range, "above 0 and at most whole_range")
+    require_condition(epsilon >= 0, "epsilon", epsilon, "0 or more")
     outside = (whole_range - inner_range) * math.exp(-epsilon)
     return outside / (outside + inner_range)
 

@@ -26,7 +26,7 @@ def table(task: str, name: str = "toy") -> PublicTable:
 
 
 def make(method: str, task: str) -> object:
-    return methods.make(method, table(task), epsilon=2.0, n_estimators=2, max_depth=3, seed=0)
+    return methods.make_forest(method, table(task), epsilon=2.0, n_estimators=2, max_depth=3, seed=0)
 
 
 def test_each_name_is_the_forest_it_says() -> None:
@@ -59,4 +59,4 @@ def test_a_forest_is_scored_on_rows_that_it_did_not_see() -> None:
             assert self.seen.isdisjoint(X["x"])
             return np.where(X["x"] > 0.5, "b", "a")
 
-    assert methods.score(Remembers(), table("classification"), 0, 1.0) == 1.0
+    assert methods.holdout_score(Remembers(), table("classification"), 0, 1.0) == 1.0

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from veilwood.privacy import entropy
 from veilwood_papers.mpc.plain import poisson_epsilon
-from veilwood_secure.protocols.hidden_forest import trees_of_rows
+from veilwood_secure.protocols.hidden_forest import assign_rows_to_trees
 from veilwood_secure.protocols.public_trees import grow_extra_trees
 from veilwood_secure.protocols.records import Domain
 from veilwood_testing.hidden_trees import loaded, table
@@ -33,9 +33,9 @@ def test_extra_trees_equal_their_twins_and_ignore_rows_in_their_structure() -> N
     for one, other in zip(*grown, strict=True):
         assert all((a == b).all() for a, b in zip(one.splits, other.splits, strict=True))
     with entropy.seeded_for_tests(5):
-        own = trees_of_rows(engine, 60, 2)
+        own = assign_rows_to_trees(engine, 60, 2)
     for place, tree in enumerate(grown[0]):
-        rows_of_leaf = tree.leaf_of(codes[own == place])
+        rows_of_leaf = tree.leaf_indices(codes[own == place])
         counts = np.zeros((len(tree.leaves), 2), np.int64)
         np.add.at(counts, (rows_of_leaf, target[own == place]), 1)
         assert (tree.leaves == counts.argmax(axis=1)).all()

@@ -16,7 +16,7 @@ from scipy import stats
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy
 from veilwood_papers.mpc import plain as fixed_point
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_testing.laws import laplace_mass
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -73,7 +73,7 @@ def test_three_servers_draw_fixed_point_noise() -> None:
         engine = ReplicatedEngine(links, ring=np.uint64)
         return engine.open(fixed_point.log_laplace_not_private(engine, Fraction(3), (5000,))) / 2**42
 
-    first, second, third = run_threads(program)
+    first, second, third = run_in_threads(program)
     assert np.array_equal(first, second)
     assert np.array_equal(first, third)
     assert stats.kstest(first, "laplace", args=(0, 3)).pvalue > 1e-7

@@ -51,7 +51,7 @@ def test_the_plaintext_twin_is_algorithm_1() -> None:
         extra = random_noise(rng, domain, depth)
         choose = plaintext.noisy_largest(extra)
         widths = (domain.width,) * domain.n_features
-        tree = plaintext.grow(codes, target, sizes=widths, n_classes=u, depth=depth, split=choose, label=choose)
+        tree = plaintext.grow_tree(codes, target, sizes=widths, n_classes=u, depth=depth, split=choose, label=choose)
         rows = [(x, int(c)) for x, c in zip(codes, target, strict=True) if c >= 0]
         splits, leaves = naive(rows, domain, depth, extra)
         assert [dict(enumerate(level.tolist())) for level in tree.splits] == splits

@@ -14,8 +14,8 @@ from veilwood_papers.mpc import plain as plaintext
 from veilwood_papers.mpc.processes import run_three
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.mpc.shares import share
-from veilwood_secure.protocols.hidden_trees import grow
-from veilwood_secure.protocols.records import Domain, Records, one_hot, one_hot_classes
+from veilwood_secure.protocols.hidden_trees import grow_hidden_tree
+from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
 from veilwood_testing.hidden_trees import noise_of, opened, random_noise, random_rows, recipe_of
 from veilwood_testing.ports import free_ports
 
@@ -26,7 +26,7 @@ def numbers(*shape: int, bits: int = 32, seed: int = 0) -> np.ndarray:
 
 def busy(engine: Engine, x: Any, y: Any) -> list[Any]:
     x, y = engine.load(x), engine.load(y)
-    secrets = [engine.mul(x, y), engine.matmul(x, y.transpose()), engine.negative(x - y)]
+    secrets = [engine.mul(x, y), engine.matmul(x, y.transpose()), engine.is_negative(x - y)]
     return [engine.open(secret) for secret in secrets]
 
 
@@ -55,7 +55,7 @@ def test_three_processes_agree_with_mpyc(mpc: Any, monkeypatch: pytest.MonkeyPat
     secure = mpc.SecInt(32)
     ours = run_three(busy, share(x), share(y))
     a, b = (secure.array(values.astype(object)) for values in (x, y))
-    theirs = [mpc.run(mpc.output(value)) for value in (a * b, a @ b.T, a < b)]
+    theirs = [mpc.run(mpc.add_output(value)) for value in (a * b, a @ b.T, a < b)]
     for outcome in ours:
         for our, their in zip(outcome.result, theirs, strict=True):
             np.testing.assert_array_equal(our, np.array(their, dtype=np.int64))
@@ -75,8 +75,8 @@ def test_a_process_that_fails_ends_the_run() -> None:
 
 
 def grown_by_a_server(engine: Engine, features: Any, classes: Any, domain: Domain, depth: int, extra: Any) -> Any:
-    records = Records(engine.load(features), engine.load(classes))
-    return opened(engine, grow(engine, records, recipe_of(domain, depth), noise_of(engine, extra)))
+    records = SharedRows(engine.load(features), engine.load(classes))
+    return opened(engine, grow_hidden_tree(engine, records, recipe_of(domain, depth), noise_of(engine, extra)))
 
 
 @pytest.mark.slow
@@ -85,9 +85,9 @@ def test_three_processes_grow_the_same_tree_as_one() -> None:
     domain, depth = Domain((4, 3, 4, 2), 2), 3
     codes, target = random_rows(rng, domain, 300)
     extra = random_noise(rng, domain, depth)
-    inputs = share(one_hot(codes, domain)), share(one_hot_classes(target, domain))
+    inputs = share(encode_one_hot(codes, domain)), share(encode_classes(target, domain))
     choose = plaintext.noisy_largest(extra)
-    twin = plaintext.grow(codes, target, sizes=(4,) * 4, n_classes=2, depth=depth, split=choose, label=choose)
+    twin = plaintext.grow_tree(codes, target, sizes=(4,) * 4, n_classes=2, depth=depth, split=choose, label=choose)
     for outcome in run_three(grown_by_a_server, *inputs, domain, depth, extra):
         splits, leaves = outcome.result
         assert all((mine == theirs).all() for mine, theirs in zip(splits, twin.splits, strict=True))

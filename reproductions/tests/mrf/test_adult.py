@@ -10,11 +10,11 @@ import pandas as pd
 
 from veilwood.data.encoding import Encoding
 from veilwood_papers.mrf import adult
-from veilwood_papers.tables import PublicTable, known
+from veilwood_papers.tables import PublicTable, known_tables
 
 
 def random_adult(n: int) -> PublicTable:
-    facts, rng = known()["adult-both"], np.random.default_rng(0)
+    facts, rng = known_tables()["adult-both"], np.random.default_rng(0)
     columns = {
         c["name"]: rng.uniform(c["lower"], c["upper"], n) if c["kind"] == "numeric" else rng.choice(c["values"], n)
         for c in facts["columns"]

@@ -11,7 +11,7 @@ import pytest
 from veilwood.data.encoding import Encoding
 from veilwood.estimators import MatrixForestPredictor
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood_papers.exhibit import read
+from veilwood_papers.exhibit import read_published
 from veilwood_papers.mrf import methods
 from veilwood_papers.tables import PublicTables
 
@@ -21,25 +21,27 @@ PANELS = {"Car": "car", "Iris": "iris", "Balance": "balance-scale"}
 @pytest.mark.parametrize("panel", PANELS)
 def test_the_split_is_that_of_the_authors(panel: str) -> None:
     """The class that is most frequent among training rows has the share among test rows that theirs has."""
-    data = methods.split(methods.load(PublicTables(), PANELS[panel]), 7)
-    (theirs,) = (r for r in read("mrf_nonprivate") if r["model"] == "majority class" and r["dataset"] == panel)
+    data = methods.split_table(methods.load_table(PublicTables(), PANELS[panel]), 7)
+    (theirs,) = (
+        r for r in read_published("mrf_nonprivate") if r["model"] == "majority class" and r["dataset"] == panel
+    )
     assert round(float(np.mean(data.truth == data.y.value_counts().idxmax())), 4) == float(theirs["accuracy"])
 
 
 def test_a_value_on_a_cut_falls_to_its_left() -> None:
-    table = methods.load(PublicTables(), "iris")
+    table = methods.load_table(PublicTables(), "iris")
     row = table.X.iloc[[0]].assign(petal_length=5.0, sepal_length=5.0, sepal_width=3.0, petal_width=1.5)
     codes = Encoding(table.schema, "bins").encode(row)
     assert codes.tolist() == [[0, 0, 3, 2]]
 
 
 def test_a_batch_that_was_planned_is_not_searched_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    from veilwood.forests.matrix.answering import Answering
+    from veilwood.forests.matrix.answering import QueryAnswering
 
     searched: list[Any] = []
-    plan = Answering.plan
-    monkeypatch.setattr(Answering, "plan", lambda self, *given: searched.append(1) or plan(self, *given))
-    data = methods.split(methods.load(PublicTables(), "car"), 0)
+    plan = QueryAnswering.plan_answer
+    monkeypatch.setattr(QueryAnswering, "plan_answer", lambda self, *given: searched.append(1) or plan(self, *given))
+    data = methods.split_table(methods.load_table(PublicTables(), "car"), 0)
     size: dict[str, Any] = {"n_estimators": 2, "max_depth": 1, "n_jobs": 1, "random_state": 0}
     predictor = MatrixForestPredictor(data.schema, ledger=MemoryLedger(), **size).fit(data.X, data.y)
     assert predictor.plan_answer(data.asked[:3]).fingerprint() == predictor.plan_answer(data.asked[:3]).fingerprint()

@@ -17,7 +17,7 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood_papers.not_private.as_published import (
     PAPER_VARIANTS,
-    PARTS,
+    PARTS_PER_ROW,
     DiPriMeClassifierAsPublishedNotPrivate,
     DiPriMeRegressorAsPublishedNotPrivate,
     means_as_published,
@@ -99,7 +99,7 @@ def test_leaves_follow_the_paper() -> None:
     counts = DiPriMeClassifierAsPublishedNotPrivate(SCHEMAS["classification"], epsilon_in_paper=2.0).plan().steps[-1]
     assert counts.mechanism == DiscreteLaplace(1)
     means = DiPriMeRegressorAsPublishedNotPrivate(SCHEMAS["regression"], epsilon_in_paper=2.0).plan().steps[-1]
-    assert means.mechanism == DiscreteLaplace(2 * PARTS)
+    assert means.mechanism == DiscreteLaplace(2 * PARTS_PER_ROW)
     leaves = np.array([[TARGET_LEVELS, TARGET_LEVELS], [4 * TARGET_LEVELS, 0], [0, 0], [0, 0]])
     shares = means_as_published(leaves, np.array([0.5, -1.0, 9.0, 9.0]))
     assert shares[:2, 0].tolist() == [0.75, 0.75]  # noise divided by the true number of rows
@@ -111,7 +111,7 @@ def test_reasons_are_those_of_the_variant() -> None:
     """With classes "DiPriMe" is sound: its reason says so, and names a forest that draws the same noise."""
     for task, forest in FORESTS.items():
         for variant in PAPER_VARIANTS:
-            reason = forest(variant=variant)._reason()
+            reason = forest(variant=variant)._not_private_reason()
             assert ("charged as if they were one" in reason) == (variant != "DiPriMe")
             assert ("true number of its rows" in reason) == (task == "regression")
     schema = SCHEMAS["classification"]
@@ -125,7 +125,9 @@ def test_reasons_are_those_of_the_variant() -> None:
         max_depth=6,
     )
     published = DiPriMeClassifierAsPublishedNotPrivate(schema, epsilon_in_paper=2, variant="DiPriMe")
-    assert "MedianForestClassifier(variant='random-attribute', selection='exponential'" in published._reason()
+    assert (
+        "MedianForestClassifier(variant='random-attribute', selection='exponential'" in published._not_private_reason()
+    )
     assert published.voting == counterpart.voting
     for trees in ("disjoint", "shared"):  # without partition each tree has an equal part of the budget
         ours, theirs = (forest.set_params(trees=trees).plan().steps for forest in (counterpart, published))

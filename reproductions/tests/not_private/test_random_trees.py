@@ -15,7 +15,7 @@ import veilwood as vw
 from veilwood.datasets import balance_scale, car
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood_papers.not_private import as_published
-from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate, shares_as_printed
+from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate, frequencies_as_printed
 from veilwood_testing.random_trees_cases import forest
 
 
@@ -72,11 +72,11 @@ def test_one_warning_for_one_release() -> None:
 
 @pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
 def test_shares_as_printed() -> None:
-    kept = shares_as_printed(np.array([[3, 1], [0, 5]]))
+    kept = frequencies_as_printed(np.array([[3, 1], [0, 5]]))
     assert kept.tolist() == [[0.75, 0.25], [0.0, 1.0]]
     with seeded_for_tests(0):
         for counts in ([-1, 5], [7, -2], [0, 0]):
-            drawn = shares_as_printed(np.tile(counts, (4000, 1)))
+            drawn = frequencies_as_printed(np.tile(counts, (4000, 1)))
             assert np.allclose(drawn.sum(axis=1), 1)
             # Uniform on [0, 1]: mean 1/2, variance 1/12, a tenth below 1/10.
             assert drawn[:, 0].mean() == pytest.approx(0.5, abs=0.02)

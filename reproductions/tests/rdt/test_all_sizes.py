@@ -10,7 +10,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood_papers.rdt.all_sizes import Reading, best, readings, split
+from veilwood_papers.rdt.all_sizes import Reading, best_size, read_sizes, split_rows
 from veilwood_papers.tables import PublicTable
 
 
@@ -30,8 +30,8 @@ def two_classes() -> PublicTable:
 def test_one_forest_read_at_every_size_is_the_forest_of_that_size(two_classes: PublicTable) -> None:
     """A tree cut off at height h, and the first k trees, err exactly as the library's forest of that size."""
     encoding = Encoding(two_classes.schema, "grid")
-    parts = split(encoding, two_classes, 3)
-    found = readings(parts, encoding, (1, 3, 6), (1, 5), [("none", 0.0)], "path", 3)["none", 0.0]
+    parts = split_rows(encoding, two_classes, 3)
+    found = read_sizes(parts, encoding, (1, 3, 6), (1, 5), [("none", 0.0)], "path", 3)["none", 0.0]
     assert len(found) == 6
     X, y = two_classes.X, two_classes.y
     for reading in found:
@@ -46,9 +46,9 @@ def test_one_forest_read_at_every_size_is_the_forest_of_that_size(two_classes: P
 
 def test_noise_of_the_proof_hurts_more_than_noise_as_printed(two_classes: PublicTable) -> None:
     encoding = Encoding(two_classes.schema, "grid")
-    parts = split(encoding, two_classes, 1)
+    parts = split_rows(encoding, two_classes, 1)
     kinds = [("none", 0.0), ("printed", 0.1), ("proven", 0.1)]
-    found = readings(parts, encoding, (6,), (11,), kinds, "range", 1)  # type: ignore[arg-type]
+    found = read_sizes(parts, encoding, (6,), (11,), kinds, "range", 1)  # type: ignore[arg-type]
     none, printed, proven = (found[kind][0].test[1] for kind in kinds)  # type: ignore[index]
     assert printed < 25 < proven
     assert none < 15
@@ -56,4 +56,4 @@ def test_noise_of_the_proof_hurts_more_than_noise_as_printed(two_classes: Public
 
 def test_the_best_size_is_chosen_by_validation_and_small_among_equals() -> None:
     sizes = [Reading(3, 5, (0.2,), (0.9,)), Reading(2, 5, (0.2,), (0.5,)), Reading(2, 1, (0.3,), (0.0,))]
-    assert best(sizes, 0) == sizes[1]
+    assert best_size(sizes, 0) == sizes[1]

@@ -8,16 +8,16 @@ from typing import Any
 import numpy as np
 
 from veilwood_papers.rdt.all_sizes import SplitRows
-from veilwood_papers.rdt.sizes import _cart_error, jobs, size
+from veilwood_papers.rdt.sizes import _cart_error, list_jobs, size_name
 
 
 def test_large_tables_are_run_less_often_in_short() -> None:
-    quick, full = jobs(True), jobs(False)
+    quick, full = list_jobs(True), list_jobs(False)
     assert {job.table for job in quick} == {job.table for job in full}
     runs = {name: sum(job.settings["panel"] == name for job in quick) for name in ("Adult", "Mushroom")}
     assert runs == {"Adult": 2, "Mushroom": 5}
     assert all(sum(job.settings["panel"] == name for job in full) == 10 for name in runs)
-    assert size(11, 6) == "k=11 h=6"
+    assert size_name(11, 6) == "k=11 h=6"
 
 
 def test_the_pruned_tree_splits_where_it_helps_and_only_there() -> None:

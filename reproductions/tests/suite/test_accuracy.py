@@ -25,11 +25,11 @@ def test_what_is_in_the_cache_is_not_computed_again(here: Path) -> None:
     jobs = [
         FitJob("development", "iris", "cheap.py:Cheap", epsilon, 0.0, seed) for epsilon in (1, 2) for seed in (0, 1)
     ]
-    suite.compute(jobs[:3], None, here / "cache.csv")
+    suite.compute_results(jobs[:3], None, here / "cache.csv")
     assert (here / "fits").read_text() == "xxx"
-    suite.compute(jobs, None, here / "cache.csv")
+    suite.compute_results(jobs, None, here / "cache.csv")
     assert (here / "fits").read_text() == "xxxx"
-    assert len(suite.done(here / "cache.csv")) == 4
+    assert len(suite.read_results(here / "cache.csv")) == 4
 
 
 def test_skill_is_none_for_the_floor_and_all_for_the_best_plain_forest() -> None:
@@ -37,11 +37,11 @@ def test_skill_is_none_for_the_floor_and_all_for_the_best_plain_forest() -> None
     scores = {**free, "a": 0.5, "b": 0.9, "c": 0.7}
     rows = [("development", "t", name, np.inf if name in free else 1.0, 0.0, 0, scores[name]) for name in scores]
     found = pd.DataFrame(rows, columns=list(suite.FIELDS[:7]))
-    told = suite.skills(found).set_index("estimator").skill
+    told = suite.add_skills(found).set_index("estimator").skill
     assert told.to_dict() == pytest.approx({"a": 0.0, "b": 1.0, "c": 0.5})
-    text = suite.report(found, "development", 0.0)
+    text = suite.render_report(found, "development", 0.0)
     assert "| c | 0.500 |" in text
-    assert "no skill" in suite.report(found[found.estimator == "a"], "development", 0.0)
+    assert "no skill" in suite.render_report(found[found.estimator == "a"], "development", 0.0)
 
 
 def test_a_peer_is_reported_at_its_delta_beside_ours_on_its_tables_and_splits() -> None:
@@ -50,7 +50,7 @@ def test_a_peer_is_reported_at_its_delta_beside_ours_on_its_tables_and_splits() 
     tried += [("t", 0, 0.5, "ours", 1.0, 0.0), ("t", 1, 0.7, "ours", 1.0, 0.0), ("u", 0, 0.9, "ours", 1.0, 0.0)]
     tried += [("t", 0, 0.1, "ours", 1.0, 1e-6), ("t", 0, 0.4, "DP-EBM", 1.0, 1e-6)]
     rows = [("development", table, name, epsilon, delta, *rest) for table, *rest, name, epsilon, delta in tried]
-    text = suite.report(pd.DataFrame(rows, columns=list(suite.FIELDS[:7])), "development", 0.0)
+    text = suite.render_report(pd.DataFrame(rows, columns=list(suite.FIELDS[:7])), "development", 0.0)
     all_tables, beside, *_ = text.split("Tables that DP-EBM, delta 1e-06 takes: 1, splits of each: 1.")
     assert "| ours | 0.750 |\n| ours, delta 1e-06 (1 tables) | 0.100 |" in all_tables
     assert "| DP-EBM, delta 1e-06 | 0.400 |\n| ours | 0.500 |\n| ours, delta 1e-06 | 0.100 |" in beside
@@ -59,8 +59,10 @@ def test_a_peer_is_reported_at_its_delta_beside_ours_on_its_tables_and_splits() 
 
 def test_caches_are_merged(here: Path) -> None:
     for number, epsilon in enumerate((1.0, 2.0)):
-        suite.compute([FitJob("development", "iris", "cheap.py:Cheap", epsilon, 0.0, 0)], None, here / f"{number}.csv")
-    assert sorted(suite.done(here / "0.csv", here / "1.csv").epsilon) == [1.0, 2.0]
+        suite.compute_results(
+            [FitJob("development", "iris", "cheap.py:Cheap", epsilon, 0.0, 0)], None, here / f"{number}.csv"
+        )
+    assert sorted(suite.read_results(here / "0.csv", here / "1.csv").epsilon) == [1.0, 2.0]
 
 
 # -- other libraries ------------------------------------------------------------------------------------------------
@@ -76,8 +78,8 @@ def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_ou
     missing = FitJob("development", "iris", "DP-EBM", 1.0, 1e-6, 0)
     (here / "interpret").mkdir()
     (here / "interpret" / "__init__.py").write_text("")  # an installation that lacks what is needed
-    suite.compute([regression, nulls, missing], None, here / "cache.csv", say=lines.append)
-    found = suite.done(here / "cache.csv").set_index("table").note
+    suite.compute_results([regression, nulls, missing], None, here / "cache.csv", print_line=lines.append)
+    found = suite.read_results(here / "cache.csv").set_index("table").note
     assert found["few-rows-regression"] == "refused: has no regression"
     assert found["nulls"] == "refused: takes no missing values"
     assert "iris" not in found

@@ -80,5 +80,5 @@ def test_categories_are_named_for_models_that_take_texts() -> None:
             return frame
 
     np.testing.assert_array_equal(
-        peer_worker.Readable(Seen(), COLUMNS).predict(np.array([[1.5, 2.0]])), np.array([[1.5, "v2"]], dtype=object)
+        peer_worker.CodedModel(Seen(), COLUMNS).predict(np.array([[1.5, 2.0]])), np.array([[1.5, "v2"]], dtype=object)
     )

@@ -10,16 +10,16 @@ from typing import Any
 import pytest
 
 from veilwood_papers.suite import peers, tables
-from veilwood_papers.suite.peers import PeerError, environment, fit_elsewhere
+from veilwood_papers.suite.peers import PeerError, fit_peer_models, peer_python
 from veilwood_papers.suite.tables import FitJob
 from veilwood_testing.suite_cases import use_fake
 
 
 def test_a_peer_learns_and_is_tested_on_our_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     use_fake(monkeypatch, tmp_path)
-    table = tables.load("development", "iris", None)
+    table = tables.load_table("development", "iris", None)
     jobs = [FitJob("development", "iris", "diffprivlib", epsilon, 0.0, seed) for seed, epsilon in ((0, 1.0), (1, 20.0))]
-    good, bad = fit_elsewhere("diffprivlib", jobs, table)
+    good, bad = fit_peer_models("diffprivlib", jobs, table)
     assert good["score"] > 0.8
     assert good["log_loss"] < 0.6
     assert (bad["score"], bad["note"]) == ("", "refused: RuntimeError: too much")
@@ -34,21 +34,21 @@ def fails_in(step: str) -> Callable[..., Any]:
 
 
 def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(peers.PLACE, str(tmp_path / "peers"))
-    monkeypatch.setattr(peers, "_call", fails_in("install"))
+    monkeypatch.setenv(peers.FOLDER_VARIABLE, str(tmp_path / "peers"))
+    monkeypatch.setattr(peers, "_run_command", fails_in("install"))
     lines: list[str] = []
     with pytest.raises(PeerError, match="no route to the index"):
-        environment("diffprivlib", lines.append)
+        peer_python("diffprivlib", lines.append)
     assert lines[0].startswith("making an environment for diffprivlib in ")
     assert not list(tmp_path.rglob("ready"))
     (tmp_path / "file").write_text("")
-    monkeypatch.setenv(peers.PLACE, str(tmp_path / "file" / "below"))
+    monkeypatch.setenv(peers.FOLDER_VARIABLE, str(tmp_path / "file" / "below"))
     with pytest.raises(PeerError, match=r"cannot be made.*VEILWOOD_PEERS"):
-        environment("diffprivlib", lines.append)
+        peer_python("diffprivlib", lines.append)
 
 
 def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(peers.PLACE, str(tmp_path / "peers"))
+    monkeypatch.setenv(peers.FOLDER_VARIABLE, str(tmp_path / "peers"))
     calls: list[Any] = []
 
     def call(command: Any) -> None:
@@ -57,8 +57,8 @@ def test_an_environment_is_made_once(tmp_path: Path, monkeypatch: pytest.MonkeyP
             if name.startswith(str(tmp_path)) and not name.endswith("python"):
                 Path(name).mkdir(parents=True, exist_ok=True)
 
-    monkeypatch.setattr(peers, "_call", call)
-    python = environment("diffprivlib", lambda line: None)
+    monkeypatch.setattr(peers, "_run_command", call)
+    python = peer_python("diffprivlib", lambda line: None)
     assert len(calls) == 3
-    assert environment("diffprivlib", lambda line: None) == python
+    assert peer_python("diffprivlib", lambda line: None) == python
     assert len(calls) == 3

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from veilwood_papers.suite import accuracy as suite
-from veilwood_papers.suite.tables import split
+from veilwood_papers.suite.tables import split_rows
 
 
 def test_a_split_keeps_test_rows_away_from_training() -> None:
-    train, test = split(1_000, 3)
+    train, test = split_rows(1_000, 3)
     assert not set(train) & set(test)
     assert len(train) == 750
-    assert len(split(100_000, 3)[1]) == suite.MOST_TESTED
+    assert len(split_rows(100_000, 3)[1]) == suite.MAX_TEST_ROWS

@@ -20,7 +20,7 @@ def made(fit: float = 1.0, reference: float = 2.0) -> dict[str, Any]:
     results = [
         {**case, "fit": reference if case["estimator"] == speed.REFERENCE else fit, "predict": 0.2, "score": 0.8,
          "memory_bytes": 10**6, "input_bytes": 10**6}
-        for case in speed.cases()
+        for case in speed.list_cases()
     ]  # fmt: skip
     return {
         "veilwood": "0", "python": "3", "machine": "m", "cores": 1, "import": {"sklearn": 1.0, "veilwood_on_top": 0.1},
@@ -29,14 +29,14 @@ def made(fit: float = 1.0, reference: float = 2.0) -> dict[str, Any]:
 
 
 def test_all_that_grows_is_measured_and_told() -> None:
-    found = speed.cases()
+    found = speed.list_cases()
     assert {case.get("grows") for case in found} == {None, *speed.GROWTH}
     assert {case["estimator"] for case in found} == set(speed.ESTIMATORS)
-    text = speed.told(made())
+    text = speed.to_markdown(made())
     assert "| PrivateForest | 1,000,000 | 1.00 (0.50) | 0.20 (1.00) | 1 |" in text
     for axis in speed.GROWTH:
         assert f"## How it grows with {axis}" in text
-    assert speed.told({**made(), "notes": ["Measured twice."]}) == f"{text}\nMeasured twice.\n"
+    assert speed.to_markdown({**made(), "notes": ["Measured twice."]}) == f"{text}\nMeasured twice.\n"
 
 
 def test_what_got_slower_is_said_in_times_the_reference(tmp_path: Path) -> None:
@@ -44,8 +44,8 @@ def test_what_got_slower_is_said_in_times_the_reference(tmp_path: Path) -> None:
     # A machine of half the speed has slowed nothing; a fit of twice the time has.
     for file, found in zip(files, (made(), made(2.0, 4.0), made(2.0, 2.0)), strict=True):
         file.write_text(json.dumps(found))
-    assert speed.slower(files[0], files[1]) == []
-    lines = speed.slower(files[0], files[2])
+    assert speed.find_slowdowns(files[0], files[1]) == []
+    lines = speed.find_slowdowns(files[0], files[2])
     assert any(line.startswith("PrivateForest fit 1000000 20 2 1.0") and "2.00 times" in line for line in lines)
     assert CliRunner().invoke(whole_command(), ["bench", "compare", str(files[0]), str(files[2])]).exit_code == 1
     assert (
@@ -58,13 +58,13 @@ def test_other_files_are_refused(text: str, tmp_path: Path) -> None:
     file = tmp_path / "other.json"
     file.write_text(text)
     with pytest.raises(FileError, match="holds no results"):
-        speed.slower(file, file)
+        speed.find_slowdowns(file, file)
     with pytest.raises(FileError, match="cannot be read"):
-        speed.slower(tmp_path / "none.json", file)
+        speed.find_slowdowns(tmp_path / "none.json", file)
 
 
 def test_the_size_is_that_of_what_is_needed() -> None:
-    sizes = speed.core_bytes()
+    sizes = speed.installed_bytes()
     assert {"numpy", "scipy", "scikit-learn", "pandas", "pyarrow"} <= set(sizes)
     assert "matplotlib" not in sizes
     assert sum(sizes.values()) > 10**8

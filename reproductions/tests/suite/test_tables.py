@@ -9,13 +9,13 @@ from veilwood_papers.suite import tables
 
 
 def test_no_table_is_in_both_suites_and_each_has_25() -> None:
-    both = [{*tables.REAL[name], *tables.MADE[name]} for name in ("development", "validation")]
+    both = [{*tables.REAL_TABLES[name], *tables.SYNTHETIC[name]} for name in ("development", "validation")]
     assert both[0] & both[1] == set()
     assert min(map(len, both)) >= 25
 
 
 def test_a_table_that_is_not_there_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match="no table 'nosuch': adult"):
-        tables.load("development", "nosuch", None)
+        tables.load_table("development", "nosuch", None)
     with pytest.raises(ValueError, match="--data"):
-        tables.load("development", "adult", None)
+        tables.load_table("development", "adult", None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tries to falsify the library's claims. It can refute a guarantee and never proves one: that is in ``proofs/``."""
 
-from veilwood_audit.noninterference import differences, leaks, walk
+from veilwood_audit.noninterference import diff_values, find_leaks, walk_values
 from veilwood_audit.statistics import (
     ALPHA,
     Distances,
@@ -15,12 +15,12 @@ from veilwood_audit.statistics import (
 __all__ = [
     "ALPHA",
     "Distances",
-    "differences",
+    "diff_values",
     "epsilon_lower_bound",
-    "leaks",
+    "find_leaks",
     "neighbouring_tables",
     "one_run_lower_bound",
-    "walk",
+    "walk_values",
     "worst_distances",
     "worst_log_ratio",
 ]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from veilwood.cli.options import AsJson, Delta, Epsilon, ModelPath, Params, read_params, say
+from veilwood.cli.options import AsJson, Delta, Epsilon, ModelPath, Params, print_result, read_params
 from veilwood.errors import UseError
 
 __all__ = ["audits"]
@@ -18,7 +18,7 @@ audits = typer.Typer(help="Attack an estimator, a model file or another library.
 ReportFolder = Annotated[
     Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write a report (Markdown, HTML) there.")
 ]
-REFUTED = 5
+EXIT_REFUTED = 5
 """Exit code of an audit that refutes a claim."""
 
 
@@ -44,16 +44,16 @@ def audit_estimator(
     from veilwood_audit import attacks
     from veilwood_audit import model_files as reports
 
-    folder = _folder(out)
+    folder = _make_folder(out)
     given = {"delta": delta} | read_params(param)
     found = [
-        attacks.attack(attacks.prepared(kind, epsilon, given), canaries=canaries)
+        attacks.attack_estimator(attacks.canary_estimator(kind, epsilon, given), canaries=canaries)
         for kind in attacks.estimators_of(name)
     ]
     lines = [
         f"{one.estimator}: claimed epsilon {one.epsilon:g}, shown {one.sound.epsilon_lower_bound:.2f} "
         f"({one.sound.correct:,} of {one.sound.guesses:,} guesses right); twin with half the noise "
-        f"{one.twin.epsilon_lower_bound:.2f}: {reports.verdict(one)}"
+        f"{one.twin.epsilon_lower_bound:.2f}: {reports.describe_verdict(one)}"
         for one in found
     ]
     lines.append(
@@ -68,8 +68,8 @@ def audit_estimator(
         plots.claimed_and_attacked(rows).savefig(folder / "audit.png", dpi=120)
         written = reports.write_report(folder, "audit", reports.attack_report(found, picture="audit.png"))
         lines.append(f"Report: {', '.join(map(str, [*written, folder / 'audit.png']))}")
-    say(as_json, {"attacks": [one.to_dict() for one in found]}, "\n".join(lines))
-    _end(any(one.refuted for one in found))
+    print_result(as_json, {"attacks": [one.to_dict() for one in found]}, "\n".join(lines))
+    _exit_if_refuted(any(one.refuted for one in found))
 
 
 @audits.command("model")
@@ -86,7 +86,7 @@ def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = Fa
     from veilwood_audit import model_files as model_audit
     from veilwood_audit import model_files as reports
 
-    folder = _folder(out)
+    folder = _make_folder(out)
     checks = model_audit.check_file(model)
     lines = [f"{'ok ' if check.holds else 'NO '} {check.question} {check.found}" for check in checks]
     lines += ["Cannot be checked from a file:", *(f"  - {item}" for item in model_audit.NOT_CHECKABLE)]
@@ -94,8 +94,8 @@ def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = Fa
         written = reports.write_report(folder, "model-audit", reports.model_report(model.name, checks))
         lines.append(f"Report: {', '.join(map(str, written))}")
     data = {"checks": [check.to_dict() for check in checks], "not_checkable": list(model_audit.NOT_CHECKABLE)}
-    say(as_json, data, "\n".join(lines))
-    _end(not all(check.holds for check in checks))
+    print_result(as_json, data, "\n".join(lines))
+    _exit_if_refuted(not all(check.holds for check in checks))
 
 
 @audits.command("peer")
@@ -119,17 +119,17 @@ def audit_peer(
 
     if name not in peers.PEERS:
         raise UseError(f"there is no attack on {name!r}. Hint: one of {', '.join(peers.PEERS)}.")
-    folder = _folder(out)
+    folder = _make_folder(out)
     found = peers.PEERS[name](epsilon, runs=runs)
     text = reports.peer_report(found)
     if folder is not None:
         written = reports.write_report(folder, f"{name}-audit", text)
         text += f"\nReport: {', '.join(map(str, written))}"
-    say(as_json, found.to_dict(), text.rstrip())
-    _end(found.refuted)
+    print_result(as_json, found.to_dict(), text.rstrip())
+    _exit_if_refuted(found.refuted)
 
 
-def _folder(out: Path | None) -> Path | None:
+def _make_folder(out: Path | None) -> Path | None:
     if out is not None and out.exists() and not out.is_dir():
         raise UseError(f"{out} is a file. Hint: give the path of a folder with -o.")
     if out is not None:
@@ -137,6 +137,6 @@ def _folder(out: Path | None) -> Path | None:
     return out
 
 
-def _end(refuted: bool) -> None:
+def _exit_if_refuted(refuted: bool) -> None:
     if refuted:
-        raise typer.Exit(REFUTED)
+        raise typer.Exit(EXIT_REFUTED)

@@ -14,8 +14,8 @@ from veilwood.markdown_page import html_page
 from veilwood.models.checks import Check, check_certificate, check_plan
 from veilwood.models.file import load_to_audit
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE
-from veilwood_audit.attacks import Attack, Guesses
-from veilwood_audit.noninterference import walk
+from veilwood_audit.attacks import Attack, ReplayResult
+from veilwood_audit.noninterference import walk_values
 from veilwood_audit.peers import PeerAttack
 
 __all__ = [
@@ -43,11 +43,11 @@ NOT_CHECKABLE = (
 """What no one can tell from a file."""
 
 # Keys under which a file could hold what must stay private.
-_FORBIDDEN = frozenset(
+_FORBIDDEN_KEYS = frozenset(
     ("n", "n_rows", "n_samples", "n_samples_", "rows", "row", "class_counts", "exact_counts", "totals", "noise",
      "seed", "noise_seed", "key", "secret", "assignment", "data", "X", "y", "min", "max", "mean", "std")
 )  # fmt: skip
-_FEWEST_TREES = 8  # noisy totals of so many trees do not agree by chance
+_MIN_TREES = 8  # noisy totals of so many trees do not agree by chance
 
 
 def check_file(path: str | PathLike[str]) -> list[Check]:
@@ -70,27 +70,27 @@ def check_file(path: str | PathLike[str]) -> list[Check]:
     """
     model, checks = load_to_audit(path)
     whole = Check("Is the file whole?", True, "its check sum matches all of its contents")
-    return [whole, *checks, *_contents(model)]
+    return [whole, *checks, *_check_contents(model)]
 
 
 def check_model(model: BaseForest) -> list[Check]:
     """Check what a loaded model claims against what it holds."""
     certificate = check_certificate(model.privacy_, model.plan_, model.schema_)
-    return [*certificate, *check_plan(model, grow=True), *_contents(model)]
+    return [*certificate, *check_plan(model, grow=True), *_check_contents(model)]
 
 
-def _contents(model: BaseForest) -> Iterator[Check]:
+def _check_contents(model: BaseForest) -> Iterator[Check]:
     if not model.privacy_.is_private:
         yield Check("Is it private?", False, f"NOT PRIVATE, as it says itself: {model.privacy_.reason}")
     plan = {key: value for key, value in model.plan_.to_dict().items() if key != "parameters"}  # what a user declared
     held = {"schema": model.schema_.to_dict(), "plan": plan, "certificate": model.privacy_.to_dict()}
-    arrays = model.model_.arrays()
-    names = [str(value) for path, value in walk(held) if path.endswith(f"[{value!r}]")] + list(arrays)
-    private = sorted(_FORBIDDEN.intersection(names))
+    arrays = model.model_.to_arrays()
+    names = [str(value) for path, value in walk_values(held) if path.endswith(f"[{value!r}]")] + list(arrays)
+    private = sorted(_FORBIDDEN_KEYS.intersection(names))
     found = f"entries named {', '.join(private)}" if private else f"{len(names)} names, none of something private"
     yield Check("Does it hold nothing else?", not private, found)
     layout, counts = model.plan_.layout, arrays.get("leaf_counts")
-    shared = layout.records == ALL_TO_EVERY_TREE and layout.trees >= _FEWEST_TREES
+    shared = layout.records == ALL_TO_EVERY_TREE and layout.trees >= _MIN_TREES
     if not model.privacy_.is_private or counts is None or counts.dtype != np.int64 or not shared:
         return
     totals = np.add.reduceat(counts.sum(axis=1), model.model_.forest.tree_leaves[:-1])
@@ -101,7 +101,7 @@ def _contents(model: BaseForest) -> Iterator[Check]:
     )  # fmt: skip
 
 
-_LIMITS = """\
+_LIMITS_TEXT = """\
 An attack can refute a claim and never proves one: the proofs are in `proofs/`. The bound is a lower one: the true loss
 is at least that large, with the stated confidence. It stays below the claim when the claim is true, and a little below
 even when it is tight, as the number of canaries is finite. The twin is the same estimator with half the noise it
@@ -120,12 +120,12 @@ def attack_table(attacks: Sequence[Attack]) -> str:
         lines.append(
             f"| {found.estimator} | {found.setting} | {claim} | {found.sound.epsilon_lower_bound:.2f} | "
             f"{found.twin.epsilon_lower_bound:.2f} | {found.sound.correct:,} of {found.sound.guesses:,} | "
-            f"{verdict(found)} |"
+            f"{describe_verdict(found)} |"
         )
     return "\n".join(lines)
 
 
-def replay_table(attacks: Sequence[tuple[str, float, Guesses, Guesses]]) -> str:
+def replay_table(attacks: Sequence[tuple[str, float, ReplayResult, ReplayResult]]) -> str:
     """Return the table of replayed fits: what was attacked, the claim, and what was found of it and of its twin."""
     lines = [
         "| what was attacked | claimed epsilon | shown by attack | twin, half the noise | guesses right | verdict |",
@@ -136,16 +136,16 @@ def replay_table(attacks: Sequence[tuple[str, float, Guesses, Guesses]]) -> str:
         word += "; twin caught" if twin.epsilon_lower_bound > claim else "; attack too weak to catch the twin"
         lines.append(
             f"| {name} | {claim:g} | {sound.epsilon_lower_bound:.2f} | {twin.epsilon_lower_bound:.2f} | "
-            f"{sound.right:,} of {sound.made:,} | {word} |"
+            f"{sound.correct:,} of {sound.guesses:,} | {word} |"
         )
     return "\n".join(lines)
 
 
-def verdict(found: Attack) -> str:
+def describe_verdict(found: Attack) -> str:
     """Return one word or two on an attack."""
     if found.refuted:
         return "REFUTED"
-    return "holds; twin caught" if found.sees else "holds; attack too weak to catch the twin"
+    return "holds; twin caught" if found.has_power else "holds; attack too weak to catch the twin"
 
 
 def attack_report(attacks: Sequence[Attack], picture: str | None = None) -> str:
@@ -159,7 +159,7 @@ def attack_report(attacks: Sequence[Attack], picture: str | None = None) -> str:
         f"Each bound holds with probability {100 * confidence:.7f} %.",
         *([f"![claimed and attacked epsilon]({picture})"] if picture else []),
         "## What this can and cannot show",
-        _LIMITS,
+        _LIMITS_TEXT,
     ]
     return "\n\n".join(parts).rstrip() + "\n"
 

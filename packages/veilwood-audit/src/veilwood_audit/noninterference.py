@@ -7,7 +7,7 @@ exact numbers that met the door are recorded: their distance must cost no more t
 
 Secret choices are coupled by row: a row's tree and its coins follow from its contents, and an id keeps its first rows,
 so that an added row leaves the others where they are. The clock stands still. Only for audits: what is made in
-``forced`` has no noise in it, and its certificate is false.
+``force_outcomes`` has no noise in it, and its certificate is false.
 """
 
 from __future__ import annotations
@@ -42,52 +42,52 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from veilwood.engines.cluster.source import PartitionRows
-from veilwood.forests.adaptive.row_backend import HeldRows, ScoredRows
+from veilwood.engines.cluster.source import PartitionBackend
+from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows
 from veilwood.models.file import save
 from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger_stores import Ledger
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, StandingOut
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
 
 __all__ = [
-    "Passage",
+    "DoorEvent",
     "Trace",
-    "compare",
-    "differences",
-    "forced",
-    "interference",
-    "leaks",
-    "outcome",
-    "trace",
-    "visible",
-    "walk",
+    "compare_runs",
+    "diff_values",
+    "find_interference",
+    "find_leaks",
+    "force_outcomes",
+    "record_trace",
+    "result_or_error",
+    "visible_values",
+    "walk_values",
 ]
 
 
-_OPAQUE = (type, ModuleType, BuiltinFunctionType)
+_OPAQUE_TYPES = (type, ModuleType, BuiltinFunctionType)
 
 
-def walk(thing: object) -> Iterator[tuple[str, Any]]:
+def walk_values(root: object) -> Iterator[tuple[str, Any]]:
     """Return every array, number, text and bytes that can be reached from an object, with the way to it.
 
     Follows containers, attributes, closures, defaults and arguments of functions; each object is entered once.
 
     Examples
     --------
-    >>> list(walk({"a": [1, "x"]}))
+    >>> list(walk_values({"a": [1, "x"]}))
     [("['a']", 'a'), ("['a'][0]", 1), ("['a'][1]", 'x')]
     """
     entered: dict[int, object] = {}  # keeps what it has seen alive, so that no number is used twice
-    waiting: list[tuple[str, object]] = [("", thing)]
+    waiting: list[tuple[str, object]] = [("", root)]
     while waiting:
         path, here = waiting.pop()
-        if here is None or isinstance(here, _OPAQUE):
+        if here is None or isinstance(here, _OPAQUE_TYPES):
             continue
         if isinstance(here, Number | np.generic | str | bytes | bytearray):
             yield path, here
@@ -102,38 +102,38 @@ def walk(thing: object) -> Iterator[tuple[str, Any]]:
             for key in here:
                 if isinstance(key, str | bytes | Number):
                     yield f"{path}[{key!r}]", key
-        waiting.extend(reversed(list(_parts(path, here))))
+        waiting.extend(reversed(list(_child_values(path, here))))
 
 
-def _parts(path: str, here: Any) -> Iterator[tuple[str, object]]:
+def _child_values(path: str, parent: Any) -> Iterator[tuple[str, object]]:
     """Return what an object consists of, one step down."""
-    if isinstance(here, pd.DataFrame | pd.Series | pd.Index):
-        yield f"{path}.values", here.to_numpy()
-    elif isinstance(here, Mapping):
-        yield from ((f"{path}[{key!r}]", value) for key, value in here.items())
-        yield from ((f"{path}<key>", key) for key in here if not isinstance(key, str | bytes | Number))
-    elif isinstance(here, list | tuple | Set | np.ndarray):
-        yield from ((f"{path}[{place}]", value) for place, value in enumerate(here))
-    elif isinstance(here, MethodType):
-        yield f"{path}.__self__", here.__self__
-        yield f"{path}.__func__", here.__func__
-    elif isinstance(here, FunctionType):
-        for cell in here.__closure__ or ():
+    if isinstance(parent, pd.DataFrame | pd.Series | pd.Index):
+        yield f"{path}.values", parent.to_numpy()
+    elif isinstance(parent, Mapping):
+        yield from ((f"{path}[{key!r}]", value) for key, value in parent.items())
+        yield from ((f"{path}<key>", key) for key in parent if not isinstance(key, str | bytes | Number))
+    elif isinstance(parent, list | tuple | Set | np.ndarray):
+        yield from ((f"{path}[{place}]", value) for place, value in enumerate(parent))
+    elif isinstance(parent, MethodType):
+        yield f"{path}.__self__", parent.__self__
+        yield f"{path}.__func__", parent.__func__
+    elif isinstance(parent, FunctionType):
+        for cell in parent.__closure__ or ():
             try:
                 yield f"{path}<closure>", cell.cell_contents
             except ValueError:  # a cell that was never filled
                 continue
-        yield f"{path}<defaults>", (here.__defaults__, here.__kwdefaults__)
-        yield f"{path}<attributes>", here.__dict__
+        yield f"{path}<defaults>", (parent.__defaults__, parent.__kwdefaults__)
+        yield f"{path}<attributes>", parent.__dict__
     else:
-        yield from ((f"{path}.{name}", value) for name, value in getattr(here, "__dict__", {}).items())
-        slots = (slot for kind in type(here).__mro__ for slot in getattr(kind, "__slots__", ()))
-        yield from ((f"{path}.{slot}", getattr(here, slot)) for slot in slots if hasattr(here, slot))
-        if hasattr(here, "func") and hasattr(here, "keywords"):  # functools.partial keeps its arguments in C
-            yield f"{path}<arguments>", (here.func, here.args, here.keywords)
+        yield from ((f"{path}.{name}", value) for name, value in getattr(parent, "__dict__", {}).items())
+        slots = (slot for kind in type(parent).__mro__ for slot in getattr(kind, "__slots__", ()))
+        yield from ((f"{path}.{slot}", getattr(parent, slot)) for slot in slots if hasattr(parent, slot))
+        if hasattr(parent, "func") and hasattr(parent, "keywords"):  # functools.partial keeps its arguments in C
+            yield f"{path}<arguments>", (parent.func, parent.args, parent.keywords)
 
 
-def leaks(thing: object, secrets: Mapping[str, object]) -> list[str]:
+def find_leaks(root: object, secrets: Mapping[str, object]) -> list[str]:
     """Return where an object holds one of the given private values.
 
     A number is found as a number, as an entry or a length of an array, and as a word of a text; an array as a stretch
@@ -141,26 +141,26 @@ def leaks(thing: object, secrets: Mapping[str, object]) -> list[str]:
 
     Examples
     --------
-    >>> leaks({"rows": 1613, "counts": np.array([5, 7, 9])}, {"n": 1613, "leaves": np.array([7, 9])})
+    >>> find_leaks({"rows": 1613, "counts": np.array([5, 7, 9])}, {"n": 1613, "leaves": np.array([7, 9])})
     ["n at ['rows']", "leaves at ['counts']"]
     """
     return [
         f"{name} at {path or 'the top'}"
-        for path, value in walk(thing)
+        for path, value in walk_values(root)
         for name, secret in secrets.items()
-        if _holds(value, secret)
+        if _contains_secret(value, secret)
     ]
 
 
-def _holds(value: Any, secret: Any) -> bool:
+def _contains_secret(value: Any, secret: Any) -> bool:
     """Whether a value from a walk shows a secret."""
     if isinstance(secret, bytes):
-        return isinstance(value, bytes | bytearray | np.ndarray | str) and secret in _raw(value)
+        return isinstance(value, bytes | bytearray | np.ndarray | str) and secret in _raw_bytes(value)
     if isinstance(secret, np.ndarray):
         if isinstance(value, bytes | bytearray):
             forms = [secret.astype(form) for form in (np.int64, np.int32, np.uint16, np.float64)]
             return any(form.tobytes() in value for form in forms if np.array_equal(form, secret))
-        return isinstance(value, np.ndarray) and _has_stretch(value, secret)
+        return isinstance(value, np.ndarray) and _contains_sequence(value, secret)
     if isinstance(value, np.ndarray):
         return secret in value.shape or (value.dtype.kind in "iuf" and bool((value == secret).any()))
     if isinstance(value, str):
@@ -168,13 +168,13 @@ def _holds(value: Any, secret: Any) -> bool:
     return isinstance(value, Number | np.generic) and not isinstance(value, bool) and bool(value == secret)
 
 
-def _raw(value: bytes | bytearray | NDArray[Any] | str) -> bytes:
+def _raw_bytes(value: bytes | bytearray | NDArray[Any] | str) -> bytes:
     if isinstance(value, str):
         return value.encode()
     return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
 
 
-def _has_stretch(array: NDArray[Any], wanted: NDArray[Any]) -> bool:
+def _contains_sequence(array: NDArray[Any], wanted: NDArray[Any]) -> bool:
     """Whether the numbers of ``wanted`` follow one another in ``array``, flattened, whatever the types."""
     if array.dtype.kind not in "iuf" or array.size < wanted.size or not wanted.size:
         return False
@@ -190,20 +190,20 @@ def _has_stretch(array: NDArray[Any], wanted: NDArray[Any]) -> bool:
     return False
 
 
-def differences(one: object, other: object) -> list[str]:
+def diff_values(one: object, other: object) -> list[str]:
     """Return where two objects differ in any value that can be reached from them; empty if they are alike.
 
     Examples
     --------
-    >>> differences({"depth": 3, "cuts": np.array([1, 2])}, {"depth": 3, "cuts": np.array([1, 5])})
+    >>> diff_values({"depth": 3, "cuts": np.array([1, 2])}, {"depth": 3, "cuts": np.array([1, 5])})
     ["['cuts']"]
     """
-    first, second = dict(walk(one)), dict(walk(other))
+    first, second = dict(walk_values(one)), dict(walk_values(other))
     paths = [path for path in first if path not in second] + [path for path in second if path not in first]
-    return paths + [path for path in first if path in second and not _alike(first[path], second[path])]
+    return paths + [path for path in first if path in second and not _is_identical(first[path], second[path])]
 
 
-def _alike(one: Any, other: Any) -> bool:
+def _is_identical(one: Any, other: Any) -> bool:
     """Whether two values are the same to the last byte: also their type, and the type and shape of an array."""
     if type(one) is not type(other):
         return False
@@ -222,13 +222,13 @@ TableProgram: TypeAlias = Callable[[AnyTable, Path], Any]
 IN_MEMORY_ONLY: Final = ("_exact",)
 """What a MatrixForestPredictor holds by its nature; it is never pickled, saved or printed."""
 
-_SIZES: Final = (1, 20, 1000)  # of forced numbers, in units of what one row does
-_MOST_FORCED_CELLS: Final = 40
-_NOT_ADMISSIBLE: Final = -(1 << 61)  # in place of a score that no choice can see
+_FORCED_SIZES: Final = (1, 20, 1000)  # of forced numbers, in units of what one row does
+_MAX_FORCED_CELLS: Final = 40
+_INADMISSIBLE_SCORE: Final = -(1 << 61)  # in place of a score that no choice can see
 
 
 @dataclass(frozen=True)
-class Passage:
+class DoorEvent:
     """One step at the door: what was public about it, and the exact numbers, which only an audit may see."""
 
     step: Step | None  # None: a mechanism that was called beside the door
@@ -241,37 +241,37 @@ class Trace:
     """What a run left for others to see, by name, and what met the door."""
 
     visible: dict[str, Any] = field(default_factory=dict)
-    passages: list[Passage] = field(default_factory=list)
+    events: list[DoorEvent] = field(default_factory=list)
 
 
 # -- outcomes that depend on the public step alone ----------------------------------------------------------
 
 
-class _Outcomes:
+class _ForcedOutcomes:
     """Gives every step at the door its outcome: a function of its name, its shape and its place in the order."""
 
-    def __init__(self, draw: int, passages: list[Passage], answers: Sequence[Any] | None) -> None:
-        self.draw, self.passages, self.answers = draw, passages, answers
+    def __init__(self, draw: int, events: list[DoorEvent], answers: Sequence[Any] | None) -> None:
+        self.draw, self.events, self.answers = draw, events, answers
         self.step: Step | None = None  # that is passing the door now
 
-    def _generator(self, shape: tuple[int, ...]) -> np.random.Generator:
+    def _make_generator(self, shape: tuple[int, ...]) -> np.random.Generator:
         name = self.step.name if self.step else ""
-        place = f"{self.draw} {name} {shape} {len(self.passages)}"
+        place = f"{self.draw} {name} {shape} {len(self.events)}"
         return np.random.default_rng(int.from_bytes(hashlib.sha256(place.encode()).digest()[:8], "big"))
 
-    def passed(self, public: tuple[Any, ...], exact: Mapping[int, int] | Ints) -> None:
+    def record_event(self, public: tuple[Any, ...], exact: Mapping[int, int] | Ints) -> None:
         """Write down what met a mechanism."""
-        self.passages.append(Passage(self.step, public, exact))
+        self.events.append(DoorEvent(self.step, public, exact))
 
-    def counts(self, mechanism: DiscreteLaplace | DiscreteGaussian | JointLaplace, exact: Any) -> Ints:
+    def force_counts(self, mechanism: DiscreteLaplace | DiscreteGaussian | JointLaplace, exact: Any) -> Ints:
         exact = np.array(exact, np.int64)
-        rng = self._generator(exact.shape)
-        self.passed((exact.shape,), exact)
+        rng = self._make_generator(exact.shape)
+        self.record_event((exact.shape,), exact)
         if self.answers is not None:
-            return np.array(self.answers[len(self.passages) - 1])
+            return np.array(self.answers[len(self.events) - 1])
         unit = 1 if self.step is None else self.step.sensitivity
         unit = math.isqrt(unit) if isinstance(mechanism, DiscreteGaussian) else unit
-        size = int(rng.choice(_SIZES))
+        size = int(rng.choice(_FORCED_SIZES))
         forced_to = rng.integers(-size, 4 * size, exact.shape) * unit + rng.integers(0, unit + 1, exact.shape)
         if isinstance(mechanism, JointLaplace):  # no outcome has tables of different totals
             ends = np.cumsum(mechanism.sizes, dtype=np.int64)
@@ -279,25 +279,25 @@ class _Outcomes:
             forced_to[ends - 1] += totals[:1] - totals
         return np.asarray(forced_to, np.int64)
 
-    def cells(self, mechanism: SparseLaplace, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
-        rng = self._generator((n_cells,))
-        self.passed((n_cells,), dict(zip(cells.tolist(), counts.tolist(), strict=True)))
+    def force_cells(self, mechanism: SparseLaplace, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
+        rng = self._make_generator((n_cells,))
+        self.record_event((n_cells,), dict(zip(cells.tolist(), counts.tolist(), strict=True)))
         if self.answers is not None:
-            return tuple(map(np.array, self.answers[len(self.passages) - 1]))  # type: ignore[return-value]
-        found = np.unique(rng.integers(0, n_cells, _MOST_FORCED_CELLS))
+            return tuple(map(np.array, self.answers[len(self.events) - 1]))  # type: ignore[return-value]
+        found = np.unique(rng.integers(0, n_cells, _MAX_FORCED_CELLS))
         return found, rng.integers(1, 20, len(found))
 
-    def choices(self, mechanism: Any, scores: Any, admissible: Any = None) -> Ints:
+    def force_selections(self, mechanism: Any, scores: Any, admissible: Any = None) -> Ints:
         exact = np.array(scores, np.int64)
-        rng = self._generator(exact.shape)
+        rng = self._make_generator(exact.shape)
         mask = np.broadcast_to(True if admissible is None else np.asarray(admissible), exact.shape)
-        self.passed((exact.shape, mask.tobytes()), np.where(mask, exact, _NOT_ADMISSIBLE))
+        self.record_event((exact.shape, mask.tobytes()), np.where(mask, exact, _INADMISSIBLE_SCORE))
         if self.answers is not None:
-            return np.array(self.answers[len(self.passages) - 1])
+            return np.array(self.answers[len(self.events) - 1])
         return np.asarray(np.where(mask, rng.random(exact.shape), -1.0).argmax(axis=-1), np.int64)
 
 
-def _row_by_row(assignment: Assignment, partition: int, first_row: int, n_rows: int) -> NDArray[np.int32]:
+def _trees_by_content(assignment: Assignment, partition: int, first_row: int, n_rows: int) -> NDArray[np.int32]:
     """Give each row to a tree by its contents instead of its place, which an added row before it would move."""
     caller = inspect.currentframe()
     batch = None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("batch")
@@ -308,7 +308,7 @@ def _row_by_row(assignment: Assignment, partition: int, first_row: int, n_rows: 
     return np.array(trees, np.int32)
 
 
-def coins_by_row(held: HeldRows, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
+def sample_by_content(held: MemoryBackend, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
     """Draw each row by its contents; by its place, rows after an added one would change sides."""
     cells = zip(rows.cells.T, rows.target, strict=True)
     coins = [hashlib.sha256(row.tobytes() + target.tobytes()).digest()[0] for row, target in cells]
@@ -320,11 +320,11 @@ def _rising_bytes(count: int) -> bytes:
     return np.arange(-(-count // 8), dtype="<u8").tobytes()[:count]
 
 
-def _no_draw(*args: Any, **kwargs: Any) -> Any:
+def _forbid_draw(*args: Any, **kwargs: Any) -> Any:
     raise AssertionError("noise was drawn beside the mechanisms")
 
 
-class _StandingTime(ModuleType):
+class _FrozenTime(ModuleType):
     """The module ``time`` with every clock stopped."""
 
     def __getattr__(self, name: str) -> Any:
@@ -333,16 +333,16 @@ class _StandingTime(ModuleType):
         return (lambda: 10**12) if name.endswith("_ns") else getattr(time, name)
 
 
-class _StandingDatetime(datetime):
+class _FrozenDatetime(datetime):
     """The class ``datetime`` whose now is always the same."""
 
     @classmethod
-    def now(cls, tz: tzinfo | None = None) -> _StandingDatetime:
+    def now(cls, tz: tzinfo | None = None) -> _FrozenDatetime:
         return cls(2001, 2, 3, 12, tzinfo=tz)
 
 
 @contextmanager
-def forced(draw: int = 0, answers: Sequence[Any] | None = None) -> Iterator[list[Passage]]:
+def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Iterator[list[DoorEvent]]:
     """Force all mechanisms, secret choices and clocks; give the list in which passages at the door are recorded.
 
     Parameters
@@ -358,56 +358,56 @@ def forced(draw: int = 0, answers: Sequence[Any] | None = None) -> Iterator[list
     >>> car = vw.datasets.car()
     >>> leaves = []
     >>> for n_rows in (700, 701):
-    ...     with forced() as passages:
+    ...     with force_outcomes() as events:
     ...         forest = vw.RandomTreesClassifier(car.schema, n_estimators=2, max_depth=2, random_state=0)
     ...         leaves.append(forest.fit(car.X[:n_rows], car.y[:n_rows]).leaf_counts_)
-    >>> bool((leaves[0] == leaves[1]).all()), passages[0].step.name, int(passages[0].exact.sum())
+    >>> bool((leaves[0] == leaves[1]).all()), events[0].step.name, int(events[0].exact.sum())
     (True, 'class counts of leaves', 1402)
     """
-    passages: list[Passage] = []
-    outcomes = _Outcomes(draw, passages, answers)
+    passages: list[DoorEvent] = []
+    outcomes = _ForcedOutcomes(draw, passages, answers)
 
-    def at_the_door(method: Callable[..., Any]) -> Callable[..., Any]:
-        def passing(door: Door, step: Step, *args: Any) -> Any:
+    def wrap_method(method: Callable[..., Any]) -> Callable[..., Any]:
+        def call_with_step(door: Door, step: Step, *args: Any) -> Any:
             outcomes.step = step
             try:
                 return method(door, step, *args)
             finally:
                 outcomes.step = None
 
-        return passing
+        return call_with_step
 
     with ExitStack() as patches:
 
-        def put(owner: Any, name: str, value: Any) -> None:
+        def patch_attribute(owner: Any, name: str, value: Any) -> None:
             patches.enter_context(mock.patch.object(owner, name, value))
 
-        for name in ("noisy", "sparse", "select"):
-            put(Door, name, at_the_door(getattr(Door, name)))
+        for name in ("release_counts", "release_sparse", "select"):
+            patch_attribute(Door, name, wrap_method(getattr(Door, name)))
         for additive in (DiscreteLaplace, DiscreteGaussian, JointLaplace):
-            put(additive, "perturb", lambda noise, exact: outcomes.counts(noise, exact))
-            put(additive, "sample", _no_draw)
-        put(SparseLaplace, "perturb", lambda noise, *cells: outcomes.cells(noise, *cells))
+            patch_attribute(additive, "perturb", lambda noise, exact: outcomes.force_counts(noise, exact))
+            patch_attribute(additive, "sample", _forbid_draw)
+        patch_attribute(SparseLaplace, "perturb", lambda noise, *cells: outcomes.force_cells(noise, *cells))
         for choice in (NoisyMax, PermuteAndFlip, ExponentialMechanism):
-            put(choice, "select", lambda choice, *scores: outcomes.choices(choice, *scores))
-        put(Assignment, "trees", _row_by_row)
-        for held in (HeldRows, PartitionRows):
-            put(held, "_drawn", coins_by_row)
-        put(entropy, "_bytes", _rising_bytes)
-        put(spending, "_memory", spending._Memory())  # a run must not know of the one before
+            patch_attribute(choice, "select", lambda choice, *scores: outcomes.force_selections(choice, *scores))
+        patch_attribute(Assignment, "trees", _trees_by_content)
+        for held in (MemoryBackend, PartitionBackend):
+            patch_attribute(held, "_drawn", sample_by_content)
+        patch_attribute(entropy, "_random_bytes", _rising_bytes)
+        patch_attribute(spending, "_memory", spending._ProcessAccountant())  # a run must not know of the one before
         for name, module in list(sys.modules.items()):
             if name.split(".")[0].startswith("veilwood") and name != __name__:
                 if getattr(module, "datetime", None) is datetime:
-                    put(module, "datetime", _StandingDatetime)
+                    patch_attribute(module, "datetime", _FrozenDatetime)
                 if getattr(module, "time", None) is time:
-                    put(module, "time", _StandingTime("time"))
+                    patch_attribute(module, "time", _FrozenTime("time"))
         yield passages
 
 
 # -- what can be seen ----------------------------------------------------------------------------------------
 
 
-def outcome(action: Callable[[], Any]) -> Any:
+def result_or_error(action: Callable[[], Any]) -> Any:
     """Return what an action returns, or the whole story of the error that it ends with."""
     try:
         return action()
@@ -415,34 +415,36 @@ def outcome(action: Callable[[], Any]) -> Any:
         return [type(error).__name__, *traceback.format_exception(error)]
 
 
-def visible(model: Any, queries: Any = None, *, path: str = "model.veilwood") -> dict[str, Any]:
+def visible_values(model: Any, queries: Any = None, *, path: str = "model.veilwood") -> dict[str, Any]:
     """Return everything that someone who gets a fitted model can see of it; a model file is written to ``path``."""
     shown: dict[str, Any] = {
         # Walked now, before predictions derive more.
-        "attributes": dict(walk({name: part for name, part in vars(model).items() if name not in IN_MEMORY_ONLY})),
-        "pickle": outcome(lambda: pickle.dumps(model)),
+        "attributes": dict(
+            walk_values({name: part for name, part in vars(model).items() if name not in IN_MEMORY_ONLY})
+        ),
+        "pickle": result_or_error(lambda: pickle.dumps(model)),
         "repr": repr(model),
         "str": str(model),
         # scikit-learn numbers its pages, and shows where in memory an object lies.
-        "html": outcome(lambda: re.sub(r"(?<=-id-)\d+|(?<=x)[0-9a-f]{8,}", "", model._repr_html_())),
-        "saved": outcome(lambda: save(model, path)),
+        "html": result_or_error(lambda: re.sub(r"(?<=-id-)\d+|(?<=x)[0-9a-f]{8,}", "", model._repr_html_())),
+        "saved": result_or_error(lambda: save(model, path)),
     }
     for name in ("plan_", "privacy_"):
         if hasattr(model, name):
             part = getattr(model, name)
             shown[name] = [str(part), part.to_json(), *(f() for f in [getattr(part, "to_markdown", None)] if f)]
     if hasattr(model, "explain"):
-        shown["explain"] = outcome(lambda: [found := model.explain(), str(found)])
+        shown["explain"] = result_or_error(lambda: [found := model.explain(), str(found)])
     for name in ("predict", "predict_proba", "answer") if queries is not None else ():
         if hasattr(model, name):
-            shown[name] = outcome(lambda name=name: getattr(model, name)(queries))  # type: ignore[misc]
+            shown[name] = result_or_error(lambda name=name: getattr(model, name)(queries))  # type: ignore[misc]
     for ledger in (getattr(model, "ledger", None), getattr(model, "ledger_", None)):
         if isinstance(ledger, Ledger):
             shown["ledger"] = [str(entry) for entry in ledger.entries()]
     return shown
 
 
-def trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path, draw: int = 0) -> Trace:
+def record_trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path, draw: int = 0) -> Trace:
     """Run a program on a table, with all outcomes forced, and return what it left to be seen.
 
     The program is called with the table and a folder for its input, from within an empty folder for its output.
@@ -455,28 +457,28 @@ def trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path, draw: 
     handler = logging.StreamHandler(logged)
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
     with (
-        forced(draw) as seen.passages,
+        force_outcomes(draw) as seen.events,
         contextlib.chdir(outputs),
         contextlib.redirect_stdout(said),
         contextlib.redirect_stderr(complained),
-        _listening(handler),
+        _capture_logs(handler),
         warnings.catch_warnings(record=True) as warned,
     ):
         warnings.simplefilter("always")
         warnings.filterwarnings("ignore", category=DeprecationWarning)  # of other libraries, about each other
-        seen.visible["returned"] = outcome(lambda: program(table, inputs))
-        seen.visible["spent here"] = str(spending.spent_here())
+        seen.visible["returned"] = result_or_error(lambda: program(table, inputs))
+        seen.visible["spent here"] = str(spending.process_spend())
     seen.visible["stdout"], seen.visible["stderr"] = said.getvalue(), complained.getvalue()
     seen.visible["warnings"] = [f"{w.category.__name__} {w.message} {w.filename}:{w.lineno}" for w in warned]
     seen.visible["log"] = logged.getvalue()
     seen.visible["files"] = {
-        str(path.relative_to(outputs)): _contents(path) for path in sorted(outputs.rglob("*")) if path.is_file()
+        str(path.relative_to(outputs)): _file_contents(path) for path in sorted(outputs.rglob("*")) if path.is_file()
     }
     return seen
 
 
 @contextmanager
-def _listening(handler: logging.Handler) -> Iterator[None]:
+def _capture_logs(handler: logging.Handler) -> Iterator[None]:
     """Hear all that the library logs, and what others log from INFO on."""
     with ExitStack() as stack:
         for name, level in (("", logging.INFO), ("veilwood", logging.DEBUG)):
@@ -488,7 +490,7 @@ def _listening(handler: logging.Handler) -> Iterator[None]:
         yield
 
 
-def _contents(path: Path) -> tuple[int, int, Any]:
+def _file_contents(path: Path) -> tuple[int, int, Any]:
     """Return mode, length and contents of a file; those of a database by what is in it, as its pages hold salts."""
     raw = path.read_bytes()
     contents: Any = raw
@@ -501,7 +503,7 @@ def _contents(path: Path) -> tuple[int, int, Any]:
 # -- comparing -----------------------------------------------------------------------------------------------
 
 
-def interference(
+def find_interference(
     program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> list[str]:
     """Return how a program tells two neighbouring tables apart other than through the door; empty if it does not.
@@ -517,49 +519,49 @@ def interference(
     allowed : Fraction, optional
         The most that all passages together may cost: epsilon, or rho for zCDP. Each step is held to its own plan.
     """
-    return compare(program, one, other, draw=draw, allowed=allowed)[1]
+    return compare_runs(program, one, other, draw=draw, allowed=allowed)[1]
 
 
-def compare(
+def compare_runs(
     program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> tuple[Trace, list[str]]:
-    """Return the trace of one table beside what ``interference`` finds: a test can see what it has reached."""
+    """Return the trace of one table beside what ``find_interference`` finds: a test can see what it has reached."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "run"
-        seen = trace(program, one, folder, draw)
-        neighbour = trace(program, other, folder, draw)
-        found = told_apart(seen, neighbour, allowed)
+        seen = record_trace(program, one, folder, draw)
+        neighbour = record_trace(program, other, folder, draw)
+        found = diff_traces(seen, neighbour, allowed)
         if any(not line.startswith("cost") for line in found):
             # Something that happens once in a process (a first warning) is no difference between tables: try again.
-            seen = trace(program, one, folder, draw)
-            found = told_apart(seen, neighbour, allowed)
+            seen = record_trace(program, one, folder, draw)
+            found = diff_traces(seen, neighbour, allowed)
     return seen, found
 
 
-def told_apart(one: Trace, other: Trace, allowed: Fraction | None = None) -> list[str]:
+def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> list[str]:
     """Return how two traces differ, and which passages cost more than planned."""
-    found = [f"seen{path}" for path in differences(one.visible, other.visible)]
-    if len(one.passages) != len(other.passages):
-        return [*found, f"passages: {len(one.passages)} and {len(other.passages)}"]
+    found = [f"seen{path}" for path in diff_values(one.visible, other.visible)]
+    if len(one.events) != len(other.events):
+        return [*found, f"passages: {len(one.events)} and {len(other.events)}"]
     total = Fraction(0)
-    for number, (mine, yours) in enumerate(zip(one.passages, other.passages, strict=True)):
+    for number, (mine, yours) in enumerate(zip(one.events, other.events, strict=True)):
         if mine.step is None or yours.step is None:
             found.append(f"passage {number} was not through the door")
         elif mine.step != yours.step or mine.public != yours.public:
             found.append(f"passage {number} ({mine.step.name}) is not the same step")
         else:
-            cost, worst = cost_of(mine.step, mine.exact, yours.exact)
+            cost, worst = event_cost(mine.step, mine.exact, yours.exact)
             total += cost
             if worst > mine.step.sensitivity:
                 found.append(f"cost of {mine.step.name}: moved by {worst}, planned for {mine.step.sensitivity}")
-            elif not _pays(mine.step, cost):
-                found.append(f"cost of {mine.step.name}: {float(cost):.6g}, planned {mine.step.cost}")
+            elif not _is_within_loss(mine.step, cost):
+                found.append(f"cost of {mine.step.name}: {float(cost):.6g}, planned {mine.step.loss_text}")
     if allowed is not None and total > allowed:
         found.append(f"cost of all: {float(total):.6g}, promised {float(allowed):.6g}")
     return found
 
 
-def cost_of(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
+def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     """Return what a pair of exact inputs costs, epsilon or rho, and how far they are apart, as the step measures it."""
     mechanism = step.mechanism
     if isinstance(mechanism, SparseLaplace):
@@ -577,12 +579,12 @@ def cost_of(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
         return mechanism.rho(moved), moved
     if mechanism is None:
         return Fraction(0), 0
-    if isinstance(mechanism, StandingOut):
+    if isinstance(mechanism, ThresholdedGaussian):
         raise AssertionError("counts of unknown things are compared in the tests of discovery")
     # Choices: each costs in proportion to the range of its change, and what one unit does to all of them adds up.
-    admissible = one != _NOT_ADMISSIBLE  # the same for both: it is public
-    highest = np.where(admissible, difference, _NOT_ADMISSIBLE).max(axis=-1)
-    lowest = np.where(admissible, difference, -_NOT_ADMISSIBLE).min(axis=-1)
+    admissible = one != _INADMISSIBLE_SCORE  # the same for both: it is public
+    highest = np.where(admissible, difference, _INADMISSIBLE_SCORE).max(axis=-1)
+    lowest = np.where(admissible, difference, -_INADMISSIBLE_SCORE).min(axis=-1)
     ranges = (highest - lowest).ravel().tolist() or [0]
     shares = [Fraction(moved, mechanism.score_range) for moved in ranges]
     if step.loss.delta == 0:
@@ -591,7 +593,7 @@ def cost_of(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     return mechanism.epsilon**2 * sum(share**2 for share in shares) / divisor, max(ranges)
 
 
-def _pays(step: Step, cost: Fraction) -> bool:
+def _is_within_loss(step: Step, cost: Fraction) -> bool:
     """Whether a cost is within the planned loss of a step."""
     loss = step.loss
     if loss.epsilon is None:

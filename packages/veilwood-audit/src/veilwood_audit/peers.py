@@ -17,8 +17,8 @@ from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
 
 __all__ = ["PEERS", "PeerAttack", "attack_diffprivlib"]
 
-_TREES = 6
-_RUNS = 1000  # on each of two neighbours, some 20 ms each
+_N_TREES = 6
+_N_RUNS = 1000  # on each of two neighbours, some 20 ms each
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PeerAttack:
         return {**asdict(self), "refuted": self.refuted}
 
 
-def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _RUNS, alpha: float = ALPHA) -> PeerAttack:
+def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _N_RUNS, alpha: float = ALPHA) -> PeerAttack:
     """Attack the forest of diffprivlib: rows go to trees in consecutive equal parts, so that one row moves many.
 
     Eighteen alike rows for six trees, labelled 010 101 010 101 010 101: each tree sees the opposite majority of its
@@ -70,21 +70,23 @@ def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _RUNS, alpha: float 
             "pip install veilwood 'diffprivlib==0.6.6' 'scikit-learn<1.9'."
         ) from None
 
-    def fit(y: list[int], depth: int) -> Any:
+    def fit_forest(y: list[int], depth: int) -> Any:
         return models.RandomForestClassifier(
-            n_estimators=_TREES, epsilon=epsilon, bounds=(0, 1), classes=[0, 1], max_depth=depth
-        ).fit(_rows(y), np.array(y))
+            n_estimators=_N_TREES, epsilon=epsilon, bounds=(0, 1), classes=[0, 1], max_depth=depth
+        ).fit(_feature_rows(y), np.array(y))
 
-    def labels(y: list[int]) -> list[int]:
-        return [int(tree.predict(_rows(y)[:1])[0]) for tree in fit(y, depth=1).estimators_[1:]]
+    def predict_labels(y: list[int]) -> list[int]:
+        return [int(tree.predict(_feature_rows(y)[:1])[0]) for tree in fit_forest(y, depth=1).estimators_[1:]]
 
     before = [0, 1, 0, 1, 0, 1] * 3
     wanted = [0, 1, 0, 1, 0]  # majorities of trees two to six once the parts have moved
     with warnings.catch_warnings(action="ignore"):
-        hits = [sum(labels(y) == wanted for _ in range(runs)) for y in ([*before, 0], before)]
+        hits = [sum(predict_labels(y) == wanted for _ in range(runs)) for y in ([*before, 0], before)]
         # A forest fitted without a seed: do its trees come out alike, noise and all, when fitted as they are now?
-        parts = list(zip(fit(before, depth=5).estimators_, np.reshape(before, (_TREES, -1)).tolist(), strict=True))
-        again = [clone(tree).fit(_rows(part), np.array(part)) for tree, part in parts]
+        parts = list(
+            zip(fit_forest(before, depth=5).estimators_, np.reshape(before, (_N_TREES, -1)).tolist(), strict=True)
+        )
+        again = [clone(tree).fit(_feature_rows(part), np.array(part)) for tree, part in parts]
     same = all(
         np.array_equal(tree.tree_.threshold, other.tree_.threshold)
         and np.array_equal(tree.tree_.value, other.tree_.value)
@@ -104,7 +106,7 @@ def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _RUNS, alpha: float 
     )
 
 
-def _rows(y: list[int]) -> NDArray[np.float64]:
+def _feature_rows(y: list[int]) -> NDArray[np.float64]:
     return np.full((len(y), 1), 0.5)
 
 

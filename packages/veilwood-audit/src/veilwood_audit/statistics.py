@@ -98,7 +98,7 @@ def one_run_lower_bound(
     return float(optimize.brentq(lambda epsilon: chance(epsilon) - alpha, 0.0, math.log(guesses) + 2, xtol=1e-6))
 
 
-def worst_log_ratio(law: ArrayLike, neighbour: ArrayLike) -> float:
+def worst_log_ratio(distribution: ArrayLike, neighbour: ArrayLike) -> float:
     """Return the largest log-ratio, in either direction, of two laws given outcome by outcome.
 
     Examples
@@ -108,7 +108,7 @@ def worst_log_ratio(law: ArrayLike, neighbour: ArrayLike) -> float:
     >>> worst_log_ratio([1.0, 0.0], [0.5, 0.5])
     inf
     """
-    p, q = np.asarray(law, float), np.asarray(neighbour, float)
+    p, q = np.asarray(distribution, float), np.asarray(neighbour, float)
     possible = (p > 0) | (q > 0)
     with np.errstate(divide="ignore"):
         return float(np.abs(np.log(p[possible]) - np.log(q[possible])).max(initial=0.0))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training on secret shares among three servers, one of which may be curious; nothing in the clear is trained here.
 
-The public names: ``local_servers``, ``Client`` and ``User``; how to use them is in docs/secure.md.
+The public names: ``local_servers``, ``Owner`` and ``User``; how to use them is in docs/secure.md.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from veilwood.errors import SetupError
 if TYPE_CHECKING:
     from veilwood_secure.roles.config import Config, Task
     from veilwood_secure.roles.local import local_servers
-    from veilwood_secure.roles.owner import Client
+    from veilwood_secure.roles.owner import Owner
     from veilwood_secure.roles.server import Server
     from veilwood_secure.roles.user import User
 
-__all__ = ["Client", "Config", "Server", "Task", "User", "local_servers"]
+__all__ = ["Config", "Owner", "Server", "Task", "User", "local_servers"]
 
-NEEDS_EXTRA = "secure training needs a package that is not installed. Hint: pip install 'veilwood[secure]'"
+MISSING_EXTRA_MESSAGE = "secure training needs a package that is not installed. Hint: pip install 'veilwood[secure]'"
 
-_HOMES = {"Client": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
+_MODULES = {"Client": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
 
 
 def __getattr__(name: str) -> Any:
@@ -30,9 +30,9 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:
-        home = importlib.import_module(f"{__name__}.roles.{_HOMES.get(name, 'local')}")
+        home = importlib.import_module(f"{__name__}.roles.{_MODULES.get(name, 'local')}")
     except ModuleNotFoundError as error:
         if error.name != "cryptography":
             raise
-        raise SetupError(NEEDS_EXTRA) from None
+        raise SetupError(MISSING_EXTRA_MESSAGE) from None
     return getattr(home, name)

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 import typer
 
-from veilwood.cli.options import AsJson, Force, check_output, log_level, read_params, say
+from veilwood.cli.options import AsJson, Force, check_output, log_level, print_result, read_params
 from veilwood.data.schema import Schema
 from veilwood.errors import SetupError, UseError
-from veilwood_secure import NEEDS_EXTRA
+from veilwood_secure import MISSING_EXTRA_MESSAGE
 
 __all__ = ["secure"]
 
@@ -28,9 +28,9 @@ secure = typer.Typer(
 
 
 @secure.callback()
-def _needs_its_extra() -> None:
+def _require_extra() -> None:
     if importlib.util.find_spec("cryptography") is None:
-        raise SetupError(NEEDS_EXTRA)
+        raise SetupError(MISSING_EXTRA_MESSAGE)
 
 
 RoleFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of this role, made by setup.")]
@@ -73,8 +73,8 @@ def setup(
         --owner north --owner south --user analyst \\
         --host a.example --host b.example --host c.example
     """
-    from veilwood_secure.roles.config import Address, Task, set_up, task_name
-    from veilwood_secure.roles.registry import program_of
+    from veilwood_secure.roles.config import Address, Task, default_task_name, set_up_roles
+    from veilwood_secure.roles.registry import program_for_task
 
     hosts = host or ["127.0.0.1"] * 3
     if len(hosts) != 3:
@@ -82,12 +82,18 @@ def setup(
     public = Schema.load(schema)
     owners = {word.partition("=")[0]: word.partition("=")[2].split(",") if "=" in word else None for word in owner}
     task = Task(
-        name or task_name(public), public.to_dict(), epsilon, owners, tuple(user), protocol, read_params(setting)
+        name or default_task_name(public),
+        public.to_dict(),
+        epsilon,
+        owners,
+        tuple(user),
+        protocol,
+        read_params(setting),
     )
-    plan = program_of(task).plan
+    plan = program_for_task(task).plan
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
-    made = set_up(
+    made = set_up_roles(
         folder,
         task,
         addresses=addresses,
@@ -98,7 +104,7 @@ def setup(
     )
     print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
     for config in made:
-        print(f"  {config.folder.name:<20} for {config.who}")
+        print(f"  {config.folder.name:<20} for {config.party_name}")
     if not keys:
         print("Hand each role its folder; it runs: veilwood secure request FOLDER, and sends you request.pem to sign.")
         return
@@ -118,13 +124,13 @@ def request(folder: RoleFolder) -> None:
       veilwood secure request clinics/client-north
     """
     from veilwood_secure.roles.config import Config
-    from veilwood_secure.roles.identity import REQUEST, request_certificate
+    from veilwood_secure.roles.identity import REQUEST_FILE, request_certificate
 
     config = Config.load(folder)
     known = (folder / "key.pem").exists() or (folder / "secret").exists()
-    request_certificate(folder, config.who, config.identity.secret if known else None)
+    request_certificate(folder, config.party_name, config.identity.secret if known else None)
     print(
-        f"Send {folder / REQUEST} to whoever keeps the authorities, and keep {folder / 'secret'} apart from the disk."
+        f"Send {folder / REQUEST_FILE} to whoever keeps the authorities, and keep {folder / 'secret'} apart from the disk."
     )
 
 
@@ -143,16 +149,18 @@ def sign(
     Example:
       veilwood secure sign clinics request.pem "client north" -o certificate.pem
     """
-    from veilwood_secure.roles.config import authority_of
-    from veilwood_secure.roles.identity import Name, sign_request
+    from veilwood_secure.roles.config import load_or_create_authority
+    from veilwood_secure.roles.identity import PartyName, sign_request
 
     check_output(out, force)
     role, _, name = who.partition(" ")
     if role not in ("server", "client", "user"):
         raise UseError(f"{who!r} is nobody. Hint: a role and a name, such as 'client north'.")
     servers = role == "server"
-    authority = authority_of(folder, "servers" if servers else "people", ("server",) if servers else ("client", "user"))
-    out.write_bytes(sign_request(authority, request.read_bytes(), Name(role, name), days=days))  # type: ignore[arg-type]
+    authority = load_or_create_authority(
+        folder, "servers" if servers else "people", ("server",) if servers else ("client", "user")
+    )
+    out.write_bytes(sign_request(authority, request.read_bytes(), PartyName(role, name), days=days))  # type: ignore[arg-type]
     print(f"{out} is the certificate of {who}: send it back.")
 
 
@@ -170,8 +178,8 @@ def install(
     from veilwood_secure.roles.identity import install_certificate
 
     config = Config.load(folder)
-    install_certificate(folder, certificate.read_bytes(), config.who, config.identity.secret)
-    print(f"{config.who} is certified.")
+    install_certificate(folder, certificate.read_bytes(), config.party_name, config.identity.secret)
+    print(f"{config.party_name} is certified.")
 
 
 @secure.command()
@@ -190,17 +198,17 @@ def server(
       veilwood secure server clinics/server-0
     """
     from veilwood_secure.roles.config import Config
-    from veilwood_secure.roles.monitoring import log_lines
+    from veilwood_secure.roles.monitoring import configure_logging
     from veilwood_secure.roles.server import Server
 
     config = Config.load(folder)
-    log_lines(config.who, "debug" if verbose else log_level())
+    configure_logging(config.party_name, "debug" if verbose else log_level())
     running = Server(config)
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
         if metrics is not None:
-            running.observe(metrics)
+            running.start_endpoint(metrics)
         running.start()
         stop.wait()
     finally:
@@ -231,33 +239,35 @@ def client(
       veilwood secure client clinics/client-north rows.csv
     """
     from veilwood.data.tables import read_features, read_table
-    from veilwood_secure.roles.owner import Client
+    from veilwood_secure.roles.owner import Owner
 
-    owner = Client(folder, task, ledger)
+    owner = Owner(folder, task, ledger)
     if retire:
         owner.retire()
-        return say(as_json, {"retired": owner.task.name}, f"{owner.task.name} is retired: nobody can ask it again.")
+        return print_result(
+            as_json, {"retired": owner.task.name}, f"{owner.task.name} is retired: nobody can ask it again."
+        )
     if table is None:
         found = owner.status()
-        text = "\n".join(f"server {i}: {s['phase']}{_waits(s)}" for i, s in enumerate(found))
-        return say(as_json, found, text)
-    if owner.attends:
-        owner.attend(*read_table(table, owner.schema))
+        text = "\n".join(f"server {i}: {s['phase']}{_describe_wait(s)}" for i, s in enumerate(found))
+        return print_result(as_json, found, text)
+    if owner.participates:
+        owner.participate(*read_table(table, owner.schema))
     elif owner.holds_target:
         X, y = read_table(table, owner.schema)
         owner.contribute(X, y, pad_to=pad_to, part=part, more=more)
     else:
         X = read_features(table, owner.schema)
         owner.contribute(X, pad_to=pad_to, part=part, more=more)
-    if not as_json and not owner.attends:
+    if not as_json and not owner.participates:
         print("The rows are shared, and checked by the three servers.", flush=True)
     if not wait or more:
         return None
     statement = owner.wait()
-    return say(as_json, statement.to_dict(), f"{owner.task.name} is trained. {statement}")
+    return print_result(as_json, statement.to_dict(), f"{owner.task.name} is trained. {statement}")
 
 
-def _waits(status: dict[str, Any]) -> str:
+def _describe_wait(status: dict[str, Any]) -> str:
     failed = f"; the last attempt ended: {status['failure']}" if status["failure"] else ""
     missing = f" for {', '.join(status['missing'])}" if status["phase"] == "waiting" and status["missing"] else ""
     return missing + failed
@@ -286,14 +296,16 @@ def user(
     if out is not None:
         check_output(out, force)
     with User(folder, task) as asking:
-        labels = asking.predict(read_features(table, asking.task.public))
+        labels = asking.predict(read_features(table, asking.task.public_schema))
         statement = asking.privacy_
-    answers = pd.DataFrame({"row": range(len(labels)), asking.task.public.target.name: labels})
+    answers = pd.DataFrame({"row": range(len(labels)), asking.task.public_schema.target.name: labels})
     if out is not None:
         answers.to_csv(out, index=False)
-        return say(as_json, {"rows": len(labels), "out": str(out)}, f"{len(labels)} answers: {out}. {statement}")
+        return print_result(
+            as_json, {"rows": len(labels), "out": str(out)}, f"{len(labels)} answers: {out}. {statement}"
+        )
     text = answers.to_csv(index=False).strip()
-    return say(as_json, {"labels": [str(label) for label in labels], "privacy": statement.to_dict()}, text)
+    return print_result(as_json, {"labels": [str(label) for label in labels], "privacy": statement.to_dict()}, text)
 
 
 @secure.command()
@@ -306,6 +318,6 @@ def demo(
     Example:
       veilwood secure demo
     """
-    from veilwood_secure.roles.local import run
+    from veilwood_secure.roles.local import run_demo
 
-    run(folder)
+    run_demo(folder)

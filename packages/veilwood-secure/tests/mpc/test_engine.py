@@ -37,12 +37,12 @@ PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Shared], Callable[.
         lambda x, y: x.reshape(2, 2, 5) @ y.T,
     ),
     "dot products": (lambda e, x, y: e.dot(x[:, None], y[None], axis=-1), lambda x, y: x @ y.T),
-    "dealt": (lambda e, x, y: x + e.deal(0, None if e.party else [[9]], (4, 5)), lambda x, y: x + 9),
+    "dealt": (lambda e, x, y: x + e.deal_values(0, None if e.party else [[9]], (4, 5)), lambda x, y: x + 9),
     "dealt by all": (
         lambda e, x, y: e.deal_sum(lambda: np.arange(6), (2, 3)),
         lambda x, y: np.arange(6).reshape(2, 3) * 3,
     ),
-    "signs": (lambda e, x, y: e.negative(x), lambda x, y: x < 0),
+    "signs": (lambda e, x, y: e.is_negative(x), lambda x, y: x < 0),
     "joined signs": (
         lambda e, x, y: e.to_ring(e.land(e.sign_bits(x), e.sign_bits(y) ^ 1)),
         lambda x, y: (x < 0) & (y >= 0),
@@ -78,13 +78,13 @@ def test_three_servers_compute_what_one_would_and_cost_what_it_counts(name: str,
 def test_signs_are_right_at_the_ends_of_the_range(ring: Any) -> None:
     top = np.iinfo(f"i{np.dtype(ring).itemsize}")
     values = np.concatenate([EDGES, [top.max, top.min, top.max - 1, top.min + 1], numbers(2000)])
-    for signs in at_three(lambda engine, x: engine.open(engine.negative(x)), values, ring=ring):
+    for signs in at_three(lambda engine, x: engine.open(engine.is_negative(x)), values, ring=ring):
         np.testing.assert_array_equal(signs, values < 0)
 
 
 def test_a_comparison_takes_nine_rounds_and_under_60_bytes() -> None:
     def program(engine: Engine, x: Shared) -> Any:
-        engine.negative(x)
+        engine.is_negative(x)
         return engine.stats
 
     for spent in at_three(program, np.arange(1000)):

@@ -17,9 +17,9 @@ from veilwood_testing.three_servers import at_three, in_the_clear
 
 @pytest.mark.parametrize("values", [[0, 0, 1], [0, -1, 0], [2**31, 0, 0]])
 def test_anything_but_zero_is_noticed_by_all(values: list[int]) -> None:
-    assert at_three(lambda engine, x: engine.all_zero(x), values) == [False, False, False]
-    assert at_three(lambda engine, x: engine.all_zero(engine.mul(x, x - x)), values) == [True, True, True]
-    assert not in_the_clear(lambda engine, x: engine.all_zero(x), values)
+    assert at_three(lambda engine, x: engine.is_all_zero(x), values) == [False, False, False]
+    assert at_three(lambda engine, x: engine.is_all_zero(engine.mul(x, x - x)), values) == [True, True, True]
+    assert not in_the_clear(lambda engine, x: engine.is_all_zero(x), values)
 
 
 def test_misuse_is_refused_with_a_hint() -> None:
@@ -34,7 +34,7 @@ def test_misuse_is_refused_with_a_hint() -> None:
     with pytest.raises(VeilwoodError, match=r"shares\.share"):
         at_three(lambda engine: engine.load((np.zeros(2, np.uint64), np.zeros(2, np.uint64))))
     with pytest.raises(VeilwoodError, match="must give values"):
-        at_three(lambda engine: engine.deal(1, None, (2,)))
+        at_three(lambda engine: engine.deal_values(1, None, (2,)))
 
 
 def test_secret_words_take_public_ones() -> None:

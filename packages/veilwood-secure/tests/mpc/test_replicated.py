@@ -19,7 +19,7 @@ from veilwood_secure.mpc.replicated import (
     ReplicatedEngine,
     ThreadLinks,
     agree_keys,
-    run_threads,
+    run_in_threads,
 )
 from veilwood_secure.mpc.shares import share
 from veilwood_testing.three_servers import COUNT, Program, at_three, numbers
@@ -56,17 +56,17 @@ def views(secret: int, program: Program) -> list[list[np.ndarray]]:
         keys = agree_keys(links)
         engine = ReplicatedEngine(listening, keys)
         program(engine, engine.load(pairs[links.party]), secret)
-        words = [*pairs[links.party], *(KeyStream(key).words((COUNT,), np.dtype(np.uint32)) for key in keys)]
+        words = [*pairs[links.party], *(KeyStream(key).next_integers((COUNT,), np.dtype(np.uint32)) for key in keys)]
         return words + [
             part for heard in listening.heard for part in np.frombuffer(heard, np.uint32).reshape(-1, COUNT)
         ]
 
-    return run_threads(serve)
+    return run_in_threads(serve)
 
 
 SEEN: dict[str, Program] = {
     "product": lambda engine, x, secret: engine.mul(x, x),
-    "comparison": lambda engine, x, secret: engine.negative(x),
+    "comparison": lambda engine, x, secret: engine.is_negative(x),
     "refresh": lambda engine, x, secret: engine.refresh(x),
     "dot": lambda engine, x, secret: engine.dot(x.reshape(1, COUNT), x.reshape(1, COUNT), axis=0),
 }
@@ -102,7 +102,7 @@ def test_no_server_can_tell_two_secrets_apart(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["product", "comparison", "dot"])
 def test_a_server_that_does_not_mask_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KeyStream, "words", lambda self, shape, dtype: np.zeros(shape, dtype))
+    monkeypatch.setattr(KeyStream, "next_integers", lambda self, shape, dtype: np.zeros(shape, dtype))
     assert distinguished(SEEN[name]) < ALARM
 
 
@@ -116,11 +116,11 @@ def test_what_one_server_deals_the_others_cannot_tell(
         if together:
             engine.deal_sum(lambda: values, (COUNT,))
         else:
-            engine.deal(dealer, values, (COUNT,))
+            engine.deal_values(dealer, values, (COUNT,))
 
     others = ((dealer + 1) % 3, (dealer + 2) % 3)
     assert distinguished(program, others) > ALARM
-    monkeypatch.setattr(KeyStream, "words", lambda self, shape, dtype: np.zeros(shape, dtype))
+    monkeypatch.setattr(KeyStream, "next_integers", lambda self, shape, dtype: np.zeros(shape, dtype))
     assert distinguished(program, others) < ALARM
 
 
@@ -132,10 +132,10 @@ def test_messages_have_the_same_lengths_whatever_the_secrets() -> None:
             listening = Listening(links)
             engine = ReplicatedEngine(listening)
             x = engine.load(pairs[links.party])
-            engine.mul(engine.negative(x), x)
+            engine.mul(engine.is_negative(x), x)
             return [len(data) for data in listening.heard]
 
-        return run_threads(serve)
+        return run_in_threads(serve)
 
     assert lengths(np.zeros(50, dtype=int)) == lengths(numbers(50))
 
@@ -148,7 +148,7 @@ def test_servers_notice_an_owner_whose_shares_disagree(server: int, part: int) -
 
     def program(links: Links) -> bool:
         engine = ReplicatedEngine(links)
-        return engine.consistent(engine.load(pairs[engine.party]))
+        return engine.is_consistent(engine.load(pairs[engine.party]))
 
-    assert run_threads(program) == [False, False, False]
-    assert at_three(lambda engine, x: engine.consistent(x), np.arange(6)) == [True, True, True]
+    assert run_in_threads(program) == [False, False, False]
+    assert at_three(lambda engine, x: engine.is_consistent(x), np.arange(6)) == [True, True, True]

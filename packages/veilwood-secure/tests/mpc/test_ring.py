@@ -20,14 +20,14 @@ def test_matrix_products_are_exact_at_the_largest_words(ring: Any) -> None:
     for x, y in [(largest, largest.T), (largest, half), (half.T, half)]:
         exact = [[sum(int(a) * int(b) for a, b in zip(row, column, strict=True)) for column in y.T] for row in x]
         np.testing.assert_array_equal(
-            arithmetic.matmul([(x, y)]), np.array(exact, dtype=object) % (int(np.iinfo(ring).max) + 1)
+            arithmetic.sum_matrix_products([(x, y)]), np.array(exact, dtype=object) % (int(np.iinfo(ring).max) + 1)
         )
 
 
 def test_limbs_too_many_for_a_double_would_be_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arithmetic, "LIMB_BITS", {8: 26})
     x = np.full((1, 3001), 2**64 - 1, dtype=np.uint64)
-    assert arithmetic.matmul([(x, x.T)])[0, 0] != 3001  # (-1) * (-1), 3001 times
+    assert arithmetic.sum_matrix_products([(x, x.T)])[0, 0] != 3001  # (-1) * (-1), 3001 times
 
 
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
@@ -49,4 +49,4 @@ def test_products_of_words_that_lie_in_memory_in_any_way(dtype: Any) -> None:
     for x in laid_out(3, 40):
         for y in laid_out(40, 2):
             expected = np.array(x, dtype=object) @ np.array(y, dtype=object) % size
-            assert np.array_equal(arithmetic.matmul([(x, y)]).astype(object), expected)
+            assert np.array_equal(arithmetic.sum_matrix_products([(x, y)]).astype(object), expected)

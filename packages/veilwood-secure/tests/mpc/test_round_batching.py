@@ -13,8 +13,8 @@ import pytest
 
 from veilwood.errors import VeilwoodError
 from veilwood_secure.mpc.engine import Engine
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
-from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
+from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
 from veilwood_testing.mpc_oracle import PlainEngine
@@ -40,21 +40,21 @@ def test_programs_give_what_they_give_alone_in_the_rounds_of_the_longest() -> No
         alone.append(work(values, engine))
         rounds.append(engine.stats.rounds)
     engine = PlainEngine()
-    found = together(engine, [partial(work, values) for values in INPUTS])
+    found = run_in_lockstep(engine, [partial(work, values) for values in INPUTS])
     assert [one[0].tolist() for one in found] == [one[0].tolist() for one in alone]
     assert max(rounds) < engine.stats.rounds < sum(rounds)
     same = PlainEngine()
-    together(same, [partial(work, INPUTS[0])] * 20)
+    run_in_lockstep(same, [partial(work, INPUTS[0])] * 20)
     assert same.stats.rounds == rounds[0]
 
 
 def test_three_servers_run_programs_together() -> None:
     def program(links: Links) -> Any:
         engine = ReplicatedEngine(links)
-        return [one[0].tolist() for one in together(engine, [partial(work, values) for values in INPUTS])]
+        return [one[0].tolist() for one in run_in_lockstep(engine, [partial(work, values) for values in INPUTS])]
 
     expected = [work(values, PlainEngine())[0].tolist() for values in INPUTS]
-    assert run_threads(program) == [expected] * 3
+    assert run_in_threads(program) == [expected] * 3
 
 
 def test_a_program_that_fails_ends_the_others() -> None:
@@ -66,5 +66,5 @@ def test_a_program_that_fails_ends_the_others() -> None:
 
     programs: list[Any] = [partial(work, INPUTS[0]), fails, partial(work, INPUTS[2])]
     with pytest.raises(VeilwoodError, match="no further"):
-        together(PlainEngine(), programs)
+        run_in_lockstep(PlainEngine(), programs)
     assert threading.active_count() == before

@@ -11,7 +11,7 @@ from scipy import stats
 
 pytest.importorskip("cryptography")
 from veilwood.errors import VeilwoodError
-from veilwood_secure.mpc.shares import from_bytes, reconstruct, share, to_bytes
+from veilwood_secure.mpc.shares import pair_from_bytes, pair_to_bytes, reconstruct, share
 from veilwood_testing.three_servers import COUNT, EDGES, RINGS
 
 
@@ -26,10 +26,10 @@ def test_shares_of_one_server_are_uniform_whatever_the_secret() -> None:
 @pytest.mark.parametrize("ring", RINGS)
 def test_shares_join_again_and_travel_as_bytes(ring: Any) -> None:
     values = EDGES.reshape(3, 4)
-    pairs = [from_bytes(to_bytes(pair), values.shape, ring) for pair in share(values, ring)]
+    pairs = [pair_from_bytes(pair_to_bytes(pair), values.shape, ring) for pair in share(values, ring)]
     np.testing.assert_array_equal(reconstruct(pairs), values)
     with pytest.raises(VeilwoodError, match="not a pair of shape"):
-        from_bytes(to_bytes(pairs[0]), (3, 5), ring)
+        pair_from_bytes(pair_to_bytes(pairs[0]), (3, 5), ring)
 
 
 def test_a_user_notices_a_server_that_sends_something_else() -> None:

@@ -13,16 +13,16 @@ import pytest
 
 import veilwood as vw
 from veilwood_secure.protocols.hidden_trees import (
-    Cuts,
+    CutCandidates,
     Recipe,
     TreeNoise,
-    binary_votes,
-    draw_noise,
-    grow_binary,
-    narrow,
+    classify_binary,
+    draw_tree_noise,
+    drop_dummy_values,
+    grow_binary_tree,
 )
-from veilwood_secure.protocols.records import Domain, one_hot, one_hot_classes
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.protocols.records import Domain, encode_classes, encode_one_hot
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import TASK
 
@@ -63,18 +63,18 @@ def twin(codes: Any, target: Any, n_classes: int, depth: int, added: list[Any], 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_hidden_binary_tree_is_its_twin(n_classes: int) -> None:
     rng = np.random.default_rng(n_classes)
-    domain, cuts = Domain(SIZES, n_classes), Cuts(SIZES, ORDERED)
+    domain, cuts = Domain(SIZES, n_classes), CutCandidates(SIZES, ORDERED)
     codes, target = np.stack([rng.integers(0, size, 120) for size in SIZES], axis=1), rng.integers(0, n_classes, 120)
     engine = PlainEngine()
-    recipe = Recipe(domain, (Fraction(1),) * 3, Fraction(1), n_cuts=cuts.count)
-    features = engine.constant(narrow(one_hot(codes, domain), SIZES).astype(np.int64))
-    classes = engine.constant(one_hot_classes(target, domain).astype(np.int64))
+    recipe = Recipe(domain, (Fraction(1),) * 3, Fraction(1), n_cuts=cuts.n_cuts)
+    features = engine.constant(drop_dummy_values(encode_one_hot(codes, domain), SIZES).astype(np.int64))
+    classes = engine.constant(encode_classes(target, domain).astype(np.int64))
     for draw in (0, 7):
-        added = [rng.integers(0, draw + 1, (cuts.count, 2**level)) for level in range(3)]
+        added = [rng.integers(0, draw + 1, (cuts.n_cuts, 2**level)) for level in range(3)]
         leaves = rng.integers(0, draw + 1, (n_classes, 8))
         given = TreeNoise(tuple(engine.constant(part) for part in added), engine.constant(leaves))
-        tree = grow_binary(engine, features, classes, cuts, recipe, given)
-        said = engine.open(binary_votes(engine, tree, cuts, features)).argmax(axis=0)
+        tree = grow_binary_tree(engine, features, classes, cuts, recipe, given)
+        said = engine.open(classify_binary(engine, tree, cuts, features)).argmax(axis=0)
         assert (said == twin(codes, target, n_classes, 3, added, leaves)).all()
 
 
@@ -100,9 +100,9 @@ def test_widths_are_those_of_the_columns_and_levels_double() -> None:
         ],
     })  # fmt: skip
     task = replace(TASK, schema=wide.to_dict(), protocol="binary-tree", settings={"max_depth": 4})
-    program = program_of(task)
-    assert program.shapes_of_rows("north", 10)["features"] == (44, 10)
+    program = program_for_task(task)
+    assert program.row_shapes("north", 10)["features"] == (44, 10)
     assert [step.shape for step in program.plan.steps] == [(1, 43), (2, 43), (4, 43), (8, 43), (16, 2)]
     planned: Any = program
-    drawn = draw_noise(PlainEngine(), planned._planned.recipe)
+    drawn = draw_tree_noise(PlainEngine(), planned._planned.recipe)
     assert [part.shape for part in drawn.splits if part is not None] == [(43, 1), (43, 2), (43, 4), (43, 8)]

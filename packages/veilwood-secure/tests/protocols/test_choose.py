@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
-from veilwood_secure.protocols.circuits import quotient
+from veilwood_secure.protocols.circuits import floor_divide
 from veilwood_secure.protocols.joint_forest import RING
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -31,13 +31,13 @@ def test_quotients_are_exact_to_the_edges(engine: str) -> None:
     x = np.minimum(x, (y << 32) - 1)
     if engine == "plain":
         plain = PlainEngine(RING)
-        found = plain.open(quotient(plain, plain.constant(x), plain.constant(y)))
+        found = plain.open(floor_divide(plain, plain.constant(x), plain.constant(y)))
     else:
         parts = [share(x, RING), share(y, RING)]
 
         def served(links: Links) -> Any:
             own = ReplicatedEngine(links, ring=RING)
-            return own.open(quotient(own, *(own.load(pairs[links.party]) for pairs in parts)))
+            return own.open(floor_divide(own, *(own.load(pairs[links.party]) for pairs in parts)))
 
-        found = run_threads(served)[0]
+        found = run_in_threads(served)[0]
     assert np.array_equal(found, x // y)

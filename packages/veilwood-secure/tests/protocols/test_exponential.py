@@ -12,11 +12,11 @@ from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy
 from veilwood_secure.protocols import public_trees as id3
 from veilwood_secure.protocols.public_trees import (
-    exponential_choice,
-    exponential_class,
     exponential_delta,
-    exponential_feature,
-    exponential_opened,
+    exponential_labeller,
+    exponential_selector,
+    open_exponential_selection,
+    select_exponential,
 )
 from veilwood_secure.protocols.records import Domain
 from veilwood_testing.hidden_trees import loaded, random_rows
@@ -30,9 +30,9 @@ def test_the_papers_exponential_mechanism_has_its_law(epsilon: Fraction) -> None
     engine = PlainEngine(np.uint64)
     shared = engine.constant(np.repeat(scores[:, None], columns, axis=1))
     with entropy.seeded_for_tests(7):
-        one = engine.open(exponential_choice(engine, shared, epsilon))
+        one = engine.open(select_exponential(engine, shared, epsilon))
         allowed = np.repeat(np.array([1, 1, 0, 1])[:, None], columns, axis=1)
-        opened_ = exponential_opened(engine, shared, epsilon, allowed)
+        opened_ = open_exponential_selection(engine, shared, epsilon, allowed)
     assert (one.sum(axis=0) == 1).all()
     for found, weights in [
         (one.sum(axis=1), np.exp(float(epsilon) * scores / 2)),
@@ -49,14 +49,14 @@ def test_public_trees_by_the_exponential_mechanism() -> None:
     codes, target = random_rows(rng, domain, 150)
     engine = PlainEngine(np.uint64)
     strong = Fraction(80)  # chooses the best, but with probability exp(-40)
-    select, label = exponential_feature(strong), exponential_class(strong)
-    tree = id3.grow_public(engine, loaded(engine, codes, target, domain), domain, 2, select, label)
+    select, label = exponential_selector(strong), exponential_labeller(strong)
+    tree = id3.grow_public_tree(engine, loaded(engine, codes, target, domain), domain, 2, select, label)
     counts = np.zeros((len(tree.leaves), 2), np.int64)
-    np.add.at(counts, (tree.leaf_of(codes[target >= 0]), target[target >= 0]), 1)
+    np.add.at(counts, (tree.leaf_indices(codes[target >= 0]), target[target >= 0]), 1)
     untied = counts[:, 0] != counts[:, 1]
     assert (tree.leaves == counts.argmax(axis=1))[untied].all()
     assert (tree.splits[1] != tree.splits[0][0]).all()
     with pytest.raises(VeilwoodError, match="64-bit"):
-        exponential_choice(PlainEngine(), PlainEngine().constant([[1], [2]]), strong)
+        select_exponential(PlainEngine(), PlainEngine().constant([[1], [2]]), strong)
     with pytest.raises(VeilwoodError, match="comparisons"):
-        exponential_choice(engine, engine.constant(np.zeros((2, 1000), np.int64)), Fraction(1, 1000))
+        select_exponential(engine, engine.constant(np.zeros((2, 1000), np.int64)), Fraction(1, 1000))

@@ -8,12 +8,17 @@ import pytest
 
 from veilwood.privacy import entropy
 from veilwood_papers.mpc import plain as plaintext
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import hidden_forest as forests
-from veilwood_secure.protocols.hidden_forest import HiddenPlan, grow_hidden_forest, plan_hidden_forest, trees_of_rows
-from veilwood_secure.protocols.hidden_trees import Recipe, predict
-from veilwood_secure.protocols.records import Domain, Records, one_hot, one_hot_classes
+from veilwood_secure.protocols.hidden_forest import (
+    HiddenPlan,
+    assign_rows_to_trees,
+    grow_hidden_forest,
+    plan_hidden_forest,
+)
+from veilwood_secure.protocols.hidden_trees import Recipe, predict_queries
+from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
 from veilwood_testing.hidden_trees import Ints, loaded, table
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.parties import CAR
@@ -24,45 +29,47 @@ def test_a_hidden_forest_is_its_trees_on_disjoint_rows(n_classes: int, monkeypat
     domain = Domain((3, 2, 3), n_classes)
     codes, target = table(90, domain)
     own = np.random.default_rng(1).integers(0, 4, 90)  # one of the four trees may be empty
-    monkeypatch.setattr(forests, "trees_of_rows", lambda engine, n_rows, n_trees: np.where(own == 2, 1, own))
+    monkeypatch.setattr(forests, "assign_rows_to_trees", lambda engine, n_rows, n_trees: np.where(own == 2, 1, own))
     planned = plan_hidden_forest(CAR.schema, epsilon=1, max_depth=1, n_trees=4)
     planned = HiddenPlan(planned.plan, Recipe(domain, (None, None), None), 4)
     engine = PlainEngine()
     trees = grow_hidden_forest(engine, loaded(engine, codes, target, domain), planned)
     twins = [
-        plaintext.grow(
+        plaintext.grow_tree(
             codes[rows], target[rows], sizes=(3, 3, 3), n_classes=n_classes, depth=2,
             split=plaintext.first_largest, label=plaintext.first_largest,
         )
         for rows in (np.where(own == 2, 1, own) == tree for tree in range(4))
     ]  # fmt: skip
     queries, _ = table(40, domain, seed=2)
-    answers = engine.open(predict(engine, trees, engine.constant(one_hot(queries, domain))))
-    assert (answers == plaintext.vote(twins, queries, n_classes)).all()
+    answers = engine.open(predict_queries(engine, trees, engine.constant(encode_one_hot(queries, domain))))
+    assert (answers == plaintext.majority_vote(twins, queries, n_classes)).all()
 
 
 def test_a_hidden_forest_on_three_servers_draws_its_own_noise() -> None:
     planned = plan_hidden_forest(CAR.schema, epsilon=2.0, max_depth=2, n_trees=3)
-    domain = Domain.of(CAR.schema)
+    domain = Domain.from_schema(CAR.schema)
     codes, target = table(200, domain)
-    inputs = [share(one_hot(codes, domain)), share(one_hot_classes(target, domain))]
+    inputs = [share(encode_one_hot(codes, domain)), share(encode_classes(target, domain))]
 
     def program(links: Links) -> Ints:
         engine = ReplicatedEngine(links)
         features, classes = (engine.load(pairs[links.party]) for pairs in inputs)
-        return engine.open(predict(engine, grow_hidden_forest(engine, Records(features, classes), planned), features))
+        return engine.open(
+            predict_queries(engine, grow_hidden_forest(engine, SharedRows(features, classes), planned), features)
+        )
 
-    found = run_threads(program)
+    found = run_in_threads(program)
     assert all((answer == found[0]).all() for answer in found)
     assert set(found[0].tolist()) <= set(range(domain.n_classes))
 
 
 def test_rows_get_their_tree_by_place_alone() -> None:
     engine = PlainEngine()
-    tree = trees_of_rows(engine, 6000, 6)
+    tree = assign_rows_to_trees(engine, 6000, 6)
     assert (abs(np.bincount(tree, minlength=6) - 1000) < 200).all()
-    assert (tree != trees_of_rows(engine, 6000, 6)).any()  # a fresh key every time
+    assert (tree != assign_rows_to_trees(engine, 6000, 6)).any()  # a fresh key every time
     with entropy.seeded_for_tests(1):
-        longer = trees_of_rows(engine, 6001, 6)
+        longer = assign_rows_to_trees(engine, 6001, 6)
     with entropy.seeded_for_tests(1):
-        assert (trees_of_rows(engine, 6000, 6) == longer[:6000]).all()  # a row more moves no other
+        assert (assign_rows_to_trees(engine, 6000, 6) == longer[:6000]).all()  # a row more moves no other

@@ -17,7 +17,7 @@ from veilwood.privacy import entropy
 from veilwood_audit.statistics import worst_log_ratio
 from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.protocols.hidden_forest import level_epsilons, plan_hidden_forest
-from veilwood_secure.protocols.hidden_trees import Recipe, draw_noise, grow
+from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree
 from veilwood_secure.protocols.records import Domain
 from veilwood_testing.hidden_privacy_cases import bound
 from veilwood_testing.hidden_trees import Ints, loaded, opened
@@ -72,7 +72,7 @@ def test_scores_and_counts_move_by_at_most_one_by_enumeration() -> None:
             kept.append(found[0])
             return np.asarray(found.argmax(axis=1))
 
-        plaintext.grow(table[:, :2], table[:, 2], sizes=domain.sizes, n_classes=2, depth=1, split=look,
+        plaintext.grow_tree(table[:, :2], table[:, 2], sizes=domain.sizes, n_classes=2, depth=1, split=look,
                        label=plaintext.first_largest)  # fmt: skip
         return kept[0]
 
@@ -99,7 +99,7 @@ def leaf_labels(scale: Fraction, with_row: bool) -> Ints:
     target = np.full(len(codes), 1 if with_row else -1)
     engine = PlainEngine()
     recipe = Recipe(domain, (None,) * 3, scale)
-    tree = grow(engine, loaded(engine, codes, target, domain), recipe, draw_noise(engine, recipe))
+    tree = grow_hidden_tree(engine, loaded(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
     return opened(engine, tree)[1]
 
 
@@ -125,7 +125,7 @@ def second_level(scale: Fraction, with_row: bool) -> Ints:
     domain = Domain((w, w, w), 2)
     engine = PlainEngine()
     recipe = Recipe(domain, (Fraction(1, 2), scale), None)
-    tree = grow(engine, loaded(engine, codes, target, domain), recipe, draw_noise(engine, recipe))
+    tree = grow_hidden_tree(engine, loaded(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
     splits, _ = opened(engine, tree)
     assert splits[0].tolist() == [0]
     return splits[1][: w - 2]

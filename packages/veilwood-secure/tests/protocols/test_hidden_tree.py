@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from veilwood_papers.mpc import plain as plaintext
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.circuits import absolute, argmax, maximum
-from veilwood_secure.protocols.hidden_trees import Recipe, draw_noise, grow, predict
-from veilwood_secure.protocols.records import Domain, Records, are_one_hot, one_hot, one_hot_classes
+from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree, predict_queries
+from veilwood_secure.protocols.records import Domain, SharedRows, are_one_hot, encode_classes, encode_one_hot
 from veilwood_testing.hidden_trees import Ints, loaded, noise_of, opened, quiet, random_noise, random_rows, recipe_of
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -33,9 +33,9 @@ def test_hidden_trees_equal_their_twins(seed: int) -> None:
     records = loaded(engine, codes, target, domain)
     for extra in (random_noise(rng, domain, depth), None):
         added = quiet(depth) if extra is None else noise_of(engine, extra)
-        tree = grow(engine, records, recipe_of(domain, depth), added)
+        tree = grow_hidden_tree(engine, records, recipe_of(domain, depth), added)
         choose = plaintext.first_largest if extra is None else plaintext.noisy_largest(extra)
-        twin = plaintext.grow(
+        twin = plaintext.grow_tree(
             codes,
             target,
             sizes=(domain.width,) * m,
@@ -48,7 +48,7 @@ def test_hidden_trees_equal_their_twins(seed: int) -> None:
         assert all((mine == theirs).all() for mine, theirs in zip(splits, twin.splits, strict=True))
         assert (leaves == twin.leaves).all()
         queries, _ = random_rows(rng, domain, 30)
-        answers = engine.open(predict(engine, [tree], engine.constant(one_hot(queries, domain))))
+        answers = engine.open(predict_queries(engine, [tree], engine.constant(encode_one_hot(queries, domain))))
         assert (answers == twin.predict(queries)).all()
 
 
@@ -59,25 +59,34 @@ def test_three_servers_grow_the_same_tree_as_one_process(sizes: tuple[int, ...],
     codes, target = random_rows(rng, domain, 60)
     queries, _ = random_rows(rng, domain, 20)
     extra = random_noise(rng, domain, depth)
-    inputs = [share(x) for x in (one_hot(codes, domain), one_hot_classes(target, domain), one_hot(queries, domain))]
+    inputs = [
+        share(x)
+        for x in (encode_one_hot(codes, domain), encode_classes(target, domain), encode_one_hot(queries, domain))
+    ]
 
     def program(links: Links) -> tuple[list[Ints], Ints, Ints, Any]:
         engine = ReplicatedEngine(links)
         features, classes, asked = (engine.load(pairs[links.party]) for pairs in inputs)
-        assert engine.consistent(features)
+        assert engine.is_consistent(features)
         assert are_one_hot(engine, features, domain)
-        tree = grow(engine, Records(features, classes), recipe_of(domain, depth), noise_of(engine, extra))
-        answers = engine.open(predict(engine, [tree, tree], asked))
+        tree = grow_hidden_tree(
+            engine, SharedRows(features, classes), recipe_of(domain, depth), noise_of(engine, extra)
+        )
+        answers = engine.open(predict_queries(engine, [tree, tree], asked))
         return *opened(engine, tree), answers, engine.stats
 
-    found = run_threads(program)
+    found = run_in_threads(program)
     engine = PlainEngine()
-    tree = grow(engine, loaded(engine, codes, target, domain), recipe_of(domain, depth), noise_of(engine, extra))
+    tree = grow_hidden_tree(
+        engine, loaded(engine, codes, target, domain), recipe_of(domain, depth), noise_of(engine, extra)
+    )
     splits, leaves = opened(engine, tree)
     for theirs in found:
         assert all((mine == his).all() for mine, his in zip(splits, theirs[0], strict=True))
         assert (leaves == theirs[1]).all()
-        assert (engine.open(predict(engine, [tree], engine.constant(one_hot(queries, domain)))) == theirs[2]).all()
+        assert (
+            engine.open(predict_queries(engine, [tree], engine.constant(encode_one_hot(queries, domain)))) == theirs[2]
+        ).all()
 
 
 def test_small_protocols() -> None:
@@ -100,7 +109,7 @@ def test_rounds_and_traffic_do_not_depend_on_rows_and_stay_few() -> None:
     for seed in range(2):
         engine = PlainEngine()
         codes, target = random_rows(np.random.default_rng(seed), domain, 300)
-        grow(engine, loaded(engine, codes, target, domain), recipe, draw_noise(engine, recipe))
+        grow_hidden_tree(engine, loaded(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
         seen.append(engine.stats)
     assert seen[0] == seen[1]
     assert seen[0].rounds <= 60 * depth
@@ -113,7 +122,7 @@ def test_products_follow_their_formula() -> None:
     engine = PlainEngine()
     codes, target = random_rows(np.random.default_rng(9), domain, n)
     records = loaded(engine, codes, target, domain)
-    grow(engine, records, recipe_of(domain, depth), quiet(depth))
+    grow_hidden_tree(engine, records, recipe_of(domain, depth), quiet(depth))
     paper = w ** (depth - 1) * m * (n + 32) * w * 2
     # Products that are sent: cells, then a branch a level, the feature and the masks from the second level on.
     of_rows = n * (m * w + (depth - 1) * w + (depth - 2) * m + sum(w**level for level in range(2, depth)))

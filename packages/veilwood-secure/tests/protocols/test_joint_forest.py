@@ -22,20 +22,20 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
-from veilwood_audit.noninterference import leaks
+from veilwood_audit.noninterference import find_leaks
 from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.joint_forest import (
     ADAPTIVE_DELTA,
     RING,
-    ServersDoor,
+    ServerDoor,
     SharedSums,
     joint_design,
     joint_plan,
-    serve,
+    run_server,
 )
-from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_testing.hidden_trees import Ints
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Threads
@@ -79,7 +79,7 @@ def test_the_model_is_an_ordinary_one_with_a_certificate_that_names_the_servers(
     assert [entry.loss.epsilon for entry in ledger.entries()] == [1]
     assert forest.classes_.tolist() == list(CAR.schema.classes)
     exact = vw.RandomTreesClassifier(CAR.schema, epsilon=float("inf"), n_estimators=4, max_depth=3, random_state=0)
-    assert leaks(forest, {"counts": exact.fit(CAR.X, CAR.y).leaf_counts_}) == []
+    assert find_leaks(forest, {"counts": exact.fit(CAR.X, CAR.y).leaf_counts_}) == []
     save(forest.set_params(ledger=None), tmp_path / "forest")
     assert (load(tmp_path / "forest").leaf_counts_ == forest.leaf_counts_).all()  # type: ignore[attr-defined]
 
@@ -107,9 +107,9 @@ def test_what_was_charged_for_others_or_at_another_price_is_not_carried_out(othe
     charged = joint_plan(forest, "sampled")
     assert joint_design(forest, charged).plan.neighbours == charged.neighbours
     engine = PlainEngine(RING)
-    source = SharedSums.of(engine, lambda shape: pytest.fail("sums were asked for"))
+    source = SharedSums.from_collector(engine, lambda shape: pytest.fail("sums were asked for"))
     with pytest.raises(VeilwoodError, match="is not epsilon=1"):
-        serve(engine, clone(forest).set_params(**other), charged, "sampled", source)
+        run_server(engine, clone(forest).set_params(**other), charged, "sampled", source)
 
 
 def counted(epsilon: Fraction, law_: Any) -> tuple[Ints, Ints]:
@@ -121,8 +121,8 @@ def counted(epsilon: Fraction, law_: Any) -> tuple[Ints, Ints]:
     step = replace(step, loss=Loss.pure(epsilon), mechanism=DiscreteLaplace(1 / epsilon), shape=(40_000,))
     plan = replace(design.plan, loss=Loss(epsilon, ADAPTIVE_DELTA), steps=(step,))
     cells = np.repeat([1, 0], 20_000)
-    with ServersDoor(plan, engine := PlainEngine(RING), law_) as door:
-        noisy = door.noisy(step, SecretNumbers(engine, engine.constant(cells)))
+    with ServerDoor(plan, engine := PlainEngine(RING), law_) as door:
+        noisy = door.release_counts(step, SecretArray(engine, engine.constant(cells)))
     return noisy[:20_000], noisy[20_000:]
 
 
@@ -172,7 +172,9 @@ def test_sums_of_the_wrong_shape_are_refused() -> None:
     forest = vw.RandomTreesClassifier(CAR.schema, n_estimators=2, max_depth=2, random_state=0)
     engine, plan = PlainEngine(RING), joint_plan(forest, "dealt")
     with pytest.raises(VeilwoodError, match="planned for shape"):
-        serve(engine, forest, plan, "dealt", SharedSums.of(engine, lambda shape: engine.constant([0, 0, 0])))
+        run_server(
+            engine, forest, plan, "dealt", SharedSums.from_collector(engine, lambda shape: engine.constant([0, 0, 0]))
+        )
 
 
 def test_plans_say_what_joint_noise_costs() -> None:

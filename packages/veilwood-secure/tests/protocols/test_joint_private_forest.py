@@ -20,17 +20,17 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.selection import PermuteAndFlip
-from veilwood.privacy.steps import Step, selecting_step
+from veilwood.privacy.steps import Step, selection_step
 from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_secure.mpc.engine import Ints
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols import noise
-from veilwood_secure.protocols.joint_forest import RING, ServersDoor
-from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.protocols.joint_forest import RING, ServerDoor
+from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Recorded, Tap, Threads, Whisper
 
@@ -91,7 +91,9 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both doors add nothing, and choose the first of the best."""
     monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, shape: np.zeros(shape, np.int64))
     monkeypatch.setattr(
-        PermuteAndFlip, "_choose", lambda self, gaps, admissible: np.where(admissible, -gaps, -(2**62)).argmax(axis=1)
+        PermuteAndFlip,
+        "_select_columns",
+        lambda self, gaps, admissible: np.where(admissible, -gaps, -(2**62)).argmax(axis=1),
     )
     for law in ("discrete_laplace", "geometric"):
         monkeypatch.setattr(noise, law, lambda engine, scale, shape: engine.constant(np.zeros(shape, np.int64)))
@@ -100,11 +102,11 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("no_noise")
 @pytest.mark.parametrize("name", FITS)
 def test_owners_together_teach_what_one_table_teaches(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Door, "joins_noise", False)  # servers add Laplace noise, so the one table gets it too
+    monkeypatch.setattr(Door, "supports_joint_noise", False)  # servers add Laplace noise, so the one table gets it too
     forest, owners = FITS[name]
-    together = {key: array.copy() for key, array in forest.fit(Threads(owners)).model_.arrays().items()}
+    together = {key: array.copy() for key, array in forest.fit(Threads(owners)).model_.to_arrays().items()}
     X, y = pd.concat([x for x, _ in owners]), np.concatenate([np.asarray(y) for _, y in owners])
-    alone = forest.fit(X, y).model_.arrays()
+    alone = forest.fit(X, y).model_.to_arrays()
     assert set(alone) == set(together)
     for key, array in alone.items():
         assert np.array_equal(array, together[key]), key
@@ -128,7 +130,7 @@ def test_an_owner_whose_budget_is_spent_sends_nothing() -> None:
     forest = vw.PrivateForestClassifier(TWO, epsilon=2, random_state=0, ledger=MemoryLedger(1))
     mine, theirs = zip(*[Whisper.pair() for _ in range(3)], strict=True)
     with pytest.raises(BudgetExceededError):
-        joint.take_part(forest, joint.joint_plan(forest, "sampled"), *owners[0], mine)
+        joint.run_owner(forest, joint.joint_plan(forest, "sampled"), *owners[0], mine)
     assert all(voice._mine.empty() for voice in theirs)
 
 
@@ -137,18 +139,18 @@ def test_an_owner_whose_budget_is_spent_sends_nothing() -> None:
 
 def chosen(scores: list[int], epsilon: Fraction, times: int) -> Ints:
     """Choose many times between the same scores."""
-    step = selecting_step("s", (times, len(scores)), Loss.pure(epsilon), Neighbours(), score_range=1)
+    step = selection_step("s", (times, len(scores)), Loss.pure(epsilon), Neighbours(), score_range=1)
     plan = vw.PrivateForestClassifier(TWO, random_state=0).plan()
     engine = PlainEngine(RING)
     with door_of(step, engine) as door:
         assert plan.loss.epsilon == 1
-        return door.select(step, SecretNumbers(engine, engine.constant(np.tile(scores, (times, 1)))))
+        return door.select(step, SecretArray(engine, engine.constant(np.tile(scores, (times, 1)))))
 
 
-def door_of(step: Step, engine: Any) -> ServersDoor:
+def door_of(step: Step, engine: Any) -> ServerDoor:
     forest = vw.PrivateForestClassifier(TWO, epsilon=10, random_state=0)
     plan = joint.joint_plan(forest, "sampled").refined(steps=(step,))
-    return ServersDoor(plan, engine, "sampled")
+    return ServerDoor(plan, engine, "sampled")
 
 
 def test_choices_keep_their_epsilon_and_halved_noise_is_caught() -> None:
@@ -164,20 +166,20 @@ def test_choices_keep_their_epsilon_and_halved_noise_is_caught() -> None:
 
 
 def test_what_may_not_be_chosen_is_not() -> None:
-    step = selecting_step("s", (2, 3), Loss.pure(Fraction(1)), Neighbours(), score_range=1)
+    step = selection_step("s", (2, 3), Loss.pure(Fraction(1)), Neighbours(), score_range=1)
     engine = PlainEngine(RING)
     with door_of(step, engine) as door:
         allowed = np.array([[False, True, False], [True, False, False]])
-        scores = SecretNumbers(engine, engine.constant(np.array([[2**40, -(2**40), 0], [-5, 2**40, 9]])))
+        scores = SecretArray(engine, engine.constant(np.array([[2**40, -(2**40), 0], [-5, 2**40, 9]])))
         assert door.select(step, scores, allowed).tolist() == [1, 0]
 
 
 def test_a_door_refuses_more_draws_than_its_delta_allows(monkeypatch: pytest.MonkeyPatch) -> None:
-    step = selecting_step("s", (4, 3), Loss.pure(Fraction(1)), Neighbours(), score_range=1)
+    step = selection_step("s", (4, 3), Loss.pure(Fraction(1)), Neighbours(), score_range=1)
     engine = PlainEngine(RING)
     monkeypatch.setattr(noise, "total_variation", lambda scale, count: Fraction(count, 10**17))
     with door_of(step, engine) as door, pytest.raises(VeilwoodError, match="delta"):
-        door.select(step, SecretNumbers(engine, engine.constant(np.zeros((4, 3), np.int64))))
+        door.select(step, SecretArray(engine, engine.constant(np.zeros((4, 3), np.int64))))
 
 
 # -- owners that do not follow the protocol --------------------------------------------------------------------------
@@ -187,20 +189,20 @@ def larger_of_two(others: list[int], wrong: list[int], shift: int = 0) -> int:
     """Open the larger of two sums, to which a wrong owner adds; ``shift`` makes its shares disagree."""
     voices = [[Whisper.pair() for _ in range(3)] for _ in range(2)]
     for sums, voice in zip((others, wrong), voices, strict=True):
-        joint.Servers([mine for mine, _ in voice]).give(np.array(sums))
+        joint.ServerChannels([mine for mine, _ in voice]).send_share(np.array(sums))
     if shift:
         first = voices[1][0][1]
         first._mine.put((np.frombuffer(first.receive(), "<u8") + np.uint64(shift)).tobytes())
 
     def served(links: Links) -> int:
         engine = ReplicatedEngine(links, ring=RING)
-        present = joint.Owners(
+        present = joint.OnlineOwners(
             engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)}, FITS["numbers"][0]
         )
-        found = SecretNumbers(engine, present.sums((2,))).max()
+        found = SecretArray(engine, present.collect_sums((2,))).max()
         return int(engine.open(found.shared.reshape(1))[0])
 
-    return run_threads(served)[0]
+    return run_in_threads(served)[0]
 
 
 def test_numbers_that_would_wrap_around_are_refused() -> None:
@@ -228,7 +230,7 @@ def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | No
     plan = joint.joint_plan(forest, "sampled")
     voices = [[Whisper.pair() for _ in range(3)] for _ in tables]
     owners = [
-        threading.Thread(target=joint.take_part, args=(forest, plan, *table, [mine for mine, _ in voice]), daemon=True)
+        threading.Thread(target=joint.run_owner, args=(forest, plan, *table, [mine for mine, _ in voice]), daemon=True)
         for table, voice in zip(tables, voices, strict=True)
     ]
     for owner in owners:
@@ -239,13 +241,13 @@ def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | No
         taps[links.party] = Tap(links)
         engine = Recorded(taps[links.party], ring=RING)
         engine.script = None if script is None else iter(script)
-        present = joint.Owners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)}, forest)
-        method, design = forest.make_method(), joint.joint_design(forest)
-        with ServersDoor(plan, engine, "sampled", present.tell) as door:
-            method.measure(design, joint.SharedSums.of(engine, present.sums), door, 1)
+        present = joint.OnlineOwners(engine, {str(i): voice[links.party][1] for i, voice in enumerate(voices)}, forest)
+        method, design = forest._make_method(), joint.joint_design(forest)
+        with ServerDoor(plan, engine, "sampled", present.broadcast) as door:
+            method.measure_rows(design, joint.SharedSums.from_collector(engine, present.collect_sums), door, 1)
         return door.opened
 
-    opened = run_threads(served)[1]
+    opened = run_in_threads(served)[1]
     for owner in owners:
         owner.join(60)
     return opened, taps[1]
@@ -277,13 +279,13 @@ SHARED: dict[str, Any] = {
 def test_on_shares_a_server_sees_what_is_opened_and_uniform_words(held: str) -> None:
     """Rows are replaced by others: the same messages, of fair coins; nothing is opened but what is released."""
     task = Task("t", TWO.to_dict(), "2", SHARED[held], ("user",), "forest-on-shares")
-    program = program_of(task)
+    program = program_for_task(task)
     X, y = rows(200, classes=True)
     other = X.assign(a=1 - X["a"], b="u"), np.where(y == "no", "yes", "no")
     script: list[Ints] | None = None
     shapes = []
     for table, target in ((X, y), (X, y), other):
-        if task.by_columns:
+        if task.is_vertical:
             tables = {"north": (table[["a"]], target), "south": (table[["b"]], None)}
         else:
             tables = {"north": (table[:90], target[:90]), "south": (table[90:], target[90:])}
@@ -300,7 +302,7 @@ def test_on_shares_a_server_sees_what_is_opened_and_uniform_words(held: str) -> 
                 program.check_rows(engine, owner, loaded[owner])
             return program.train(engine, loaded).released["opened"]
 
-        opened = run_threads(served)[1]
+        opened = run_in_threads(served)[1]
         sizes = [length // 8 for _, kind, length in taps[1].shape if kind == "opened"]
         assert sum(sizes) == len(opened)
         script = script or np.split(opened, np.cumsum(sizes)[:-1])
@@ -325,7 +327,7 @@ def test_on_shares_the_model_is_as_good_as_of_one_table() -> None:
         task = Task(
             "t", schema.to_dict(), "8", {"n": first, "s": rest}, ("user",), "forest-on-shares", {"estimator": name}
         )
-        program: Any = program_of(task)
+        program: Any = program_for_task(task)
         tables = {"n": (table[first], None), "s": (table[rest[:-1]], target)}
         engine = PlainEngine(RING)
         given = {
@@ -347,7 +349,7 @@ def test_on_shares_the_model_is_as_good_as_of_one_table() -> None:
 
 def test_cells_that_the_schema_does_not_have_are_refused_on_shares() -> None:
     task = Task("t", TWO.to_dict(), "2", SHARED["rows"], ("user",), "forest-on-shares")
-    program, engine = program_of(task), PlainEngine(RING)
+    program, engine = program_for_task(task), PlainEngine(RING)
     arrays, _ = program.encode_rows("north", *rows(100, classes=True))
     program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})
     arrays["cells"][-2:, 0] |= np.uint64(1)  # b is 3, of three values

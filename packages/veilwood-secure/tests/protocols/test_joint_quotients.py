@@ -16,13 +16,13 @@ from veilwood.errors import PartyError
 from veilwood.forests.greedy import _n_log_n
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.selection import PermuteAndFlip
-from veilwood.trees.histograms import spread, spread_range
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood.trees.histograms import impurity_range, total_impurity
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.joint_forest import RING
-from veilwood_secure.protocols.records import LARGEST_COUNT
-from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.protocols.records import MAX_COUNT
+from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Threads, Whisper
 
@@ -63,15 +63,17 @@ def test_owners_together_choose_what_one_table_chooses(name: str, monkeypatch: p
     """With the noise taken out, the model is that of the pooled rows, bit for bit."""
     monkeypatch.setattr(DiscreteLaplace, "sample", lambda self, shape: np.zeros(shape, np.int64))
     monkeypatch.setattr(
-        PermuteAndFlip, "_choose", lambda self, gaps, admissible: np.where(admissible, -gaps, -(2**62)).argmax(axis=1)
+        PermuteAndFlip,
+        "_select_columns",
+        lambda self, gaps, admissible: np.where(admissible, -gaps, -(2**62)).argmax(axis=1),
     )
     for law in ("discrete_laplace", "geometric"):
         monkeypatch.setattr(noise, law, lambda engine, scale, shape: engine.constant(np.zeros(shape, np.int64)))
     forest = FITS[name]
     tables = numbers() if forest.schema is NUMBERS else OWNERS
-    together = {key: array.copy() for key, array in forest.fit(Threads(tables)).model_.arrays().items()}
+    together = {key: array.copy() for key, array in forest.fit(Threads(tables)).model_.to_arrays().items()}
     alone = forest.fit(pd.concat([x for x, _ in tables]), np.concatenate([np.asarray(y) for _, y in tables]))
-    for key, array in alone.model_.arrays().items():
+    for key, array in alone.model_.to_arrays().items():
         assert np.array_equal(array, together[key]), key
 
 
@@ -87,7 +89,7 @@ def test_a_joint_model_with_its_noise_is_charged_as_planned(name: str) -> None:
 def test_entropies_bend_where_their_table_does() -> None:
     engine = PlainEngine(RING)
     rows = np.concatenate([np.arange(3000), np.arange(65_000, 66_000), [1 << 26]])
-    found = _n_log_n(SecretNumbers(engine, engine.constant(rows)))
+    found = _n_log_n(SecretArray(engine, engine.constant(rows)))
     assert np.array_equal(engine.open(found.shared), _n_log_n(rows))
 
 
@@ -95,17 +97,17 @@ def sums_of(honest: Any, wrong: Any, forest: Any) -> Any:
     """Open the histograms of two owners together, the second of which may send anything."""
     voices = [[Whisper.pair() for _ in range(3)] for _ in range(2)]
     for sums, voice in zip((honest, wrong), voices, strict=True):
-        joint.Servers([mine for mine, _ in voice]).give(np.array(sums))
+        joint.ServerChannels([mine for mine, _ in voice]).send_share(np.array(sums))
 
     def served(links: Links) -> Any:
         engine = ReplicatedEngine(links, ring=RING)
         heard = {str(i): voice[links.party][1] for i, voice in enumerate(voices)}
-        return engine.open(joint.Owners(engine, heard, forest).sums(np.shape(honest)))
+        return engine.open(joint.OnlineOwners(engine, heard, forest).collect_sums(np.shape(honest)))
 
-    return run_threads(served)[0].tolist()
+    return run_in_threads(served)[0].tolist()
 
 
-MOST = LARGEST_COUNT // 2
+MOST = MAX_COUNT // 2
 TOP = TARGET_LEVELS
 
 
@@ -130,5 +132,5 @@ def test_whatever_passes_keeps_the_range_of_spreads() -> None:
     for n, total in product(range(4), (0, 1, TOP // 2, TOP)):
         cell = np.array([n, min(total * n, TOP * n), 7])
         for y in (0, 1, TOP // 3, TOP):
-            more = spread(cell + np.array([1, y, y * y]), moments=True) - spread(cell, moments=True)
-            assert 0 <= more <= spread_range(moments=True)
+            more = total_impurity(cell + np.array([1, y, y * y]), moments=True) - total_impurity(cell, moments=True)
+            assert 0 <= more <= impurity_range(moments=True)

@@ -19,7 +19,7 @@ pytest.importorskip("cryptography")
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
 from veilwood_secure.mpc.engine import Bits
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import noise
 from veilwood_testing.laws import laplace_mass
 from veilwood_testing.mpc_oracle import PlainEngine
@@ -57,10 +57,10 @@ def fit(drawn: np.ndarray, mass: Any, scale: Fraction) -> float:
 @pytest.mark.parametrize("scale", [Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(5)])
 def test_independent_digits_make_the_geometric_law_within_the_stated_distance(scale: Fraction) -> None:
     one = 1 << 200  # all masses in units of 2**-200, each rounded: far finer than the distance
-    digits = [threshold << (200 - noise.PRECISION) for threshold in noise._thresholds(scale)]
+    digits = [threshold << (200 - noise.PRECISION_BITS) for threshold in noise._digit_thresholds(scale)]
     q = samplers.exp_minus(1 / scale, 200)[0]
     mass, distance = one - q, 0
-    for z in range(noise.largest(scale) + 1):
+    for z in range(noise.max_draw(scale) + 1):
         drawn = one
         for j, digit in enumerate(digits):
             drawn = drawn * (digit if z >> j & 1 else one - digit) >> 200
@@ -73,7 +73,7 @@ def test_independent_digits_make_the_geometric_law_within_the_stated_distance(sc
 
 def test_a_digit_too_few_would_be_noticed() -> None:
     q = exp(-1.0)
-    assert q ** ((noise.largest(Fraction(1)) + 1) // 2) > float(noise.total_variation(Fraction(1), 1))
+    assert q ** ((noise.max_draw(Fraction(1)) + 1) // 2) > float(noise.total_variation(Fraction(1), 1))
 
 
 def test_what_is_lost_is_far_below_2_to_the_minus_40() -> None:
@@ -84,9 +84,9 @@ def test_what_is_lost_is_far_below_2_to_the_minus_40() -> None:
 
 def test_thresholds_are_the_probabilities_rounded_down() -> None:
     for scale in SCALES:
-        for j, threshold in enumerate(noise._thresholds(scale)):
+        for j, threshold in enumerate(noise._digit_thresholds(scale)):
             low, high = samplers.exp_minus(2**j / scale, 300)
-            bounds = [Fraction(end, (1 << 300) + end) * 2**noise.PRECISION for end in (low, high)]
+            bounds = [Fraction(end, (1 << 300) + end) * 2**noise.PRECISION_BITS for end in (low, high)]
             assert bounds[0] - 2 < threshold <= bounds[1]
 
 
@@ -103,18 +103,19 @@ class Rigged(PlainEngine):
         words = np.zeros(shape, dtype=np.uint64)
         for row, numbers in enumerate(self._numbers):
             for at, number in enumerate(numbers):
-                for k in range(noise.PRECISION):
-                    bit = number >> (noise.PRECISION - 1 - k) & 1
+                for k in range(noise.PRECISION_BITS):
+                    bit = number >> (noise.PRECISION_BITS - 1 - k) & 1
                     words[k, row, 0] |= np.uint64(bit << at)
         return Bits([words], 0)
 
 
 def test_uniform_numbers_next_to_a_threshold_are_decided_exactly() -> None:
-    thresholds = noise._thresholds(Fraction(7, 2))
+    thresholds = noise._digit_thresholds(Fraction(7, 2))
     near = [
-        [0, 1, t - 1, t, t + 1, t // 2, 2**noise.PRECISION - 1, 2 * t] for t in map(lambda t: max(t, 1), thresholds)
+        [0, 1, t - 1, t, t + 1, t // 2, 2**noise.PRECISION_BITS - 1, 2 * t]
+        for t in map(lambda t: max(t, 1), thresholds)
     ]
-    below = noise._below(Rigged(near), thresholds, 1).parts[0]
+    below = noise._uniform_below(Rigged(near), thresholds, 1).parts[0]
     for row, (threshold, numbers) in enumerate(zip(thresholds, near, strict=True)):
         for at, number in enumerate(numbers):
             assert int(below[row, 0]) >> at & 1 == (number < threshold)
@@ -149,7 +150,7 @@ def test_three_servers_draw_the_law_together() -> None:
         dealt = engine.open(noise.dealt_laplace(engine, Fraction(2), (DRAWS,)))
         return sampled, dealt, engine.stats.rounds
 
-    results = run_threads(program)
+    results = run_in_threads(program)
     for sampled, dealt, rounds in results:
         assert np.array_equal(sampled, results[0][0])
         assert np.array_equal(dealt, results[0][1])
@@ -161,7 +162,7 @@ def test_three_servers_draw_the_law_together() -> None:
 
 def test_many_draws_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = PlainEngine()
-    monkeypatch.setattr(noise, "WORDS_AT_A_TIME", 1 << 10)
+    monkeypatch.setattr(noise, "WORDS_PER_BATCH", 1 << 10)
     drawn = engine.open(noise.geometric(engine, Fraction(1), (7, 100)))
     assert drawn.shape == (7, 100)
     assert engine.stats.rounds > 10
@@ -171,7 +172,7 @@ def test_many_draws_are_made_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("seeded")
 @pytest.mark.parametrize("scale", [Fraction(1), Fraction(7, 2), Fraction(50)])
 def test_two_dealt_parts_are_a_laplace_and_one_is_not(scale: Fraction) -> None:
-    parts = [noise.polya(scale, DRAWS) - noise.polya(scale, DRAWS) for _ in range(2)]
+    parts = [noise.sample_polya(scale, DRAWS) - noise.sample_polya(scale, DRAWS) for _ in range(2)]
     assert fit(parts[0] + parts[1], laplace_mass, scale) > 1e-4
     assert fit(parts[0], laplace_mass, scale) < 1e-9
     assert fit(2 * parts[0], laplace_mass, scale) < 1e-9
@@ -185,9 +186,9 @@ def test_polya_masses_convolve_to_the_geometric() -> None:
 
 @pytest.mark.usefixtures("seeded")
 def test_coins_are_tossed_in_pieces_and_fair(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noise, "COINS_AT_A_TIME", 1 << 10)
+    monkeypatch.setattr(noise, "COINS_PER_BATCH", 1 << 10)
     coins = np.array([0, 1, 2, 63, 64, 65, 128, 200] * 500)
-    heads = noise._heads(coins).reshape(500, 8)
+    heads = noise._count_heads(coins).reshape(500, 8)
     assert (heads[:, 0] == 0).all()
     for at, n in enumerate(coins[:8]):
         assert abs(heads[:, at].mean() - n / 2) <= 5 * (n / 4 / 500) ** 0.5

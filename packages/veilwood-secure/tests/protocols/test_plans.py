@@ -53,9 +53,9 @@ def test_plans_refuse_what_cannot_be() -> None:
     with pytest.raises(VeilwoodError, match="above 0"):
         ExactHiddenSplitTreeNotPrivate(PAIR, epsilon_in_paper=0)
     with pytest.raises(VeilwoodError, match="predict classes"):
-        Domain.of(vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=1))
+        Domain.from_schema(vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=1))
     domain = Domain((2,), 2)
     engine = PlainEngine()
     empty = loaded(engine, np.zeros((1, 1), np.int64), np.zeros(1, np.int64), domain)
     with pytest.raises(VeilwoodError, match="between 1 and"):
-        id3.grow_public(engine, empty, domain, 2, id3.best_feature, id3.best_class)
+        id3.grow_public_tree(engine, empty, domain, 2, id3.select_best_features, id3.select_best_labels)

@@ -22,16 +22,16 @@ def test_public_trees_equal_their_twins() -> None:
         codes, target = random_rows(rng, domain, 80)
         engine = PlainEngine()
         records = loaded(engine, codes, target, domain)
-        twin = plaintext.grow(
+        twin = plaintext.grow_tree(
             codes, target, sizes=domain.sizes, n_classes=u, depth=3,
             split=plaintext.first_largest, label=plaintext.first_largest,
         )  # fmt: skip
         for select, label in [
-            (id3.best_feature, id3.best_class),
-            (id3.noisy_feature(zero), id3.class_of_noisy_counts(zero)),
-            (id3.noisy_feature(zero), id3.noisy_class(zero)),
+            (id3.select_best_features, id3.select_best_labels),
+            (id3.noisy_max_selector(zero), id3.noisy_count_labeller(zero)),
+            (id3.noisy_max_selector(zero), id3.noisy_max_labeller(zero)),
         ]:
-            tree = id3.grow_public(engine, records, domain, 3, select, label)
+            tree = id3.grow_public_tree(engine, records, domain, 3, select, label)
             assert all((a == b).all() for a, b in zip(tree.splits, twin.splits, strict=True))
             assert (tree.leaves == twin.leaves).all()
             assert (tree.predict(codes) == twin.predict(codes)).all()
@@ -42,9 +42,9 @@ def test_a_feature_is_used_once_on_a_path_and_random_features_need_no_data() -> 
     engine = PlainEngine()
     codes, target = random_rows(np.random.default_rng(6), domain, 30)
     trees = [
-        id3.grow_public(
+        id3.grow_public_tree(
             engine, loaded(engine, codes[rows], target[rows], domain), domain, 3,
-            id3.random_feature(np.random.default_rng(0)), id3.best_class,
+            id3.random_selector(np.random.default_rng(0)), id3.select_best_labels,
         )
         for rows in (slice(None), slice(0, 3))
     ]  # fmt: skip

@@ -12,13 +12,13 @@ import veilwood as vw
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols.records import (
     Domain,
-    are_classes,
     are_one_hot,
-    encode,
-    join_owners,
-    one_hot,
-    one_hot_classes,
-    stack_owners,
+    are_valid_classes,
+    encode_classes,
+    encode_one_hot,
+    encode_table,
+    join_owner_columns,
+    stack_owner_rows,
 )
 from veilwood_testing.hidden_trees import Ints, loaded, random_rows
 from veilwood_testing.mpc_oracle import PlainEngine
@@ -29,24 +29,24 @@ def test_owners_of_rows_and_of_columns_join() -> None:
     engine = PlainEngine()
     codes, target = random_rows(np.random.default_rng(7), domain, 10)
     whole = loaded(engine, codes, target, domain)
-    by_rows = stack_owners(
+    by_rows = stack_owner_rows(
         [loaded(engine, codes[:4], target[:4], domain), loaded(engine, codes[4:], target[4:], domain)]
     )
-    by_columns = join_owners([whole.features[:1], whole.features[1:]], whole.classes)
+    by_columns = join_owner_columns([whole.features[:1], whole.features[1:]], whole.classes)
     for joined in (by_rows, by_columns):
         assert (engine.open(joined.features) == engine.open(whole.features)).all()
         assert (engine.open(joined.classes) == engine.open(whole.classes)).all()
     with pytest.raises(VeilwoodError, match="4, 10 rows"):
-        join_owners([whole.features[:1], whole.features[1:, :, :4]], whole.classes)
+        join_owner_columns([whole.features[:1], whole.features[1:, :, :4]], whole.classes)
 
 
 def test_rows_that_are_not_one_hot_are_refused() -> None:
     domain = Domain((3, 2), 2)
     engine = PlainEngine()
-    features = one_hot([[0, 1], [2, 0], [1, 1]], domain).astype(np.int64)
-    classes = one_hot_classes([0, 1, -1], domain).astype(np.int64)
+    features = encode_one_hot([[0, 1], [2, 0], [1, 1]], domain).astype(np.int64)
+    classes = encode_classes([0, 1, -1], domain).astype(np.int64)
     assert are_one_hot(engine, engine.constant(features), domain)
-    assert are_classes(engine, engine.constant(classes), domain)
+    assert are_valid_classes(engine, engine.constant(classes), domain)
 
     def spoiled(array: Ints, at: tuple[int, ...], value: int) -> Any:
         changed = array.copy()
@@ -55,7 +55,7 @@ def test_rows_that_are_not_one_hot_are_refused() -> None:
 
     for value in (2, -1, 1 << 16, 1 << 31, (1 << 31) + 1):
         assert not are_one_hot(engine, spoiled(features, (0, 0, 0), value), domain)
-        assert not are_classes(engine, spoiled(classes, (0, 0), value), domain)
+        assert not are_valid_classes(engine, spoiled(classes, (0, 0), value), domain)
     two_values = features.copy()
     two_values[0, 1, 0] = 1
     dummy = features.copy()
@@ -64,20 +64,20 @@ def test_rows_that_are_not_one_hot_are_refused() -> None:
     none[0, :, 0] = 0
     for wrong in (two_values, dummy, none, features[:, :2], features[:1]):
         assert not are_one_hot(engine, engine.constant(wrong), domain)
-    assert not are_classes(engine, engine.constant(np.ones((2, 3), np.int64)), domain)
-    assert not are_classes(engine, engine.constant(np.ones((3, 3), np.int64)), domain)
+    assert not are_valid_classes(engine, engine.constant(np.ones((2, 3), np.int64)), domain)
+    assert not are_valid_classes(engine, engine.constant(np.ones((3, 3), np.int64)), domain)
 
 
 def test_encoding_follows_the_schema_and_refuses_the_rest() -> None:
     car = vw.datasets.car()
-    features, classes = encode(car.schema, car.X[:5], car.y[:5])
-    domain = Domain.of(car.schema)
+    features, classes = encode_table(car.schema, car.X[:5], car.y[:5])
+    domain = Domain.from_schema(car.schema)
     assert features.shape == (6, 4, 5)
     assert classes.sum(axis=0).tolist() == [1] * 5
-    assert features[domain.dummies].sum() == 0
+    assert features[domain.dummy_mask].sum() == 0
     with pytest.raises(vw.OutOfSchemaError, match="outside the domain"):
-        one_hot([[3] * 6], Domain((4, 4, 4, 3, 3, 3), 4))
+        encode_one_hot([[3] * 6], Domain((4, 4, 4, 3, 3, 3), 4))
     with pytest.raises(vw.OutOfSchemaError, match="padding"):
-        one_hot_classes([4], domain)
+        encode_classes([4], domain)
     with pytest.raises(VeilwoodError, match="6 features"):
-        one_hot([[0, 1]], domain)
+        encode_one_hot([[0, 1]], domain)

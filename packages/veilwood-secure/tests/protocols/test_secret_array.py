@@ -10,7 +10,7 @@ import pytest
 
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols.joint_forest import RING
-from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_testing.mpc_oracle import PlainEngine
 
 pytestmark = [
@@ -35,13 +35,13 @@ VERBS: dict[str, Any] = {
 def test_secret_numbers_do_what_arrays_do(verb: str) -> None:
     exact = np.array([[3, -4, 0], [7, 7, -9], [0, 0, 1], [-5, 2, 6]])
     engine = PlainEngine(RING)
-    found = VERBS[verb](SecretNumbers(engine, engine.constant(exact)))
+    found = VERBS[verb](SecretArray(engine, engine.constant(exact)))
     assert np.array_equal(engine.open(found.shared), VERBS[verb](exact))
 
 
 def test_what_cannot_be_done_on_shares_is_refused_by_name() -> None:
     engine = PlainEngine(RING)
-    x: Any = SecretNumbers(engine, engine.constant([1, 2]))
+    x: Any = SecretArray(engine, engine.constant([1, 2]))
     for verb in (np.sqrt, np.sort, lambda x: np.floor_divide(x, 2)):
         with pytest.raises(VeilwoodError, match="on shares"):
             verb(x)

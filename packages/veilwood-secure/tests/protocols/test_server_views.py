@@ -20,11 +20,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from veilwood_secure.mpc.engine import Shared, as_words
-from veilwood_secure.mpc.replicated import Buffer, KeyStream, Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.engine import Shared, as_ring_array
+from veilwood_secure.mpc.replicated import Buffer, KeyStream, Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import hidden_forest
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import HiddenForest, Program, Trained, program_of
+from veilwood_secure.roles.registry import HiddenForest, Program, TrainingResult, program_for_task
 from veilwood_testing.hidden_trees import PAIR
 
 RUNS = 64
@@ -84,9 +84,9 @@ class Watched(ReplicatedEngine):
         with self._kind("opened"):
             return super().open(x)
 
-    def _agree(self, claim: Any, own: Any) -> bool:
+    def _all_agree(self, claim: Any, own: Any) -> bool:
         with self._kind("digests"):
-            return super()._agree(claim, own)
+            return super()._all_agree(claim, own)
 
     @contextmanager
     def _kind(self, kind: str) -> Iterator[None]:
@@ -105,7 +105,7 @@ def serve(engine: ReplicatedEngine, program: Program, given: dict[str, Any]) -> 
     trained = program.train(engine, loaded)
     if query is not None and isinstance(program, HiddenForest):
         program.check_queries(engine, "user", query)
-        program.answer(engine, trained.hidden, query)
+        program.answer_queries(engine, trained.hidden, query)
 
 
 class Server:
@@ -131,11 +131,11 @@ class Server:
             serve(engine, self.program, {who: {key: p[at] for key, p in own.items()} for who, own in shared.items()})
             return tap.view
 
-        return run_threads(run)[self.party]
+        return run_in_threads(run)[self.party]
 
     def _shared(self, name: str, secret: Any) -> list[tuple[Any, Any]]:
         """Share so that this server's two parts are those of every run; the third part makes up the secret."""
-        words = as_words(np.asarray(secret), np.dtype(self.program.ring))
+        words = as_ring_array(np.asarray(secret), np.dtype(self.program.ring))
         bits = np.iinfo(words.dtype)
         held = self._parts.setdefault(
             name, [self._rng.integers(0, bits.max, words.shape, words.dtype, endpoint=True) for _ in range(2)]
@@ -155,7 +155,7 @@ def encoded(program: Program, north: Any, questions: Any, pad_to: int | None) ->
 
 def seen(task: Task, party: int, runs: int = RUNS, other: Any = WITHOUT, pad_to: int | None = 6) -> list[View]:
     """The views of one server; the rows are those of one neighbour in even runs, of the other in odd ones."""
-    program = program_of(task)
+    program = program_for_task(task)
     neighbours = (ROWS, CLASSES), other
     given = [encoded(program, *each, pad_to) for each in zip(neighbours, QUESTIONS, strict=True)]
     server = Server(program, party)
@@ -189,7 +189,9 @@ def told_apart(views: list[View]) -> list[str]:
 def _same_trees_in_every_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are given to trees by a public key that is drawn anew in each run; here they take turns."""
     monkeypatch.setattr(
-        hidden_forest, "trees_of_rows", lambda engine, n_rows, n_trees: np.arange(n_rows, dtype=np.int64) % n_trees
+        hidden_forest,
+        "assign_rows_to_trees",
+        lambda engine, n_rows, n_trees: np.arange(n_rows, dtype=np.int64) % n_trees,
     )
 
 
@@ -215,7 +217,7 @@ def test_a_server_learns_what_is_opened_and_no_more() -> None:
     """Hidden trees open nothing; a public forest opens each number of its plan once, and nothing before the noise."""
     for name, task in TASKS.items():
         opened = [length for _, kind, length in seen(task, 0, runs=1)[0].shape if kind == "opened"]
-        plan = program_of(task).plan
+        plan = program_for_task(task).plan
         released = [8 * int(np.prod(step.shape)) for step in plan.steps] if task.protocol == "public-forest" else []
         assert opened == released, name
 
@@ -225,7 +227,7 @@ def test_a_server_learns_what_is_opened_and_no_more() -> None:
 
 def no_masks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares are sent in clear."""
-    monkeypatch.setattr(KeyStream, "words", lambda self, shape, dtype: np.zeros(shape, dtype))
+    monkeypatch.setattr(KeyStream, "next_integers", lambda self, shape, dtype: np.zeros(shape, dtype))
 
 
 def constant_masks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -242,25 +244,25 @@ def masks_used_twice(monkeypatch: pytest.MonkeyPatch) -> None:
         self.key = key
         begin(self, key)
 
-    words = KeyStream.words
+    words = KeyStream.next_integers
 
     def again(self: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         begin(self, self.key)
         return words(self, shape, dtype)
 
     monkeypatch.setattr(KeyStream, "__init__", remember)
-    monkeypatch.setattr(KeyStream, "words", again)
+    monkeypatch.setattr(KeyStream, "next_integers", again)
 
 
 def loaded_coins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The lowest bit of a mask is 1 more often than 0: 5 times in 8."""
-    words = KeyStream.words
+    words = KeyStream.next_integers
 
     def loaded(self: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         first, second = words(self, shape, dtype), words(self, shape, dtype)
         return first | (second >> np.array(1, dtype) & second >> np.array(2, dtype) & np.array(1, dtype))
 
-    monkeypatch.setattr(KeyStream, "words", loaded)
+    monkeypatch.setattr(KeyStream, "next_integers", loaded)
 
 
 def one_part_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,7 +271,7 @@ def one_part_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def tell(self: Any, parts: Any) -> Shared:
         self._send(self._next, parts[0])
-        self._receive(self._previous, parts[0].shape, parts[0].dtype)
+        self._receive_array(self._previous, parts[0].shape, parts[0].dtype)
         return load(self, parts)
 
     monkeypatch.setattr(ReplicatedEngine, "load", tell)
@@ -281,8 +283,8 @@ LEAKS = [no_masks, constant_masks, masks_used_twice, loaded_coins, one_part_too_
 @pytest.mark.parametrize("leak", LEAKS)
 def test_planted_leaks_are_caught(leak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """While rows are checked: the first part of every training of hidden trees."""
-    monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows, present=None: Trained())
-    monkeypatch.setattr(HiddenForest, "answer", lambda self, engine, model, query: None)
+    monkeypatch.setattr(HiddenForest, "train", lambda self, engine, rows, present=None: TrainingResult())
+    monkeypatch.setattr(HiddenForest, "answer_queries", lambda self, engine, model, query: None)
     assert told_apart(seen(TREE, 1)) == []
     leak(monkeypatch)
     assert told_apart(seen(TREE, 1)) not in ([], ["the shape of messages"])

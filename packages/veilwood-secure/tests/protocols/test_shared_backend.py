@@ -12,13 +12,19 @@ from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import CellTable, columns_of
-from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, HeldRows, reach
+from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.row_backend import (
+    GRADIENT_UNITS,
+    LEVEL_UNITS,
+    SCORE_UNITS,
+    MemoryBackend,
+    gradient_norms,
+)
 from veilwood_secure.mpc.engine import Bits
-from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_threads
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
-from veilwood_secure.protocols.shared_backend import UNIT, BitRows
+from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.rows_on_shares_cases import RING
 
@@ -45,37 +51,46 @@ class Both:
     def __init__(self, n_classes: int, engine: Any = None) -> None:
         rng = np.random.default_rng(n_classes)
         self.k, self.outputs = n_classes, n_classes if n_classes > 2 else 1
-        self.columns = columns_of(Encoding(schema(n_classes), "grid"))
-        self.cells = np.stack([rng.integers(0, column.n_cells, N) for column in self.columns])
+        self.columns = bin_columns(Encoding(schema(n_classes), "grid"))
+        self.cells = np.stack([rng.integers(0, column.n_bins, N) for column in self.columns])
         self.target = rng.integers(0, n_classes or TARGET_LEVELS + 1, N)
         codes = np.stack([column.starts[cell] for column, cell in zip(self.columns, self.cells, strict=True)], axis=1)
         batch = Batch(codes.astype(np.uint16), self.target.astype(np.int32), 0, 0)
-        self.held = HeldRows(self.columns, Source(lambda: iter([lambda: batch])), self.outputs)
+        self.held = MemoryBackend(self.columns, Source(lambda: iter([lambda: batch])), self.outputs)
         self.engine = engine or PlainEngine(RING)
         self.shared: Any = self.rows_in(self.engine)
 
     def rows_in(self, engine: Any, party: int | None = None) -> Any:
         def bits(values: Any, n: int) -> Bits:
-            words = circuits.packed(circuits.digits_of(values, n))
+            words = circuits.pack_bits(circuits.binary_digits(values, n))
             given = (words,) if party is None else share(words, RING)[party]
-            return circuits.bits_of(engine, engine.load(given))
+            return circuits.decompose_bits(engine, engine.load(given))
 
-        cells = [bits(cell, (c.n_cells - 1).bit_length()) for cell, c in zip(self.cells, self.columns, strict=True)]
+        cells = [bits(cell, (c.n_bins - 1).bit_length()) for cell, c in zip(self.cells, self.columns, strict=True)]
         n_digits = (self.k - 1).bit_length() if self.k else 16
         there = bits(np.ones(N, int), 1)[0]
-        return BitRows.of(engine, cells, bits(self.target, n_digits), there).asked_rows(self.columns, self.outputs)
+        return BitslicedRows.from_shares(engine, cells, bits(self.target, n_digits), there).make_backend(
+            self.columns, self.outputs
+        )
 
-    def add(self, table: CellTable, values: Any) -> None:
-        self.held.add(table, np.asarray(values, np.int32))
+    def add(self, table: ContingencyTable, values: Any) -> None:
+        self.held.add_scores(table, np.asarray(values, np.int32))
         self.shared.add(table, np.asarray(values, np.int32))
 
     def answers(self, question: Any) -> tuple[Any, Any]:
-        return self.held.ask(question), self.engine.open(self.shared.ask(question).shared)
+        return self.held.run(question), self.engine.open(self.shared.ask(question).shared)
 
 
-def tables(both: Both) -> list[CellTable]:
-    a, b, c = (column.of_mass(column.prior, 4) for column in both.columns)
-    return [CellTable(()), CellTable((a,)), CellTable((b,)), CellTable((a, b)), CellTable((b, c, a)), CellTable((a, c))]
+def tables(both: Both) -> list[ContingencyTable]:
+    a, b, c = (column.equal_mass_groups(column.prior, 4) for column in both.columns)
+    return [
+        ContingencyTable(()),
+        ContingencyTable((a,)),
+        ContingencyTable((b,)),
+        ContingencyTable((a, b)),
+        ContingencyTable((b, c, a)),
+        ContingencyTable((a, c)),
+    ]
 
 
 @pytest.mark.parametrize("n_classes", [0, 2, 4])
@@ -85,9 +100,9 @@ def test_counts_are_those_of_rows_in_memory(n_classes: int) -> None:
     marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     numbers = [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(marks)]
     shift = np.arange(both.outputs)[None] * 700 + 300_000 * (n_classes == 0)
-    both.add(CellTable(()), shift)
+    both.add(ContingencyTable(()), shift)
     for question in [
-        asked.RowCount(), *(own if n_classes else numbers), asked.Histogram(0, both.columns[0].n_inside),
+        asked.RowCount(), *(own if n_classes else numbers), asked.Histogram(0, both.columns[0].n_value_bins),
         *(asked.RowsByCell(table) for table in tables(both)),
     ]:  # fmt: skip
         here, there = both.answers(question)
@@ -99,17 +114,17 @@ def test_gradients_are_close_and_within_their_norms(n_classes: int) -> None:
     both = Both(n_classes)
     rng = np.random.default_rng(9)
     large = 4 * SCORE_UNITS if n_classes else 3000 * LEVEL_UNITS
-    both.add(CellTable(()), np.full((1, both.outputs), 0 if n_classes else 30_000 * LEVEL_UNITS))
+    both.add(ContingencyTable(()), np.full((1, both.outputs), 0 if n_classes else 30_000 * LEVEL_UNITS))
     for table in tables(both)[1:]:
         both.add(table, rng.integers(-large, large, (table.n_cells, both.outputs)))
     limit = GRADIENT_UNITS * 3 // 4 if n_classes == 2 else 9_000 * LEVEL_UNITS
     here, there = both.answers(asked.GradientSums(tables(both), n_classes, limit))
     assert here.shape == there.shape
-    rows = np.concatenate([both.held.ask(asked.RowsByCell(table)) for table in tables(both)])
+    rows = np.concatenate([both.held.run(asked.RowsByCell(table)) for table in tables(both)])
     assert (np.abs(here - there) <= rows[:, None] * 0.04 * GRADIENT_UNITS).all()
     assert np.abs(here - there)[0].max() < 0.01 * N * GRADIENT_UNITS  # errors of single rows cancel
-    l1, _ = reach(n_classes, limit)
-    alone = np.asarray(both.engine.open(both.shared._gradients(n_classes, limit))) * UNIT
+    l1, _ = gradient_norms(n_classes, limit)
+    alone = np.asarray(both.engine.open(both.shared._gradients(n_classes, limit))) * GRADIENT_UNIT
     assert np.abs(alone).sum(axis=0).max() <= l1
 
 
@@ -122,8 +137,8 @@ def test_scores_far_out_leave_gradients_within_their_norms(extreme: int) -> None
         values[0, 0] = extreme
         both.add(table, values)
         for limit in (1, 17, 4096) if n_classes == 0 else (2048, 4096):
-            alone = np.asarray(both.engine.open(both.shared._gradients(n_classes, limit))) * UNIT
-            assert np.abs(alone).sum(axis=0).max() <= reach(n_classes, limit)[0]
+            alone = np.asarray(both.engine.open(both.shared._gradients(n_classes, limit))) * GRADIENT_UNIT
+            assert np.abs(alone).sum(axis=0).max() <= gradient_norms(n_classes, limit)[0]
             here, there = both.answers(asked.GradientSums([table], n_classes, limit))
             if n_classes:
                 assert np.abs(here - there).max() < 0.04 * N * GRADIENT_UNITS
@@ -151,19 +166,19 @@ def test_three_servers_answer_what_one_would() -> None:
         engine = ReplicatedEngine(links, ring=RING)
 
         def bits(values: Any, n: int) -> Bits:
-            words = circuits.packed(circuits.digits_of(values, n))
-            return circuits.bits_of(engine, engine.load(fixed(words, RING)[links.party]))
+            words = circuits.pack_bits(circuits.binary_digits(values, n))
+            return circuits.decompose_bits(engine, engine.load(fixed(words, RING)[links.party]))
 
-        cells = [bits(cell, (c.n_cells - 1).bit_length()) for cell, c in zip(both.cells, both.columns, strict=True)]
-        rows = BitRows.of(engine, cells, bits(both.target, 1), bits(np.ones(N, int), 1)[0])
-        answer: Any = rows.asked_rows(both.columns, 1).ask(question)
+        cells = [bits(cell, (c.n_bins - 1).bit_length()) for cell, c in zip(both.cells, both.columns, strict=True)]
+        rows = BitslicedRows.from_shares(engine, cells, bits(both.target, 1), bits(np.ones(N, int), 1)[0])
+        answer: Any = rows.make_backend(both.columns, 1).run(question)
         return engine.open(answer.shared)
 
-    for values in [*zip(both.cells, [(c.n_cells - 1).bit_length() for c in both.columns], strict=True)]:
-        fixed(circuits.packed(circuits.digits_of(*values)), RING)
-    fixed(circuits.packed(circuits.digits_of(both.target, 1)), RING)
-    fixed(circuits.packed(circuits.digits_of(np.ones(N, int), 1)), RING)
-    for found in run_threads(program):
+    for values in [*zip(both.cells, [(c.n_bins - 1).bit_length() for c in both.columns], strict=True)]:
+        fixed(circuits.pack_bits(circuits.binary_digits(*values)), RING)
+    fixed(circuits.pack_bits(circuits.binary_digits(both.target, 1)), RING)
+    fixed(circuits.pack_bits(circuits.binary_digits(np.ones(N, int), 1)), RING)
+    for found in run_in_threads(program):
         assert np.array_equal(found, alone)
 
 

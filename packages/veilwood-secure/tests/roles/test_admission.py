@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from veilwood.errors import PartyError
-from veilwood_secure.roles.identity import Authority, Identity, Name, tls_context
-from veilwood_secure.roles.transport import dial
+from veilwood_secure.roles.identity import Authority, Identity, PartyName, tls_context
+from veilwood_secure.roles.transport import dial_server
 from veilwood_testing.places import TASK, Place, X, place
 
 
@@ -30,7 +30,7 @@ def strangers(here: Place, tmp_path: Path) -> dict[str, tuple[str, Identity]]:
     def issue(authority: Authority, role: Any, name: str, **options: Any) -> Identity:
         spot = tmp_path / f"stranger-{len(list(tmp_path.glob('stranger-*')))}"
         spot.mkdir()
-        return authority.issue(Name(role, name), spot / "certificate.pem", spot / "key.pem", **options)
+        return authority.issue(PartyName(role, name), spot / "certificate.pem", spot / "key.pem", **options)
 
     return {
         "server of another authority": ("peers people", issue(other, "server", "0")),
@@ -44,13 +44,13 @@ def strangers(here: Place, tmp_path: Path) -> dict[str, tuple[str, Identity]]:
     }
 
 
-def refused(port: int, context: ssl.SSLContext, name: Name) -> bool:
+def refused(port: int, context: ssl.SSLContext, name: PartyName) -> bool:
     """Whether a server says nothing to somebody who asks as a client, or as a server, would."""
     try:
-        channel = dial("127.0.0.1", port, context, name, timeout=20, limit=1 << 16)
+        channel = dial_server("127.0.0.1", port, context, name, timeout=20, limit=1 << 16)
         words = {"do": "status", "task": "scale", "fingerprint": TASK.fingerprint(), "session": "s"}
-        channel.say(**words, invites=False)
-        channel.hear("phase")
+        channel.send_fields(**words, invites=False)
+        channel.receive_fields("phase")
     except PartyError as error:
         return "knows nothing of this session" not in str(error)  # which a server says to one it has let in
     return False
@@ -62,7 +62,7 @@ def test_strangers_are_refused_on_every_port(trained: Place, tmp_path: Path) -> 
             for party in range(3):
                 address = trained.config("server-0").servers[party]
                 context = tls_context(identity, trained.config("server-0").servers_authority, listens=False)
-                where, name = getattr(address, port), Name("server", str(party))
+                where, name = getattr(address, port), PartyName("server", str(party))
                 assert refused(where, context, name), f"{what}: let in by server {party} at its {port} port"
     assert trained.client("north").status()[0]["phase"] == "trained"
 
@@ -94,14 +94,14 @@ def test_old_tls_is_refused(trained: Place) -> None:
     context = tls_context(config.identity, config.servers_authority, listens=False)
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     with pytest.raises(PartyError, match="is not server 0"):
-        dial("127.0.0.1", config.servers[0].people, context, Name("server", "0"), timeout=30, limit=100)
+        dial_server("127.0.0.1", config.servers[0].people, context, PartyName("server", "0"), timeout=30, limit=100)
 
 
 def test_a_server_with_the_certificate_of_another_is_refused(trained: Place) -> None:
     config = trained.config("client-north")
     context = tls_context(config.identity, config.servers_authority, listens=False)
     with pytest.raises(PartyError, match="is not server 1") as caught:
-        dial("127.0.0.1", config.servers[0].people, context, Name("server", "1"), timeout=30, limit=100)
+        dial_server("127.0.0.1", config.servers[0].people, context, PartyName("server", "1"), timeout=30, limit=100)
     assert caught.value.party == "server 1"
 
 

@@ -16,18 +16,18 @@ import pytest
 from numpy.typing import NDArray
 
 from veilwood.errors import PartyError
-from veilwood_secure.mpc.shares import Pair, from_bytes, reconstruct, share, to_bytes
+from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes, reconstruct, share
 from veilwood_secure.protocols.records import Domain
-from veilwood_secure.roles.owner import Call
+from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.registry import HiddenForest
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import SCHEMA, TASK, Place, X, place
 
 Ints = NDArray[np.int64]
 Ask = Callable[[Ints], Ints]
-Spoil = Callable[[int, Pair], Pair]
+Spoil = Callable[[int, SharePair], SharePair]
 
-DOMAIN = Domain.of(SCHEMA)
+DOMAIN = Domain.from_schema(SCHEMA)
 BATCH = 5
 
 
@@ -45,15 +45,15 @@ def good_questions(rows: int = BATCH) -> Ints:
 def asked(here: Place, features: Ints, spoil: Spoil | None = None) -> Ints:
     """Ask three servers anything; ``spoil`` changes what one of them gets. Return the words that come back."""
     rows = features.shape[-1]
-    with Call(here.config("user-analyst"), TASK, "ask") as call:
-        call.hear("statement")
-        call.go()
-        call.say(rows=rows)
-        call.hear("send")
+    with ServerConnections(here.config("user-analyst"), TASK, "ask") as call:
+        call.receive_fields("statement")
+        call.start()
+        call.send_fields(rows=rows)
+        call.receive_fields("send")
         pairs = share(features)
         for party, channel in enumerate(call.channels):
-            channel.send(to_bytes(spoil(party, pairs[party]) if spoil else pairs[party]))
-        return reconstruct([from_bytes(bytes(data), (rows,)) for data in call.receive()])
+            channel.send(pair_to_bytes(spoil(party, pairs[party]) if spoil else pairs[party]))
+        return reconstruct([pair_from_bytes(bytes(data), (rows,)) for data in call.receive_all()])
 
 
 # -- reading a tree out ----------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_the_attack_reads_a_tree_that_answers_anything() -> None:
     }
 
     def ask(questions: Ints) -> Ints:
-        return engine.open(program.answer(engine, model, {"features": engine.constant(questions)}))
+        return engine.open(program.answer_queries(engine, model, {"features": engine.constant(questions)}))
 
     root, below, found = read_out(ask)
     assert root == 2
@@ -146,13 +146,13 @@ BAD: dict[str, Callable[[Ints, int], None]] = {
 
 
 def inconsistent(server: int, part: int) -> Spoil:
-    def spoil(party: int, pair: Pair) -> Pair:
+    def spoil(party: int, pair: SharePair) -> SharePair:
         return (pair[0] + (party == server and part == 0), pair[1] + (party == server and part == 1))
 
     return spoil
 
 
-def too_short(party: int, pair: Pair) -> Pair:
+def too_short(party: int, pair: SharePair) -> SharePair:
     return (pair[0][:, 1:], pair[1][:, 1:])
 
 
@@ -161,7 +161,7 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
 ) -> None:
     touched: list[int] = []
     for server in trained.servers:
-        program: Any = server._study("scale", TASK.fingerprint()).program
+        program: Any = server._find_task("scale", TASK.fingerprint()).program
         monkeypatch.setattr(program, "answer", lambda *words: touched.append(1) or PlainEngine().constant([0] * BATCH))
     refusals: dict[str, tuple[str, str | None]] = {}
 

@@ -13,14 +13,14 @@ import pytest
 
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols import noise
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, TASK, X, Y, place
 
 
 def test_noise_is_drawn_as_it_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever halves a scale on the way from the plan to the draw is caught; the law itself is that of hidden trees."""
-    program: Any = program_of(replace(TASK, protocol="binary-tree", settings={"max_depth": 2}))
+    program: Any = program_for_task(replace(TASK, protocol="binary-tree", settings={"max_depth": 2}))
     draw, drawn = noise.geometric, []
 
     def keep(engine: Any, scale: Fraction, shape: Any) -> Any:
@@ -51,7 +51,7 @@ def test_roles_train_and_ask_binary_trees(n_trees: int, tmp_path: Path, monkeypa
 
 
 def test_rows_and_questions_that_are_not_one_hot_are_refused() -> None:
-    program: Any = program_of(replace(TASK, protocol="binary-tree", settings={"max_depth": 1}))
+    program: Any = program_for_task(replace(TASK, protocol="binary-tree", settings={"max_depth": 1}))
     engine = PlainEngine()
     arrays, _ = program.encode_rows("north", X[:9], Y[:9])
     good = {key: engine.load((array,)) for key, array in arrays.items()}

@@ -9,7 +9,7 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood.privacy.ledger_stores import SQLiteLedger
-from veilwood_secure.roles.sessions import BUDGETS, what
+from veilwood_secure.roles.sessions import BUDGETS_FOLDER, entry_label
 from veilwood_testing.budgets_cases import ledger_of
 from veilwood_testing.places import TASK, Place, contribute
 
@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS}/task-scale.db", f"{BUDGETS}/owner-south.db"])
+@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS_FOLDER}/task-scale.db", f"{BUDGETS_FOLDER}/owner-south.db"])
 def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Path, file: str) -> None:
     here = Place(tmp_path)
     kept = here.folder / "server-1" / file
@@ -42,11 +42,11 @@ def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Pa
 
 def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place) -> None:
     server = here.servers[0]
-    study = server._study("scale", TASK.fingerprint())
-    narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS / "task-scale.db", epsilon=5, delta="1e-6")
-    books = server._books(study)
+    study = server._find_task("scale", TASK.fingerprint())
+    narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS_FOLDER / "task-scale.db", epsilon=5, delta="1e-6")
+    books = server._task_ledgers(study)
     plan = study.program.plan
-    narrow.reserve(plan.loss, what=what(TASK), neighbours=str(plan.neighbours), plan="p", key="cut short")
+    narrow.reserve(plan.loss, what=entry_label(TASK), neighbours=str(plan.neighbours), plan="p", key="cut short")
     books.reserve("whole")
-    books.drop_halves()
+    books.cancel_orphans()
     assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]

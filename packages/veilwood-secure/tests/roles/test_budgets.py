@@ -18,8 +18,8 @@ from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.engine import Ints
 from veilwood_secure.roles import uploads
 from veilwood_secure.roles.checkpoints import Checkpoint
-from veilwood_secure.roles.owner import Call, Client
-from veilwood_secure.roles.sessions import BUDGETS
+from veilwood_secure.roles.owner import Owner, ServerConnections
+from veilwood_secure.roles.sessions import BUDGETS_FOLDER
 from veilwood_secure.roles.transport import Channel, LostError
 from veilwood_testing.budgets_cases import ledger_of
 from veilwood_testing.places import ROWS, TASK, Place, X, Y, contribute, place
@@ -39,7 +39,7 @@ class Killed(BaseException):
 
 @pytest.fixture
 def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr("veilwood_secure.roles.training.PAUSES", (0.05,))
+    monkeypatch.setattr("veilwood_secure.roles.training.RETRY_DELAYS_S", (0.05,))
     with place(tmp_path, SHARED, timeout=60.0) as made:
         yield made
 
@@ -89,24 +89,24 @@ def test_an_owner_killed_on_the_way_is_charged_once(here: Place, moment: str, mo
 
     with monkeypatch.context() as dying:
         if moment == "before the call":
-            dying.setattr(Client, "_send", lambda own, *words: (own.consent(), killed()))
+            dying.setattr(Owner, "_send_pieces", lambda own, *words: (own.consent(), killed()))
         elif moment == "between two pieces":
-            send = Call.send_parts
+            send = ServerConnections.send_parts
 
-            def one_piece(call: Call, parts: Any) -> None:
+            def one_piece(call: ServerConnections, parts: Any) -> None:
                 if len(sent) == 2:  # a piece has two arrays
                     raise Killed
                 sent.append(1)
                 send(call, parts)
 
-            dying.setattr(Call, "send_parts", one_piece)
+            dying.setattr(ServerConnections, "send_parts", one_piece)
         else:
-            hear = Call.hear
+            hear = ServerConnections.receive_fields
 
-            def deaf(call: Call, *keys: str) -> Any:
+            def deaf(call: ServerConnections, *keys: str) -> Any:
                 return killed() if keys == ("accepted",) else hear(call, *keys)
 
-            dying.setattr(Call, "hear", deaf)
+            dying.setattr(ServerConnections, "receive_fields", deaf)
         with pytest.raises(Killed):
             contribute(here, "north")
     assert states(here) == ["reserved"]
@@ -117,8 +117,8 @@ def test_an_owner_killed_on_the_way_is_charged_once(here: Place, moment: str, mo
 
 def test_a_training_that_goes_on_is_charged_once_at_every_owner(forest: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[int] = []
-    about_to_open = Checkpoint.about_to_open
-    state = forest.servers[1]._study("scale", SHARED.fingerprint()).state
+    about_to_open = Checkpoint.record_intent
+    state = forest.servers[1]._find_task("scale", SHARED.fingerprint()).checkpoint
 
     def interrupted(own: Checkpoint, number: int) -> None:
         if own is state and number == 3 and not lost:
@@ -126,7 +126,7 @@ def test_a_training_that_goes_on_is_charged_once_at_every_owner(forest: Place, m
             raise LostError("server 1 is lost.", party="server 1")
         about_to_open(own, number)
 
-    monkeypatch.setattr(Checkpoint, "about_to_open", interrupted)
+    monkeypatch.setattr(Checkpoint, "record_intent", interrupted)
     contribute(forest)
     for owner in ROWS:
         forest.client(owner).wait(60)
@@ -139,7 +139,7 @@ def test_a_training_that_goes_on_is_charged_once_at_every_owner(forest: Place, m
 
 def lose_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
     """All three servers were about to open a number, and were lost before any of them kept it; once."""
-    keep, lost = Checkpoint.has_opened, set()
+    keep, lost = Checkpoint.record_opening, set()
 
     def nobody_keeps(own: Checkpoint, values: Ints) -> None:
         if len(own.opened) == 1 and id(own) not in lost:
@@ -147,7 +147,7 @@ def lose_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
             raise LostError("server 1 is lost.", party="server 1")
         keep(own, values)
 
-    monkeypatch.setattr(Checkpoint, "has_opened", nobody_keeps)
+    monkeypatch.setattr(Checkpoint, "record_opening", nobody_keeps)
 
 
 def test_what_must_be_charged_again_waits_for_owners_whose_ledgers_refuse(
@@ -163,9 +163,9 @@ def test_what_must_be_charged_again_waits_for_owners_whose_ledgers_refuse(
     assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved"]] * 3
     monkeypatch.undo()
     # With another ledger that allows it, nobody sends rows again.
-    monkeypatch.setattr(Client, "contribute", None)
-    forest.client("south")._agree()
-    generous = Client(
+    monkeypatch.setattr(Owner, "contribute", None)
+    forest.client("south")._send_consent()
+    generous = Owner(
         forest.folder / "client-north", ledger=SQLiteLedger(forest.folder / "other.db", epsilon=9, delta="1e-6")
     )
     assert generous.wait(60).epsilon == 4
@@ -178,7 +178,7 @@ def test_what_must_be_charged_again_waits_for_owners_whose_ledgers_refuse(
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS}/task-scale.db"])
+@pytest.mark.parametrize("file", ["ledger.db", f"{BUDGETS_FOLDER}/task-scale.db"])
 @pytest.mark.parametrize("task", [TASK, SHARED, PRESENT], ids=["hidden", "on shares", "present"])
 def test_an_owner_whose_budget_is_used_up_sends_nothing(
     tmp_path: Path, file: str, task: Any, monkeypatch: pytest.MonkeyPatch
@@ -186,17 +186,17 @@ def test_an_owner_whose_budget_is_used_up_sends_nothing(
     with place(tmp_path, task) as here:
         SQLiteLedger(tmp_path / "client-north" / file, epsilon=1, delta="1e-6")
         said: list[Any] = []
-        say = Channel.say
+        say = Channel.send_fields
 
         def noted(channel: Channel, **words: Any) -> None:
             if channel.peer.role == "server":
                 said.append(words)
             say(channel, **words)
 
-        monkeypatch.setattr(Channel, "say", noted)
+        monkeypatch.setattr(Channel, "send_fields", noted)
         north = here.client("north")
         with pytest.raises(BudgetExceededError, match="insufficient privacy budget"):
-            (north.attend if north.attends else north.contribute)(X[:50], Y[:50])
+            (north.participate if north.participates else north.contribute)(X[:50], Y[:50])
         assert {words.get("do") for words in said} == {"status", None}  # and "no more"
         assert not any("rows" in words or "upload" in words for words in said)
         assert here.client("south").status()[1]["missing"] == ["north", "south"]
@@ -214,14 +214,14 @@ def test_a_training_begins_though_the_last_owner_was_gone_before_it_heard_so(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contribute(here, "north")
-    say = Channel.say
+    say = Channel.send_fields
 
     def gone(channel: Channel, **words: Any) -> None:
         if "accepted" in words:
             raise LostError("client south is lost.", party="client south")
         say(channel, **words)
 
-    monkeypatch.setattr(Channel, "say", gone)
+    monkeypatch.setattr(Channel, "send_fields", gone)
     with pytest.raises(PartyError):
         here.client("south").contribute(X[ROWS["south"]], Y[ROWS["south"]], patience=0)
     monkeypatch.undo()

@@ -11,10 +11,10 @@ import pytest
 pytest.importorskip("cryptography")
 
 from veilwood.errors import PartyError, SetupError, VeilwoodError
-from veilwood_secure.mpc.shares import from_bytes, reconstruct
+from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct
 from veilwood_secure.roles import owner as calls
-from veilwood_secure.roles.owner import Call
-from veilwood_secure.roles.transport import Channel, dial
+from veilwood_secure.roles.owner import ServerConnections
+from veilwood_secure.roles.transport import Channel, dial_server
 from veilwood_testing.places import TASK, Place
 
 
@@ -25,15 +25,15 @@ class Mouth:
         self.wants = wants
         self.sent: list[Any] = []
 
-    def hear(self, *keys: str, among: Any) -> dict[str, Any]:
+    def receive_fields(self, *keys: str, watched: Any) -> dict[str, Any]:
         return {"send": self.wants}
 
     def send(self, content: bytes) -> None:
         self.sent.append(content)
 
 
-def call_of(*wants: list[str]) -> Call:
-    call = Call.__new__(Call)
+def call_of(*wants: list[str]) -> ServerConnections:
+    call = ServerConnections.__new__(ServerConnections)
     call.channels = [Mouth(names) for names in wants]  # type: ignore[misc]
     return call
 
@@ -42,7 +42,7 @@ def test_each_server_gets_shares_that_only_together_are_the_rows() -> None:
     call = call_of(["rows"], ["rows"], ["rows"])
     rows = np.arange(6).reshape(2, 3)
     call.send_shares({"rows": rows}, np.uint32)
-    pairs = [from_bytes(channel.sent[0], rows.shape, np.uint32) for channel in call.channels]  # type: ignore[attr-defined]
+    pairs = [pair_from_bytes(channel.sent[0], rows.shape, np.uint32) for channel in call.channels]  # type: ignore[attr-defined]
     np.testing.assert_array_equal(reconstruct(pairs), rows)
     assert all((np.asarray(part) != rows).any() for pair in pairs for part in pair)
 
@@ -60,11 +60,11 @@ def test_a_call_that_finds_one_server_away_hangs_up_on_the_others(here: Place, m
     def dial_two(*place: Any, **more: Any) -> Any:
         if len(opened) == 2:
             raise PartyError("away", party="server 2")
-        opened.append(dial(*place, **more))
+        opened.append(dial_server(*place, **more))
         return opened[-1]
 
     closed: list[Any] = []
-    monkeypatch.setattr(calls, "dial", dial_two)
+    monkeypatch.setattr(calls, "dial_server", dial_two)
     hang_up = Channel.close
 
     def close(channel: Channel) -> None:
@@ -73,5 +73,5 @@ def test_a_call_that_finds_one_server_away_hangs_up_on_the_others(here: Place, m
 
     monkeypatch.setattr(Channel, "close", close)
     with pytest.raises(VeilwoodError, match="away"):
-        Call(here.client("north").config, TASK, "status")
+        ServerConnections(here.client("north").config, TASK, "status")
     assert all(channel in closed for channel in opened)

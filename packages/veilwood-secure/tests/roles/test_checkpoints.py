@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from veilwood.errors import ModelFileError
-from veilwood_secure.roles.checkpoints import Checkpoint, Safe
+from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -19,15 +19,15 @@ pytestmark = [
 
 
 def test_checkpoints_are_encrypted_and_bound_to_their_place(tmp_path: Path) -> None:
-    safe = Safe(tmp_path, b"secret", "server 0")
+    safe = EncryptedFolder(tmp_path, b"secret", "server 0")
     safe.write("scale/rows/north/rows/0", b"a share")
     safe.write("scale/state", b"{}")
     (file,) = tmp_path.glob("scale/rows/north/rows/0")
     assert b"a share" not in file.read_bytes()
     assert file.stat().st_mode & 0o077 == 0
     assert tmp_path.stat().st_mode & 0o077 == 0
-    assert Safe(tmp_path, b"secret", "server 0").read("scale/state") == b"{}"
-    others = [Safe(tmp_path, b"another", "server 0"), Safe(tmp_path, b"secret", "server 1")]
+    assert EncryptedFolder(tmp_path, b"secret", "server 0").read("scale/state") == b"{}"
+    others = [EncryptedFolder(tmp_path, b"another", "server 0"), EncryptedFolder(tmp_path, b"secret", "server 1")]
     for other in others:
         with pytest.raises(ModelFileError, match="does not open"):
             other.read("scale/state")
@@ -40,11 +40,11 @@ def test_checkpoints_are_encrypted_and_bound_to_their_place(tmp_path: Path) -> N
 
 
 def test_openings_of_another_plan_are_not_gone_on_with(tmp_path: Path) -> None:
-    safe = Safe(tmp_path, b"secret", "server 0")
+    safe = EncryptedFolder(tmp_path, b"secret", "server 0")
     state = Checkpoint(safe, "scale", "task 1 by plan 1")
-    state.begin("training", 1)
-    state.about_to_open(0)
-    state.has_opened(np.arange(3))
+    state.begin_training("training", 1)
+    state.record_intent(0)
+    state.record_opening(np.arange(3))
     assert len(Checkpoint(safe, "scale", "task 1 by plan 1").opened) == 1
     other = Checkpoint(safe, "scale", "task 1 by plan 2")
     assert (other.opened, other.attempt, other.intents) == ([], None, 0)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from veilwood.errors import PartyError
-from veilwood_secure.roles.owner import Client
+from veilwood_secure.roles.owner import Owner
 from veilwood_testing.places import TASK, Place, X, Y
 
 
@@ -16,11 +16,11 @@ def test_swapped_addresses_are_found_before_anything_is_sent(trained: Place) -> 
     config = trained.config("client-north")
     swapped = replace(config, servers=(config.servers[1], config.servers[0], config.servers[2]))
     with pytest.raises(PartyError, match="is not server 0"):
-        Client(swapped).contribute(X, Y)
+        Owner(swapped).contribute(X, Y)
 
 
 def test_a_task_that_means_something_else_is_refused(trained: Place) -> None:
     cheaper = replace(TASK, epsilon="0.1")
-    client = Client(replace(trained.config("client-north"), tasks=(cheaper,)))
+    client = Owner(replace(trained.config("client-north"), tasks=(cheaper,)))
     with pytest.raises(PartyError, match="is another one at server"):
         client.contribute(X, Y)

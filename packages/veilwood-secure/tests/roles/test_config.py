@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from veilwood.errors import VeilwoodError
-from veilwood_secure.roles.config import Address, Config, set_up
+from veilwood_secure.roles.config import Address, Config, set_up_roles
 from veilwood_secure.roles.local import _free_ports
 from veilwood_testing.places import SCHEMA, TASK
 
 
 def test_configurations_are_read_as_written(tmp_path: Path) -> None:
-    made = set_up(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3, listen=["0.0.0.0"] * 3)
-    assert [str(config.who) for config in made] == [
+    made = set_up_roles(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3, listen=["0.0.0.0"] * 3)
+    assert [str(config.party_name) for config in made] == [
         "server 0", "server 1", "server 2", "client north", "client south", "user analyst", "user guest",
     ]  # fmt: skip
     for config in made:
@@ -26,9 +26,11 @@ def test_configurations_are_read_as_written(tmp_path: Path) -> None:
             config.role, config.name, config.servers, config.tasks,
         )  # fmt: skip
     with pytest.raises(VeilwoodError, match="has a task 'scale' already"):
-        set_up(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3)
+        set_up_roles(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3)
     keys = {path: path.read_bytes() for path in tmp_path.rglob("key.pem")}
-    set_up(tmp_path, replace(TASK, name="more", users=("analyst", "late")), addresses=[Address("other", 3, 4)] * 3)
+    set_up_roles(
+        tmp_path, replace(TASK, name="more", users=("analyst", "late")), addresses=[Address("other", 3, 4)] * 3
+    )
     assert all(path.read_bytes() == key for path, key in keys.items())
     late = Config.load(tmp_path / "user-late")
     assert [task.name for task in late.tasks] == ["more"]
@@ -38,7 +40,7 @@ def test_configurations_are_read_as_written(tmp_path: Path) -> None:
 def test_whom_a_server_refuses_is_read_as_tools_write_it_and_never_as_nobody(tmp_path: Path) -> None:
     digest = "0123456789abcdef" * 4
     written = ":".join(digest.upper()[at : at + 2] for at in range(0, 64, 2))  # openssl x509 -fingerprint
-    config = set_up(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3)[0]
+    config = set_up_roles(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3)[0]
     replace(config, refused=(digest, written, f"{digest}  -", "user analyst")).save()
     assert Config.load(config.folder).refused == (digest, digest, digest, "user analyst")
     for nobody in ("analyst", "users analyst", digest[1:], "user Analyst", ""):

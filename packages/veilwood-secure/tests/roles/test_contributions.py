@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from veilwood.errors import PartyError
-from veilwood_secure.roles.identity import Name, tls_context
-from veilwood_secure.roles.owner import Call
+from veilwood_secure.roles.identity import PartyName, tls_context
+from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.registry import HiddenForest
-from veilwood_secure.roles.transport import Channel, dial
+from veilwood_secure.roles.transport import Channel, dial_server
 from veilwood_secure.roles.uploads import seeded_shares
 from veilwood_testing.places import TASK, Place, X, Y, first_word
 
@@ -23,14 +23,14 @@ UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
 def send_arrays(here: Place, arrays: dict[str, Any], rows: int, spoil: Any = None) -> None:
     """Contribute arrays as client north, whatever they hold; ``spoil`` changes the shares of one server."""
     words = {"rows": rows, **here.client("north").consent(), **UPLOAD}
-    with Call(here.config("client-north"), TASK, "contribute", **words) as call:
-        call.hear("send")
-        call.say(start=0)
+    with ServerConnections(here.config("client-north"), TASK, "contribute", **words) as call:
+        call.receive_fields("send")
+        call.send_fields(start=0)
         for array in arrays.values():
             parts = seeded_shares(array, np.uint32)
             call.send_parts([spoil(party, part) if spoil else part for party, part in enumerate(parts)])
-        call.hear("piece")
-        call.hear("accepted")
+        call.receive_fields("piece")
+        call.receive_fields("accepted")
 
 
 def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
@@ -53,7 +53,7 @@ def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
         assert caught.value.party == "client north"
     with pytest.raises(PartyError, match="client north sent shares that do not fit together"):
         send_arrays(here, good, rows, lambda party, part: part[:-1] + b"\x07" if party == 1 else part)
-    assert all(server._studies["scale"].rows == {} for server in here.servers)
+    assert all(server._task_states["scale"].complete_uploads == {} for server in here.servers)
     here.train()  # and those who keep to the protocol are served
 
 
@@ -70,27 +70,27 @@ def test_more_rows_than_a_server_takes_are_refused_unread(trained: Place) -> Non
 
 def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> None:
     config = here.config("client-north")
-    with Call(config, TASK, "status") as call:  # to borrow its connections
-        call.hear("phase")
-        call.say(more=False)
+    with ServerConnections(config, TASK, "status") as call:  # to borrow its connections
+        call.receive_fields("phase")
+        call.send_fields(more=False)
     good, rows = HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
     fewer, _ = HiddenForest(TASK).encode_rows("north", X[:19], Y[:19])
     context = tls_context(config.identity, config.servers_authority, listens=False)
     lines = []
     for party, address in enumerate(config.servers):
-        name = Name("server", str(party))
-        channel = dial(address.host, address.people, context, name, timeout=30, limit=1 << 20)
+        name = PartyName("server", str(party))
+        channel = dial_server(address.host, address.people, context, name, timeout=30, limit=1 << 20)
         count, arrays = (rows, good) if party else (rows - 1, fewer)
         about = {"task": "scale", "fingerprint": TASK.fingerprint(), "session": "cheat"}
-        channel.say(do="contribute", **about, rows=count, **here.client("north").consent(), **UPLOAD)
-        channel.hear("send")
+        channel.send_fields(do="contribute", **about, rows=count, **here.client("north").consent(), **UPLOAD)
+        channel.receive_fields("send")
         lines.append((channel, [seeded_shares(array, np.uint32)[party] for array in arrays.values()]))
 
     def go_on(channel: Channel, parts: list[bytes]) -> None:
-        channel.say(start=0)
+        channel.send_fields(start=0)
         for part in parts:
             channel.send(part)
-        channel.hear("accepted")
+        channel.receive_fields("accepted")
 
     with ThreadPoolExecutor(3) as pool:
         for ended in [pool.submit(go_on, *line) for line in lines]:
@@ -104,7 +104,7 @@ def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> Non
     north = here.client("north")
     north.contribute(X[:10], Y[:10])
     north.contribute(X[:30], Y[:30])
-    assert [server._studies["scale"].rows["north"][1] for server in here.servers] == [30, 30, 30]
+    assert [server._task_states["scale"].complete_uploads["north"][1] for server in here.servers] == [30, 30, 30]
     assert north.status()[0]["missing"] == ["south"]
 
 
@@ -125,12 +125,12 @@ def test_rows_come_with_a_signature_under_what_is_trained(here: Place) -> None:
     here.train()
     here.settle()
     for server in here.servers:  # which the model keeps
-        assert set(server._vault.load("scale").facts["approvals"]) == {"north", "south"}
+        assert set(server._model_store.load("scale").facts["approvals"]) == {"north", "south"}
 
 
 def test_servers_train_only_what_all_owners_have_signed(here: Place) -> None:
     here.client("north").contribute(X[:250], Y[:250])
-    here.servers[1]._studies["scale"].state.approvals.clear()
+    here.servers[1]._task_states["scale"].checkpoint.approvals.clear()
     here.client("south").contribute(X[250:], Y[250:])
     with pytest.raises(PartyError, match="north did not sign what is to be trained"):
         here.client("north").wait(60)

@@ -12,8 +12,8 @@ import pytest
 
 from veilwood.cli.main import main
 from veilwood.errors import VeilwoodError
-from veilwood_secure.roles.config import Address, authority_of, set_up
-from veilwood_secure.roles.identity import Authority, Name, install_certificate, request_certificate, sign_request
+from veilwood_secure.roles.config import Address, load_or_create_authority, set_up_roles
+from veilwood_secure.roles.identity import Authority, PartyName, install_certificate, request_certificate, sign_request
 from veilwood_testing.places import TASK, Place, X, Y, assert_nothing_in_clear
 from veilwood_testing.ports import free_ports
 
@@ -21,11 +21,13 @@ from veilwood_testing.ports import free_ports
 def enrol(folder: Path, role: str, *, days: int = 365) -> None:
     """Let a role ask for a certificate, and get it."""
     kind, _, name = role.partition("-")
-    place, who = folder / role, Name(kind, name)  # type: ignore[arg-type]
+    place, who = folder / role, PartyName(kind, name)  # type: ignore[arg-type]
     known = (place / "secret").read_bytes().strip() if (place / "secret").exists() else None
     request = request_certificate(place, who, known)
     servers = kind == "server"
-    signer = authority_of(folder, "servers" if servers else "people", ("server",) if servers else ("client", "user"))
+    signer = load_or_create_authority(
+        folder, "servers" if servers else "people", ("server",) if servers else ("client", "user")
+    )
     install_certificate(place, sign_request(signer, request, who, days=days), who)
 
 
@@ -35,7 +37,7 @@ def enrolled(tmp_path: Path) -> Place:
     made.folder, made.servers = tmp_path, []
     ports = iter(free_ports(6))
     addresses = [Address("127.0.0.1", next(ports), next(ports)) for _ in range(3)]
-    for config in set_up(tmp_path, TASK, addresses=addresses, timeout=10.0, keys=False):
+    for config in set_up_roles(tmp_path, TASK, addresses=addresses, timeout=10.0, keys=False):
         assert {file.name for file in config.folder.iterdir() if file.is_file()} == {
             "config.json",
             "servers.pem",
@@ -58,10 +60,12 @@ def test_roles_that_enrolled_themselves_train_renew_and_are_revoked(enrolled: Pl
     here.start()
     try:
         here.client("north").contribute(X[:250], Y[:250])
-        before = [server._certified_at for server in here.servers]
+        before = [server._certificate_mtime for server in here.servers]
         for role in ("server-0", "server-1", "server-2", "client-south"):
             enrol(folder, role)  # renewal, while all run and rows are there
-        wait_until(lambda: all(server._certified_at != old for server, old in zip(here.servers, before, strict=True)))
+        wait_until(
+            lambda: all(server._certificate_mtime != old for server, old in zip(here.servers, before, strict=True))
+        )
         here.client("south").contribute(X[250:], Y[250:])
         assert here.client("north").wait(60).epsilon == 2
         fingerprint = _fingerprint(folder / "user-analyst" / "certificate.pem")
@@ -89,12 +93,12 @@ def _fingerprint(certificate: Path) -> str:
 
 
 def test_requests_are_signed_for_whom_they_are_and_certificates_fit_their_key(tmp_path: Path) -> None:
-    people, north = Authority.create(("client", "user")), Name("client", "north")
+    people, north = Authority.create(("client", "user")), PartyName("client", "north")
     request = request_certificate(tmp_path / "north", north)
     with pytest.raises(VeilwoodError, match="the request is not for client south"):
-        sign_request(people, request, Name("client", "south"))
+        sign_request(people, request, PartyName("client", "south"))
     with pytest.raises(VeilwoodError, match="does not sign for a server"):
-        sign_request(people, request_certificate(tmp_path / "0", Name("server", "0")), Name("server", "0"))
+        sign_request(people, request_certificate(tmp_path / "0", PartyName("server", "0")), PartyName("server", "0"))
     with pytest.raises(VeilwoodError, match="not a request"):
         sign_request(people, b"hello", north)
     other = sign_request(people, request_certificate(tmp_path / "other", north), north)
@@ -107,7 +111,7 @@ def test_requests_are_signed_for_whom_they_are_and_certificates_fit_their_key(tm
 
 def test_the_commands_of_enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    set_up(tmp_path / "roles", TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3, keys=False)
+    set_up_roles(tmp_path / "roles", TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3, keys=False)
     for _ in range(2):  # once more is a renewal
         assert main(["secure", "request", "roles/client-north"]) == 0
         signing = ["secure", "sign", "roles", "roles/client-north/request.pem", "client north", "-o", "signed.pem"]

@@ -33,10 +33,10 @@ from veilwood_secure.roles import owner as client_module
 from veilwood_secure.roles import training
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.local import local_servers
-from veilwood_secure.roles.owner import Call, Client
+from veilwood_secure.roles.owner import Owner, ServerConnections
 from veilwood_secure.roles.server import Server
-from veilwood_secure.roles.transport import Channel, wait
-from veilwood_secure.roles.uploads import piece_rows, size_of_shares
+from veilwood_secure.roles.transport import Channel, exchange_until
+from veilwood_secure.roles.uploads import piece_row_counts, share_size
 from veilwood_secure.roles.user import User
 from veilwood_testing.local_roles import ROWS, SCHEMA, X, Y, expected
 from veilwood_testing.places import assert_nothing_in_clear
@@ -55,7 +55,7 @@ fork.set_forkserver_preload([f"veilwood_secure.roles.{role}" for role in ("serve
 
 
 def serve(folder: Path, ready: Connection) -> None:
-    training.PAUSES = (0.1, 0.2, 0.5)  # type: ignore[misc,assignment]
+    training.RETRY_DELAYS_S = (0.1, 0.2, 0.5)  # type: ignore[misc,assignment]
     logging.basicConfig(filename=folder / "log.txt", level=logging.INFO)
     Server(Config.load(folder)).start()
     ready.send("listens")
@@ -64,11 +64,11 @@ def serve(folder: Path, ready: Connection) -> None:
 
 def play(role: str, folder: Path, word: Connection) -> None:
     """Be an owner or a user, and report how it ended."""
-    client_module._POLL_SECONDS = client_module._AGAIN_SECONDS = 0.1
+    client_module._POLL_INTERVAL_S = client_module._RETRY_DELAY_S = 0.1
     word.send(("begins", ""))
     try:
         if role.startswith("client"):
-            take_part(Client(folder / role))
+            take_part(Owner(folder / role))
         else:
             with User(folder / role) as user:
                 for _ in range(20):
@@ -80,11 +80,11 @@ def play(role: str, folder: Path, word: Connection) -> None:
         word.send(("broken", repr(error)))
 
 
-def take_part(client: Client) -> None:
+def take_part(client: Owner) -> None:
     """Share rows, unless the other owner's met those of this one from before a kill, and the training has begun."""
     rows = slice(0, 50) if client.config.name == "north" else slice(50, 100)
-    if client.attends:
-        client.attend(X[FEW][rows], Y[FEW][rows])
+    if client.participates:
+        client.participate(X[FEW][rows], Y[FEW][rows])
         return
     try:
         client.contribute(X[FEW][rows], Y[FEW][rows])
@@ -122,8 +122,8 @@ class Cast:
             assert word.recv() == ("begins", "")
         return running
 
-    def client(self, name: str) -> Client:
-        return Client(self.folder / f"client-{name}")
+    def client(self, name: str) -> Owner:
+        return Owner(self.folder / f"client-{name}")
 
     def has_model(self) -> bool:
         found = self.client("north").status()
@@ -193,7 +193,7 @@ def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> No
     for party, process in cast.servers.items():
         process.kill()
         process.join()
-        log = servers.log(party)
+        log = servers.read_log(party)
         assert "Traceback" not in log
         assert not re.search(r": unexpected [A-Z]", log), log  # an error without a word of explanation
         vw.open_ledger(cast.folder / f"server-{party}" / "ledger.db").verify()
@@ -238,24 +238,24 @@ def test_six_unfinished_uploads_take_little_memory(tmp_path: Path) -> None:
         before, calls = resident(process.pid), []
         try:
             for owner in owners[:6]:
-                client = here.client(owner)
+                client = here.owner(owner)
                 program = client._program
                 rows = {"rows": 1_000_000, "part": "rows", "upload": "0" * 32, "more": False}
-                call = Call(client.config, client.task, "contribute", **rows, **client.consent())
+                call = ServerConnections(client.config, client.task, "contribute", **rows, **client.consent())
                 calls.append(call)
-                call.hear("send")
-                call.say(start=0)
-                shape = next(iter(program.shapes_of_rows(owner, piece_rows(program, owner, 1_000_000)[0]).values()))
-                size = size_of_shares(1, shape, program.ring)
+                call.receive_fields("send")
+                call.send_fields(start=0)
+                shape = next(iter(program.row_shapes(owner, piece_row_counts(program, owner, 1_000_000)[0]).values()))
+                size = share_size(1, shape, program.ring)
                 assert size > 1 << 20
                 send_all_but_one(call.channels[1], size)
-            here.client("owner-6").contribute(X, Y)
+            here.owner("owner-6").contribute(X, Y)
             assert resident(process.pid) - before < 300 << 20
             with suppress(PartyError):  # the refusal may come before all has left
                 send_all_but_one(calls[0].channels[2], 1 << 29)
             with pytest.raises(PartyError):
                 calls[0].channels[2].receive()
-            assert "longer than is allowed" in here.log(2)
+            assert "longer than is allowed" in here.read_log(2)
         finally:
             for call in calls:
                 call.close()
@@ -269,6 +269,6 @@ def resident(pid: int) -> int:
 def send_all_but_one(channel: Channel, size: int) -> None:
     """Announce a message and send it but for its last byte; at most some megabytes of one that nobody will take."""
     sent = bytes(min(size - 1, 1 << 23))
-    channel._post(0, sent)
+    channel._queue_frame(0, sent)
     channel._outgoing[-2] = memoryview(struct.pack("!BIQ", 0, channel._sent - 1 & 0xFFFFFFFF, size))
-    wait([channel], channel, lambda: not channel._outgoing)
+    exchange_until([channel], channel, lambda: not channel._outgoing)

@@ -10,9 +10,9 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import PartyError, VeilwoodError
-from veilwood_secure.protocols.records import encode
-from veilwood_secure.roles.config import set_up
-from veilwood_secure.roles.owner import Call
+from veilwood_secure.protocols.records import encode_table
+from veilwood_secure.roles.config import set_up_roles
+from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.registry import HiddenForest, PrivateVotes
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y
@@ -27,8 +27,8 @@ def test_columns_are_joined_in_the_order_of_the_schema() -> None:
         "clinic": program.encode_rows("clinic", X[[names[1], names[3]]], Y)[0],
     }
     shares = {owner: {key: engine.load((array,)) for key, array in part.items()} for owner, part in parts.items()}
-    joined = program.joined(engine, shares)
-    features, classes = encode(SCHEMA, X, Y)
+    joined = program.join_rows(engine, shares)
+    features, classes = encode_table(SCHEMA, X, Y)
     assert np.array_equal(engine.open(joined.features), features)
     assert np.array_equal(engine.open(joined.classes), classes)
 
@@ -42,13 +42,13 @@ def test_padding_hides_the_number_of_rows_and_counts_nowhere(here: Place) -> Non
     with pytest.raises(VeilwoodError, match="cannot be padded to 49"):
         program.encode_rows("north", X[:50], Y[:50], pad_to=49)
     here.client("north").contribute(X[:50], Y[:50], pad_to=400)
-    assert [server._studies["scale"].rows["north"][1] for server in here.servers] == [400] * 3
+    assert [server._task_states["scale"].complete_uploads["north"][1] for server in here.servers] == [400] * 3
 
 
 def test_private_votes_cost_what_they_say(here: Place) -> None:
     settings = {"max_depth": 1, "n_trees": 5, "query_epsilon": "1/2"}
     task = replace(TASK, name="votes", epsilon="10", protocol="private-votes", settings=settings)
-    set_up(here.folder, task)
+    set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
         here.client(owner, "votes").contribute(X[rows], Y[rows])
     with here.user("analyst", "votes") as analyst:
@@ -66,18 +66,18 @@ def test_private_votes_cost_what_they_say(here: Place) -> None:
 
 def test_private_votes_refuse_questions_that_count_twice(here: Place) -> None:
     task = replace(TASK, name="votes", epsilon="10", protocol="private-votes", settings={"n_trees": 2, "max_depth": 1})
-    set_up(here.folder, task)
+    set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
         here.client(owner, "votes").contribute(X[rows], Y[rows])
     here.client("north", "votes").wait(60)
     features = PrivateVotes(task).encode_queries(X[:3])[0]["features"].astype(np.int64)
-    with Call(here.config("user-analyst"), task, "ask") as call:
-        call.hear("statement")
-        call.go()
-        call.say(rows=3)
+    with ServerConnections(here.config("user-analyst"), task, "ask") as call:
+        call.receive_fields("statement")
+        call.start()
+        call.send_fields(rows=3)
         call.send_shares({"features": features * 1000}, np.uint32)
         with pytest.raises(PartyError, match="user analyst sent questions that are not rows of the schema"):
-            call.receive()
+            call.receive_all()
     assert not any(list(server.config.folder.glob("answers-*.db")) for server in here.servers)
 
 
@@ -92,7 +92,7 @@ def test_the_law_of_private_votes() -> None:
     leaves[0] = 1  # the one tree votes for the first class; its neighbour for the second
     model = {"0.0": engine.load((splits,)), "0.leaves": engine.load((leaves,))}
     query = {"features": engine.load((np.repeat(program.encode_queries(X[:1])[0]["features"], asked, axis=2),))}
-    counts = np.bincount(engine.open(program.answer(engine, model, query)), minlength=domain.n_classes)
+    counts = np.bincount(engine.open(program.answer_queries(engine, model, query)), minlength=domain.n_classes)
     scale = 2.0
     q, far = np.exp(-1 / scale), np.arange(200)
     law, below = (1 - q) * q**far, 1 - q ** (far + 1)  # of the noise: P(z), P(at most z)

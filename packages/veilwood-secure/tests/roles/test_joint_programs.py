@@ -14,7 +14,7 @@ import veilwood as vw
 from veilwood.errors import VeilwoodError
 from veilwood_secure.roles.registry import JointForest
 from veilwood_secure.roles.server import Server
-from veilwood_secure.roles.task_state import Study
+from veilwood_secure.roles.task_state import TaskState
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
 
 pytestmark = [
@@ -34,7 +34,7 @@ def room(tmp_path: Path) -> Any:
 def attend(here: Place) -> None:
     """Both owners attend."""
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda owner: here.client(owner).attend(X[ROWS[owner]], Y[ROWS[owner]]), ROWS))
+        list(pool.map(lambda owner: here.client(owner).participate(X[ROWS[owner]], Y[ROWS[owner]]), ROWS))
 
 
 def test_two_owners_teach_a_private_forest(room: Place) -> None:
@@ -62,11 +62,11 @@ def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_c
             raise VeilwoodError("the lights went out")
         original(self, rows, target, voices)
 
-    original = JointForest.attend
-    monkeypatch.setattr(JointForest, "attend", answer_once)
+    original = JointForest.run_owner
+    monkeypatch.setattr(JointForest, "run_owner", answer_once)
     with ThreadPoolExecutor(2) as pool:
-        north = pool.submit(room.client("north").attend, X[ROWS["north"]], Y[ROWS["north"]])
-        south = pool.submit(leaves.attend, X[ROWS["south"]], Y[ROWS["south"]])
+        north = pool.submit(room.client("north").participate, X[ROWS["north"]], Y[ROWS["north"]])
+        south = pool.submit(leaves.participate, X[ROWS["south"]], Y[ROWS["south"]])
         with pytest.raises(VeilwoodError, match="lights"):
             south.result(60)
         with pytest.raises(VeilwoodError, match="client south"):
@@ -75,22 +75,22 @@ def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_c
     assert asked == [1]
     for server in room.servers:  # no server recorded that it was about to open anything
         assert [entry.state for entry in server._ledger.entries()] == ["cancelled"]
-    monkeypatch.setattr(JointForest, "attend", original)
+    monkeypatch.setattr(JointForest, "run_owner", original)
     attend(room)  # everybody comes again, and it works
     assert room.user().wait(10).epsilon == 4
 
 
 def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Server 2 was killed and is back while north waits for south: it does not know that north is there."""
-    begin, study = Server._begin, room.servers[2]._study("scale", FOREST.fingerprint())
+    begin, study = Server._begin_training, room.servers[2]._find_task("scale", FOREST.fingerprint())
 
-    def forgotten(own: Server, its_study: Study) -> None:
-        if own is room.servers[0] and not its_study.missing and not lost:
-            lost.append(study.attending.pop("north"))
+    def forgotten(own: Server, its_study: TaskState) -> None:
+        if own is room.servers[0] and not its_study.missing_owners and not lost:
+            lost.append(study.online_sessions.pop("north"))
         begin(own, its_study)
 
     lost: list[Any] = []
-    monkeypatch.setattr(Server, "_begin", forgotten)
+    monkeypatch.setattr(Server, "_begin_training", forgotten)
     attend(room)
     assert len(lost) == 1
     room.settle()
@@ -102,20 +102,20 @@ def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refuse
     room: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     north = room.client("north")
-    assert north.attends
+    assert north.participates
     with pytest.raises(VeilwoodError, match="attend"):
         north.contribute(X[:9], Y[:9])
     program: Any = north._program
     program.plan = replace(program.plan, released="something else")
     with pytest.raises(VeilwoodError, match="another training"):
-        north.attend(X[:9], Y[:9])
+        north.participate(X[:9], Y[:9])
 
 
 def test_owners_of_columns_share_them_and_leave(tmp_path: Path) -> None:
     names = list(SCHEMA.feature_names)
     held = {"north": names[:2], "south": [*names[2:], SCHEMA.target.name]}
     with place(tmp_path, replace(FOREST, protocol="forest-on-shares", owners=held)) as room:
-        assert not room.client("north").attends
+        assert not room.client("north").participates
         room.client("north").contribute(X[names[:2]], pad_to=640)
         room.client("south").contribute(X[names[2:]], Y, pad_to=640)
         model: Any = room.user().model()

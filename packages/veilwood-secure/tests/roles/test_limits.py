@@ -17,9 +17,9 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood_secure.roles import transport as listener_module
-from veilwood_secure.roles.config import CONFIG
-from veilwood_secure.roles.identity import Name, tls_context
-from veilwood_secure.roles.transport import Channel, LostError, Room, dial
+from veilwood_secure.roles.config import CONFIG_FILE
+from veilwood_secure.roles.identity import PartyName, tls_context
+from veilwood_secure.roles.transport import Channel, LostError, ReceiveQuota, dial_server
 from veilwood_testing.limits_cases import PEER, connect
 from veilwood_testing.places import Place, X, Y, place
 
@@ -42,7 +42,7 @@ def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: P
             crowd.callback(channel.close)
             if len(refused) < 3:  # the first ones that are one too many
                 try:
-                    channel.hear("nothing", within=0.01 if len(crowd._exit_callbacks) <= 16 else 5)  # type: ignore[attr-defined]
+                    channel.receive_fields("nothing", time_limit=0.01 if len(crowd._exit_callbacks) <= 16 else 5)  # type: ignore[attr-defined]
                 except LostError:
                     continue
                 except PartyError as error:
@@ -57,29 +57,29 @@ def test_places_come_free_again(here: Place) -> None:
     for _ in range(40):
         connect(here).close()
     until = time.monotonic() + 60
-    while here.servers[0]._listeners[1].connections:
+    while here.servers[0]._listeners[1].n_connections:
         assert time.monotonic() < until
         time.sleep(0.02)
 
 
 def test_what_is_announced_takes_no_memory_and_so_much_only(here: Place) -> None:
-    room = Room(4000)
-    one, other = Name("user", "one"), Name("user", "other")
-    room.take(one, 1000)
+    room = ReceiveQuota(4000)
+    one, other = PartyName("user", "one"), PartyName("user", "other")
+    room.acquire(one, 1000)
     with pytest.raises(PartyError, match="user one sends more at once than one party may"):
-        room.take(one, 1)
-    room.take(other, 1000)
-    room.give_back(one, 1000)
-    room.take(one, 1000)
+        room.acquire(one, 1)
+    room.acquire(other, 1000)
+    room.release(one, 1000)
+    room.acquire(one, 1000)
     far, near = socket.socketpair()
-    channel = Channel(_Plain(near), one, 5, limit=1 << 30, room=Room(1 << 32))  # type: ignore[arg-type]
+    channel = Channel(_Plain(near), one, 5, limit=1 << 30, quota=ReceiveQuota(1 << 32))  # type: ignore[arg-type]
     far.sendall(struct.pack("!BIQ", 0, 0, 1 << 30) + b"x" * 10)
     with pytest.raises(PartyError):
-        channel.receive(within=0.2)
+        channel.receive(time_limit=0.2)
     assert len(channel._partial) <= 1 << 18
     channel.close()
-    assert channel._room is not None
-    assert channel._room._taken[one] == 0
+    assert channel._quota is not None
+    assert channel._quota._taken[one] == 0
     far.close()
 
 
@@ -119,13 +119,13 @@ def _messages(far: socket.socket, count: int, length: int) -> threading.Thread:
 @pytest.mark.parametrize(("count", "length", "why"), [(40, 10, "without being asked"), (3, 90_000, "more at once")])
 def test_messages_that_nobody_asked_for_do_not_fill_a_server(count: int, length: int, why: str) -> None:
     far, near = socket.socketpair()
-    room, one = Room(4 * 200_000), Name("user", "one")
-    channel = Channel(_Plain(near), one, 20, limit=1 << 20, room=room)  # type: ignore[arg-type]
+    room, one = ReceiveQuota(4 * 200_000), PartyName("user", "one")
+    channel = Channel(_Plain(near), one, 20, limit=1 << 20, quota=room)  # type: ignore[arg-type]
     sender = _messages(far, count, length)
 
     def read_all() -> None:
         while len(channel._incoming) < count:
-            channel._read()
+            channel._read_available()
 
     with pytest.raises(PartyError, match=f"user one .*{why}"):  # before the first of them is asked for
         read_all()
@@ -137,8 +137,8 @@ def test_messages_that_nobody_asked_for_do_not_fill_a_server(count: int, length:
 
 def test_messages_that_are_read_make_room_for_others() -> None:
     far, near = socket.socketpair()
-    room, one = Room(4 * 200_000), Name("user", "one")
-    channel = Channel(_Plain(near), one, 20, limit=1 << 20, room=room)  # type: ignore[arg-type]
+    room, one = ReceiveQuota(4 * 200_000), PartyName("user", "one")
+    channel = Channel(_Plain(near), one, 20, limit=1 << 20, quota=room)  # type: ignore[arg-type]
     for number in range(5):
         sender = threading.Thread(target=far.sendall, args=(struct.pack("!BIQ", 0, number, 150_000) + b"x" * 150_000,))
         sender.start()
@@ -150,7 +150,7 @@ def test_messages_that_are_read_make_room_for_others() -> None:
 
 
 def test_somebody_that_sends_byte_after_byte_gets_no_more_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(listener_module, "HANDSHAKE_SECONDS", 0.5)
+    monkeypatch.setattr(listener_module, "HANDSHAKE_TIMEOUT_S", 0.5)
     address = here.config("server-0").servers[0]
     with socket.create_connection(("127.0.0.1", address.people), timeout=30) as slow, suppress(OSError):
         for byte in b"\x16\x03\x01\x02\x00" + bytes(1000):
@@ -177,8 +177,8 @@ def test_a_full_server_is_not_called_a_forger(tmp_path: Path) -> None:
 
         threading.Thread(target=turn_away, daemon=True).start()
         with pytest.raises(LostError, match="it is full, or stopping") as caught:
-            dial(
-                "127.0.0.1", closes.getsockname()[1], context, PEER, timeout=5, limit=100, patience=0.3
+            dial_server(
+                "127.0.0.1", closes.getsockname()[1], context, PEER, timeout=5, limit=100, connect_timeout=0.3
             )  # fmt: skip
         assert "certificates" not in str(caught.value)
 
@@ -187,7 +187,7 @@ def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         here.train()
         for party in range(3):
-            file = tmp_path / f"server-{party}" / CONFIG
+            file = tmp_path / f"server-{party}" / CONFIG_FILE
             data = json.loads(file.read_text())
             good = data["tasks"][0]
             data["tasks"] += [
@@ -199,12 +199,12 @@ def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
             ]
             file.write_text(json.dumps(data))
         assert here.client("north").status()[0]["phase"] == "trained"
-        assert [server._studies.keys() for server in here.servers] == [{"scale", "later"}] * 3
-        assert set(here.servers[0]._faults) == {"no-owners", "no-protocol", "no-setting"}
+        assert [server._task_states.keys() for server in here.servers] == [{"scale", "later"}] * 3
+        assert set(here.servers[0]._task_faults) == {"no-owners", "no-protocol", "no-setting"}
         file.write_text("{")  # and a file that is none leaves all as it was
         assert here.client("north").status()[2]["phase"] == "trained"
         here.stop()
-        (tmp_path / "server-2" / CONFIG).write_text(json.dumps(data))
+        (tmp_path / "server-2" / CONFIG_FILE).write_text(json.dumps(data))
         (tmp_path / "server-2" / "models" / "later.share").write_bytes(b"rubbish")
         here.start()
         assert here.client("north").status()[2]["phase"] == "trained"

@@ -7,19 +7,19 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood_secure.roles import transport as listener_module
-from veilwood_secure.roles.identity import Name
+from veilwood_secure.roles.identity import PartyName
 
 
 def test_each_party_has_places_of_its_own() -> None:
-    guests = listener_module._Guests(most=3, of_one=16)
-    greedy = [Name("user", f"u{number}") for number in range(5)]
+    guests = listener_module._PartyConnections(max_connections=3, max_per_party=16)
+    greedy = [PartyName("user", f"u{number}") for number in range(5)]
     for who in greedy:
-        guests.enter(who)
-        guests.enter(who)
+        guests.acquire(who)
+        guests.acquire(who)
     for _ in range(3):
-        guests.enter(greedy[0])
+        guests.acquire(greedy[0])
     with pytest.raises(PartyError, match="this server is full: others have too many connections open"):
-        guests.enter(greedy[1])
-    guests.enter(Name("client", "north"))  # an owner that comes late
-    guests.leave(greedy[0])
-    guests.enter(greedy[1])
+        guests.acquire(greedy[1])
+    guests.acquire(PartyName("client", "north"))  # an owner that comes late
+    guests.release(greedy[0])
+    guests.acquire(greedy[1])

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 
 def test_a_frozen_server_is_named_and_thawed_again(servers: LocalServers) -> None:
     for owner, rows in ROWS.items():
-        servers.client(owner).contribute(X[rows], Y[rows])
-    servers.client("north").wait(60)
+        servers.owner(owner).contribute(X[rows], Y[rows])
+    servers.owner("north").wait(60)
     process = servers.processes[2]
     assert process is not None
     with servers.user("analyst") as analyst:
@@ -38,13 +38,13 @@ def test_a_frozen_server_is_named_and_thawed_again(servers: LocalServers) -> Non
 
 def test_twenty_users_ask_while_a_second_job_trains(servers: LocalServers) -> None:
     """20 users, 1,000 questions each, during a training: every answer is that of the plaintext twin."""
-    first = servers.client("north").task
+    first = servers.owner("north").task
     users = tuple(f"user-{number}" for number in range(20))
     asked = replace(first, name="asked", users=users)
-    servers.add(asked)
+    servers.add_task(asked)
     for owner, rows in ROWS.items():
-        servers.client(owner, "asked").contribute(X[rows], Y[rows])
-    servers.client("north", "asked").wait(60)
+        servers.owner(owner, "asked").contribute(X[rows], Y[rows])
+    servers.owner("north", "asked").wait(60)
     truth = expected(servers, "asked")
     wrong: list[str] = []
 
@@ -63,8 +63,8 @@ def test_twenty_users_ask_while_a_second_job_trains(servers: LocalServers) -> No
     for thread in threads:
         thread.start()
     for owner, rows in ROWS.items():
-        servers.client(owner, "car").contribute(X[rows], Y[rows])
-    servers.client("south", "car").wait(120)
+        servers.owner(owner, "car").contribute(X[rows], Y[rows])
+    servers.owner("south", "car").wait(120)
     for thread in threads:
         thread.join()
     assert not wrong

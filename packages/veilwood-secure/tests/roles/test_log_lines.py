@@ -10,7 +10,7 @@ import time
 import pytest
 
 from veilwood.errors import PartyError
-from veilwood_secure.roles.monitoring import Lines
+from veilwood_secure.roles.monitoring import JsonFormatter
 from veilwood_testing.limits_cases import PEER, connect
 from veilwood_testing.places import TASK, Place
 
@@ -19,17 +19,19 @@ def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptur
     with caplog.at_level(logging.INFO):
         channel = connect(here)
         words = {"message": "oh\n2026-01-01 server 0: scale: trained", "party": "server 1\nx", "lost": False}
-        channel._post(1, json.dumps(words).encode())
-        channel._write()
+        channel._queue_frame(1, json.dumps(words).encode())
+        channel._write_pending()
         with pytest.raises(PartyError):
-            channel.hear("x")
+            channel.receive_fields("x")
     until = time.monotonic() + 60
     while not any("oh?2026" in record.getMessage() for record in caplog.records):
         assert time.monotonic() < until
         time.sleep(0.01)
     (record,) = [record for record in caplog.records if "oh?2026" in record.getMessage()]
     assert record.getMessage().startswith("user analyst: user analyst gave up: ")  # who spoke, and no other to blame
-    line = Lines(PEER).format(logging.makeLogRecord({"msg": "a\nb\x1b[2J\u2028", "args": (), "levelname": "INFO"}))
+    line = JsonFormatter(PEER).format(
+        logging.makeLogRecord({"msg": "a\nb\x1b[2J\u2028", "args": (), "levelname": "INFO"})
+    )
     assert line.isascii()
     assert "\n" not in line
     assert json.loads(line)["who"] == "server 0"

@@ -11,7 +11,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import PartyError
-from veilwood_secure.roles.registry import HiddenForest, program_of
+from veilwood_secure.roles.registry import HiddenForest, program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import TASK
 
@@ -28,12 +28,12 @@ def test_every_protocol_that_answers_refuses_values_no_row_has(protocol: str, se
     """The features of cars have 4 or 3 values; a fourth value of the latter is a filler that no row has."""
     schema, cars, _ = vw.datasets.car()
     task = replace(TASK, schema=schema.to_dict(), epsilon="2", protocol=protocol, settings=settings)
-    program, engine = program_of(task), PlainEngine()
+    program, engine = program_for_task(task), PlainEngine()
     assert isinstance(program, HiddenForest)
     features = program.encode_queries(cars[:4])[0]["features"].astype(np.int64)
     program.check_queries(engine, "analyst", {"features": engine.constant(features)})
-    feature = int(program.domain.dummies.any(axis=1).argmax())
-    features[feature, :, 1] = program.domain.dummies[feature]
+    feature = int(program.domain.dummy_mask.any(axis=1).argmax())
+    features[feature, :, 1] = program.domain.dummy_mask[feature]
     assert features[feature, :, 1].sum() == 1
     with pytest.raises(PartyError, match="user analyst sent questions that are not rows"):
         program.check_queries(engine, "analyst", {"features": engine.constant(features)})

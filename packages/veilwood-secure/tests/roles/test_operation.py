@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from veilwood.privacy.ledger_stores import SQLiteLedger
-from veilwood_secure.roles.monitoring import BEAT_SECONDS, Endpoint
+from veilwood_secure.roles.monitoring import HEARTBEAT_LIMIT_S, Endpoint
 from veilwood_testing.overheard import settled
 from veilwood_testing.places import Place, X, Y, place
 
@@ -32,7 +32,7 @@ def get(endpoint: Endpoint, path: str) -> tuple[int, str]:
 def quiet(here: Place) -> None:
     """Wait until every conversation has ended at every server."""
     until = time.monotonic() + 60
-    while any(listener.connections for server in here.servers for listener in server._listeners):
+    while any(listener.n_connections for server in here.servers for listener in server._listeners):
         assert time.monotonic() < until
         time.sleep(0.01)
 
@@ -43,7 +43,7 @@ def watched(folder: Path, rows: int) -> list[str]:
 
     def look(here: Place) -> None:
         quiet(here)
-        seen.extend(re.sub(r"(expires_seconds) .*", r"\1", server.metrics()) for server in here.servers)
+        seen.extend(re.sub(r"(expires_seconds) .*", r"\1", server.metrics_text()) for server in here.servers)
 
     with place(folder) as here:
         look(here)
@@ -73,7 +73,7 @@ def test_metrics_do_not_depend_on_rows(tmp_path: Path) -> None:
 
 def test_the_endpoint_answers_on_this_machine(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     server: Any = here.servers[0]
-    endpoint = server.observe(0)
+    endpoint = server.start_endpoint(0)
     status, text = get(endpoint, "/metrics")
     assert status == 200
     for line in text.splitlines():
@@ -82,9 +82,9 @@ def test_the_endpoint_answers_on_this_machine(here: Place, monkeypatch: pytest.M
     assert get(endpoint, "/ready")[0] == 200
     assert get(endpoint, "/rows")[0] == 404
     with monkeypatch.context() as frozen:
-        frozen.setattr("veilwood_secure.roles.monitoring.BEAT_SECONDS", -1.0)
+        frozen.setattr("veilwood_secure.roles.monitoring.HEARTBEAT_LIMIT_S", -1.0)
         assert get(endpoint, "/health")[0] == 503
-    assert BEAT_SECONDS > 10
+    assert HEARTBEAT_LIMIT_S > 10
     monkeypatch.setattr(server, "_ledger", SQLiteLedger(here.folder / "gone.db"))
     (here.folder / "gone.db").unlink()
     status, text = get(endpoint, "/ready")

@@ -21,10 +21,10 @@ from veilwood.cli.main import main
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.roles import owner as calls
 from veilwood_secure.roles.config import Config, Task
-from veilwood_secure.roles.identity import Name, tls_context
-from veilwood_secure.roles.owner import Call
+from veilwood_secure.roles.identity import PartyName, tls_context
+from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.registry import HiddenForest
-from veilwood_secure.roles.transport import Channel, dial
+from veilwood_secure.roles.transport import Channel, dial_server
 from veilwood_testing.overheard import logged, readable, settled, without_chance
 from veilwood_testing.places import SCHEMA, TASK, Place, X, Y, place
 
@@ -40,20 +40,20 @@ class Outside:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen: Seen = {}
         self._heard: dict[str, list[str]] = {}
-        monkeypatch.setattr(calls, "dial", self._dial)
-        monkeypatch.setattr(Call, "close", self._close)
+        monkeypatch.setattr(calls, "dial_server", self._dial)
+        monkeypatch.setattr(ServerConnections, "close", self._close)
 
     def ask(self, what: str, config: Config, task: Task, do: str, **more: Any) -> None:
         """Say first words to one server after the other, and keep all that each says to them."""
         self._heard = {}
         context = tls_context(config.identity, config.servers_authority, listens=False)
         for party, address in enumerate(config.servers):
-            name = Name("server", str(party))
+            name = PartyName("server", str(party))
             channel = self._dial(address.host, address.people, context, name, timeout=30, limit=1 << 20)
             with suppress(PartyError):  # a refusal may arrive before the words have left; it is kept
-                channel.say(do=do, task=task.name, fingerprint=task.fingerprint(), session="s", **more)
+                channel.send_fields(do=do, task=task.name, fingerprint=task.fingerprint(), session="s", **more)
                 if do == "status":
-                    channel.say(more=False)
+                    channel.send_fields(more=False)
             drain(channel)
         self.seen[what] = self._heard
 
@@ -67,19 +67,19 @@ class Outside:
         self.seen[what] = self._heard
 
     def _dial(self, *words: Any, **options: Any) -> Channel:
-        channel = dial(*words, **options)
-        heard, turn = self._heard.setdefault(str(channel.peer), []), channel._turn
+        channel = dial_server(*words, **options)
+        heard, turn = self._heard.setdefault(str(channel.peer), []), channel._advance_frame
 
         def noted() -> None:
             if not channel._in_header:
                 heard.append(f"{channel._kind} {readable(bytes(channel._partial))}")
             turn()
 
-        channel._turn = noted  # type: ignore[method-assign]
+        channel._advance_frame = noted  # type: ignore[method-assign]
         return channel
 
     @staticmethod
-    def _close(call: Call) -> None:
+    def _close(call: ServerConnections) -> None:
         for channel in call.channels:
             drain(channel)
 
@@ -88,7 +88,7 @@ def drain(channel: Channel) -> None:
     with suppress(PartyError):
         while True:
             channel.receive()
-    assert channel._ended is not None, "a server did not end the conversation"
+    assert channel._end_reason is not None, "a server did not end the conversation"
     channel.close()
 
 
@@ -106,7 +106,7 @@ def training(folder: Path, rows: int, outside: Outside) -> Seen:
         north, south, user = here.client("north"), here.client("south"), here.user()
         outside.note("north contributes", lambda: north.contribute(X[:rows], Y[:rows]))
         for person in (north, south, user):
-            outside.ask(f"status before, for {person.config.who}", person.config, TASK, "status")
+            outside.ask(f"status before, for {person.config.party_name}", person.config, TASK, "status")
         outside.ask("asked too early", user.config, TASK, "ask")
         outside.ask("fetched too early", user.config, TASK, "fetch")
         outside.ask("another task", user.config, replace(TASK, epsilon="1"), "status")
@@ -117,7 +117,7 @@ def training(folder: Path, rows: int, outside: Outside) -> Seen:
         outside.note("south contributes", lambda: south.contribute(X[SOUTH], Y[SOUTH]))
         settled(here)
         for person in (north, south, user):
-            outside.ask(f"status after, for {person.config.who}", person.config, TASK, "status")
+            outside.ask(f"status after, for {person.config.party_name}", person.config, TASK, "status")
 
         def ask() -> None:
             with user:
@@ -151,7 +151,7 @@ def failing(folder: Path, rows: int, outside: Outside) -> Seen:
 def crashing(folder: Path, rows: int, outside: Outside, error: type[Exception]) -> Seen:
     """A training that ends with an error whose text speaks of the table's shape."""
     with place(folder) as here:
-        program: Any = here.servers[1]._study("scale", TASK.fingerprint()).program
+        program: Any = here.servers[1]._find_task("scale", TASK.fingerprint()).program
 
         def fail(engine: Any, shares: Any) -> None:
             raise error(f"arrays of {shares['north']['features'].shape} do not fit")
@@ -248,7 +248,7 @@ def test_the_certificate_says_who_sees_the_number_of_rows(tmp_path: Path) -> Non
     names = list(SCHEMA.feature_names)
     of_columns = replace(TASK, owners={"bank": names, "clinic": [SCHEMA.target.name]})
     for task, who in ((TASK, "servers see how many rows each owner sent"), (of_columns, "owners of columns know")):
-        assumptions = HiddenForest(task).statement("ledger", 1).assumptions
+        assumptions = HiddenForest(task).make_certificate("ledger", 1).assumptions
         assert sum(who in assumption for assumption in assumptions) == 1
         assert any("times the training" in assumption for assumption in assumptions)
-    assert not any("owners of columns" in text for text in HiddenForest(TASK).statement("ledger", 1).assumptions)
+    assert not any("owners of columns" in text for text in HiddenForest(TASK).make_certificate("ledger", 1).assumptions)

@@ -12,7 +12,7 @@ import pytest
 
 from veilwood_secure.mpc.engine import Ints, Shared
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import PROTOCOLS, JointForest, Trained, program_of
+from veilwood_secure.roles.registry import PROTOCOLS, JointForest, TrainingResult, program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, TASK, Place, X, Y, place
 from veilwood_testing.refunds_cases import PUBLIC, assert_spent, train_until
@@ -29,10 +29,10 @@ def test_a_training_that_fails_while_it_opens_stays_spent(
     public: Place, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One server has its result, and says that it failed: the others cannot know what it has seen."""
-    program: Any = public.servers[failing]._study("scale", PUBLIC.fingerprint()).program
+    program: Any = public.servers[failing]._find_task("scale", PUBLIC.fingerprint()).program
     train = program.train
 
-    def opened_and_lost(engine: Any, rows: Any, present: Any) -> Trained:
+    def opened_and_lost(engine: Any, rows: Any, present: Any) -> TrainingResult:
         train(engine, rows, present)
         raise ArithmeticError("lost")
 
@@ -58,7 +58,7 @@ def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> N
     """A refund depends on it. The key by which rows get their trees is drawn without them, and may be opened."""
     settings = {} if issubclass(PROTOCOLS[protocol], JointForest) else {"n_trees": 2}  # type: ignore[arg-type]
     task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
-    program = program_of(task)
+    program = program_for_task(task)
     engine = Open(program.ring)
     rows = {
         owner: {key: engine.load((array,)) for key, array in program.encode_rows(owner, X[part], Y[part])[0].items()}
@@ -66,4 +66,4 @@ def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> N
     }
     program.train(engine, rows)
     key = (8,)
-    assert any(opened.shape != key for opened in engine.opened) == program.reveals
+    assert any(opened.shape != key for opened in engine.opened) == program.opens_values

@@ -21,12 +21,12 @@ from veilwood_secure.protocols import noise
 from veilwood_secure.protocols import public_trees as exponential
 from veilwood_secure.protocols.records import Domain
 from veilwood_secure.roles import hidden_programs
-from veilwood_secure.roles.config import set_up
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.config import set_up_roles
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
 
-DOMAIN = Domain.of(SCHEMA)
+DOMAIN = Domain.from_schema(SCHEMA)
 PROTOCOLS: dict[str, dict[str, Any]] = {
     "mpc-id3": {},
     "cdp-id3": {"leaves": "laplace"},
@@ -56,7 +56,7 @@ def twin() -> Any:
     """The exact tree, in the open."""
     encoding = Encoding(SCHEMA, "bins")
     codes, target = np.asarray(encoding.encode(X), np.int64), np.asarray(encoding.encode_target(Y), np.int64)
-    tree = plaintext.grow(
+    tree = plaintext.grow_tree(
         codes, target, sizes=DOMAIN.sizes, n_classes=DOMAIN.n_classes, depth=2, split=plaintext.first_largest,
         label=plaintext.first_largest,
     )  # fmt: skip
@@ -67,7 +67,7 @@ def twin() -> Any:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_roles_give_what_the_twin_gives(here: Place, protocol: str) -> None:
     task = task_of(protocol)
-    set_up(here.folder, task)
+    set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
         here.client(owner, task.name).contribute(X[rows], Y[rows])
     with here.user("analyst", task.name) as analyst:
@@ -100,14 +100,14 @@ def test_noise_is_drawn_as_it_is_planned(splits: str, leaves: str, monkeypatch: 
             return original(engine, scale, shape)
 
         monkeypatch.setattr(noise, law, keep)
-    weigh = exponential._running_weights
+    weigh = exponential._cumulative_weights
 
     def weighed(engine: Any, scores: Any, epsilon: Fraction, allowed: Any) -> Any:
         drawn.append(2 / epsilon)  # weights are exp(epsilon score / 2)
         return weigh(engine, scores, epsilon, allowed)
 
-    monkeypatch.setattr(exponential, "_running_weights", weighed)
-    program = program_of(task_of("cdp-id3", splits=splits, leaves=leaves))
+    monkeypatch.setattr(exponential, "_cumulative_weights", weighed)
+    program = program_for_task(task_of("cdp-id3", splits=splits, leaves=leaves))
     engine = PlainEngine(program.ring)
     rows = {
         o: {k: engine.load((a,)) for k, a in program.encode_rows(o, X[p], Y[p])[0].items()} for o, p in ROWS.items()
@@ -143,12 +143,12 @@ def test_a_ledger_with_a_budget_refuses_what_is_not_private(tmp_path: Path) -> N
 
 
 def test_private_votes_choose_their_trees_by_how_often_answers_are_right() -> None:
-    plan = program_of(replace(TASK, protocol="private-votes", settings={"max_depth": 1})).plan
+    plan = program_for_task(replace(TASK, protocol="private-votes", settings={"max_depth": 1})).plan
     told = [note for note in plan.notes if "100%" in note]
     assert told
     assert plan.notes[told[0]] in ("95%", "96%")
-    two, four = (hidden_programs.trees_for(Fraction(1, 4), 2, k) for k in (2, 4))
+    two, four = (hidden_programs.choose_n_trees(Fraction(1, 4), 2, k) for k in (2, 4))
     assert two < four < 60
     for k, trees in ((2, two), (4, four)):
-        assert hidden_programs.right_answers(trees, 1.0, Fraction(1, 4), 2, k) >= 0.95
-        assert hidden_programs.right_answers(trees - 1, 1.0, Fraction(1, 4), 2, k) < 0.95
+        assert hidden_programs.vote_accuracy(trees, 1.0, Fraction(1, 4), 2, k) >= 0.95
+        assert hidden_programs.vote_accuracy(trees - 1, 1.0, Fraction(1, 4), 2, k) < 0.95

@@ -19,8 +19,8 @@ from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.engine import Ints
-from veilwood_secure.roles.checkpoints import Vault
-from veilwood_secure.roles.registry import Trained
+from veilwood_secure.roles.checkpoints import ModelStore
+from veilwood_secure.roles.registry import TrainingResult
 from veilwood_secure.roles.server import Server
 from veilwood_testing.parties import CAR, OWNERS, Threads
 from veilwood_testing.places import ROWS, Place, X, Y, place
@@ -47,12 +47,12 @@ def wait_until(done: Callable[[], bool]) -> None:
 def test_a_training_that_fails_after_it_opened_its_sums_stays_spent(
     public: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(vault: Vault, name: str, model: Any) -> None:
+    def full(vault: ModelStore, name: str, model: Any) -> None:
         raise OSError("no space left on device")
 
-    monkeypatch.setattr(public.servers[1]._vault, "save", full.__get__(public.servers[1]._vault))
+    monkeypatch.setattr(public.servers[1]._model_store, "save", full.__get__(public.servers[1]._model_store))
     train_until(public, "was not trained")
-    assert all(server._studies["scale"].model is None for server in public.servers)
+    assert all(server._task_states["scale"].model is None for server in public.servers)
     assert_spent(public)
 
 
@@ -60,7 +60,7 @@ def test_a_training_that_fails_after_it_opened_its_sums_stays_spent(
 def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_starts_again(
     public: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def crash(study: Any, links: Any, engine: Any, outcome: Trained, spend: Any) -> None:
+    def crash(study: Any, links: Any, engine: Any, outcome: TrainingResult, spend: Any) -> None:
         assert outcome.released["opened"].size
         raise Crash
 
@@ -69,7 +69,7 @@ def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_st
     monkeypatch.undo()
     public.stop()
     again = Server(public.config("server-2"))
-    again._reload()
+    again._reload_config()
     public.servers[2] = again
     assert [entry.state for entry in again._ledger.entries()] == ["reserved"]
     assert_spent(public)
@@ -87,7 +87,7 @@ def test_a_hidden_model_that_can_be_asked_is_paid_for_after_a_crash(
     crashed = threading.Event()
 
     def crash(number: int, state: str) -> None:
-        wait_until(lambda: all(not here.servers[other]._studies["scale"].training for other in (0, 2)))
+        wait_until(lambda: all(not here.servers[other]._task_states["scale"].is_training for other in (0, 2)))
         crashed.set()
         raise Crash
 
@@ -96,7 +96,7 @@ def test_a_hidden_model_that_can_be_asked_is_paid_for_after_a_crash(
         here.client(owner).contribute(X[rows], Y[rows])
     assert crashed.wait(60)
     here.settle()
-    assert here.servers[1]._vault.names() == ["scale"]
+    assert here.servers[1]._model_store.list_names() == ["scale"]
     monkeypatch.undo()
     here.stop()
     here.start()
@@ -116,7 +116,7 @@ def test_a_model_that_not_all_servers_stored_stays_spent_when_it_is_discarded(pu
     (public.folder / "server-1" / "models" / "scale.share").unlink()
     public.start()
     public.client("north").contribute(X[:250], Y[:250])  # the models of servers 0 and 2 are discarded
-    assert all(server._studies["scale"].model is None for server in public.servers)
+    assert all(server._task_states["scale"].model is None for server in public.servers)
     assert_spent(public)
 
 

@@ -21,7 +21,7 @@ from veilwood import estimators
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.roles import registry as programs_module
-from veilwood_secure.roles.config import set_up
+from veilwood_secure.roles.config import set_up_roles
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
 
 
@@ -51,7 +51,7 @@ def test_several_users_and_a_second_training_at_once(tmp_path: Path) -> None:
     with place(tmp_path) as here:
         here.train()
         second = replace(TASK, name="second", settings={"max_depth": 3})
-        set_up(tmp_path, second)  # the servers keep running
+        set_up_roles(tmp_path, second)  # the servers keep running
         codes = Encoding(SCHEMA, "bins").encode(X).astype(np.int64)
         expected = np.array(SCHEMA.classes, dtype=object)[here.tree_in_the_open().predict(codes)]
         wrong: list[str] = []
@@ -97,7 +97,7 @@ def test_a_public_forest_is_fitted_to_parties(here: Place) -> None:
     parameters: dict[str, Any] = {"random_state": 0, "n_estimators": 4, "max_depth": 3}
     settings = {"estimator": "RandomTreesClassifier", "parameters": parameters}
     task = replace(TASK, name="public", protocol="public-forest", settings=settings)
-    set_up(here.folder, task)
+    set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
         here.client(owner, "public").contribute(X[rows], Y[rows])
     user = here.user("analyst", "public")
@@ -123,7 +123,7 @@ def test_a_public_forest_is_fitted_to_parties(here: Place) -> None:
 )
 def test_programs_that_do_not_exist_are_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(VeilwoodError, match=message):
-        programs_module.program_of(replace(TASK, **change))
+        programs_module.program_for_task(replace(TASK, **change))
 
 
 DEPLOYMENTS = ("owners of rows stay online", "owners of rows share once and leave", "owners of columns")
@@ -156,16 +156,16 @@ def test_every_estimator_can_be_trained_where_the_documentation_says(
 
     def made(protocol: str, owners: Any) -> Any:
         task = replace(TASK, schema=schema, epsilon="1", owners=owners, protocol=protocol, settings=chosen)
-        return programs_module.program_of(task)
+        return programs_module.program_for_task(task)
 
     for deployment, protocol in zip(DEPLOYMENTS, protocols, strict=True):
         owners: Any = of_columns if deployment == "owners of columns" else of_rows
         if protocol in programs_module.PROTOCOLS:
-            assert made(protocol, owners).attended == deployment.endswith("online")
+            assert made(protocol, owners).needs_online_owners == deployment.endswith("online")
         elif protocol == "no":
             for offered in ("public-forest", "forest-on-shares"):
                 with suppress(VeilwoodError):
-                    attended = made(offered, owners).attended
+                    attended = made(offered, owners).needs_online_owners
                     assert owners is of_rows, offered
                     assert attended != deployment.endswith("online"), offered
 

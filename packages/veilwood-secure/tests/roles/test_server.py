@@ -9,7 +9,7 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood_secure.roles.server import Server
-from veilwood_secure.roles.task_state import Study
+from veilwood_secure.roles.task_state import TaskState
 from veilwood_testing.places import Place, X, Y, contribute
 from veilwood_testing.uploads_cases import entries
 
@@ -17,22 +17,22 @@ from veilwood_testing.uploads_cases import entries
 def test_rows_are_not_changed_once_a_training_has_begun(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nor is its charge taken back: it may begin while an owner is admitted."""
     contribute(here, "north")
-    admit, server = Server._admit, here.servers[1]
-    study, held = server._studies["scale"], dict(server._studies["scale"].rows)
+    admit, server = Server._admit_owner, here.servers[1]
+    study, held = server._task_states["scale"], dict(server._task_states["scale"].complete_uploads)
 
-    def admitted(own: Server, channel: Any, its_study: Study, links: Any, facts: Any) -> Any:
+    def admitted(own: Server, channel: Any, its_study: TaskState, links: Any, facts: Any) -> Any:
         found = admit(own, channel, its_study, links, facts)
         if its_study is study:
             plan = study.program.plan
             spend = server._ledger.reserve(
                 plan.loss, what="a training", neighbours=str(plan.neighbours), plan=plan.fingerprint()
             )
-            study.state.begin("training", spend.id)
-            study.training = True
+            study.checkpoint.begin_training("training", spend.id)
+            study.is_training = True
         return found
 
-    monkeypatch.setattr(Server, "_admit", admitted)
+    monkeypatch.setattr(Server, "_admit_owner", admitted)
     with pytest.raises(PartyError, match="is being trained"):
         here.client("north").contribute(X[:30], Y[:30])
-    assert study.rows == held
+    assert study.complete_uploads == held
     assert entries(here)[1] == ["reserved"]

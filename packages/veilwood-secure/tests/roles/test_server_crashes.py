@@ -23,9 +23,9 @@ from veilwood_secure.mpc.engine import Ints
 from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.roles import uploads
 from veilwood_secure.roles.checkpoints import Checkpoint
-from veilwood_secure.roles.owner import Client
+from veilwood_secure.roles.owner import Owner
 from veilwood_secure.roles.transport import LostError
-from veilwood_secure.roles.uploads import Pieces, seeded_shares, unseeded
+from veilwood_secure.roles.uploads import UploadPieces, expand_pair, seeded_shares
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, assert_nothing_in_clear, contribute, place
 
 pytestmark = [
@@ -38,7 +38,7 @@ FOREST = replace(TASK, protocol="forest-on-shares", epsilon="4", settings={})
 
 @pytest.fixture
 def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
-    monkeypatch.setattr("veilwood_secure.roles.training.PAUSES", (0.05,))
+    monkeypatch.setattr("veilwood_secure.roles.training.RETRY_DELAYS_S", (0.05,))
     with place(tmp_path, FOREST, timeout=60.0) as made:
         yield made
 
@@ -67,7 +67,7 @@ def test_an_upload_cut_short_at_one_server_costs_nobody_else_its_rows(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Server 2 is killed when the others have written the last piece of north: only north sends again."""
-    keep, state = Checkpoint.keep, here.servers[2]._study("scale", TASK.fingerprint()).state
+    keep, state = Checkpoint.write_piece, here.servers[2]._find_task("scale", TASK.fingerprint()).checkpoint
 
     def killed(own: Checkpoint, *words: Any) -> None:
         if own is state:
@@ -75,7 +75,7 @@ def test_an_upload_cut_short_at_one_server_costs_nobody_else_its_rows(
         keep(own, *words)
 
     with monkeypatch.context() as dying:
-        dying.setattr(Checkpoint, "keep", killed)
+        dying.setattr(Checkpoint, "write_piece", killed)
         with pytest.raises(LostError):
             here.client("north").contribute(X[ROWS["north"]], Y[ROWS["north"]], patience=0)
     contribute(here, "south")
@@ -90,8 +90,8 @@ def test_rows_that_differ_between_servers_are_sent_again_by_their_owner_alone(
     here: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     contribute(here, "north")
-    study = here.servers[1]._study("scale", TASK.fingerprint())
-    study.state.parts["north"]["rows"]["held"] = ["another session"]
+    study = here.servers[1]._find_task("scale", TASK.fingerprint())
+    study.checkpoint.parts["north"]["rows"]["held"] = ["another session"]
     contribute(here, "south")
     until = time.monotonic() + 60
     while any("north" not in server["missing"] for server in here.client("south").status()):
@@ -108,7 +108,7 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, here: Place, method: str, at: int
     """Lose server 1 once, at an opening; return what was opened until then."""
     before: list[list[Ints]] = []
     original = getattr(Checkpoint, method)
-    state = here.servers[1]._study("scale", here.client("north").task.fingerprint()).state
+    state = here.servers[1]._find_task("scale", here.client("north").task.fingerprint()).checkpoint
 
     def lost(own: Checkpoint, word: Any) -> None:
         number = word if isinstance(word, int) else len(own.opened)
@@ -122,12 +122,12 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, here: Place, method: str, at: int
 
 
 def test_what_was_opened_is_not_opened_again(forest: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    before = interrupt(monkeypatch, forest, "about_to_open", at=4)
+    before = interrupt(monkeypatch, forest, "record_intent", at=4)
     contribute(forest)
     model: Any = forest.user().model()
     forest.settle()
     assert (model.predict(X) == Y).mean() > 0.6
-    released = [server._vault.load("scale").arrays["released.opened"] for server in forest.servers]
+    released = [server._model_store.load("scale").arrays["released.opened"] for server in forest.servers]
     assert all(np.array_equal(released[0], other) for other in released)
     (kept,) = before
     assert len(kept) == 4
@@ -141,7 +141,7 @@ def test_an_opening_that_somebody_may_have_seen_is_charged_again(
     forest: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All three recorded the opening, and were lost before any of them kept its result."""
-    keep, first = Checkpoint.has_opened, dict[str, str]()
+    keep, first = Checkpoint.record_opening, dict[str, str]()
 
     def nobody_keeps(own: Checkpoint, values: Ints) -> None:
         assert own.attempt is not None
@@ -150,7 +150,7 @@ def test_an_opening_that_somebody_may_have_seen_is_charged_again(
             raise LostError("server 1 is lost.", party="server 1")
         keep(own, values)
 
-    monkeypatch.setattr(Checkpoint, "has_opened", nobody_keeps)
+    monkeypatch.setattr(Checkpoint, "record_opening", nobody_keeps)
     contribute(forest)
     with ThreadPoolExecutor(2) as owners:  # both have to agree to be charged again
         assert [found.epsilon for found in owners.map(lambda owner: forest.client(owner).wait(120), ROWS)] == [4, 4]
@@ -240,7 +240,7 @@ def test_parts_are_added_and_the_same_part_is_not_added_twice(here: Place) -> No
     north.contribute(X[:100], Y[:100], part="first", more=True)
     assert north.status()[0]["missing"] == ["north", "south"]
     north.contribute(X[100:250], Y[100:250], part="second", pad_to=300)
-    assert [server._studies["scale"].rows["north"][1] for server in here.servers] == [400] * 3
+    assert [server._task_states["scale"].complete_uploads["north"][1] for server in here.servers] == [400] * 3
     contribute(here, "south")
     assert north.wait(60).epsilon == 2
     here.settle()
@@ -255,10 +255,10 @@ def test_pieces_put_together_are_the_rows(
 ) -> None:
     monkeypatch.setattr(uploads, "PIECE_BYTES", 250 if protocol == "forest-on-shares" else 6000)
     task = replace(FOREST, protocol=protocol)
-    program = Client(replace(here.config("client-north"), tasks=(task,)))._program
-    pieces = Pieces(program, "north", X, Y, pad_to)
-    assert sum(pieces.counts) == pieces.rows == (pad_to or len(X))
-    assert len(pieces.counts) > 1
+    program = Owner(replace(here.config("client-north"), tasks=(task,)))._program
+    pieces = UploadPieces(program, "north", X, Y, pad_to)
+    assert sum(pieces.row_counts) == pieces.n_rows == (pad_to or len(X))
+    assert len(pieces.row_counts) > 1
     whole = program.encode_rows("north", X, Y, pad_to)[0]
     for name in whole:
         joined = np.concatenate([piece[name] for piece in pieces], axis=-1)
@@ -266,5 +266,5 @@ def test_pieces_put_together_are_the_rows(
     shares = seeded_shares(whole["target" if "target" in whole else "classes"], program.ring)
     assert len(shares[0]) == 64  # server 0 gets two seeds
     shape = next(reversed(whole.values())).shape
-    found = reconstruct([unseeded(party, share, shape, program.ring) for party, share in enumerate(shares)])
+    found = reconstruct([expand_pair(party, share, shape, program.ring) for party, share in enumerate(shares)])
     assert np.array_equal(found.astype(program.ring), next(reversed(whole.values())).astype(program.ring))

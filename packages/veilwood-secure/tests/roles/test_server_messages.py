@@ -21,7 +21,7 @@ import pytest
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.registry import HiddenForest
 from veilwood_secure.roles.server import Server
-from veilwood_secure.roles.sessions import Meetings
+from veilwood_secure.roles.sessions import SessionBroker
 from veilwood_secure.roles.transport import _WAITING, Channel
 from veilwood_testing.overheard import logged, readable, settled
 from veilwood_testing.places import SCHEMA, TASK, Place, X, Y, place
@@ -39,14 +39,18 @@ class Servers:
         self.heard: Heard = {}
         self._connections: Counter[tuple[int, str]] = Counter()
         self._lock = threading.Lock()
-        call, on_peer, on_person = Meetings._call, Meetings.on_peer, Server._on_person
+        call, on_peer, on_person = SessionBroker._dial_peer, SessionBroker.accept_peer, Server._serve_participant
 
-        def calls(meetings: Meetings, other: int) -> Channel:
+        def calls(meetings: SessionBroker, other: int) -> Channel:
             return self._tapped(call(meetings, other), meetings._party)
 
-        monkeypatch.setattr(Meetings, "_call", calls)
-        monkeypatch.setattr(Meetings, "on_peer", lambda own, channel: on_peer(own, self._tapped(channel, own._party)))
-        monkeypatch.setattr(Server, "_on_person", lambda own, channel: on_person(own, self._tapped(channel, own.party)))
+        monkeypatch.setattr(SessionBroker, "_dial_peer", calls)
+        monkeypatch.setattr(
+            SessionBroker, "accept_peer", lambda own, channel: on_peer(own, self._tapped(channel, own._party))
+        )
+        monkeypatch.setattr(
+            Server, "_serve_participant", lambda own, channel: on_person(own, self._tapped(channel, own.party))
+        )
 
     def wait_for_farewells(self) -> None:
         """Wait until every server has heard from both others that a user has left."""
@@ -56,7 +60,7 @@ class Servers:
             time.sleep(0.01)
 
     def _tapped(self, channel: Channel, party: int) -> Channel:
-        peer, turn = str(channel.peer), channel._turn
+        peer, turn = str(channel.peer), channel._advance_frame
         with self._lock:
             number = self._connections[party, peer] = self._connections[party, peer] + 1
             heard = self.heard[party, peer, number] = []
@@ -66,7 +70,7 @@ class Servers:
                 heard.append(f"{channel._kind} {without_names(readable(bytes(channel._partial)))}")
             turn()
 
-        channel._turn = noted  # type: ignore[method-assign]
+        channel._advance_frame = noted  # type: ignore[method-assign]
         return channel
 
 
@@ -81,7 +85,7 @@ def session(folder: Path, task: Task, tables: dict[str, Any], pad_to: int | None
         for owner, (rows, target) in tables.items():
             here.client(owner).contribute(rows, target, pad_to=pad_to)
         settled(here)
-        if isinstance(here.servers[0]._studies["scale"].program, HiddenForest):
+        if isinstance(here.servers[0]._task_states["scale"].program, HiddenForest):
             ask(here)
             servers.wait_for_farewells()
     return servers.heard

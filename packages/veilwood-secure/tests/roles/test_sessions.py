@@ -11,8 +11,8 @@ import pytest
 
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.privacy.ledger_stores import SQLiteLedger
-from veilwood_secure.mpc.shares import share, to_bytes
-from veilwood_secure.roles.owner import Call
+from veilwood_secure.mpc.shares import pair_to_bytes, share
+from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.registry import HiddenForest
 from veilwood_secure.roles.transport import _DATA
 from veilwood_testing.places import TASK, Place, X, Y, place
@@ -52,19 +52,19 @@ def test_a_model_that_one_server_lost_is_answered_by_none_and_trained_anew(tmp_p
 
 
 def test_a_failing_server_ends_the_training_everywhere(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    failing = here.servers[2]._study("scale", TASK.fingerprint()).program
+    failing = here.servers[2]._find_task("scale", TASK.fingerprint()).program
     monkeypatch.setattr(failing, "train", lambda engine, rows, present: 1 / 0)
     with pytest.raises(VeilwoodError, match="was not trained") as caught:
         here.train()
     assert "Hint: contribute again" in str(caught.value)
     here.settle()
     for server in here.servers:
-        study = server._studies["scale"]
+        study = server._task_states["scale"]
         assert study.model is None
-        assert not study.rows
-        assert not server._vault.names()
+        assert not study.complete_uploads
+        assert not server._model_store.list_names()
         assert [entry.state for entry in server._ledger.entries()] == ["cancelled"]  # nothing was opened
-    assert "server 2" in str(here.servers[0]._studies["scale"].failure)
+    assert "server 2" in str(here.servers[0]._task_states["scale"].failure)
     monkeypatch.undo()
     here.train()
 
@@ -82,17 +82,17 @@ def test_a_budget_that_one_server_lacks_stops_all(tmp_path: Path) -> None:
 
 
 def test_a_user_that_tells_servers_different_things_is_blamed(trained: Place) -> None:
-    with Call(trained.config("user-analyst"), TASK, "ask") as call:
-        call.hear("statement")
-        call.go()
+    with ServerConnections(trained.config("user-analyst"), TASK, "ask") as call:
+        call.receive_fields("statement")
+        call.start()
         for party, channel in enumerate(call.channels):
-            channel.say(rows=3 if party else 4)
+            channel.send_fields(rows=3 if party else 4)
         arrays = [HiddenForest(TASK).encode_queries(X[: 3 if party else 4])[0]["features"] for party in range(3)]
         for channel in call.channels:
-            channel.hear("send")
+            channel.receive_fields("send")
         for party, channel in enumerate(call.channels):  # without listening: the first two may refuse it already
-            channel._post(_DATA, to_bytes(share(arrays[party])[party]))
-            channel._write()
+            channel._queue_frame(_DATA, pair_to_bytes(share(arrays[party])[party]))
+            channel._write_pending()
         for channel in call.channels:
             with pytest.raises(PartyError, match="user analyst differs") as caught:
                 channel.receive()
@@ -103,13 +103,13 @@ def test_a_user_that_speaks_to_two_servers_only_is_blamed(tmp_path: Path) -> Non
     with place(tmp_path, timeout=4.0) as here:
         here.train()
         patient = replace(here.config("user-analyst"), timeout=60.0)  # so that it is not the first to give up
-        with Call(patient, TASK, "ask") as call:
-            call.hear("statement")
-            call.go()
+        with ServerConnections(patient, TASK, "ask") as call:
+            call.receive_fields("statement")
+            call.start()
             features = HiddenForest(TASK).encode_queries(X[:3])[0]["features"]
             for party, channel in list(enumerate(call.channels))[:2]:
-                channel.say(rows=3)
-                channel.hear("send")
-                channel.send(to_bytes(share(features)[party]))
+                channel.send_fields(rows=3)
+                channel.receive_fields("send")
+                channel.send(pair_to_bytes(share(features)[party]))
             with pytest.raises(PartyError, match="user analyst is too slow"):
                 call.channels[2].receive()

@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from veilwood.errors import ModelFileError, VeilwoodError
-from veilwood_secure.roles.checkpoints import Stored, Vault
-from veilwood_secure.roles.owner import Client
+from veilwood_secure.roles.checkpoints import ModelStore, StoredModel
+from veilwood_secure.roles.owner import Owner
 from veilwood_testing.places import SCHEMA, Place, X, assert_nothing_in_clear, place
 
 
 def test_stored_shares_open_with_the_secret_only(tmp_path: Path) -> None:
-    vault = Vault(tmp_path, b"secret", "server 0")
+    vault = ModelStore(tmp_path, b"secret", "server 0")
     array = np.arange(1000, dtype=np.uint32)
-    vault.save("m", Stored({"entry": 1}, {"a": array}))
-    assert np.array_equal(Vault(tmp_path, b"secret", "server 0").load("m").arrays["a"], array)
+    vault.save("m", StoredModel({"entry": 1}, {"a": array}))
+    assert np.array_equal(ModelStore(tmp_path, b"secret", "server 0").load("m").arrays["a"], array)
     data = (tmp_path / "m.share").read_bytes()
     assert array.tobytes()[:64] not in data
     assert b"entry" not in data
-    for other in (Vault(tmp_path, b"guess", "server 0"), Vault(tmp_path, b"secret", "server 1")):
+    for other in (ModelStore(tmp_path, b"guess", "server 0"), ModelStore(tmp_path, b"secret", "server 1")):
         with pytest.raises(ModelFileError, match="does not open"):
             other.load("m")
     (tmp_path / "other.share").write_bytes(data)
@@ -33,13 +33,13 @@ def test_stored_shares_open_with_the_secret_only(tmp_path: Path) -> None:
     with pytest.raises(ModelFileError, match="does not open"):
         vault.load("m")
     (tmp_path / ".m.share.1234.part").write_bytes(data)
-    assert Vault(tmp_path, b"secret", "server 0").names() == ["m", "other"]
+    assert ModelStore(tmp_path, b"secret", "server 0").list_names() == ["m", "other"]
     assert not list(tmp_path.glob(".*"))
 
 
 def test_no_key_or_share_is_on_disk_in_clear(trained: Place) -> None:
     assert_nothing_in_clear(trained.folder)
-    first = trained.servers[0]._studies["scale"].model
+    first = trained.servers[0]._task_states["scale"].model
     assert first is not None
     for path in trained.folder.rglob("*"):
         if path.is_file():
@@ -54,10 +54,10 @@ def test_a_wrong_or_missing_secret_opens_nothing(trained: Place, monkeypatch: py
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
     gone = replace(trained.config("client-north"), secret="../secrets/gone")
     with pytest.raises(VeilwoodError, match="VEILWOOD_SECRET"):
-        Client(gone).status()
+        Owner(gone).status()
     secret = (trained.folder / "secrets" / "client-north.secret").read_text().strip()
     monkeypatch.setenv("VEILWOOD_SECRET", secret)
-    assert Client(gone).status()[0]["phase"] == "trained"
+    assert Owner(gone).status()[0]["phase"] == "trained"
 
 
 def test_logs_hold_no_values(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

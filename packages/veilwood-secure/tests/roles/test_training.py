@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from veilwood_secure.roles.training import Training
+from veilwood_secure.roles.training import TrainingMixin
 from veilwood_testing.places import Place, contribute
 
 pytestmark = [
@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def test_a_training_that_had_not_begun_begins_by_itself(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Training, "_begin", lambda own, study: None)  # killed in the moment before it
+    monkeypatch.setattr(TrainingMixin, "_begin_training", lambda own, study: None)  # killed in the moment before it
     contribute(here)
     monkeypatch.undo()
     here.stop()

@@ -12,8 +12,8 @@ import pytest
 
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.identity import Name, tls_context
-from veilwood_secure.roles.transport import Channel, Listener, TlsLinks, dial
+from veilwood_secure.roles.identity import PartyName, tls_context
+from veilwood_secure.roles.transport import Channel, Listener, TlsLinks, dial_server
 from veilwood_testing.places import Place
 
 
@@ -33,7 +33,7 @@ def two_ends(folder: Path, timeout: float = 5.0) -> Iterator[tuple[Channel, Chan
     listens = tls_context(configs[1].identity, configs[1].servers_authority, listens=True)
     listener = Listener("127.0.0.1", 0, listens, timeout, take)
     dials = tls_context(configs[0].identity, configs[0].servers_authority, listens=False)
-    near = dial("127.0.0.1", listener.port, dials, Name("server", "1"), timeout=timeout, limit=1 << 24)
+    near = dial_server("127.0.0.1", listener.port, dials, PartyName("server", "1"), timeout=timeout, limit=1 << 24)
     assert there.wait(10)
     yield near, arrived[0]
     near.close()
@@ -43,14 +43,14 @@ def two_ends(folder: Path, timeout: float = 5.0) -> Iterator[tuple[Channel, Chan
 
 def test_messages_arrive_whole_and_in_order(tmp_path: Path) -> None:
     with two_ends(tmp_path) as (near, far):
-        assert far.peer == Name("server", "0")
+        assert far.peer == PartyName("server", "0")
         far.limit = 1 << 24
         parts = [b"", b"x", bytes(100_000), b"last"]
         for part in parts:
             near.send(part)
         assert [bytes(far.receive()) for _ in parts] == parts
-        near.say(a=1)
-        assert far.hear("a") == {"a": 1}
+        near.send_fields(a=1)
+        assert far.receive_fields("a") == {"a": 1}
 
 
 def test_two_parties_that_both_send_much_do_not_wait_for_ever(tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_two_parties_that_both_send_much_do_not_wait_for_ever(tmp_path: Path) ->
 def test_messages_beyond_the_limit_are_refused_unread(tmp_path: Path) -> None:
     with two_ends(tmp_path) as (near, far):
         far.limit = 1000
-        near._post(0, bytes(1001))
-        near._write()
+        near._queue_frame(0, bytes(1001))
+        near._write_pending()
         with pytest.raises(PartyError, match="announced a message longer than is allowed") as caught:
             far.receive()
         assert caught.value.party == "server 0"
@@ -89,14 +89,14 @@ def test_words_that_are_none_are_refused(tmp_path: Path, text: bytes) -> None:
     with two_ends(tmp_path) as (near, far):
         near.send(text)
         with pytest.raises(PartyError, match="a message with a was expected"):
-            far.hear("a")
+            far.receive_fields("a")
 
 
 def test_the_lost_and_the_slow_are_named(tmp_path: Path) -> None:
     with two_ends(tmp_path, timeout=0.2) as (near, far):
         with pytest.raises(PartyError, match="server 0 is too slow"):
             far.receive()
-        near.fail(VeilwoodError("budget is gone"))
+        near.close_with_error(VeilwoodError("budget is gone"))
         with pytest.raises(PartyError, match="server 0 gave up: budget is gone"):
             far.receive()
     with two_ends(tmp_path) as (near, far):
@@ -110,7 +110,7 @@ def test_the_server_at_the_end_of_the_chain_is_blamed(tmp_path: Path) -> None:
     with two_ends(tmp_path, 0.5) as a, two_ends(tmp_path, 0.5) as b, two_ends(tmp_path, 0.5) as c:
         ends = {(0, 1): a[0], (1, 0): a[1], (1, 2): b[0], (2, 1): b[1], (0, 2): c[0], (2, 0): c[1]}
         for (_, other), channel in ends.items():
-            channel.peer = Name("server", str(other))
+            channel.peer = PartyName("server", str(other))
         links = [TlsLinks(p, {o: ends[p, o] for o in range(3) if o != p}) for p in range(3)]
         blamed: dict[int, str | None] = {}
 

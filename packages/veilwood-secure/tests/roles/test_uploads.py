@@ -18,9 +18,9 @@ import pytest
 
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.mpc.shares import reconstruct
-from veilwood_secure.roles.owner import Call
+from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.registry import HiddenForest
-from veilwood_secure.roles.uploads import cut, seeded_shares
+from veilwood_secure.roles.uploads import seeded_shares, split_piece
 from veilwood_testing.places import TASK, Place, X, Y, contribute, place
 from veilwood_testing.uploads_cases import entries
 
@@ -54,13 +54,13 @@ def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
 
         def send() -> None:
             words = {"rows": rows, "part": "rows", "upload": "0" * 32, "more": False, **north.consent()}
-            with Call(north.config, TASK, "contribute", **words) as call:
-                call.hear("send")
-                call.say(start=0)
+            with ServerConnections(north.config, TASK, "contribute", **words) as call:
+                call.receive_fields("send")
+                call.send_fields(start=0)
                 for array in arrays.values():
                     call.send_parts(seeded_shares(array, np.uint32))
-                call.hear("piece")
-                call.hear("accepted")
+                call.receive_fields("piece")
+                call.receive_fields("accepted")
 
         with ThreadPoolExecutor(1) as pool:
             first = pool.submit(send)
@@ -68,13 +68,13 @@ def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
             send()
             go_on.set()
             assert isinstance(first.exception(60), PartyError)
-        studies = [server._studies["scale"] for server in here.servers]
-        shapes = studies[0].program.shapes_of_rows("north", rows)
-        pieces = [study.state.piece("north", "rows", 0) or b"" for study in studies]
-        pairs = [cut(party, piece, shapes, np.uint32) for party, piece in enumerate(pieces)]
+        studies = [server._task_states["scale"] for server in here.servers]
+        shapes = studies[0].program.row_shapes("north", rows)
+        pieces = [study.checkpoint.read_piece("north", "rows", 0) or b"" for study in studies]
+        pairs = [split_piece(party, piece, shapes, np.uint32) for party, piece in enumerate(pieces)]
         for name, array in arrays.items():
             assert np.array_equal(reconstruct([pair[name] for pair in pairs]), array)
-        assert len({study.rows["north"] for study in studies}) == 1
+        assert len({study.complete_uploads["north"] for study in studies}) == 1
 
 
 # -- what was signed ---------------------------------------------------------------------------------------------------
@@ -108,7 +108,7 @@ def test_the_same_rows_under_two_names_are_refused(here: Place) -> None:
     with pytest.raises(VeilwoodError, match="these rows are there already, as part 'first'"):
         north.contribute(X[:100], Y[:100], part="second")
     north.contribute(X[100:250], Y[100:250], part="second")
-    assert here.servers[0]._studies["scale"].rows["north"][1] == 250
+    assert here.servers[0]._task_states["scale"].complete_uploads["north"][1] == 250
 
 
 @pytest.mark.slow

@@ -8,14 +8,14 @@ from dataclasses import replace
 import pytest
 
 from veilwood.errors import PartyError
-from veilwood_secure.roles.config import set_up
+from veilwood_secure.roles.config import set_up_roles
 from veilwood_secure.roles.user import User
 from veilwood_testing.places import TASK, Place, X, first_word
 
 
 def test_only_those_a_task_names_may_take_part(trained: Place) -> None:
     private = replace(TASK, name="private", users=("guest",), owners={"south": None})
-    set_up(trained.folder, private)
+    set_up_roles(trained.folder, private)
     outsider = replace(trained.config("user-analyst"), tasks=(private,))
     with pytest.raises(PartyError, match="user analyst has no part in task 'private'"):
         User(outsider).predict(X[:1])

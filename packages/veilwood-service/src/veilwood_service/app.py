@@ -22,34 +22,49 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from veilwood._version import __version__
 from veilwood.errors import BudgetExceededError, FileError, LedgerError, ParameterError, VeilwoodError
 from veilwood_service import routes_data, routes_models, routes_people, store
-from veilwood_service.access import Service, WhoAsks, service_of
+from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import DeniedError, TooManyError
 from veilwood_service.settings import Settings
 
-__all__ = ["create_app", "health", "metrics", "page", "page_router", "problem", "ready", "start", "state_router"]
+__all__ = [
+    "create_app",
+    "get_page_file",
+    "health",
+    "metrics",
+    "page_router",
+    "problem_response",
+    "ready",
+    "redirect_to_page",
+    "state_router",
+]
 
 
 page_router = APIRouter(include_in_schema=False)
 
-_LONGEST: Final = 64
-_PAGES: Final = Path(__file__).parent / "pages"
-_KINDS: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml",
+_MAX_NAME_LENGTH: Final = 64
+_PAGES_FOLDER: Final = Path(__file__).parent / "pages"
+_CONTENT_TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml",
                  ".json": "application/json"}  # fmt: skip
 
 
 @page_router.get("/")
-def start() -> RedirectResponse:
+def redirect_to_page() -> RedirectResponse:
     """Go to the page."""
     return RedirectResponse("/page/index.html")
 
 
 @page_router.get("/page/{name}")
-def page(name: str) -> FileResponse:
+def get_page_file(name: str) -> FileResponse:
     """Return one file of the page."""
-    path = _PAGES / name
-    if len(name) > _LONGEST or path.parent != _PAGES or path.suffix not in _KINDS or not path.is_file():
+    path = _PAGES_FOLDER / name
+    if (
+        len(name) > _MAX_NAME_LENGTH
+        or path.parent != _PAGES_FOLDER
+        or path.suffix not in _CONTENT_TYPES
+        or not path.is_file()
+    ):
         raise HTTPException(404, "there is no such page.")
-    return FileResponse(path, media_type=_KINDS[path.suffix])
+    return FileResponse(path, media_type=_CONTENT_TYPES[path.suffix])
 
 
 state_router = APIRouter(tags=["state"])
@@ -64,22 +79,22 @@ async def health() -> dict[str, str]:
 @state_router.get("/readyz")
 def ready(request: Request) -> dict[str, Any]:
     """Say whether the database answers, and whether somebody has made the first account."""
-    accounts = service_of(request).records.every(store.accounts)
+    accounts = get_service(request).database.find_all(store.accounts)
     return {
         "status": "ready",
         "has_accounts": bool(accounts),
-        "has_provider": bool(service_of(request).settings.issuer),
+        "has_provider": bool(get_service(request).settings.issuer),
     }
 
 
 @state_router.get("/v1/metrics")
-def metrics(request: Request, caller: WhoAsks) -> Response:
+def metrics(request: Request, caller: AuthenticatedCaller) -> Response:
     """Counts of requests, as Prometheus reads them."""
-    caller.require("operate")
-    return Response(service_of(request).metrics.text(), media_type="text/plain; version=0.0.4")
+    caller.require_scope("operate")
+    return Response(get_service(request).metrics.to_prometheus_text(), media_type="text/plain; version=0.0.4")
 
 
-_UPLOAD: Final = re.compile(r"/v1/datasets/[^/]+/table")
+_UPLOAD_PATH: Final = re.compile(r"/v1/datasets/[^/]+/table")
 _LOG: Final = logging.getLogger("veilwood.service")
 _SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
@@ -96,7 +111,7 @@ def create_app(settings: Settings) -> FastAPI:
     service = Service.open(settings)
 
     @asynccontextmanager
-    async def life(_: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.jobs.start()
         gc.collect()
         gc.freeze()  # what is loaded by now stays: looking through it again and again would hold requests up
@@ -104,13 +119,13 @@ def create_app(settings: Settings) -> FastAPI:
             yield
         finally:
             service.jobs.stop()
-            service.records.close()
+            service.database.close()
 
     app = FastAPI(
         title="Veilwood",
         version=__version__,
         description="Private answers, training and budgets over HTTP.",
-        lifespan=life,
+        lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
         openapi_url="/v1/openapi.json",
@@ -126,15 +141,15 @@ def create_app(settings: Settings) -> FastAPI:
         page_router,
     ):
         app.include_router(router)
-    app.add_exception_handler(VeilwoodError, _refused)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _not_there)
-    app.add_exception_handler(Exception, _broken)
-    app.add_middleware(_Around, service=service)
+    app.add_exception_handler(VeilwoodError, _handle_library_error)
+    app.add_exception_handler(RequestValidationError, _handle_validation_error)
+    app.add_exception_handler(HTTPException, _handle_http_error)
+    app.add_exception_handler(Exception, _handle_unexpected_error)
+    app.add_middleware(RequestMiddleware, service=service)
     return app
 
 
-class _Around:
+class RequestMiddleware:
     """Around every request: refuse bodies that are too long, count, log one line without content, add headers."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
@@ -155,69 +170,73 @@ class _Around:
                 message["headers"] = [*message["headers"], *(one for one in self._headers if one[0] not in given)]
             await send(message)
 
-        refusal = self._refusal(scope)
+        refusal = self._rejection_response(scope)
         try:
             await (self._app if refusal is None else refusal)(scope, receive, send_on)
         finally:
-            self._note(scope["method"], getattr(scope.get("route"), "path", "none"), status, time.monotonic() - began)
+            self._log_request(
+                scope["method"], getattr(scope.get("route"), "path", "none"), status, time.monotonic() - began
+            )
 
-    def _note(self, method: str, route: str, status: int, seconds: float) -> None:
-        self._service.metrics.count(method, route, status, seconds)
+    def _log_request(self, method: str, route: str, status: int, seconds: float) -> None:
+        self._service.metrics.record_request(method, route, status, seconds)
         if _LOG.isEnabledFor(logging.INFO):
             _LOG.info("%s %s %d", method, route, status, extra={"method": method, "route": route, "status": status})
 
-    def _refusal(self, scope: Scope) -> Response | None:
+    def _rejection_response(self, scope: Scope) -> Response | None:
         headers, limits = Headers(scope=scope), self._service.settings.limits
-        uploads = scope["method"] == "PUT" and _UPLOAD.fullmatch(scope["path"]) is not None
+        uploads = scope["method"] == "PUT" and _UPLOAD_PATH.fullmatch(scope["path"]) is not None
         most = limits.upload_bytes if uploads else limits.body_bytes
         length = headers.get("content-length", "")
         if "content-encoding" in headers:
-            return problem(415, "encoding", "compressed bodies are not taken. Hint: send the file as it is.")
+            return problem_response(415, "encoding", "compressed bodies are not taken. Hint: send the file as it is.")
         if "transfer-encoding" in headers or len(length) > 18:
-            return problem(411, "length", "the length of the body is missing. Hint: send Content-Length.")
+            return problem_response(411, "length", "the length of the body is missing. Hint: send Content-Length.")
         if length.isdigit() and int(length) > most:
-            return problem(413, "too large", f"the body is longer than the limit of {most} bytes.")
+            return problem_response(413, "too large", f"the body is longer than the limit of {most} bytes.")
         return None
 
 
-def problem(status: int, kind: str, detail: str, **more: Any) -> JSONResponse:
+def problem_response(status: int, kind: str, detail: str, **more: Any) -> JSONResponse:
     """An error as the standard has it (RFC 9457)."""
     content = {"type": "about:blank", "title": kind, "status": status, "detail": detail, **more}
     return JSONResponse(content, status, media_type="application/problem+json")
 
 
-async def _refused(_: Request, error: Exception) -> Response:
+async def _handle_library_error(_: Request, error: Exception) -> Response:
     match error:
         case DeniedError():
-            return problem(403 if error.known else 401, "denied", str(error))
+            return problem_response(403 if error.is_authenticated else 401, "denied", str(error))
         case TooManyError():
-            return problem(429, "too many", str(error))
+            return problem_response(429, "too many", str(error))
         case BudgetExceededError():
             left = None if error.remaining is None else str(error.remaining)
-            return problem(409, "budget", str(error), remaining=left)
+            return problem_response(409, "budget", str(error), remaining=left)
         case LedgerError() if error.__cause__ is not None:  # a text of the database: host, port, file
-            return problem(409, "ledger", "the ledger cannot be used now; its operator sees why.")
+            return problem_response(409, "ledger", "the ledger cannot be used now; its operator sees why.")
         case LedgerError():
-            return problem(409, "ledger", str(error))
+            return problem_response(409, "ledger", str(error))
         case FileError():
-            return problem(409, "file", str(error))
+            return problem_response(409, "file", str(error))
         case ParameterError() if " is not a" in str(error) and "see the list" in str(error):
-            return problem(404, "not found", str(error))
+            return problem_response(404, "not found", str(error))
         case _:
-            return problem(422, "refused", str(error))
+            return problem_response(422, "refused", str(error))
 
 
-async def _malformed(_: Request, error: Exception) -> Response:
+async def _handle_validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     places = [".".join(str(part) for part in one["loc"]) + ": " + one["msg"] for one in error.errors()[:10]]
-    return problem(422, "malformed", "; ".join(places)[:1000])
+    return problem_response(422, "malformed", "; ".join(places)[:1000])
 
 
-async def _not_there(_: Request, error: Exception) -> Response:
+async def _handle_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem(error.status_code, "not found" if error.status_code == 404 else "refused", str(error.detail))
+    return problem_response(
+        error.status_code, "not found" if error.status_code == 404 else "refused", str(error.detail)
+    )
 
 
-async def _broken(_: Request, error: Exception) -> Response:
+async def _handle_unexpected_error(_: Request, error: Exception) -> Response:
     _LOG.error("broken: %s", type(error).__name__)  # never its text, which may hold what was being read
-    return problem(500, "broken", "the service has failed; its operator sees where.")
+    return problem_response(500, "broken", "the service has failed; its operator sees where.")

@@ -19,11 +19,11 @@ from veilwood.errors import FileError, UseError
 from veilwood.safe_io import write_file
 from veilwood_service import store
 from veilwood_service.budgets import RESTORED
-from veilwood_service.migrations import make_tables
+from veilwood_service.migrations import upgrade_database
 from veilwood_service.settings import Settings
-from veilwood_service.store import Store, now
+from veilwood_service.store import Store, current_timestamp
 
-__all__ = ["back_up", "end_unfinished_runs", "freeze", "restore"]
+__all__ = ["back_up", "end_unfinished_runs", "freeze_ledgers", "restore_backup"]
 
 
 def back_up(settings: Settings, archive: Path) -> None:
@@ -41,7 +41,7 @@ def back_up(settings: Settings, archive: Path) -> None:
         handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # it holds rows
         with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
             for name in ("service.db", "models", "tables", "ledgers"):
-                _add(tar, settings.folder / name)
+                _add_to_archive(tar, settings.folder / name)
             tar.close()
             file.flush()
             os.fsync(file.fileno())
@@ -50,25 +50,25 @@ def back_up(settings: Settings, archive: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _add(tar: tarfile.TarFile, path: Path) -> None:
+def _add_to_archive(tar: tarfile.TarFile, path: Path) -> None:
     if path.is_dir():
         for inner in sorted(path.iterdir()):
-            _add(tar, inner)
+            _add_to_archive(tar, inner)
     elif path.suffix == ".db":
         with tempfile.TemporaryDirectory(dir=path.parent) as folder:
             copy = Path(folder) / path.name
             with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
                 source.backup(target)  # whole, whoever writes meanwhile
-            tar.add(copy, _name_in(path))
+            tar.add(copy, _archive_name(path))
     elif path.is_file() and not path.name.startswith(".") and not path.name.endswith(("-wal", "-shm")):
-        tar.add(path, _name_in(path))
+        tar.add(path, _archive_name(path))
 
 
-def _name_in(path: Path) -> str:
+def _archive_name(path: Path) -> str:
     return path.name if path.name == "service.db" else f"{path.parent.name}/{path.name}"
 
 
-def restore(archive: Path, folder: Path) -> list[str]:
+def restore_backup(archive: Path, folder: Path) -> list[str]:
     """Put a copy into a new folder, and freeze its ledgers; return their names."""
     settings = Settings(folder)
     if settings.folder.exists() and any(settings.folder.iterdir()):
@@ -82,10 +82,10 @@ def restore(archive: Path, folder: Path) -> list[str]:
         raise FileError(f"{archive.name} cannot be read as a copy of a service ({type(error).__name__}).") from None
     finally:
         os.umask(old)
-    return freeze(settings)
+    return freeze_ledgers(settings)
 
 
-def freeze(settings: Settings) -> list[str]:
+def freeze_ledgers(settings: Settings) -> list[str]:
     """Freeze every ledger of the service, after its folder or its database was put back; return their names.
 
     All tokens and sessions end, too: some may have been taken back since the copy was made. So do runs that were under
@@ -93,26 +93,31 @@ def freeze(settings: Settings) -> list[str]:
     """
     records = Store(settings)
     try:
-        make_tables(records)
+        upgrade_database(records)
         records.remove(store.tokens)
         end_unfinished_runs(records)
     finally:
         records.close()
-    found = sorted(settings.ledgers.glob("*.head.json"))
+    found = sorted(settings.ledgers_folder.glob("*.head.json"))
     for witness in found:
         noted = json.loads(witness.read_text())
         write_file(witness, json.dumps({**noted, "hash": RESTORED}).encode())
     return [witness.name.removesuffix(".head.json") for witness in found]
 
 
-def end_unfinished_runs(records: Store, dataset: str | None = None) -> None:
+def end_unfinished_runs(database: Store, dataset: str | None = None) -> None:
     """End every job and batch that has no outcome yet, of one data set or of all: none may go on under its charge."""
-    told = {"state": "failed", "message": "ended when a copy was put back", "detail": None, "ended": now()}
+    told = {
+        "state": "failed",
+        "message": "ended when a copy was put back",
+        "detail": None,
+        "ended": current_timestamp(),
+    }
     for state in ("queued", "running"):
-        for job in records.every(store.jobs, state=state):
-            plan = records.find(store.plans, id=job["plan"])
+        for job in database.find_all(store.jobs, state=state):
+            plan = database.find(store.plans, id=job["plan"])
             if dataset is None or plan is None or plan["dataset"] == dataset:
-                records.change(store.jobs, {"id": job["id"], "state": state}, **told)
-    for model in records.every(store.models, kind="answering"):
+                database.update(store.jobs, {"id": job["id"], "state": state}, **told)
+    for model in database.find_all(store.models, kind="answering"):
         if dataset in (None, model["dataset"]):
-            records.remove(store.answers, model=model["id"], labels=None)
+            database.remove(store.answers, model=model["id"], labels=None)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from veilwood.errors import BudgetExceededError, LedgerError
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger import Connection, Entry, Ledger, Reservation
 from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss, requested_loss
@@ -27,22 +27,22 @@ from veilwood.privacy.plan import Plan
 from veilwood.safe_io import read_json, write_file
 from veilwood_service import store
 from veilwood_service.settings import Settings
-from veilwood_service.store import Record, Store
+from veilwood_service.store import DatabaseRow, Store
 
 __all__ = [
     "RESTORED",
-    "Book",
-    "Issued",
-    "KeyedLedger",
-    "allowance_book",
-    "book_of",
-    "dataset_ledger",
-    "handed_in_since",
-    "issued_by",
-    "ledgers_for",
+    "CompositeLedger",
+    "GuardedLedger",
+    "IssuedRelease",
+    "as_issued",
+    "dataset_ledger_name",
+    "issued_releases",
+    "min_remaining",
+    "open_allowance_ledger",
+    "open_guarded",
+    "open_ledgers_for",
     "reconcile",
-    "remaining",
-    "signed_off",
+    "unrecorded_releases",
 ]
 
 
@@ -50,13 +50,13 @@ RESTORED: Final = "restored"  # noted in place of a hash: no event has it, so th
 
 
 @dataclass(frozen=True)
-class Book:
+class GuardedLedger:
     """One ledger of the service, and the note of its last event beside it."""
 
     ledger: Ledger
-    witness: Path
+    checkpoint: Path
 
-    def check(self) -> None:
+    def require_unfrozen(self) -> None:
         """Refuse a ledger that no longer holds the event that was noted last."""
         if self.is_frozen():
             raise LedgerError(
@@ -66,95 +66,97 @@ class Book:
 
     def is_frozen(self) -> bool:
         """Whether the ledger lacks the event that was noted last."""
-        noted = self._noted()
+        noted = self._read_checkpoint()
         return noted is not None and not self.ledger.holds(noted["number"], noted["hash"])
 
-    def note(self, *, reconciled: bool = False) -> None:
+    def write_checkpoint(self, *, reconciled: bool = False) -> None:
         """Note the last event; before anything is computed, so that no spend can be forgotten with its ledger.
 
         What was noted never goes back, and a frozen ledger is noted only once it is reconciled.
         """
         number, digest = self.ledger.head()
-        noted = self._noted()
+        noted = self._read_checkpoint()
         if noted is not None and not reconciled:
-            self.check()
+            self.require_unfrozen()
             if noted["number"] >= number:
                 return
-        write_file(self.witness, json.dumps({"number": number, "hash": digest}).encode())
+        write_file(self.checkpoint, json.dumps({"number": number, "hash": digest}).encode())
 
-    def last_noted(self) -> int:
+    def checkpoint_number(self) -> int:
         """The number of the last event that was noted; 0 where none was, or where the note came back with the copy."""
-        noted = self._noted()
+        noted = self._read_checkpoint()
         return 0 if noted is None or noted["hash"] == RESTORED else int(noted["number"])
 
-    def _noted(self) -> dict[str, Any] | None:
+    def _read_checkpoint(self) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(self.witness.read_text())
+            found: dict[str, Any] = json.loads(self.checkpoint.read_text())
         except FileNotFoundError:
             return None
         return found
 
 
-def book_of(settings: Settings, name: str, epsilon: object = None, delta: object = None, of: str | None = None) -> Book:
+def open_guarded(
+    settings: Settings, name: str, epsilon: object = None, delta: object = None, population: str | None = None
+) -> GuardedLedger:
     """Open a ledger of the service, which is made if it is not there."""
     if settings.database:
-        ledger: Ledger = PostgresLedger(f"{settings.database}#{name}", epsilon, delta, of)
+        ledger: Ledger = PostgresLedger(f"{settings.database}#{name}", epsilon, delta, population)
     else:
-        ledger = SQLiteLedger(settings.ledgers / f"{name}.db", epsilon, delta, of)
-    return Book(ledger, settings.ledgers / f"{name}.head.json")
+        ledger = SQLiteLedger(settings.ledgers_folder / f"{name}.db", epsilon, delta, population)
+    return GuardedLedger(ledger, settings.ledgers_folder / f"{name}.head.json")
 
 
-def dataset_ledger(dataset: str) -> str:
+def dataset_ledger_name(dataset: str) -> str:
     """The name of the ledger of a data set."""
     return f"data_{dataset}"
 
 
-def ledgers_for(settings: Settings, records: Store, dataset: str, account: str) -> list[Book]:
+def open_ledgers_for(settings: Settings, database: Store, dataset: str, account: str) -> list[GuardedLedger]:
     """Return every ledger that must grant a spend of this person on this data set, that of the data set first."""
-    books = [book_of(settings, dataset_ledger(dataset))]
-    for allowance in records.every(store.allowances, dataset=dataset):
+    books = [open_guarded(settings, dataset_ledger_name(dataset))]
+    for allowance in database.find_all(store.allowances, dataset=dataset):
         if allowance["account"] in ("", account):
-            books.append(allowance_book(settings, allowance))
+            books.append(open_allowance_ledger(settings, allowance))
     return books
 
 
-def allowance_book(settings: Settings, allowance: Record) -> Book:
+def open_allowance_ledger(settings: Settings, allowance: DatabaseRow) -> GuardedLedger:
     """The ledger of a narrower limit."""
-    return book_of(settings, _name_of(allowance), allowance["epsilon"], allowance["delta"])
+    return open_guarded(settings, _allowance_ledger_name(allowance), allowance["epsilon"], allowance["delta"])
 
 
-def _name_of(allowance: Record) -> str:
+def _allowance_ledger_name(allowance: DatabaseRow) -> str:
     """The ledger of an allowance: a new one every period."""
     today = datetime.now(UTC)
     period = {"year": f"{today:%Y}", "month": f"{today:%Y%m}", "": "all"}[allowance["period"]]
     return f"a{allowance['id'][:24]}_{period}"
 
 
-class KeyedLedger(Ledger):
+class CompositeLedger(Ledger):
     """All of these ledgers, or none: a spend that each of them must grant, known by its key.
 
     It shows itself as the first, the one of the data set.
     """
 
-    def __init__(self, books: Sequence[Book], key: str) -> None:
-        self._books, self._key = list(books), key
-        self.name, self._chain = books[0].ledger.name, books[0].ledger._chain
+    def __init__(self, ledgers: Sequence[GuardedLedger], key: str) -> None:
+        self._ledgers, self._key = list(ledgers), key
+        self.name, self._chain = ledgers[0].ledger.name, ledgers[0].ledger._chain
         self._entries: list[tuple[Ledger, int]] = []
-        self._made: list[tuple[Ledger, int]] = []
+        self._new_entries: list[tuple[Ledger, int]] = []
 
     def reserve(self, loss: Loss, *, what: str, **facts: Any) -> Reservation:
         """Reserve in every ledger, or in none; what was reserved under this key before is taken up again."""
-        self._entries, self._made = [], []
+        self._entries, self._new_entries = [], []
         try:
-            for book in self._books:
-                book.check()
+            for book in self._ledgers:
+                book.require_unfrozen()
                 reserved = book.ledger.reserve(loss, what=what, **facts, key=self._key)
                 self._entries.append((book.ledger, reserved.id))
                 if reserved.is_new:
-                    self._made.append((book.ledger, reserved.id))
-                book.note()
+                    self._new_entries.append((book.ledger, reserved.id))
+                book.write_checkpoint()
         except LedgerError:
-            for ledger, entry in self._made:
+            for ledger, entry in self._new_entries:
                 ledger._settle(entry, "cancelled", "another limit does not allow it")
             self._entries = []
             raise
@@ -167,11 +169,11 @@ class KeyedLedger(Ledger):
 
     def has_spent(self) -> bool:
         """Whether something stands in the ledgers under this key."""
-        return any(book.ledger.find(self._key) is not None for book in self._books)
+        return any(book.ledger.find(self._key) is not None for book in self._ledgers)
 
     def check_affordable(self, loss: Loss) -> None:
         """Refuse what one of the ledgers has no room for."""
-        for book in self._books:
+        for book in self._ledgers:
             if book.ledger.find(self._key) is None:
                 book.ledger.check_affordable(loss)
 
@@ -183,7 +185,7 @@ class KeyedLedger(Ledger):
         What an earlier try had reserved is never given back, since that try may have drawn noise.
         """
         for ledger, number in self._entries:
-            is_spent = state != "cancelled" or (ledger, number) not in self._made
+            is_spent = state != "cancelled" or (ledger, number) not in self._new_entries
             try:
                 if state == "cancelled" and is_spent:
                     ledger._settle(number, "resolved", reason or "refused after an earlier try")
@@ -196,32 +198,32 @@ class KeyedLedger(Ledger):
                 raise
 
     def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
-        return self._books[0].ledger._transaction(write)
+        return self._ledgers[0].ledger._transaction(write)
 
-    def _is_whole(self, connection: Connection) -> bool:
-        return self._books[0].ledger._is_whole(connection)
+    def _is_intact(self, connection: Connection) -> bool:
+        return self._ledgers[0].ledger._is_intact(connection)
 
 
-def remaining(books: Sequence[Book]) -> Loss | None:
+def min_remaining(ledgers: Sequence[GuardedLedger]) -> Loss | None:
     """Return the least that any of the ledgers has left; None where none has a limit."""
-    left = [rest for book in books if (rest := book.ledger.remaining) is not None]
+    left = [rest for book in ledgers if (rest := book.ledger.remaining) is not None]
     return min(left, key=lambda loss: loss.epsilon or 0) if left else None
 
 
-def signed_off(statement: PrivacyStatement, book: Book) -> dict[str, Any]:
+def as_issued(certificate: PrivacyCertificate, guarded: GuardedLedger) -> dict[str, Any]:
     """The certificate as it is issued: with the hash of the event that charged it, the head of the chain by then.
 
     That event is written before a row is read, so its hash tells nothing of rows. A ledger that does not hold it has
     forgotten the release.
     """
-    return {**statement.to_dict(), "ledger_hash": book.ledger.hash_of(statement.ledger_entry)}
+    return {**certificate.to_dict(), "ledger_hash": guarded.ledger.hash_of(certificate.ledger_entry)}
 
 
-_MARK = "reconciled: "
+_RECONCILED_PREFIX = "reconciled: "
 
 
 @dataclass(frozen=True)
-class Issued:
+class IssuedRelease:
     """A release that somebody may hold: the hash of its plan, what it cost, and whom it protects.
 
     Its certificate names the event that charged it, by number and hash; those of older versions do not.
@@ -234,22 +236,24 @@ class Issued:
     digest: str = ""
 
 
-def issued_by(records: Store, dataset: str) -> list[Issued]:
+def issued_releases(database: Store, dataset: str) -> list[IssuedRelease]:
     """Every release that was made from a data set, as far as the service has it."""
     found = []
-    for model in records.every(store.models, dataset=dataset):
-        plan = records.find(store.plans, id=model["plan"])
+    for model in database.find_all(store.models, dataset=dataset):
+        plan = database.find(store.plans, id=model["plan"])
         if plan is not None and plan["body"] is not None and model["certificate"] is not None:
             read, facts = Plan.from_dict(read_json(plan["body"])), json.loads(model["certificate"])
-            found.append(Issued(read.fingerprint(), read.loss, str(read.neighbours), *_event(facts)))
-        for answer in records.every(store.answers, model=model["id"]):
+            found.append(IssuedRelease(read.fingerprint(), read.loss, str(read.neighbours), *_ledger_event(facts)))
+        for answer in database.find_all(store.answers, model=model["id"]):
             if answer["certificate"] is not None and (facts := json.loads(answer["certificate"])) is not None:
                 loss = requested_loss(answer["epsilon"], facts["delta"])
-                found.append(Issued(facts["plan_hash"], loss, _neighbours(facts), *_event(facts)))
+                found.append(
+                    IssuedRelease(facts["plan_hash"], loss, _describe_neighbours(facts), *_ledger_event(facts))
+                )
     return found
 
 
-def unknown_loss(epsilon: object, delta: object) -> Loss:
+def loss_from_certificate(epsilon: object, delta: object) -> Loss:
     """Return the loss of releases of which only epsilon and delta are known, one or several that add up to them.
 
     Their rho may be that of pure epsilon, which is more than delta would allow: of several, squares add up to less.
@@ -258,14 +262,16 @@ def unknown_loss(epsilon: object, delta: object) -> Loss:
     return Loss.pure_or_zcdp(loss.epsilon, loss.delta) if loss.delta > 0 and loss.epsilon is not None else loss
 
 
-def handed_in_since(book: Book, known: Sequence[Issued], certificates: Sequence[dict[str, Any]]) -> list[Issued]:
+def unrecorded_releases(
+    guarded: GuardedLedger, known: Sequence[IssuedRelease], certificates: Sequence[dict[str, Any]]
+) -> list[IssuedRelease]:
     """Return the releases that people hold certificates of and the service does not know."""
     by_event = {(release.entry, release.digest) for release in known if release.digest}
     by_plan = Counter(release.plan for release in known)
-    found, losses = [], {entry.plan: entry.loss for entry in book.ledger.entries()}
+    found, losses = [], {entry.plan: entry.loss for entry in guarded.ledger.entries()}
     for facts in certificates:
-        event = _event(facts)
-        certificate = PrivacyStatement.from_dict({n: v for n, v in facts.items() if n != "ledger_hash"})
+        event = _ledger_event(facts)
+        certificate = PrivacyCertificate.from_dict({n: v for n, v in facts.items() if n != "ledger_hash"})
         plan = certificate.plan_hash
         if event in by_event:
             continue
@@ -274,18 +280,20 @@ def handed_in_since(book: Book, known: Sequence[Issued], certificates: Sequence[
             continue
         if certificate.epsilon is None:
             raise LedgerError("a certificate without a guarantee cannot be charged.")
-        loss = losses.get(plan) or unknown_loss(certificate.epsilon, certificate.delta or 0)
-        found.append(Issued(plan, loss, _neighbours(certificate.to_dict()), *event))
+        loss = losses.get(plan) or loss_from_certificate(certificate.epsilon, certificate.delta or 0)
+        found.append(IssuedRelease(plan, loss, _describe_neighbours(certificate.to_dict()), *event))
         by_event |= {event} if event[1] else set()
     return found
 
 
-def reconcile(book: Book, issued: Sequence[Issued], reason: str, missing: Loss | None = None) -> list[int]:
+def reconcile(
+    guarded: GuardedLedger, issued: Sequence[IssuedRelease], reason: str, missing: Loss | None = None
+) -> list[int]:
     """Charge every release that the ledger does not hold, note the last event, and so thaw the ledger.
 
     Parameters
     ----------
-    book : Book
+    guarded : Book
         A ledger that is frozen.
     issued : list of Issued
         All releases that were made from this data set.
@@ -295,38 +303,40 @@ def reconcile(book: Book, issued: Sequence[Issued], reason: str, missing: Loss |
         What all releases may have cost that left a gap in the numbers of events, and that nobody has a certificate of.
         Without it a gap is refused.
     """
-    forgotten = _forgotten(book, issued)
-    gap = _gap(book, forgotten)
+    forgotten = _uncharged_releases(guarded, issued)
+    gap = _count_missing_events(guarded, forgotten)
     if gap > 0 and missing is None:
         raise LedgerError(
-            f"{gap} events of {book.ledger.name} after this copy are not accounted for. Hint: hand in the certificates "
+            f"{gap} events of {guarded.ledger.name} after this copy are not accounted for. Hint: hand in the certificates "
             "of all releases since, or say what the missing ones may have cost (missing_epsilon)."
         )
-    for entry in book.ledger.entries():
+    for entry in guarded.ledger.entries():
         if entry.state == "reserved":  # of a run that will not go on: spent, and set off against nothing
-            book.ledger.resolve(entry.id, _MARK + reason)
-    charged = [_charge(book, release, _MARK + reason) for release in forgotten]
+            guarded.ledger.resolve(entry.id, _RECONCILED_PREFIX + reason)
+    charged = [_charge_release(guarded, release, _RECONCILED_PREFIX + reason) for release in forgotten]
     if gap > 0 and missing is not None:
-        of = next((e.neighbours for e in book.ledger.entries() if e.counts), "one row, added or removed")
-        charged.append(_charge(book, Issued("", missing, of), f"{_MARK}not accounted for: {reason}"))
-    book.note(reconciled=True)
+        of = next((e.neighbours for e in guarded.ledger.entries() if e.is_counted), "one row, added or removed")
+        charged.append(
+            _charge_release(guarded, IssuedRelease("", missing, of), f"{_RECONCILED_PREFIX}not accounted for: {reason}")
+        )
+    guarded.write_checkpoint(reconciled=True)
     return charged
 
 
-def _forgotten(book: Book, issued: Sequence[Issued]) -> list[Issued]:
+def _uncharged_releases(guarded: GuardedLedger, issued: Sequence[IssuedRelease]) -> list[IssuedRelease]:
     """Return the releases that the ledger does not hold: by their events, and without those by plan and loss.
 
     What an earlier reconciliation has charged counts for one release of that plan and loss.
     """
-    settled = {entry.id: entry for entry in book.ledger.entries() if entry.state in ("committed", "resolved")}
-    known = {release for release in issued if release.digest and book.ledger.holds(release.entry, release.digest)}
+    settled = {entry.id: entry for entry in guarded.ledger.entries() if entry.state in ("committed", "resolved")}
+    known = {release for release in issued if release.digest and guarded.ledger.holds(release.entry, release.digest)}
     for release in known:
         settled.pop(release.entry, None)
     forgotten = []
     for release in issued:
         if release in known:
             continue
-        found = next((entry.id for entry in settled.values() if _stands_for(entry, release)), None)
+        found = next((entry.id for entry in settled.values() if _entry_matches(entry, release)), None)
         if found is None:
             forgotten.append(release)
         else:
@@ -334,39 +344,39 @@ def _forgotten(book: Book, issued: Sequence[Issued]) -> list[Issued]:
     return forgotten
 
 
-def _stands_for(entry: Entry, release: Issued) -> bool:
+def _entry_matches(entry: Entry, release: IssuedRelease) -> bool:
     same = (entry.plan, entry.loss) == (release.plan, release.loss)
-    return same and (not release.digest or entry.what.startswith(_MARK))
+    return same and (not release.digest or entry.what.startswith(_RECONCILED_PREFIX))
 
 
-def _gap(book: Book, forgotten: Sequence[Issued]) -> int:
+def _count_missing_events(guarded: GuardedLedger, uncharged: Sequence[IssuedRelease]) -> int:
     """Return how many events came after this copy at least that nothing known explains.
 
     A release makes two events: its charge, and that it was settled; those that were open in the copy make one.
     """
-    head = book.ledger.head()[0]
-    last = max([head, book.last_noted(), *(release.entry for release in forgotten)])
-    settled_later = sum(entry.state == "reserved" for entry in book.ledger.entries())
-    return last - head - 2 * len(forgotten) - settled_later
+    head = guarded.ledger.head()[0]
+    last = max([head, guarded.checkpoint_number(), *(release.entry for release in uncharged)])
+    settled_later = sum(entry.state == "reserved" for entry in guarded.ledger.entries())
+    return last - head - 2 * len(uncharged) - settled_later
 
 
-def _charge(book: Book, release: Issued, what: str) -> int:
+def _charge_release(guarded: GuardedLedger, release: IssuedRelease, what: str) -> int:
     try:
-        charge = book.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
+        charge = guarded.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
     except BudgetExceededError as error:
         raise LedgerError(
-            f"{book.ledger.name} has no room for a release that was made already. Hint: put the newest copy back."
+            f"{guarded.ledger.name} has no room for a release that was made already. Hint: put the newest copy back."
         ) from error
     charge.commit()
     return charge.id
 
 
-def _event(facts: dict[str, Any]) -> tuple[int, str]:
+def _ledger_event(facts: dict[str, Any]) -> tuple[int, str]:
     number, digest = facts.get("ledger_entry"), facts.get("ledger_hash")
     known = isinstance(number, int) and isinstance(digest, str) and 0 < number < 2**53
     return (number, digest) if known and isinstance(number, int) and isinstance(digest, str) else (0, "")
 
 
-def _neighbours(facts: dict[str, Any]) -> str:
+def _describe_neighbours(facts: dict[str, Any]) -> str:
     verb = "added or removed" if facts["adjacency"] == "add-remove" else "replaced"
     return f"{facts['unit']}, {verb}"

@@ -18,19 +18,21 @@ from veilwood.cli.options import log_level, option_groups, read_number, read_par
 from veilwood.errors import SetupError
 from veilwood_service import store
 from veilwood_service.access import Service
-from veilwood_service.budgets import book_of, dataset_ledger
-from veilwood_service.jobs import carry_out
-from veilwood_service.store import now
-from veilwood_service.training import AskedRun
+from veilwood_service.budgets import dataset_ledger_name, open_guarded
+from veilwood_service.jobs import execute_job
+from veilwood_service.store import current_timestamp
+from veilwood_service.training import RunRequest
 
-__all__ = ["prepare", "remote", "serve", "service_commands"]
+__all__ = ["create_demo_data", "remote", "serve", "service_commands"]
 
 
 remote = typer.Typer(help="Plan, run and predict on a running service.", rich_markup_mode=None)
 
 ModelId = Annotated[str, typer.Argument(metavar="MODEL")]
 CsvArgument = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
-Price = Annotated[float | None, typer.Option(metavar="E", parser=read_number, help="Of the batch; else as signed.")]
+BatchEpsilon = Annotated[
+    float | None, typer.Option(metavar="E", parser=read_number, help="Of the batch; else as signed.")
+]
 
 
 @dataclass(frozen=True)
@@ -40,7 +42,7 @@ class RemoteOptions:
     address: Annotated[str, typer.Option(envvar="VEILWOOD_SERVICE", help="Of the service: https://forest.example")]
     token: Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Better given by the environment than typed.")]
 
-    def client(self) -> Any:
+    def open_client(self) -> Any:
         """Speak to it."""
         try:
             from veilwood_service.client import Client
@@ -49,22 +51,22 @@ class RemoteOptions:
         return Client(self.address, self.token)
 
 
-def _command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def _remote_command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Make a command of a function, with its groups of options."""
     return lambda command: remote.command(name)(option_groups(command))
 
 
-def _print(found: Any) -> None:
+def _print_json(found: Any) -> None:
     print(json.dumps(found, indent=1))
 
 
-def _read(table: Path) -> list[dict[str, Any]]:
+def _read_rows(table: Path) -> list[dict[str, Any]]:
     """Read the cells of a CSV file as they stand there; the service knows what they mean."""
     rows = pd.read_csv(table, dtype=str, keep_default_na=False)
     return [{str(name): cell or None for name, cell in row.items()} for row in rows.to_dict("records")]
 
 
-@_command("datasets")
+@_remote_command("datasets")
 def remote_datasets(service: RemoteOptions) -> None:
     """List the data sets and what is left of each.
 
@@ -72,11 +74,11 @@ def remote_datasets(service: RemoteOptions) -> None:
     Example:
       VEILWOOD_SERVICE=http://127.0.0.1:8400 VEILWOOD_TOKEN=vw_... veilwood remote datasets
     """
-    with service.client() as client:
-        _print(client.datasets())
+    with service.open_client() as client:
+        _print_json(client.datasets())
 
 
-@_command("plan")
+@_remote_command("plan")
 def remote_plan(
     dataset: Annotated[str, typer.Argument(metavar="DATASET")],
     service: RemoteOptions,
@@ -91,11 +93,11 @@ def remote_plan(
     Example:
       veilwood remote plan visits --epsilon 0.5
     """
-    with service.client() as client:
-        _print(client.plan(dataset, estimator, epsilon=epsilon, delta=delta, **read_params(param)))
+    with service.open_client() as client:
+        _print_json(client.plan(dataset, estimator, epsilon=epsilon, delta=delta, **read_params(param)))
 
 
-@_command("sign")
+@_remote_command("sign")
 def remote_sign(
     plan: Annotated[str, typer.Argument(metavar="PLAN")],
     fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="As read on the plan.")],
@@ -107,11 +109,11 @@ def remote_sign(
     Example:
       veilwood remote sign 4be172456d3cc4b350373ded a32c347518d4...
     """
-    with service.client() as client:
-        _print(client.sign(plan, fingerprint))
+    with service.open_client() as client:
+        _print_json(client.sign(plan, fingerprint))
 
 
-@_command("run")
+@_remote_command("run")
 def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: RemoteOptions) -> None:
     """Run a signed plan and wait until it is done.
 
@@ -119,11 +121,11 @@ def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Re
     Example:
       veilwood remote run 4be172456d3cc4b350373ded
     """
-    with service.client() as client:
-        _print(client.run(plan))
+    with service.open_client() as client:
+        _print_json(client.run(plan))
 
 
-@_command("predict")
+@_remote_command("predict")
 def remote_predict(model: ModelId, table: CsvArgument, service: RemoteOptions) -> None:
     """Predict for the rows of a CSV file; free.
 
@@ -131,35 +133,35 @@ def remote_predict(model: ModelId, table: CsvArgument, service: RemoteOptions) -
     Example:
       veilwood remote predict 09c0c79330a9252dd58c31db new-visits.csv
     """
-    with service.client() as client:
-        _print(client.predict(model, _read(table)))
+    with service.open_client() as client:
+        _print_json(client.predict(model, _read_rows(table)))
 
 
-@_command("quote")
-def remote_quote(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: Price = None) -> None:
+@_remote_command("quote")
+def remote_quote(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: BatchEpsilon = None) -> None:
     """Say what private answers to the rows of a CSV file would cost, and how far off they would be; free.
 
     \b
     Example:
       veilwood remote quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
     """
-    with service.client() as client:
-        _print(client.quote(model, _read(table), epsilon))
+    with service.open_client() as client:
+        _print_json(client.quote(model, _read_rows(table), epsilon))
 
 
-@_command("ask")
-def remote_ask(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: Price = None) -> None:
+@_remote_command("ask")
+def remote_ask(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: BatchEpsilon = None) -> None:
     """Ask for private answers to the rows of a CSV file. Charged first; the same batch again is free.
 
     \b
     Example:
       veilwood remote ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
     """
-    with service.client() as client:
-        _print(client.answer(model, _read(table), epsilon))
+    with service.open_client() as client:
+        _print_json(client.answer(model, _read_rows(table), epsilon))
 
 
-@_command("evaluate")
+@_remote_command("evaluate")
 def remote_evaluate(
     model: ModelId,
     service: RemoteOptions,
@@ -172,11 +174,11 @@ def remote_evaluate(
     Example:
       veilwood remote evaluate 09c0c79330a9252dd58c31db --epsilon 0.1
     """
-    with service.client() as client:
-        _print(client.plan_evaluation(model, epsilon=epsilon, delta=delta))
+    with service.open_client() as client:
+        _print_json(client.plan_evaluation(model, epsilon=epsilon, delta=delta))
 
 
-@_command("download")
+@_remote_command("download")
 def remote_download(
     model: ModelId,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE")],
@@ -189,7 +191,7 @@ def remote_download(
     Example:
       veilwood remote download 09c0c79330a9252dd58c31db -o visits.veilwood
     """
-    with service.client() as client:
+    with service.open_client() as client:
         client.download(model, out, onnx=onnx)
     print(f"Wrote {out}")
 
@@ -239,7 +241,7 @@ def serve(
     try:
         import uvicorn
 
-        from veilwood_service.access import log_to_standard_error
+        from veilwood_service.access import configure_logging
         from veilwood_service.app import create_app
         from veilwood_service.settings import Limits, Settings
     except ImportError as error:
@@ -255,17 +257,17 @@ def serve(
         issuer=issuer,
         client_id=client_id,
         client_secret=client_secret,
-        limits=Limits.named(limit or ()),
+        limits=Limits.from_options(limit or ()),
     )
-    log_to_standard_error(log_level())
+    configure_logging(log_level())
     _check_port(host, port)
     app = create_app(settings)
     service = app.state.service
     if demo:
-        prepare(service)
+        create_demo_data(service)
     print(f"Veilwood at {reached}")
-    if service.is_new():
-        print(f"First account: {reached}/page/index.html#invitation={service.accounts.invite()}")
+    if service.has_no_accounts():
+        print(f"First account: {reached}/page/index.html#invitation={service.accounts.create_invitation()}")
     uvicorn.run(
         app,
         host=host,
@@ -320,9 +322,9 @@ def service_restore(
     Example:
       veilwood service restore /backups/monday.tar /srv/veilwood
     """
-    from veilwood_service.backup import restore
+    from veilwood_service.backup import restore_backup
 
-    _print_frozen(restore(archive, folder))
+    _print_frozen(restore_backup(archive, folder))
 
 
 @service_commands.command("freeze")
@@ -336,35 +338,41 @@ def service_freeze(
     Example:
       veilwood service freeze /srv/veilwood --database postgresql://veilwood@db/veilwood
     """
-    from veilwood_service.backup import freeze
+    from veilwood_service.backup import freeze_ledgers
     from veilwood_service.settings import Settings
 
-    _print_frozen(freeze(Settings(folder, database=database)))
+    _print_frozen(freeze_ledgers(Settings(folder, database=database)))
 
 
 def _print_frozen(names: list[str]) -> None:
     print(f"Frozen: {', '.join(names) or 'nothing'}. A custodian reconciles each data set, on its page.")
 
 
-_NAME: Final = "cars"
-_PEOPLE: Final = "makers of cars (a public table, for a first look)"
-_WHO: Final = "demo"
+_DATASET_NAME: Final = "cars"
+_POPULATION: Final = "makers of cars (a public table, for a first look)"
+_DEMO_ACCOUNT: Final = "demo"
 
 
-def prepare(service: Service) -> None:
+def create_demo_data(service: Service) -> None:
     """Fill a new service; one that has a data set is left as it is."""
-    if service.records.every(store.datasets):
+    if service.database.find_all(store.datasets):
         return
     car = datasets.car()
-    path = service.settings.tables / f"{_NAME}.csv"
+    path = service.settings.tables_folder / f"{_DATASET_NAME}.csv"
     car.X.assign(**{car.schema.target.name: car.y}).to_csv(path, index=False)
     path.chmod(0o600)
-    book_of(service.settings, dataset_ledger(_NAME), 5, 0, _PEOPLE).note()
+    open_guarded(service.settings, dataset_ledger_name(_DATASET_NAME), 5, 0, _POPULATION).write_checkpoint()
     schema = json.dumps(car.schema.to_dict())
-    facts = {"name": _NAME, "people": _PEOPLE, "source": str(path), "schema": schema, "account": _WHO}
-    service.records.add(store.datasets, **facts, created=now())
-    plan = service.plans.propose_training(_WHO, _NAME, AskedRun())
-    plan = service.plans.sign(_WHO, plan["id"], plan["fingerprint"])
-    job = service.jobs.add(_WHO, plan, None)
-    service.records.change(store.jobs, {"id": job["id"]}, state="running")
-    carry_out(service.settings, service.records, service.jobs.get(job["id"]))
+    facts = {
+        "name": _DATASET_NAME,
+        "people": _POPULATION,
+        "source": str(path),
+        "schema": schema,
+        "account": _DEMO_ACCOUNT,
+    }
+    service.database.add(store.datasets, **facts, created=current_timestamp())
+    plan = service.plans.propose_training(_DEMO_ACCOUNT, _DATASET_NAME, RunRequest())
+    plan = service.plans.sign_plan(_DEMO_ACCOUNT, plan["id"], plan["fingerprint"])
+    job = service.jobs.add(_DEMO_ACCOUNT, plan, None)
+    service.database.update(store.jobs, {"id": job["id"]}, state="running")
+    execute_job(service.settings, service.database, service.jobs.get(job["id"]))

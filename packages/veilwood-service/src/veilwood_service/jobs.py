@@ -31,42 +31,42 @@ from veilwood.data.schema import Schema
 from veilwood.errors import BudgetExceededError, LedgerError, ParameterError, PlanError, UseError, VeilwoodError
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models.file import load, save
-from veilwood.progress import report_to
+from veilwood.progress import set_progress_callback
 from veilwood_service import store
-from veilwood_service.budgets import Book, KeyedLedger, ledgers_for, signed_off
+from veilwood_service.budgets import CompositeLedger, GuardedLedger, as_issued, open_ledgers_for
 from veilwood_service.settings import Settings
-from veilwood_service.store import Record, Store, new_id, now
-from veilwood_service.training import digest_of, estimator_of, model_path
+from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
+from veilwood_service.training import file_digest, make_estimator, model_path
 
-__all__ = ["Jobs", "carry_out", "main"]
+__all__ = ["Jobs", "execute_job", "main"]
 
 
-_LOOK_SECONDS: Final = 0.2
-_BEAT_SECONDS: Final = 5.0
-_MOST_DEATHS: Final = 3  # of workers of one job
-_LOST_SECONDS: Final = 30.0  # without a sign of life
-_PAUSE_SECONDS: Final = 1.0
+_POLL_SECONDS: Final = 0.2
+_HEARTBEAT_SECONDS: Final = 5.0
+_MAX_WORKER_DEATHS: Final = 3  # of workers of one job
+_LOST_AFTER_SECONDS: Final = 30.0  # without a sign of life
+_ERROR_PAUSE_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("veilwood.service")
-_WORKER: Final = ("-m", "veilwood_service.jobs")
+_WORKER_ARGUMENTS: Final = ("-m", "veilwood_service.jobs")
 
 
 @dataclass
-class _Running:
-    job: Record
+class _RunningJob:
+    job: DatabaseRow
     process: subprocess.Popen[bytes]
-    began: float = field(default_factory=time.monotonic)
+    started_at: float = field(default_factory=time.monotonic)
 
 
 class Jobs:
     """The jobs that this process of the service runs, and the queue that all of them share."""
 
-    def __init__(self, settings: Settings, records: Store) -> None:
-        self._settings, self._records = settings, records
+    def __init__(self, settings: Settings, database: Store) -> None:
+        self._settings, self._database = settings, database
         self._name = f"{socket.gethostname()[:40]}-{os.getpid()}"
-        self._running: dict[str, _Running] = {}
+        self._running: dict[str, _RunningJob] = {}
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="jobs", daemon=True)
-        self._beat = 0.0
+        self._thread = threading.Thread(target=self._run_loop, name="jobs", daemon=True)
+        self._last_heartbeat = 0.0
         self._deaths: Counter[str] = Counter()
 
     def start(self) -> None:
@@ -81,90 +81,92 @@ class Jobs:
             running.process.kill()
             running.process.wait()
             where = {"id": running.job["id"], "state": "running", "worker": self._name}
-            self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
+            self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
 
-    def add(self, account: str, plan: Record, retry_key: str | None) -> Record:
+    def add(self, account: str, plan: DatabaseRow, retry_key: str | None) -> DatabaseRow:
         """Queue a signed plan. The same key of the same account gives the same job, however often it is asked for."""
         if plan["signed_by"] is None:
             raise UseError("the plan is not signed. Hint: a custodian reads it and signs its hash.")
-        if retry_key is not None and (known := self._records.find(store.jobs, account=account, retry_key=retry_key)):
-            return self._same(known, plan)
+        if retry_key is not None and (known := self._database.find(store.jobs, account=account, retry_key=retry_key)):
+            return self._require_same_plan(known, plan)
         number = new_id()
-        made = self._records.add(
+        made = self._database.add(
             store.jobs,
             id=number,
             plan=plan["id"],
             account=account,
             state="queued",
             retry_key=retry_key,
-            created=now(),
+            created=current_timestamp(),
         )
         if not made:  # a retry that came at the same moment
-            known = self._records.find(store.jobs, account=account, retry_key=retry_key)
-            return self._same(known or {}, plan)
+            known = self._database.find(store.jobs, account=account, retry_key=retry_key)
+            return self._require_same_plan(known or {}, plan)
         return self.get(number)
 
     @staticmethod
-    def _same(known: Record, plan: Record) -> Record:
-        if known.get("plan") != plan["id"]:
+    def _require_same_plan(stored_job: DatabaseRow, plan: DatabaseRow) -> DatabaseRow:
+        if stored_job.get("plan") != plan["id"]:
             raise ParameterError("Idempotency-Key", "...", "was used for another request", "take a new one")
-        return known
+        return stored_job
 
-    def get(self, number: str) -> Record:
+    def get(self, number: str) -> DatabaseRow:
         """Return a job."""
-        found = self._records.find(store.jobs, id=number)
+        found = self._database.find(store.jobs, id=number)
         if found is None:
             raise ParameterError("job", number, "is not a job", "see the list of jobs")
         return found
 
-    def call_off(self, number: str) -> Record:
+    def cancel(self, number: str) -> DatabaseRow:
         """Stop a job. What it had reserved stays spent; a job that never began costs nothing."""
         self.get(number)
         for state in ("queued", "running"):
             where = {"id": number, "state": state}
-            self._records.change(store.jobs, where, state="cancelled", message="cancelled", detail=None, ended=now())
+            self._database.update(
+                store.jobs, where, state="cancelled", message="cancelled", detail=None, ended=current_timestamp()
+            )
         return self.get(number)
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
-    def _work(self) -> None:
-        while not self._stopping.wait(_LOOK_SECONDS):
+    def _run_loop(self) -> None:
+        while not self._stopping.wait(_POLL_SECONDS):
             try:
-                self._look()
+                self._poll_once()
             except (sa.exc.SQLAlchemyError, LedgerError, OSError) as error:  # the database or the disk is away
                 _LOG.error("jobs: %s", type(error).__name__)  # what runs goes on, and is looked at again
-                self._stopping.wait(_PAUSE_SECONDS)
+                self._stopping.wait(_ERROR_PAUSE_SECONDS)
 
-    def _look(self) -> None:
+    def _poll_once(self) -> None:
         for running in list(self._running.values()):
-            self._attend(running)
-        if time.monotonic() - self._beat > _BEAT_SECONDS:
-            self._beat = time.monotonic()
-            self._records.change(store.jobs, {"worker": self._name, "state": "running"}, seen=now())
-            self._queue_lost_jobs()
-        while len(self._running) < self._settings.limits.jobs_at_once and (job := self._claim()) is not None:
-            self._running[job["id"]] = _Running(job, self._spawn(job))
+            self._check_worker(running)
+        if time.monotonic() - self._last_heartbeat > _HEARTBEAT_SECONDS:
+            self._last_heartbeat = time.monotonic()
+            self._database.update(store.jobs, {"worker": self._name, "state": "running"}, seen=current_timestamp())
+            self._requeue_lost_jobs()
+        while len(self._running) < self._settings.limits.jobs_at_once and (job := self._claim_next()) is not None:
+            self._running[job["id"]] = _RunningJob(job, self._spawn_worker(job))
 
-    def _attend(self, running: _Running) -> None:
+    def _check_worker(self, running: _RunningJob) -> None:
         number, code = running.job["id"], running.process.poll()
         job = self.get(number)  # after the look at the process: what a worker that ended has written is in it
-        late = time.monotonic() - running.began > self._settings.limits.job_seconds
+        late = time.monotonic() - running.started_at > self._settings.limits.job_seconds
         ended, where = code is not None, {"id": number, "state": "running"}
         if not ended and (job["state"] != "running" or late):
             running.process.kill()
             running.process.wait()
             if late:
-                told = {"message": "too long", "detail": None, "ended": now()}
-                self._records.change(store.jobs, where, state="failed", **told)
-            self._settle(job, "stopped before its end")
+                told = {"message": "too long", "detail": None, "ended": current_timestamp()}
+                self._database.update(store.jobs, where, state="failed", **told)
+            self._resolve_reservations(job, "stopped before its end")
         elif ended and job["state"] == "running":
-            self._after_a_death(job, f"its worker ended with status {code}")
+            self._handle_dead_worker(job, f"its worker ended with status {code}")
         if running.process.poll() is not None:
             if job["state"] == "failed":
-                self._settle(job, "failed after its reservation")
+                self._resolve_reservations(job, "failed after its reservation")
             del self._running[number]
 
-    def _after_a_death(self, job: Record, how: str) -> None:
+    def _handle_dead_worker(self, job: DatabaseRow, reason: str) -> None:
         """Try a job again whose worker died before it was charged.
 
         One that died later may have died of what it drew. Another draw would be shown because of the first one's value,
@@ -172,37 +174,37 @@ class Jobs:
         """
         self._deaths[job["id"]] += 1
         where = {"id": job["id"], "state": "running"}
-        if self._deaths[job["id"]] < _MOST_DEATHS and not self._has_reserved(job):
-            self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
+        if self._deaths[job["id"]] < _MAX_WORKER_DEATHS and not self._has_reserved(job):
+            self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
             return
-        told = {"message": "its worker died", "detail": how, "ended": now()}
-        self._records.change(store.jobs, where, state="failed", **told)
-        self._settle(job, how)
+        told = {"message": "its worker died", "detail": reason, "ended": current_timestamp()}
+        self._database.update(store.jobs, where, state="failed", **told)
+        self._resolve_reservations(job, reason)
 
-    def _settle(self, job: Record, reason: str) -> None:
+    def _resolve_reservations(self, job: DatabaseRow, reason: str) -> None:
         """Settle as spent what a job that will not go on has reserved."""
-        for book in self._books(job):
+        for book in self._ledgers_of(job):
             entry = book.ledger.find(job["id"])
             if entry is not None and entry.state == "reserved":
                 book.ledger.resolve(entry.id, reason)
 
-    def _has_reserved(self, job: Record) -> bool:
-        return any(book.ledger.find(job["id"]) is not None for book in self._books(job))
+    def _has_reserved(self, job: DatabaseRow) -> bool:
+        return any(book.ledger.find(job["id"]) is not None for book in self._ledgers_of(job))
 
-    def _books(self, job: Record) -> list[Book]:
-        plan = self._records.find(store.plans, id=job["plan"])
-        return [] if plan is None else ledgers_for(self._settings, self._records, plan["dataset"], job["account"])
+    def _ledgers_of(self, job: DatabaseRow) -> list[GuardedLedger]:
+        plan = self._database.find(store.plans, id=job["plan"])
+        return [] if plan is None else open_ledgers_for(self._settings, self._database, plan["dataset"], job["account"])
 
-    def _claim(self) -> Record | None:
-        for job in self._records.every(store.jobs, state="queued"):
+    def _claim_next(self) -> DatabaseRow | None:
+        for job in self._database.find_all(store.jobs, state="queued"):
             where = {"id": job["id"], "state": "queued"}
-            if self._records.change(store.jobs, where, state="running", worker=self._name, seen=now()):
+            if self._database.update(store.jobs, where, state="running", worker=self._name, seen=current_timestamp()):
                 return self.get(job["id"])
         return None
 
-    def _spawn(self, job: Record) -> subprocess.Popen[bytes]:
+    def _spawn_worker(self, job: DatabaseRow) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, *_WORKER, job["id"]],
+            [sys.executable, *_WORKER_ARGUMENTS, job["id"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -216,16 +218,16 @@ class Jobs:
             process.stdin.close()
         return process
 
-    def _queue_lost_jobs(self) -> None:
+    def _requeue_lost_jobs(self) -> None:
         """Queue again what a process was running that gives no sign of life."""
-        limit = (datetime.now(UTC) - timedelta(seconds=_LOST_SECONDS)).isoformat(timespec="milliseconds")
-        for job in self._records.every(store.jobs, state="running"):
-            if job["worker"] != self._name and ((job["seen"] or "") < limit or _is_dead(job["worker"])):
+        limit = (datetime.now(UTC) - timedelta(seconds=_LOST_AFTER_SECONDS)).isoformat(timespec="milliseconds")
+        for job in self._database.find_all(store.jobs, state="running"):
+            if job["worker"] != self._name and ((job["seen"] or "") < limit or _is_dead_worker(job["worker"])):
                 where = {"id": job["id"], "state": "running", "worker": job["worker"]}
-                self._records.change(store.jobs, where, state="queued", worker=None, detail=None)
+                self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
 
 
-def _is_dead(worker: str) -> bool:
+def _is_dead_worker(worker: str) -> bool:
     """Whether a worker was of this machine and its process is gone."""
     host, _, number = worker.rpartition("-")
     if host != socket.gethostname()[:40]:
@@ -239,27 +241,27 @@ def _is_dead(worker: str) -> bool:
     return False
 
 
-_TOLD_SECONDS: Final = 0.5
+_PROGRESS_SECONDS: Final = 0.5
 
 
-def carry_out(settings: Settings, records: Store, job: Record) -> None:
+def execute_job(settings: Settings, database: Store, job: DatabaseRow) -> None:
     """Run a job that is marked as running. A job that runs again goes on under the reservation that it has."""
-    plan = records.find(store.plans, id=job["plan"])
-    dataset = None if plan is None else records.find(store.datasets, name=plan["dataset"])
+    plan = database.find(store.plans, id=job["plan"])
+    dataset = None if plan is None else database.find(store.datasets, name=plan["dataset"])
     if plan is None or dataset is None or plan["signed_by"] is None:
         raise PlanError("the plan is not signed, or its data set is gone.")
     schema = Schema.from_dict(json.loads(dataset["schema"]))
-    books = ledgers_for(settings, records, dataset["name"], job["account"])
-    ledger = KeyedLedger(books, job["id"])
+    books = open_ledgers_for(settings, database, dataset["name"], job["account"])
+    ledger = CompositeLedger(books, job["id"])
     outcome: dict[str, Any] = {"certificate": None, "result": None, "digest": None}
     if plan["kind"] == "train":
         path = model_path(settings, job["id"])
         if not path.exists():
-            forest, planned = estimator_of(schema, plan, ledger)
+            forest, planned = make_estimator(schema, plan, ledger)
             forest.fit(dataset["source"], plan=planned)
-            _store_once(forest, path)
-        outcome["certificate"] = json.dumps(signed_off(load(path).privacy_, books[0]))
-        outcome["digest"] = digest_of(path)
+            _save_once(forest, path)
+        outcome["certificate"] = json.dumps(as_issued(load(path).privacy_, books[0]))
+        outcome["digest"] = file_digest(path)
     elif plan["kind"] == "evaluate":
         asked = json.loads(plan["asked"])
         found = evaluate(
@@ -272,9 +274,9 @@ def carry_out(settings: Settings, records: Store, job: Record) -> None:
         )
         if found.plan.fingerprint() != plan["fingerprint"]:  # it was planned from the same model and promise
             raise PlanError("the evaluation is not the one that was signed.")
-        outcome["certificate"] = json.dumps(signed_off(found.privacy, books[0]))
+        outcome["certificate"] = json.dumps(as_issued(found.privacy, books[0]))
         outcome["result"] = json.dumps(found.quality.to_dict())
-    records.add(
+    database.add(
         store.models,
         id=job["id"],
         job=job["id"],
@@ -285,10 +287,12 @@ def carry_out(settings: Settings, records: Store, job: Record) -> None:
         created=job["created"],  # when it ended may tell of rows
         **outcome,
     )
-    records.change(store.jobs, {"id": job["id"], "state": "running"}, state="done", detail=None, ended=now())
+    database.update(
+        store.jobs, {"id": job["id"], "state": "running"}, state="done", detail=None, ended=current_timestamp()
+    )
 
 
-def _store_once(forest: Any, path: Path) -> None:
+def _save_once(forest: Any, path: Path) -> None:
     """Write a model unless there is one: a second worker that was thought dead must not show a second outcome."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     save(forest, unfinished)
@@ -307,35 +311,39 @@ def main() -> int:
     job = records.find(store.jobs, id=sys.argv[1])
     if job is None or job["state"] != "running":
         return 0
-    report_to(_RunProgress(records, job))
+    set_progress_callback(_JobProgress(records, job))
     try:
-        carry_out(settings, records, job)
+        execute_job(settings, records, job)
     except (BudgetExceededError, PlanError) as error:  # texts about public facts alone
-        _fail(records, job, str(error), str(error))
+        _mark_failed(records, job, str(error), str(error))
     except VeilwoodError as error:
-        _fail(records, job, "the training failed; a custodian can see why.", f"{type(error).__name__}: {error}")
+        _mark_failed(records, job, "the training failed; a custodian can see why.", f"{type(error).__name__}: {error}")
     except Exception as error:
         place = traceback.extract_tb(error.__traceback__)[-1]  # never its text, which may hold what was being read
         where = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-        _fail(records, job, "the training failed; a custodian can see why.", where)
+        _mark_failed(records, job, "the training failed; a custodian can see why.", where)
     return 0
 
 
-class _RunProgress:
+class _JobProgress:
     """How far a job is, for custodians alone and while it runs: batches and rounds tell of rows."""
 
-    def __init__(self, records: Store, job: Record) -> None:
-        self._records, self._where, self._told = records, {"id": job["id"], "state": "running"}, time.monotonic()
+    def __init__(self, database: Store, job: DatabaseRow) -> None:
+        self._database, self._where, self._last_update = (
+            database,
+            {"id": job["id"], "state": "running"},
+            time.monotonic(),
+        )
 
-    def __call__(self, doing: str, number: int) -> None:
-        if time.monotonic() - self._told > _TOLD_SECONDS:
-            self._records.change(store.jobs, self._where, detail=f"{doing}: {number} so far")
-            self._told = time.monotonic()
+    def __call__(self, activity: str, number: int) -> None:
+        if time.monotonic() - self._last_update > _PROGRESS_SECONDS:
+            self._database.update(store.jobs, self._where, detail=f"{activity}: {number} so far")
+            self._last_update = time.monotonic()
 
 
-def _fail(records: Store, job: Record, message: str, detail: str) -> None:
+def _mark_failed(database: Store, job: DatabaseRow, message: str, detail: str) -> None:
     where = {"id": job["id"], "state": "running"}
-    records.change(store.jobs, where, state="failed", message=message, detail=detail[:2000], ended=now())
+    database.update(store.jobs, where, state="failed", message=message, detail=detail[:2000], ended=current_timestamp())
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from veilwood.data.columns import Column
-from veilwood.data.numbers import number_of
+from veilwood.data.numbers import read_number
 from veilwood.data.problems import Problem
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, ParameterError, VeilwoodError
@@ -24,18 +24,18 @@ from veilwood.models.file import load
 from veilwood_service import store
 from veilwood_service.settings import Settings
 from veilwood_service.store import Store
-from veilwood_service.training import digest_of, model_path
+from veilwood_service.training import file_digest, model_path
 
-__all__ = ["Loaded", "Predicting", "RowCodes", "answer", "frame_of", "rows_of_csv"]
-
-
-_WHOLE: Final = re.compile(r"-?\d{1,15}")
-_EXACT: Final = 2**53  # whole numbers up to here are floats without rounding
-CellValue = Any
-Places = dict[CellValue, int]
+__all__ = ["LoadedModel", "Predictions", "RowEncoder", "parse_csv_rows", "predict_rows", "rows_to_frame"]
 
 
-class RowCodes:
+_INTEGER_PATTERN: Final = re.compile(r"-?\d{1,15}")
+_MAX_EXACT_INTEGER: Final = 2**53  # whole numbers up to here are floats without rounding
+InputValue = Any
+CodeTable = dict[InputValue, int]
+
+
+class RowEncoder:
     """The codes of rows to predict for.
 
     What a category is encoded as is looked up in tables that are made once, from the schema alone: how long a request
@@ -46,24 +46,29 @@ class RowCodes:
     def __init__(self, model: Any) -> None:
         self._model = model
         self._columns: tuple[Column, ...] = tuple(model.schema_.features)
-        self._places = self._tables()
+        self._code_tables = self._build_code_tables()
 
-    def of(self, rows: list[dict[str, Any]]) -> npt.NDArray[np.uint16]:
+    def encode(self, rows: list[dict[str, Any]]) -> npt.NDArray[np.uint16]:
         """Encode rows."""
-        codes = None if self._places is None else self._at_once(rows, self._places)
+        codes = None if self._code_tables is None else self._encode_plain_rows(rows, self._code_tables)
         if codes is None:
-            codes = self._model.encode(frame_of(rows, self._model.schema_))
+            codes = self._model.encode(rows_to_frame(rows, self._model.schema_))
         return codes
 
-    def _at_once(self, rows: list[dict[str, Any]], places: list[Places | None]) -> npt.NDArray[np.uint16] | None:
+    def _encode_plain_rows(
+        self, rows: list[dict[str, Any]], code_tables: list[CodeTable | None]
+    ) -> npt.NDArray[np.uint16] | None:
         names = {column.source for column in self._columns}
         if not rows or any(row.keys() != names for row in rows):
             return None
         codes = np.empty((len(self._columns), len(rows)), np.uint16)
-        for feature, (column, known) in enumerate(zip(self._columns, places, strict=True)):
+        for feature, (column, known) in enumerate(zip(self._columns, code_tables, strict=True)):
             cells = [row[column.source] for row in rows]
             if known is None:
-                if not all(type(cell) is float or (type(cell) is int and -_EXACT < cell < _EXACT) for cell in cells):
+                if not all(
+                    type(cell) is float or (type(cell) is int and -_MAX_EXACT_INTEGER < cell < _MAX_EXACT_INTEGER)
+                    for cell in cells
+                ):
                     return None
                 codes[feature] = self._model.model_.encoding.encode_numbers(feature, np.array(cells, np.float64))
                 continue
@@ -73,18 +78,18 @@ class RowCodes:
                 return None
         return codes.T
 
-    def _tables(self) -> list[Places | None] | None:
+    def _build_code_tables(self) -> list[CodeTable | None] | None:
         """Return the code of every category as JSON may write it; None for numbers. None if there is no quick way."""
         if any(column.part is not None for column in self._columns):
             return None
-        candidates = [_written(column) for column in self._columns]
+        candidates = [_json_spellings(column) for column in self._columns]
         length = max(len(cells) for cells in candidates)
         rows = [
             {column.source: cells[i % len(cells)] for column, cells in zip(self._columns, candidates, strict=True)}
             for i in range(length)
         ]
         try:
-            codes = self._model.encode(frame_of(rows, self._model.schema_))
+            codes = self._model.encode(rows_to_frame(rows, self._model.schema_))
         except VeilwoodError:
             return None
         return [
@@ -96,16 +101,16 @@ class RowCodes:
         ]  # fmt: skip
 
 
-def _written(column: Column) -> list[CellValue]:
+def _json_spellings(column: Column) -> list[InputValue]:
     """Return the ways in which a cell of a column is usually written."""
     if column.kind == "numeric":
         return [column.bounds[0]]
     texts = [str(value) for value in column.values]
-    whole = [int(text) for text in texts if _WHOLE.fullmatch(text) and str(int(text)) == text]
+    whole = [int(text) for text in texts if _INTEGER_PATTERN.fullmatch(text) and str(int(text)) == text]
     return [*texts, *whole, *([None] if column.nullable else [])]
 
 
-def frame_of(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
+def rows_to_frame(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
     """Put rows of JSON into a table; all must have the same columns. Texts of numbers are read as in files."""
     if not rows:
         raise ParameterError("rows", "[]", "are none", "give at least one row")
@@ -120,21 +125,21 @@ def frame_of(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
             "rows", "...", "do not all have the same columns", "name every column in every row"
         ) from None
     for name in numeric.intersection(names):
-        cells[name] = [_number(cell, schema) if isinstance(cell, str) else cell for cell in cells[name]]
+        cells[name] = [_parse_number(cell, schema) if isinstance(cell, str) else cell for cell in cells[name]]
     return pd.DataFrame({name: pd.Series(column, dtype=object) for name, column in cells.items()})
 
 
-def _number(text: str, schema: Schema) -> CellValue:
+def _parse_number(text: str, schema: Schema) -> InputValue:
     """Read the text of a number as the schema's dialect writes it; what is none stays, to be refused by its column."""
     dialect = schema.dialect
     if text in dialect.nulls:
         return None
     plain = text if dialect.plain_numbers else dialect.number(text)
-    found = Problem.NO_NUMBER if plain is None else number_of(plain, parse=True)
+    found = Problem.NOT_A_NUMBER if plain is None else read_number(plain, parse=True)
     return text if isinstance(found, Problem) else found
 
 
-def rows_of_csv(body: bytes, schema: Schema) -> list[dict[str, Any]]:
+def parse_csv_rows(body: bytes, schema: Schema) -> list[dict[str, Any]]:
     """Read the rows of a CSV file as the schema's dialect writes it; cells that mean nothing are None."""
     dialect = schema.dialect
     codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
@@ -150,54 +155,54 @@ def rows_of_csv(body: bytes, schema: Schema) -> list[dict[str, Any]]:
     ]
 
 
-_MOST_LOADED: Final = 32
-_MORE_COLUMNS: Final = 100  # ids, the target, and what the schema ignores
-_AT_ONCE: Final = 400  # rows: a few milliseconds, in which no other request is looked at
+_MAX_LOADED_MODELS: Final = 32
+_MAX_EXTRA_COLUMNS: Final = 100  # ids, the target, and what the schema ignores
+_MAX_BATCH_ROWS: Final = 400  # rows: a few milliseconds, in which no other request is looked at
 
 
 @dataclass
-class _Request:
+class _PendingRequest:
     rows: list[dict[str, Any]]
-    done: asyncio.Future[dict[str, Any]]
+    future: asyncio.Future[dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Loaded:
+class LoadedModel:
     """A model in memory, and what encodes rows for it."""
 
     model: Any
-    codes: RowCodes
+    encoder: RowEncoder
 
 
-class Predicting:
+class Predictions:
     """Models that were trained privately: what they say costs nothing."""
 
-    def __init__(self, settings: Settings, records: Store) -> None:
-        self._settings, self._records = settings, records
-        self._models: OrderedDict[str, Loaded] = OrderedDict()
-        self._waiting: dict[str, list[_Request]] = {}
+    def __init__(self, settings: Settings, database: Store) -> None:
+        self._settings, self._database = settings, database
+        self._models: OrderedDict[str, LoadedModel] = OrderedDict()
+        self._pending: dict[str, list[_PendingRequest]] = {}
 
-    def model(self, number: str) -> Any:
+    def get_model(self, number: str) -> Any:
         """Return a trained model; its file must be the one that was made."""
-        return self.loaded(number).model
+        return self.get_loaded(number).model
 
-    def loaded(self, number: str) -> Loaded:
+    def get_loaded(self, number: str) -> LoadedModel:
         """Return a trained model with what encodes rows for it."""
         if number in self._models:
             self._models.move_to_end(number)
             return self._models[number]
-        found = self._records.find(store.models, id=number)
+        found = self._database.find(store.models, id=number)
         if found is None or found["kind"] != "trained":
             raise ParameterError("model", number, "is not a trained model", "see the list of models")
         path = model_path(self._settings, number)
-        if digest_of(path) != found["digest"]:
+        if file_digest(path) != found["digest"]:
             raise ModelFileError("the file of this model is not the one that was made. Hint: restore it.")
         model = load(path)
-        loaded = Loaded(model, RowCodes(model))
+        loaded = LoadedModel(model, RowEncoder(model))
         model.set_params(n_jobs=1)  # requests share the cores: each is answered on one
-        model.answers_for(np.zeros((1, model.n_features_in_), np.uint16))  # compiled here, and not amid requests
+        model._predict_encoded(np.zeros((1, model.n_features_in_), np.uint16))  # compiled here, and not amid requests
         self._models[number] = loaded
-        if len(self._models) > _MOST_LOADED:
+        if len(self._models) > _MAX_LOADED_MODELS:
             self._models.popitem(last=False)
         return loaded
 
@@ -205,58 +210,58 @@ class Predicting:
         """Predict for some rows, together with whoever asks the same model now."""
         loop = asyncio.get_running_loop()
         if number not in self._models:
-            await loop.run_in_executor(None, self.model, number)
-        loaded = self.loaded(number)
-        if rows and len(rows[0]) > loaded.model.n_features_in_ + _MORE_COLUMNS:
+            await loop.run_in_executor(None, self.get_model, number)
+        loaded = self.get_loaded(number)
+        if rows and len(rows[0]) > loaded.model.n_features_in_ + _MAX_EXTRA_COLUMNS:
             raise ParameterError("rows", "...", "have more columns than the schema", "name those of the schema")
-        if len(rows) > _AT_ONCE:
-            return await loop.run_in_executor(None, answer, loaded, rows)
-        request = _Request(rows, loop.create_future())
-        waiting = self._waiting.setdefault(number, [])
+        if len(rows) > _MAX_BATCH_ROWS:
+            return await loop.run_in_executor(None, predict_rows, loaded, rows)
+        request = _PendingRequest(rows, loop.create_future())
+        waiting = self._pending.setdefault(number, [])
         waiting.append(request)
         if len(waiting) == 1:
-            loop.call_soon(self._flush, number)
-        return await request.done
+            loop.call_soon(self._flush_requests, number)
+        return await request.future
 
-    def _flush(self, number: str) -> None:
-        requests, loaded = self._waiting.pop(number), self.loaded(number)
+    def _flush_requests(self, number: str) -> None:
+        requests, loaded = self._pending.pop(number), self.get_loaded(number)
         while requests:
-            taken, count = list[_Request](), 0
-            while requests and (not taken or count + len(requests[0].rows) <= _AT_ONCE):
+            taken, count = list[_PendingRequest](), 0
+            while requests and (not taken or count + len(requests[0].rows) <= _MAX_BATCH_ROWS):
                 count += len(requests[0].rows)
                 taken.append(requests.pop(0))
-            _answer_together(loaded, taken)
+            _predict_batch(loaded, taken)
 
 
-def answer(loaded: Loaded, rows: list[dict[str, Any]]) -> dict[str, Any]:
+def predict_rows(loaded: LoadedModel, rows: list[dict[str, Any]]) -> dict[str, Any]:
     """Predict for rows; probabilities too where there are classes."""
-    codes = loaded.codes.of(rows)
+    codes = loaded.encoder.encode(rows)
     if not hasattr(loaded.model, "predict_proba"):
-        return {"predictions": loaded.model.answers_for(codes).tolist()}
-    shares, labels = loaded.model.answers_for(codes)
+        return {"predictions": loaded.model._predict_encoded(codes).tolist()}
+    shares, labels = loaded.model._predict_encoded(codes)
     return {"predictions": labels.tolist(), "probabilities": shares.round(6).tolist()}
 
 
-def _answer_together(loaded: Loaded, requests: list[_Request]) -> None:
+def _predict_batch(loaded: LoadedModel, requests: list[_PendingRequest]) -> None:
     try:
-        whole = answer(loaded, [row for request in requests for row in request.rows])
+        whole = predict_rows(loaded, [row for request in requests for row in request.rows])
     except VeilwoodError:
         for request in requests:  # one of them asks for what cannot be: each for itself
-            if request.done.cancelled():
+            if request.future.cancelled():
                 continue
             try:
-                request.done.set_result(answer(loaded, request.rows))
+                request.future.set_result(predict_rows(loaded, request.rows))
             except VeilwoodError as error:
-                request.done.set_exception(error)
+                request.future.set_exception(error)
         return
     except Exception as error:
         for request in requests:
-            if not request.done.cancelled():
-                request.done.set_exception(error)
+            if not request.future.cancelled():
+                request.future.set_exception(error)
         return
     begin = 0
     for request in requests:
         end = begin + len(request.rows)
-        if not request.done.cancelled():
-            request.done.set_result({name: values[begin:end] for name, values in whole.items()})
+        if not request.future.cancelled():
+            request.future.set_result({name: values[begin:end] for name, values in whole.items()})
         begin = end

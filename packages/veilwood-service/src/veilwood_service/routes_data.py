@@ -20,30 +20,30 @@ from psycopg import sql
 from pydantic import BaseModel, Field
 
 from veilwood.data.schema import Schema
-from veilwood.drafting.draft import draft
+from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
 from veilwood.errors import LedgerError, ParameterError, UseError
-from veilwood.forests.expected_skill import expected_quality
+from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.loss import requested_loss
 from veilwood.safe_io import read_json
 from veilwood_service import store
-from veilwood_service.access import Service, WhoAsks, service_of
+from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
 from veilwood_service.backup import end_unfinished_runs
 from veilwood_service.budgets import (
-    Book,
-    allowance_book,
-    book_of,
-    dataset_ledger,
-    handed_in_since,
-    issued_by,
-    ledgers_for,
+    GuardedLedger,
+    dataset_ledger_name,
+    issued_releases,
+    loss_from_certificate,
+    min_remaining,
+    open_allowance_ledger,
+    open_guarded,
+    open_ledgers_for,
     reconcile,
-    remaining,
-    unknown_loss,
+    unrecorded_releases,
 )
 from veilwood_service.settings import Settings
-from veilwood_service.store import Record, new_id, now
+from veilwood_service.store import DatabaseRow, current_timestamp, new_id
 
 __all__ = [
     "Answer",
@@ -54,7 +54,8 @@ __all__ = [
     "ReviewStep",
     "add_allowance",
     "add_dataset",
-    "copy_table",
+    "copy_database_table",
+    "create_private_file",
     "draft_schema",
     "expected",
     "get_dataset",
@@ -62,50 +63,49 @@ __all__ = [
     "get_schema",
     "list_allowances",
     "list_datasets",
-    "open_for_writing",
     "reconcile_ledger",
     "remove_allowance",
     "resolve_entry",
+    "resolve_source",
     "review_schema",
     "router",
     "set_schema",
-    "source_of",
     "upload_table",
     "verify_ledger",
 ]
 
 
-_ADDRESS: Final = ("postgresql://", "postgres://")
-_TABLE: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_WAIT_SECONDS: Final = 10
+_DATABASE_SCHEMES: Final = ("postgresql://", "postgres://")
+_TABLE_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
+_CONNECT_TIMEOUT: Final = 10
 
 
-def source_of(settings: Settings, name: str, source: str) -> str:
+def resolve_source(settings: Settings, name: str, source: str) -> str:
     """Return the path of a table that a custodian names: as it is, links followed, or copied from a database."""
-    if source.startswith(_ADDRESS):
-        return str(copy_table(settings, name, source))
+    if source.startswith(_DATABASE_SCHEMES):
+        return str(copy_database_table(settings, name, source))
     path = Path(os.path.realpath(source))
     for folder in settings.allowed:
-        inside = not folder.startswith(_ADDRESS) and path.is_relative_to(os.path.realpath(folder))
+        inside = not folder.startswith(_DATABASE_SCHEMES) and path.is_relative_to(os.path.realpath(folder))
         if inside and path.exists():
             return str(path)
     raise ParameterError("source", "...", "is not in a folder that the operator allows", "upload the table instead")
 
 
-def copy_table(settings: Settings, name: str, source: str) -> Path:
+def copy_database_table(settings: Settings, name: str, source: str) -> Path:
     """Copy ``postgresql://host/database#table`` into a file; everything before # must be on the operator's list."""
     address, table = urldefrag(source)
     if address not in settings.allowed:
         raise ParameterError("source", "...", "is not a database that the operator allows", "upload the table instead")
-    if not _TABLE.fullmatch(table):
+    if not _TABLE_PATTERN.fullmatch(table):
         raise ParameterError("source", "...", "names no table", "postgresql://host/database#schema.table")
     query = sql.SQL("COPY (SELECT * FROM {}) TO STDOUT (FORMAT csv, HEADER)").format(sql.Identifier(*table.split(".")))
-    path = settings.tables / f"{name}.csv"
+    path = settings.tables_folder / f"{name}.csv"
     unfinished = path.with_name(f".{path.name}.{new_id()}")
     try:
-        with psycopg.connect(address, connect_timeout=_WAIT_SECONDS) as connection, connection.cursor() as cursor:
+        with psycopg.connect(address, connect_timeout=_CONNECT_TIMEOUT) as connection, connection.cursor() as cursor:
             connection.read_only = True
-            with cursor.copy(query) as rows, os.fdopen(open_for_writing(unfinished), "wb") as file:
+            with cursor.copy(query) as rows, os.fdopen(create_private_file(unfinished), "wb") as file:
                 size = 0
                 for piece in rows:
                     size += len(piece)
@@ -124,16 +124,16 @@ def copy_table(settings: Settings, name: str, source: str) -> Path:
     return path
 
 
-def open_for_writing(path: Path) -> int:
+def create_private_file(path: Path) -> int:
     """Make a file that its owner alone can read."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
 router = APIRouter(prefix="/v1/datasets", tags=["data"])
 
-_NAME: Final = re.compile(r"[a-z][a-z0-9_]{0,29}")
-_KINDS: Final = {"text/csv": "csv", "application/vnd.apache.parquet": "parquet"}
-_MOST_UNPACKED: Final = 16  # times the limit of an upload
+_NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,29}")
+_TABLE_MEDIA_TYPES: Final = {"text/csv": "csv", "application/vnd.apache.parquet": "parquet"}
+_MAX_UNPACK_RATIO: Final = 16  # times the limit of an upload
 
 
 class NewDataset(BaseModel):
@@ -189,99 +189,105 @@ class Reconciliation(Reason):
 
 
 @router.get("")
-def list_datasets(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
+def list_datasets(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
     """List the data sets, with what is left of each for who asks."""
-    service = service_of(request)
-    return [_shown(service, caller, found) for found in service.records.every(store.datasets)]
+    service = get_service(request)
+    return [_dataset_summary(service, caller, found) for found in service.database.find_all(store.datasets)]
 
 
 @router.post("", status_code=201)
-def add_dataset(request: Request, caller: WhoAsks, asked: NewDataset) -> dict[str, Any]:
+def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> dict[str, Any]:
     """Register a data set and make its ledger. A path or a database must be on the operator's list."""
-    caller.require("data")
-    service = service_of(request)
-    if not _NAME.fullmatch(asked.name):
-        raise ParameterError("name", asked.name, "is not a name", "up to 30 small letters, digits and underscores")
-    budget = requested_loss(asked.epsilon, asked.delta)
+    caller.require_scope("data")
+    service = get_service(request)
+    if not _NAME_PATTERN.fullmatch(body.name):
+        raise ParameterError("name", body.name, "is not a name", "up to 30 small letters, digits and underscores")
+    budget = requested_loss(body.epsilon, body.delta)
     if not budget.is_bounded:
-        raise ParameterError("epsilon", asked.epsilon, "is not a budget", "a finite number")
-    if service.records.find(store.datasets, name=asked.name) is not None:
-        raise ParameterError("name", asked.name, "is taken", "choose another")
-    source = None if asked.source is None else source_of(service.settings, asked.name, asked.source)
-    book = book_of(service.settings, dataset_ledger(asked.name), asked.epsilon, asked.delta, asked.people)
-    book.note()
-    values = {"name": asked.name, "people": asked.people, "source": source, "account": caller.name, "created": now()}
-    service.records.add(store.datasets, **values)
-    return _shown(service, caller, _dataset(service, asked.name))
+        raise ParameterError("epsilon", body.epsilon, "is not a budget", "a finite number")
+    if service.database.find(store.datasets, name=body.name) is not None:
+        raise ParameterError("name", body.name, "is taken", "choose another")
+    source = None if body.source is None else resolve_source(service.settings, body.name, body.source)
+    book = open_guarded(service.settings, dataset_ledger_name(body.name), body.epsilon, body.delta, body.people)
+    book.write_checkpoint()
+    values = {
+        "name": body.name,
+        "people": body.people,
+        "source": source,
+        "account": caller.name,
+        "created": current_timestamp(),
+    }
+    service.database.add(store.datasets, **values)
+    return _dataset_summary(service, caller, _get_dataset(service, body.name))
 
 
 @router.get("/{name}")
-def get_dataset(request: Request, caller: WhoAsks, name: str) -> dict[str, Any]:
+def get_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Return one data set."""
-    service = service_of(request)
-    return _shown(service, caller, _dataset(service, name))
+    service = get_service(request)
+    return _dataset_summary(service, caller, _get_dataset(service, name))
 
 
 @router.put("/{name}/table")
-async def upload_table(request: Request, caller: WhoAsks, name: str) -> dict[str, str]:
+async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, str]:
     """Upload the rows: text/csv or application/vnd.apache.parquet, not compressed otherwise."""
-    caller.require("data")
-    service = service_of(request)
-    await run_in_threadpool(_dataset, service, name)
-    kind = _KINDS.get(request.headers.get("content-type", "").partition(";")[0].strip())
+    caller.require_scope("data")
+    service = get_service(request)
+    await run_in_threadpool(_get_dataset, service, name)
+    kind = _TABLE_MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip())
     if kind is None:
-        raise ParameterError("Content-Type", "...", "is not a table", f"one of {', '.join(_KINDS)}")
-    path = service.settings.tables / f"{name}.{kind}"
+        raise ParameterError("Content-Type", "...", "is not a table", f"one of {', '.join(_TABLE_MEDIA_TYPES)}")
+    path = service.settings.tables_folder / f"{name}.{kind}"
     unfinished = path.with_name(f".{path.name}.{new_id()}")
     try:
-        await _receive(request.stream(), unfinished, service.settings.limits.upload_bytes)
-        await run_in_threadpool(_check_table, unfinished, kind, service.settings.limits.upload_bytes)
+        await _save_upload(request.stream(), unfinished, service.settings.limits.upload_bytes)
+        await run_in_threadpool(_validate_table, unfinished, kind, service.settings.limits.upload_bytes)
         os.replace(unfinished, path)
     finally:
         unfinished.unlink(missing_ok=True)
-    await run_in_threadpool(service.records.change, store.datasets, {"name": name}, source=str(path))
+    await run_in_threadpool(service.database.update, store.datasets, {"name": name}, source=str(path))
     return {"name": name, "state": "stored"}
 
 
 @router.post("/{name}/draft")
-def draft_schema(request: Request, caller: WhoAsks, name: str, target: str | None = None) -> dict[str, Any]:
+def draft_schema(request: Request, caller: AuthenticatedCaller, name: str, target: str | None = None) -> dict[str, Any]:
     """Draft a schema from the rows, for the custodian alone: every bound in it is marked as not reviewed."""
-    caller.require("data")
-    source = _dataset(service_of(request), name)["source"]
+    caller.require_scope("data")
+    source = _get_dataset(get_service(request), name)["source"]
     if source is None:
         raise UseError("there is no table yet. Hint: upload it first.")
-    found: dict[str, Any] = draft(source, target=target) if target else draft(source)
+    found: dict[str, Any] = draft_from_table(source, target=target) if target else draft_from_table(source)
     return found
 
 
 @router.post("/{name}/review")
-def review_schema(request: Request, caller: WhoAsks, name: str, step: ReviewStep) -> dict[str, Any]:
+def review_schema(request: Request, caller: AuthenticatedCaller, name: str, step: ReviewStep) -> dict[str, Any]:
     """Go one step through a draft: take the answer, ask about the next column. Nothing is stored."""
-    caller.require("data")
-    _dataset(service_of(request), name)
+    caller.require_scope("data")
+    _get_dataset(get_service(request), name)
     review = Review(read_json(json.dumps(step.draft)), step.later)
     later = list(step.later)
     match step.answer:
         case Answer(kind="accept"):
-            review.accept()
+            review.accept_known()
         case Answer(kind="state"):
-            review.state(step.answer.source, **step.answer.bounds)
+            review.declare(step.answer.source, **step.answer.bounds)
         case Answer(kind="leave out"):
-            review.leave_out()
-        case Answer(kind="later") if (asked := review.question()) is not None:
-            review.put_off()
+            review.exclude()
+        case Answer(kind="later") if (asked := review.next_question()) is not None:
+            review.defer()
             later.append(asked.name)
-    question = review.question()
+    question = review.next_question()
     shown = None if question is None else asdict(question)
     return {"draft": review.to_dict(), "question": shown, "later": later}
 
 
 @router.get("/{name}/expected")
-def expected(request: Request, caller: WhoAsks, name: str, rows: int = 10_000) -> dict[str, Any]:
+def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> dict[str, Any]:
     """Say how good models of public tables like this one were at several budgets; how many rows is for you to say."""
-    schema = service_of(request).plans.dataset(name)[1]
+    schema = get_service(request).plans.get_reviewed_dataset(name)[1]
     columns, most = len(schema.feature_names), min(max(rows, 1), 10**12)
-    found = {e: expected_quality(schema.task, most, columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    found = {e: estimate_skill(schema.task, most, columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
     points = [{"x": e, "y": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in found.items()]
     words = (
         f"Half of the public tables that have as many rows times epsilon per column as {most:,} rows of yours "
@@ -291,22 +297,22 @@ def expected(request: Request, caller: WhoAsks, name: str, rows: int = 10_000) -
 
 
 @router.put("/{name}/schema")
-def set_schema(request: Request, caller: WhoAsks, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+def set_schema(request: Request, caller: AuthenticatedCaller, name: str, schema: dict[str, Any]) -> dict[str, Any]:
     """Declare the schema. One that holds unreviewed marks is refused: nothing trained by it would be private."""
-    caller.require("data")
-    service = service_of(request)
-    _dataset(service, name)
+    caller.require_scope("data")
+    service = get_service(request)
+    _get_dataset(service, name)
     declared = Schema.from_dict(read_json(json.dumps(schema)))
     if declared.inferred:
         raise UseError("the schema still has marks of a draft. Hint: review every bound, and say where it is known.")
-    service.records.change(store.datasets, {"name": name}, schema=json.dumps(declared.to_dict()))
+    service.database.update(store.datasets, {"name": name}, schema=json.dumps(declared.to_dict()))
     return declared.to_dict()
 
 
 @router.get("/{name}/schema")
-def get_schema(request: Request, caller: WhoAsks, name: str) -> dict[str, Any]:
+def get_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Return the schema, which is public."""
-    found = _dataset(service_of(request), name)["schema"]
+    found = _get_dataset(get_service(request), name)["schema"]
     if found is None:
         raise UseError("the data set has no schema yet.")
     declared: dict[str, Any] = json.loads(found)
@@ -314,140 +320,145 @@ def get_schema(request: Request, caller: WhoAsks, name: str) -> dict[str, Any]:
 
 
 @router.get("/{name}/allowances")
-def list_allowances(request: Request, caller: WhoAsks, name: str) -> list[dict[str, Any]]:
+def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[dict[str, Any]]:
     """List the narrower limits."""
-    service = service_of(request)
-    return [dict(one) for one in service.records.every(store.allowances, dataset=_dataset(service, name)["name"])]
+    service = get_service(request)
+    return [
+        dict(one) for one in service.database.find_all(store.allowances, dataset=_get_dataset(service, name)["name"])
+    ]
 
 
 @router.post("/{name}/allowances", status_code=201)
-def add_allowance(request: Request, caller: WhoAsks, name: str, asked: NewAllowance) -> dict[str, Any]:
+def add_allowance(request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance) -> dict[str, Any]:
     """Add a narrower limit. One that renews bounds each period, and not what is spent over all periods together."""
-    caller.require("data")
-    service = service_of(request)
-    _dataset(service, name)
-    if not requested_loss(asked.epsilon, asked.delta).is_bounded:
-        raise ParameterError("epsilon", asked.epsilon, "is not a budget", "a finite number")
+    caller.require_scope("data")
+    service = get_service(request)
+    _get_dataset(service, name)
+    if not requested_loss(body.epsilon, body.delta).is_bounded:
+        raise ParameterError("epsilon", body.epsilon, "is not a budget", "a finite number")
     number = new_id()
-    values = {"id": number, "dataset": name, "account": asked.account, "period": asked.period}
-    if not service.records.add(store.allowances, **values, epsilon=str(asked.epsilon), delta=str(asked.delta)):
+    values = {"id": number, "dataset": name, "account": body.account, "period": body.period}
+    if not service.database.add(store.allowances, **values, epsilon=str(body.epsilon), delta=str(body.delta)):
         raise ParameterError("allowance", "...", "exists already", "remove it first")
     warning = "each period starts anew: over the years the losses add up, up to the budget of the data set"
-    return {"id": number, "warning": warning if asked.period else None}
+    return {"id": number, "warning": warning if body.period else None}
 
 
 @router.delete("/{name}/allowances/{number}")
-def remove_allowance(request: Request, caller: WhoAsks, name: str, number: str) -> dict[str, bool]:
+def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, number: str) -> dict[str, bool]:
     """Remove a narrower limit; what was spent under it stays in the ledger of the data set."""
-    caller.require("data")
-    return {"removed": bool(service_of(request).records.remove(store.allowances, id=number, dataset=name))}
+    caller.require_scope("data")
+    return {"removed": bool(get_service(request).database.remove(store.allowances, id=number, dataset=name))}
 
 
 @router.get("/{name}/ledger")
-def get_ledger(request: Request, caller: WhoAsks, name: str) -> dict[str, Any]:
+def get_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Return every spend, for custodians and auditors."""
-    caller.require("records")
-    book = _book(service_of(request), name)
+    caller.require_scope("records")
+    book = _open_dataset_ledger(get_service(request), name)
     entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.ledger.entries()]
     if "data" not in caller.scopes:  # why rows were refused is for custodians
         entries = [{**one, "resolution": None} if one["state"] == "cancelled" else one for one in entries]
-    return {**_budget(book), "entries": entries}
+    return {**_budget_summary(book), "entries": entries}
 
 
 @router.post("/{name}/ledger/verify")
-def verify_ledger(request: Request, caller: WhoAsks, name: str) -> dict[str, Any]:
+def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Recompute the chain of hashes; return the last one, to be noted elsewhere."""
-    caller.require("records")
-    return {"intact": True, "head": _book(service_of(request), name).ledger.verify()}
+    caller.require_scope("records")
+    return {"intact": True, "head": _open_dataset_ledger(get_service(request), name).ledger.verify()}
 
 
 @router.post("/{name}/ledger/{entry}/resolve")
-def resolve_entry(request: Request, caller: WhoAsks, name: str, entry: int, asked: Reason) -> dict[str, Any]:
+def resolve_entry(request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason) -> dict[str, Any]:
     """Settle as spent what a crash left reserved."""
-    caller.require("data")
-    book = _book(service_of(request), name)
+    caller.require_scope("data")
+    book = _open_dataset_ledger(get_service(request), name)
     if not 0 < entry < 2**53:
         raise LedgerError(f"there is no such entry in {book.ledger.name}.")
-    book.check()
-    book.ledger.resolve(entry, f"{asked.reason} ({caller.name})")
-    book.note()
-    return _budget(book)
+    book.require_unfrozen()
+    book.ledger.resolve(entry, f"{body.reason} ({caller.name})")
+    book.write_checkpoint()
+    return _budget_summary(book)
 
 
 @router.post("/{name}/ledger/reconcile")
-def reconcile_ledger(request: Request, caller: WhoAsks, name: str, asked: Reconciliation) -> dict[str, Any]:
+def reconcile_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Reconciliation) -> dict[str, Any]:
     """Thaw a ledger of which an older copy was put back: charge every release that it does not hold.
 
     Narrower limits go on from what their copies hold: they are policy, and the budget of the data set bounds the sum.
     """
-    caller.require("data")
-    service = service_of(request)
-    book = _book(service, name)
-    limits = [allowance_book(service.settings, one) for one in service.records.every(store.allowances, dataset=name)]
+    caller.require_scope("data")
+    service = get_service(request)
+    book = _open_dataset_ledger(service, name)
+    limits = [
+        open_allowance_ledger(service.settings, one)
+        for one in service.database.find_all(store.allowances, dataset=name)
+    ]
     if not any(one.is_frozen() for one in (book, *limits)):
         raise UseError("the ledger is not frozen: it holds the last event that was noted.")
-    known = issued_by(service.records, name)
-    issued = [*known, *handed_in_since(book, known, [read_json(json.dumps(facts)) for facts in asked.certificates])]
-    missing = None if asked.missing_epsilon is None else unknown_loss(asked.missing_epsilon, asked.missing_delta)
-    end_unfinished_runs(service.records, name)
-    charged = reconcile(book, issued, f"{asked.reason} ({caller.name})", missing)
+    known = issued_releases(service.database, name)
+    issued = [*known, *unrecorded_releases(book, known, [read_json(json.dumps(facts)) for facts in body.certificates])]
+    missing = None if body.missing_epsilon is None else loss_from_certificate(body.missing_epsilon, body.missing_delta)
+    end_unfinished_runs(service.database, name)
+    charged = reconcile(book, issued, f"{body.reason} ({caller.name})", missing)
     for limit in limits:
-        limit.note(reconciled=True)
-    return {"charged": charged, **_budget(book)}
+        limit.write_checkpoint(reconciled=True)
+    return {"charged": charged, **_budget_summary(book)}
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _dataset(service: Service, name: str) -> Record:
-    found = service.records.find(store.datasets, name=name)
+def _get_dataset(service: Service, name: str) -> DatabaseRow:
+    found = service.database.find(store.datasets, name=name)
     if found is None:
         raise ParameterError("dataset", name, "is not a data set", "see the list of data sets")
     return found
 
 
-def _book(service: Service, name: str) -> Book:
-    return book_of(service.settings, dataset_ledger(_dataset(service, name)["name"]))
+def _open_dataset_ledger(service: Service, name: str) -> GuardedLedger:
+    return open_guarded(service.settings, dataset_ledger_name(_get_dataset(service, name)["name"]))
 
 
-def _budget(book: Book) -> dict[str, Any]:
-    ledger = book.ledger
+def _budget_summary(guarded: GuardedLedger) -> dict[str, Any]:
+    ledger = guarded.ledger
     return {
         "budget": str(ledger.budget),
         "spent": str(ledger.spent),
         "remaining": str(ledger.remaining),
-        "frozen": book.is_frozen(),
+        "frozen": guarded.is_frozen(),
     }
 
 
-def _shown(service: Service, caller: Caller, dataset: Record) -> dict[str, Any]:
+def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> dict[str, Any]:
     """What everybody sees of a data set: public facts, and what is left for them."""
-    books = ledgers_for(service.settings, service.records, dataset["name"], caller.name)
-    left = remaining(books)
+    books = open_ledgers_for(service.settings, service.database, dataset["name"], caller.name)
+    left = min_remaining(books)
     return {
         "name": dataset["name"],
         "people": dataset["people"],
         "has_table": dataset["source"] is not None,
         "has_schema": dataset["schema"] is not None,
-        **_budget(books[0]),
+        **_budget_summary(books[0]),
         "remaining_for_you": None if left is None else str(left),
     }
 
 
-async def _receive(stream: AsyncIterator[bytes], path: Path, most: int) -> None:
+async def _save_upload(stream: AsyncIterator[bytes], path: Path, max_bytes: int) -> None:
     """Write what arrives to a file of its owner alone; the length that was announced is not believed."""
-    with os.fdopen(open_for_writing(path), "wb") as file:
+    with os.fdopen(create_private_file(path), "wb") as file:
         size = 0
         async for piece in stream:
             size += len(piece)
-            if size > most:
-                raise ParameterError("table", "...", "is longer than the limit", f"at most {most} bytes")
+            if size > max_bytes:
+                raise ParameterError("table", "...", "is longer than the limit", f"at most {max_bytes} bytes")
             await run_in_threadpool(file.write, piece)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _check_table(path: Path, kind: str, most: int) -> None:
+def _validate_table(path: Path, kind: str, max_bytes: int) -> None:
     """Refuse what is not a table of its kind, or unpacks to far more than it is. No value of it is told."""
     if kind == "csv":
         if path.stat().st_size == 0:
@@ -458,5 +469,5 @@ def _check_table(path: Path, kind: str, most: int) -> None:
         unpacked = sum(groups.row_group(i).total_byte_size for i in range(groups.num_row_groups))
     except Exception as error:
         raise ParameterError("table", "...", f"is not Parquet ({type(error).__name__})", "send another file") from None
-    if unpacked > _MOST_UNPACKED * most:
+    if unpacked > _MAX_UNPACK_RATIO * max_bytes:
         raise ParameterError("table", "...", "unpacks to more than the limit", "send it in a plain encoding")

@@ -20,11 +20,11 @@ from veilwood.models.onnx import export_onnx
 from veilwood.privacy.plan import Plan
 from veilwood.report import report
 from veilwood_service import store
-from veilwood_service.access import Service, WhoAsks, service_of
+from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
-from veilwood_service.predictions import answer, rows_of_csv
-from veilwood_service.store import Record
-from veilwood_service.training import AskedRun, model_path
+from veilwood_service.predictions import parse_csv_rows, predict_rows
+from veilwood_service.store import DatabaseRow
+from veilwood_service.training import RunRequest, model_path
 
 router = APIRouter(prefix="/v1", tags=["models"])
 RetryKey = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
@@ -63,100 +63,100 @@ class Questions(BaseModel):
 
 
 @router.get("/plans")
-def list_plans(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
+def list_plans(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
     """List one's own plans; all of them for custodians and auditors."""
-    service = service_of(request)
-    return [_plan(plan) for plan in service.records.every(store.plans) if _may_see(caller, plan)]
+    service = get_service(request)
+    return [_plan_summary(plan) for plan in service.database.find_all(store.plans) if _may_see(caller, plan)]
 
 
 @router.post("/datasets/{name}/plans", status_code=201)
-def add_plan(request: Request, caller: WhoAsks, name: str, asked: NewPlan) -> dict[str, Any]:
+def add_plan(request: Request, caller: AuthenticatedCaller, name: str, body: NewPlan) -> dict[str, Any]:
     """Plan a training: what will be measured and what it costs. No row is read, nothing is spent."""
-    caller.require("plan")
-    wanted = AskedRun(asked.estimator, asked.epsilon, asked.delta, asked.parameters)
-    return _plan(service_of(request).plans.propose_training(caller.name, name, wanted))
+    caller.require_scope("plan")
+    wanted = RunRequest(body.estimator, body.epsilon, body.delta, body.parameters)
+    return _plan_summary(get_service(request).plans.propose_training(caller.name, name, wanted))
 
 
 @router.post("/models/{number}/evaluations", status_code=201)
-def add_evaluation(request: Request, caller: WhoAsks, number: str, asked: NewEvaluation) -> dict[str, Any]:
+def add_evaluation(request: Request, caller: AuthenticatedCaller, number: str, body: NewEvaluation) -> dict[str, Any]:
     """Plan an evaluation of a model on the private rows; it is signed and run like a training."""
-    caller.require("plan")
-    wanted = AskedRun("", asked.epsilon, asked.delta)
-    return _plan(service_of(request).plans.propose_evaluation(caller.name, number, wanted))
+    caller.require_scope("plan")
+    wanted = RunRequest("", body.epsilon, body.delta)
+    return _plan_summary(get_service(request).plans.propose_evaluation(caller.name, number, wanted))
 
 
 @router.get("/plans/{number}")
-def get_plan(request: Request, caller: WhoAsks, number: str) -> dict[str, Any]:
+def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Return a plan, in words and whole."""
-    plan = _seen(service_of(request), caller, number)
+    plan = _get_visible_plan(get_service(request), caller, number)
     body = None if plan["body"] is None else json.loads(plan["body"])
     words = None if body is None else Plan.from_dict(body).explain()
-    return {**_plan(plan), "words": words, "body": body}
+    return {**_plan_summary(plan), "words": words, "body": body}
 
 
 @router.post("/plans/{number}/signature")
-def sign_plan(request: Request, caller: WhoAsks, number: str, asked: Signature) -> dict[str, Any]:
+def sign_plan(request: Request, caller: AuthenticatedCaller, number: str, body: Signature) -> dict[str, Any]:
     """Sign a plan by its hash."""
-    caller.require("sign")
-    return _plan(service_of(request).plans.sign(caller.name, number, asked.fingerprint))
+    caller.require_scope("sign")
+    return _plan_summary(get_service(request).plans.sign_plan(caller.name, number, body.fingerprint))
 
 
 @router.post("/plans/{number}/jobs", status_code=202)
-def run_plan(request: Request, caller: WhoAsks, number: str, key: RetryKey = None) -> dict[str, Any]:
+def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_key: RetryKey = None) -> dict[str, Any]:
     """Run a signed plan in the background. A retry with the same Idempotency-Key starts nothing twice."""
-    caller.require("run")
-    service = service_of(request)
-    return _job(caller, service.jobs.add(caller.name, _seen(service, caller, number), key))
+    caller.require_scope("run")
+    service = get_service(request)
+    return _job_summary(caller, service.jobs.add(caller.name, _get_visible_plan(service, caller, number), retry_key))
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
 @router.get("/jobs")
-def list_jobs(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
+def list_jobs(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
     """List one's own jobs; all of them for custodians, auditors and operators."""
-    found = service_of(request).records.every(store.jobs)
-    return [_job(caller, job) for job in found if _may_see(caller, job) or "operate" in caller.scopes]
+    found = get_service(request).database.find_all(store.jobs)
+    return [_job_summary(caller, job) for job in found if _may_see(caller, job) or "operate" in caller.scopes]
 
 
 @router.get("/jobs/{number}")
-def get_job(request: Request, caller: WhoAsks, number: str) -> dict[str, Any]:
+def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Say whether a job is queued, running, done, failed or cancelled."""
-    job = service_of(request).jobs.get(number)
+    job = get_service(request).jobs.get(number)
     if not _may_see(caller, job) and "operate" not in caller.scopes:
         raise ParameterError("job", number, "is not a job", "see the list of jobs")
-    return _job(caller, job)
+    return _job_summary(caller, job)
 
 
 @router.delete("/jobs/{number}")
-def cancel_job(request: Request, caller: WhoAsks, number: str) -> dict[str, Any]:
+def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Cancel a job. What it had reserved stays spent."""
-    caller.require("run")
-    service = service_of(request)
+    caller.require_scope("run")
+    service = get_service(request)
     if not _may_see(caller, service.jobs.get(number)):
         raise ParameterError("job", number, "is not a job", "see the list of jobs")
-    return _job(caller, service.jobs.call_off(number))
+    return _job_summary(caller, service.jobs.cancel(number))
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
 @router.get("/models")
-def list_models(request: Request, caller: WhoAsks) -> list[dict[str, Any]]:
+def list_models(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
     """List what was released: models, predictors, evaluations. Released values are public to all accounts."""
-    return [_model(model) for model in service_of(request).records.every(store.models)]
+    return [_model_summary(model) for model in get_service(request).database.find_all(store.models)]
 
 
 @router.get("/models/{number}")
-def get_model(request: Request, caller: WhoAsks, number: str) -> dict[str, Any]:
+def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Return one of them with its certificate."""
-    return _model(_found(service_of(request), number))
+    return _model_summary(_get_model_record(get_service(request), number))
 
 
 @router.get("/models/{number}/effects")
-def get_effects(request: Request, caller: WhoAsks, number: str) -> dict[str, Any]:
+def get_effects(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Return what a model has learned of each column, from released values; free."""
-    model = service_of(request).predicting.model(number)
+    model = get_service(request).predictions.get_model(number)
     if not hasattr(model, "explain"):
         raise UseError(f"{type(model).__name__} does not explain itself. Hint: train a private-forest.")
     effects: dict[str, Any] = model.explain().to_dict()
@@ -164,10 +164,10 @@ def get_effects(request: Request, caller: WhoAsks, number: str) -> dict[str, Any
 
 
 @router.get("/models/{number}/report")
-def get_report(request: Request, caller: WhoAsks, number: str) -> Response:
+def get_report(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Return one page about a model, to read or print: guarantee, effects, quality, certificate."""
-    service = service_of(request)
-    model = service.predicting.model(number)
+    service = get_service(request)
+    model = service.predictions.get_model(number)
     with tempfile.TemporaryDirectory() as folder:
         path = report(model, os.path.join(folder, "report.html"))
         content = path.read_bytes()
@@ -177,19 +177,19 @@ def get_report(request: Request, caller: WhoAsks, number: str) -> Response:
 
 
 @router.get("/models/{number}/file")
-def get_file(request: Request, caller: WhoAsks, number: str) -> Response:
+def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model."""
-    service = service_of(request)
-    service.predicting.model(number)
+    service = get_service(request)
+    service.predictions.get_model(number)
     headers = {"Content-Disposition": f'attachment; filename="{number}.veilwood"'}  # no time: that may tell of rows
     content = model_path(service.settings, number).read_bytes()
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
 @router.get("/models/{number}/onnx")
-def get_onnx(request: Request, caller: WhoAsks, number: str) -> Response:
+def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model as ONNX."""
-    model = service_of(request).predicting.model(number)
+    model = get_service(request).predictions.get_model(number)
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "model.onnx")
         export_onnx(model, path)
@@ -200,48 +200,48 @@ def get_onnx(request: Request, caller: WhoAsks, number: str) -> Response:
 
 
 @router.post("/models/{number}/quote")
-def quote(request: Request, caller: WhoAsks, number: str, asked: Questions) -> dict[str, Any]:
+def quote(request: Request, caller: AuthenticatedCaller, number: str, body: Questions) -> dict[str, Any]:
     """Say what a batch of private answers would cost, and how good they would be. Free."""
-    caller.require("ask")
-    service = service_of(request)
-    return dict(service.answering.quote(caller.name, number, asked.rows, asked.epsilon))
+    caller.require_scope("ask")
+    service = get_service(request)
+    return dict(service.private_queries.quote_batch(caller.name, number, body.rows, body.epsilon))
 
 
 @router.post("/models/{number}/answers")
-def ask(request: Request, caller: WhoAsks, number: str, asked: Questions) -> dict[str, Any]:
+def ask(request: Request, caller: AuthenticatedCaller, number: str, body: Questions) -> dict[str, Any]:
     """Answer a batch privately. It is charged first; the same batch again is free."""
-    caller.require("ask")
-    service = service_of(request)
-    return dict(service.answering.answer(caller.name, number, asked.rows, asked.epsilon))
+    caller.require_scope("ask")
+    service = get_service(request)
+    return dict(service.private_queries.answer_batch(caller.name, number, body.rows, body.epsilon))
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _may_see(caller: Caller, record: Record) -> bool:
-    return record["account"] == caller.name or bool({"records", "sign"} & caller.scopes)
+def _may_see(caller: Caller, entry: DatabaseRow) -> bool:
+    return entry["account"] == caller.name or bool({"records", "sign"} & caller.scopes)
 
 
-def _seen(service: Service, caller: Caller, number: str) -> Record:
-    plan = service.plans.get(number)
+def _get_visible_plan(service: Service, caller: Caller, number: str) -> DatabaseRow:
+    plan = service.plans.get_plan(number)
     if not _may_see(caller, plan):
         raise ParameterError("plan", number, "is not a plan", "see the list of plans")
     return plan
 
 
-def _found(service: Service, number: str) -> Record:
-    model = service.records.find(store.models, id=number)
+def _get_model_record(service: Service, number: str) -> DatabaseRow:
+    model = service.database.find(store.models, id=number)
     if model is None:
         raise ParameterError("model", number, "is not a model", "see the list of models")
     return model
 
 
-def _plan(plan: Record) -> dict[str, Any]:
+def _plan_summary(plan: DatabaseRow) -> dict[str, Any]:
     names = ("id", "dataset", "account", "kind", "estimator", "fingerprint", "model", "signed_by", "signed", "created")
     return {**{name: plan[name] for name in names}, "asked": json.loads(plan["asked"])}
 
 
-def _job(caller: Caller, job: Record) -> dict[str, Any]:
+def _job_summary(caller: Caller, job: DatabaseRow) -> dict[str, Any]:
     """What a person sees of a job. When it ended, and why it failed, may tell of rows: for custodians alone."""
     shown = {name: job[name] for name in ("id", "plan", "account", "state", "message", "created")}
     if "data" in caller.scopes:
@@ -249,7 +249,7 @@ def _job(caller: Caller, job: Record) -> dict[str, Any]:
     return shown
 
 
-def _model(model: Record) -> dict[str, Any]:
+def _model_summary(model: DatabaseRow) -> dict[str, Any]:
     names = ("id", "plan", "dataset", "kind", "estimator", "created")
     read = {name: None if model[name] is None else json.loads(model[name]) for name in ("certificate", "result")}
     return {**{name: model[name] for name in names}, **read}
@@ -257,60 +257,60 @@ def _model(model: Record) -> dict[str, Any]:
 
 predict_router = APIRouter(prefix="/v1", tags=["models"])
 
-_RISKY: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run what begins so
+_FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run what begins so
 
 
 @predict_router.post("/models/{number}/predict", openapi_extra={"requestBody": {"content": {"application/json": {"schema": {
     "type": "object", "required": ["rows"], "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
 }}}, "required": True}})  # fmt: skip
-async def predict(request: Request, caller: WhoAsks, number: str) -> Response:
+async def predict(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Predict for rows, for free: {"rows": [{"column": value, ...}, ...]}."""
-    caller.require("ask")
-    service = service_of(request)
-    rows = _rows(await request.body(), service.settings.limits.rows_a_request)
-    return Response(orjson.dumps(await service.predicting.predict(number, rows)), media_type="application/json")
+    caller.require_scope("ask")
+    service = get_service(request)
+    rows = _parse_json_rows(await request.body(), service.settings.limits.rows_a_request)
+    return Response(orjson.dumps(await service.predictions.predict(number, rows)), media_type="application/json")
 
 
 @predict_router.post("/models/{number}/predict.csv")
-async def predict_csv(request: Request, caller: WhoAsks, number: str) -> Response:
+async def predict_csv(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Predict for the rows of a CSV file in the body, for free; the answer is a CSV file."""
-    caller.require("ask")
-    service = service_of(request)
+    caller.require_scope("ask")
+    service = get_service(request)
     body, most = await request.body(), service.settings.limits.rows_a_request
-    text = await run_in_threadpool(_predict_csv, service, number, body, most)
+    text = await run_in_threadpool(_predict_to_csv, service, number, body, most)
     headers = {"Content-Disposition": f'attachment; filename="{number}.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
 
 
-def _rows(body: bytes, most: int) -> list[dict[str, Any]]:
+def _parse_json_rows(body: bytes, max_rows: int) -> list[dict[str, Any]]:
     try:
         rows = orjson.loads(body)["rows"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
         raise ParameterError("rows", "...", "cannot be read", 'a body like {"rows": [{"age": 31}]}') from None
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
         raise ParameterError("rows", "...", "are not a list of rows", 'a body like {"rows": [{"age": 31}]}')
-    if len(rows) > most:
-        raise ParameterError("rows", len(rows), "are too many for one request", f"at most {most}")
+    if len(rows) > max_rows:
+        raise ParameterError("rows", len(rows), "are too many for one request", f"at most {max_rows}")
     return rows
 
 
-def _predict_csv(service: Service, number: str, body: bytes, most: int) -> str:
-    loaded = service.predicting.loaded(number)
+def _predict_to_csv(service: Service, number: str, body: bytes, max_rows: int) -> str:
+    loaded = service.predictions.get_loaded(number)
     model = loaded.model
-    rows = rows_of_csv(body, model.schema_)
-    if len(rows) > most:
-        raise ParameterError("rows", len(rows), "are too many for one request", f"at most {most}")
-    found = answer(loaded, rows)
+    rows = parse_csv_rows(body, model.schema_)
+    if len(rows) > max_rows:
+        raise ParameterError("rows", len(rows), "are too many for one request", f"at most {max_rows}")
+    found = predict_rows(loaded, rows)
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     classes = [str(name) for name in getattr(model, "classes_", [])]
     writer.writerow(["prediction", *(f"probability_{name}" for name in classes)])
     shares = found.get("probabilities", [[]] * len(rows))
     for label, own in zip(found["predictions"], shares, strict=True):
-        writer.writerow([_harmless(label), *own])
+        writer.writerow([_escape_formula(label), *own])
     return out.getvalue()
 
 
-def _harmless(value: Any) -> Any:
+def _escape_formula(value: Any) -> Any:
     """Keep a spreadsheet from running a text: classes come from a schema that somebody wrote."""
-    return f"'{value}" if isinstance(value, str) and value.startswith(_RISKY) else value
+    return f"'{value}" if isinstance(value, str) and value.startswith(_FORMULA_PREFIXES) else value

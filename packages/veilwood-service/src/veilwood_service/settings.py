@@ -42,14 +42,14 @@ class Limits:
     jobs_at_once: int = 1
 
     @classmethod
-    def named(cls, words: Iterable[str]) -> Limits:
+    def from_options(cls, options: Iterable[str]) -> Limits:
         """Read limits that an operator gives as words.
 
-        >>> Limits.named(["jobs_at_once=2"]).jobs_at_once
+        >>> Limits.from_options(["jobs_at_once=2"]).jobs_at_once
         2
         """
         known, given = [one.name for one in fields(cls)], dict[str, int]()
-        for word in words:
+        for word in options:
             name, _, number = word.partition("=")
             if name not in known or not number.isascii() or not number.isdigit() or len(number) > 15:
                 raise ParameterError("limit", word, "is not a limit", f"NAME=NUMBER, one of {', '.join(known)}")
@@ -95,23 +95,23 @@ class Settings:
         return self.address.startswith("https://")
 
     @property
-    def tables(self) -> Path:
+    def tables_folder(self) -> Path:
         """Where uploaded tables are."""
         return self.folder / "tables"
 
     @property
-    def models(self) -> Path:
+    def models_folder(self) -> Path:
         """Where models are."""
         return self.folder / "models"
 
     @property
-    def ledgers(self) -> Path:
+    def ledgers_folder(self) -> Path:
         """Where ledgers are, and what is noted of those in a database."""
         return self.folder / "ledgers"
 
     def make_folders(self) -> None:
         """Make the folders, readable by their owner alone."""
-        for folder in (self.folder, self.tables, self.models, self.ledgers):
+        for folder in (self.folder, self.tables_folder, self.models_folder, self.ledgers_folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def to_json(self) -> str:

@@ -20,14 +20,14 @@ from sqlalchemy import Column, Integer, String, Text, UniqueConstraint
 from veilwood.errors import ParameterError
 from veilwood_service.settings import Settings
 
-__all__ = ["Record", "Store", "new_id", "now"]
+__all__ = ["DatabaseRow", "Store", "current_timestamp", "new_id"]
 
-Record = Mapping[str, Any]
+DatabaseRow = Mapping[str, Any]
 
-METADATA = sa.MetaData()
+DATABASE_METADATA = sa.MetaData()
 accounts = sa.Table(
     "accounts",
-    METADATA,
+    DATABASE_METADATA,
     Column("name", String(64), primary_key=True),
     Column("password", Text),  # a salted scrypt hash; none for people who come from an OpenID provider
     Column("subject", String(255), unique=True),
@@ -37,7 +37,7 @@ accounts = sa.Table(
 )
 tokens = sa.Table(
     "tokens",
-    METADATA,
+    DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("account", String(64), nullable=False, index=True),
     Column("name", String(200), nullable=False),
@@ -50,7 +50,7 @@ tokens = sa.Table(
 )
 datasets = sa.Table(
     "datasets",
-    METADATA,
+    DATABASE_METADATA,
     Column("name", String(40), primary_key=True),
     Column("people", Text, nullable=False),  # whom the ledger protects
     Column("source", Text),  # a path; none until a table was uploaded
@@ -60,7 +60,7 @@ datasets = sa.Table(
 )
 allowances = sa.Table(
     "allowances",
-    METADATA,
+    DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("dataset", String(40), nullable=False, index=True),
     Column("account", String(64), nullable=False),  # empty: everybody
@@ -71,7 +71,7 @@ allowances = sa.Table(
 )
 plans = sa.Table(
     "plans",
-    METADATA,
+    DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("dataset", String(40), nullable=False, index=True),
     Column("account", String(64), nullable=False),
@@ -87,7 +87,7 @@ plans = sa.Table(
 )
 jobs = sa.Table(
     "jobs",
-    METADATA,
+    DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("plan", String(32), nullable=False, index=True),
     Column("account", String(64), nullable=False),
@@ -103,7 +103,7 @@ jobs = sa.Table(
 )
 models = sa.Table(
     "models",
-    METADATA,
+    DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("job", String(32), nullable=False, unique=True),
     Column("plan", String(32), nullable=False),
@@ -117,7 +117,7 @@ models = sa.Table(
 )
 answers = sa.Table(
     "answers",
-    METADATA,
+    DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("model", String(32), nullable=False),
     Column("digest", String(64), nullable=False),  # of the batch
@@ -130,7 +130,7 @@ answers = sa.Table(
 )
 
 
-def now() -> str:
+def current_timestamp() -> str:
     """The time, as it is recorded."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
@@ -155,7 +155,7 @@ class Store:
             self._engine = sa.create_engine(
                 f"sqlite:///{settings.folder / 'service.db'}", connect_args={"timeout": 60, "check_same_thread": False}
             )
-            sa.event.listen(self._engine, "connect", _durable)
+            sa.event.listen(self._engine, "connect", _set_durability)
 
     @property
     def engine(self) -> sa.Engine:
@@ -186,36 +186,36 @@ class Store:
             return False
         return True
 
-    def change(self, table: sa.Table, where: Mapping[str, Any], **values: Any) -> int:
+    def update(self, table: sa.Table, where: Mapping[str, Any], **values: Any) -> int:
         """Change the records that match; return how many did."""
         with self.transaction() as connection:
-            return connection.execute(_matching(sa.update(table), table, where).values(**values)).rowcount
+            return connection.execute(_add_conditions(sa.update(table), table, where).values(**values)).rowcount
 
     def remove(self, table: sa.Table, **where: Any) -> int:
         """Delete the records that match; return how many did."""
         with self.transaction() as connection:
-            return connection.execute(_matching(sa.delete(table), table, where)).rowcount
+            return connection.execute(_add_conditions(sa.delete(table), table, where)).rowcount
 
-    def find(self, table: sa.Table, **where: Any) -> Record | None:
+    def find(self, table: sa.Table, **where: Any) -> DatabaseRow | None:
         """Return the one record that matches, if there is one."""
         with self.transaction() as connection:
-            row = connection.execute(_matching(sa.select(table), table, where)).mappings().first()
+            row = connection.execute(_add_conditions(sa.select(table), table, where)).mappings().first()
             return None if row is None else dict(row)
 
-    def every(self, table: sa.Table, **where: Any) -> list[Record]:
+    def find_all(self, table: sa.Table, **where: Any) -> list[DatabaseRow]:
         """Return the records that match, oldest first."""
         order = [table.c.created] if "created" in table.c else [*table.primary_key]
         with self.transaction() as connection:
-            rows = connection.execute(_matching(sa.select(table), table, where).order_by(*order)).mappings()
+            rows = connection.execute(_add_conditions(sa.select(table), table, where).order_by(*order)).mappings()
             return [dict(row) for row in rows]
 
 
-def _matching(statement: Any, table: sa.Table, where: Mapping[str, Any]) -> Any:
+def _add_conditions(statement: Any, table: sa.Table, where: Mapping[str, Any]) -> Any:
     for name, value in where.items():
         statement = statement.where(table.c[name] == value)
     return statement
 
 
-def _durable(connection: Any, _: Any) -> None:
+def _set_durability(connection: Any, _: Any) -> None:
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = FULL")

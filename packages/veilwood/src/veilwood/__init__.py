@@ -31,8 +31,8 @@ from veilwood.errors import (
     VeilwoodError,
 )
 from veilwood.evaluation.evaluate import Evaluation, evaluate
-from veilwood.privacy.accountant import spent_here
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.accountant import process_spend
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
@@ -79,7 +79,7 @@ __all__ = [
     "OutOfSchemaError",
     "PartyError",
     "Plan",
-    "PrivacyStatement",
+    "PrivacyCertificate",
     "PrivacyWarning",
     "PrivateForestClassifier",
     "PrivateForestRegressor",
@@ -106,12 +106,12 @@ __all__ = [
     "load",
     "open_ledger",
     "plots",
+    "process_spend",
     "read_table",
     "report",
     "save",
     "secure",
     "skops_types",
-    "spent_here",
     "spool",
     "tune",
 ]

@@ -39,7 +39,7 @@ _CAR_DOMAINS = {
     "safety": ("low", "med", "high"),
 }
 # The concepts of the car's decision model, each level from worst (0) to best; see ``car``.
-_PRICE = {"vhigh": (0, 0, 1, 1), "high": (0, 1, 1, 1), "med": (1, 1, 2, 3), "low": (1, 2, 3, 3)}  # by maint
+_PRICE_LEVELS = {"vhigh": (0, 0, 1, 1), "high": (0, 1, 1, 1), "med": (1, 1, 2, 3), "low": (1, 2, 3, 3)}  # by maint
 _CAR_CLASS = (
     ("unacc", "unacc", "unacc", "unacc"),
     ("unacc", "unacc", "acc", "acc"),
@@ -64,24 +64,26 @@ def car() -> Dataset:
     features = tuple(Column(name, "categorical", values=values) for name, values in _CAR_DOMAINS.items())
     target = Column("class", "categorical", values=("unacc", "acc", "good", "vgood"))
     rows = list(product(*_CAR_DOMAINS.values()))
-    return _categorical_dataset(Schema("car", "classification", target, features), rows, [_rate(*row) for row in rows])
+    return _categorical_dataset(
+        Schema("car", "classification", target, features), rows, [_rate_car(*row) for row in rows]
+    )
 
 
-def _rate(buying: str, maint: str, doors: str, persons: str, lug_boot: str, safety: str) -> str:
-    price = _PRICE[buying][_CAR_DOMAINS["maint"].index(maint)]
-    comfort = _comfort(doors, persons, _CAR_DOMAINS["lug_boot"].index(lug_boot))
+def _rate_car(buying: str, maint: str, doors: str, persons: str, lug_boot: str, safety: str) -> str:
+    price = _PRICE_LEVELS[buying][_CAR_DOMAINS["maint"].index(maint)]
+    comfort = _rate_comfort(doors, persons, _CAR_DOMAINS["lug_boot"].index(lug_boot))
     grip = _CAR_DOMAINS["safety"].index(safety)
     quality = comfort + grip - 1 if comfort and grip else 0
     return _CAR_CLASS[price][quality]
 
 
-def _comfort(doors: str, persons: str, boot: int) -> int:
+def _rate_comfort(doors: str, persons: str, boot_level: int) -> int:
     if persons == "2":
         return 0
     if persons == "more" and doors == "2":
-        return boot
+        return boot_level
     roomy = doors in ("4", "5more") or (persons == "more" and doors == "3")
-    return (1, 2 if roomy else 1, 2)[boot]
+    return (1, 2 if roomy else 1, 2)[boot_level]
 
 
 def balance_scale() -> Dataset:

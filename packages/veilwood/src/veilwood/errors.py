@@ -27,43 +27,43 @@ __all__ = [
     "UseError",
     "UtilityWarning",
     "VeilwoodError",
-    "shorten",
-    "shown",
-    "without_secrets",
+    "redact_url",
+    "short_repr",
+    "shorten_text",
 ]
 
 
-_MOST_SHOWN: Final = 120
+_MAX_REPR_LENGTH: Final = 120
 
 
-def shown(value: object) -> str:
+def short_repr(value: object) -> str:
     """Write a value of any kind for a message: in one line, short, and without ever failing.
 
-    >>> shown("row"), shown([0] * 1000)[-12:], shown(10**5000)
+    >>> short_repr("row"), short_repr([0] * 1000)[-12:], short_repr(10**5000)
     ("'row'", ' 0, 0, 0,...', 'a value of type int')
     """
     try:
-        return shorten(repr(value))
+        return shorten_text(repr(value))
     except Exception:  # a whole number of more digits than Python writes, a list too deep
         return f"a value of type {type(value).__name__}"
 
 
-def shorten(text: str, most: int = _MOST_SHOWN) -> str:
+def shorten_text(text: str, max_length: int = _MAX_REPR_LENGTH) -> str:
     """Put a text into one line of bounded length that can be printed anywhere."""
-    line = " ".join(text[: 2 * most].split()).encode(errors="backslashreplace").decode()
-    return line if len(line) <= most else f"{line[:most]}..."
+    line = " ".join(text[: 2 * max_length].split()).encode(errors="backslashreplace").decode()
+    return line if len(line) <= max_length else f"{line[:max_length]}..."
 
 
-def without_secrets(address: str) -> str:
+def redact_url(address: str) -> str:
     """Leave out of an address what may be secret: a name and password before the host, and all behind a question mark.
 
     The table of a database stays.
 
-    >>> without_secrets("https://me:secret@example.org/visits.csv?token=1"), without_secrets("visits.csv")
+    >>> redact_url("https://me:secret@example.org/visits.csv?token=1"), redact_url("visits.csv")
     ('https://example.org/visits.csv', 'visits.csv')
-    >>> without_secrets("postgresql://me:secret@example.org/claims?sslmode=require#visits")
+    >>> redact_url("postgresql://me:secret@example.org/claims?sslmode=require#visits")
     'postgresql://example.org/claims#visits'
-    >>> without_secrets("postgresql://me:not/quoted#or?so@example.org/claims#visits")
+    >>> redact_url("postgresql://me:not/quoted#or?so@example.org/claims#visits")
     'postgresql://example.org/claims#visits'
     """
     if "://" not in address:
@@ -83,7 +83,7 @@ class ParameterError(VeilwoodError):
     """A parameter has a value that cannot be used. ``name`` and ``value`` are the parameter's."""
 
     def __init__(self, name: str, value: object, problem: str, hint: str = "") -> None:
-        super().__init__(f"{name}={shown(value)} {problem}." + (f" Hint: {hint}." if hint else ""))
+        super().__init__(f"{name}={short_repr(value)} {problem}." + (f" Hint: {hint}." if hint else ""))
         self.name = name
         self.value = value
 

@@ -34,13 +34,15 @@ def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any)
 
 NO_OWNER = np.empty(0, np.int32)  # every row visits every tree
 SWEPT_LEVELS = 5  # of a tree, whose few nodes take their rows down in sweeps: deeper, looking up is faster
-MOST_PLACES = 1 << 16  # nodes of a tree that sweeps can tell apart
-_SWEPT_BLOCK = 1024  # rows in a sweep
-_BLOCK = 256  # rows that walk down a tree side by side: their codes and positions stay in the first-level cache
+MAX_SWEPT_NODES = 1 << 16  # nodes of a tree that sweeps can tell apart
+_SWEEP_BLOCK_ROWS = 1024  # rows in a sweep
+_WALK_BLOCK_ROWS = (
+    256  # rows that walk down a tree side by side: their codes and positions stay in the first-level cache
+)
 
 
 @njit(inline="always")
-def step(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
+def next_node(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
     """Return the child of ``node`` that ``row`` goes to; a leaf goes to itself.
 
     Free of branches, which the processor could not predict: threshold and lookup are both computed and masked.
@@ -59,11 +61,11 @@ def _walk_block(nodes: Any, lookup: Any, codes: Any, root: int, depth: int, at: 
         at[i] = root
     for _ in range(depth):
         for i in range(np.uint64(len(codes))):
-            at[i] = step(nodes, lookup, codes, i, at[i])
+            at[i] = next_node(nodes, lookup, codes, i, at[i])
 
 
 @njit(inline="always")
-def _add(totals: Any, leaf: Any, target: Any, levels: int) -> None:
+def _add_to_leaf(totals: Any, leaf: Any, target: Any, levels: int) -> None:
     """Add one row to a leaf: its class (levels 0), or the rotated pair of its target."""
     leaf = np.uint32(leaf)
     if levels == 0:
@@ -74,7 +76,7 @@ def _add(totals: Any, leaf: Any, target: Any, levels: int) -> None:
 
 
 @njit(nogil=True, cache=True)
-def add_rows(
+def add_rows_to_leaves(
     nodes: Any, roots: Any, depth: int, lookup: Any,
     codes: Any, target: Any, owner: Any, levels: int, totals: Any, first: int, last: int,
 ) -> None:  # fmt: skip
@@ -84,20 +86,20 @@ def add_rows(
             if first <= owner[row] < last:
                 node = np.uint32(roots[owner[row]])
                 for _ in range(depth):
-                    node = step(nodes, lookup, codes, np.uint64(row), node)
-                _add(totals, nodes[node, 3], target[row], levels)
+                    node = next_node(nodes, lookup, codes, np.uint64(row), node)
+                _add_to_leaf(totals, nodes[node, 3], target[row], levels)
         return
-    at = np.empty(_BLOCK, np.uint32)
-    for start in range(0, len(codes), _BLOCK):
-        block, classes = codes[start : start + _BLOCK], target[start : start + _BLOCK]
+    at = np.empty(_WALK_BLOCK_ROWS, np.uint32)
+    for start in range(0, len(codes), _WALK_BLOCK_ROWS):
+        block, classes = codes[start : start + _WALK_BLOCK_ROWS], target[start : start + _WALK_BLOCK_ROWS]
         for tree in range(first, last):
             _walk_block(nodes, lookup, block, roots[tree], depth, at)
             for i in range(np.uint64(len(block))):
-                _add(totals, nodes[at[i], 3], classes[i], levels)
+                _add_to_leaf(totals, nodes[at[i], 3], classes[i], levels)
 
 
 @njit(cache=True)
-def _by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
+def _step_by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
     """Take the rows that are at ``node`` to its children; all rows of a block at once, as vector instructions."""
     for i in range(len(at)):
         here = at[i]
@@ -106,7 +108,7 @@ def _by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
 
 
 @njit(cache=True)
-def _by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> None:
+def _step_by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> None:
     """The same for a lookup of two branches among at most 32 codes, which are the bits of one number."""
     for i in range(len(at)):
         here = at[i]
@@ -115,7 +117,7 @@ def _by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> None:
 
 
 @njit(cache=True)
-def _by_lookup(at: Any, column: Any, node: Any, child: Any, table: Any) -> None:
+def _step_by_lookup(at: Any, column: Any, node: Any, child: Any, table: Any) -> None:
     """The same for any lookup."""
     for i in range(len(at)):
         if at[i] == node:
@@ -123,20 +125,20 @@ def _by_lookup(at: Any, column: Any, node: Any, child: Any, table: Any) -> None:
 
 
 @njit(nogil=True, cache=True)
-def add_columns(
+def add_columns_to_leaves(
     nodes: Any, roots: Any, depth: int, lookup: Any, top: Any, top_depth: int, bits: Any,
     columns: Any, target: Any, levels: int, totals: Any, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Add every row to its leaf, as ``add_rows`` does, from codes that lie column by column.
+    """Add every row to its leaf, as ``add_rows_to_leaves`` does, from codes that lie column by column.
 
     The first levels of a tree (the nodes up to ``top``) have few nodes: there each node takes its rows down in one
     sweep over the block, without a single look at a row's place. Below, each row looks up its own node. A place is
     counted from the root in 16 bits, so a tree has fewer than 65,536 nodes here. ``bits`` is 0 where a lookup is not
     given by bits.
     """
-    places = np.empty(_SWEPT_BLOCK, np.uint16)
-    for start in range(0, columns.shape[1], _SWEPT_BLOCK):
-        block, classes = columns[:, start : start + _SWEPT_BLOCK].T, target[start : start + _SWEPT_BLOCK]
+    places = np.empty(_SWEEP_BLOCK_ROWS, np.uint16)
+    for start in range(0, columns.shape[1], _SWEEP_BLOCK_ROWS):
+        block, classes = columns[:, start : start + _SWEEP_BLOCK_ROWS].T, target[start : start + _SWEEP_BLOCK_ROWS]
         at = places[: len(classes)]
         for tree in range(first, last):
             root = roots[tree]
@@ -144,30 +146,30 @@ def add_columns(
             for node in range(root, top[tree]):
                 if nodes[node, 3] >= 0:
                     continue  # a leaf
-                column = columns[nodes[node, 0]][start : start + _SWEPT_BLOCK]
+                column = columns[nodes[node, 0]][start : start + _SWEEP_BLOCK_ROWS]
                 cut, here, child = nodes[node, 1], np.uint16(node - root), np.uint16(nodes[node, 2] - root)
                 if cut >= 0:
-                    _by_cut(at, column, here, child, np.uint16(cut))
+                    _step_by_cut(at, column, here, child, np.uint16(cut))
                 elif bits[node]:
-                    _by_bits(at, column, here, child, bits[node])
+                    _step_by_bits(at, column, here, child, bits[node])
                 else:
-                    _by_lookup(at, column, here, child, lookup[-1 - cut :])
+                    _step_by_lookup(at, column, here, child, lookup[-1 - cut :])
             for _ in range(depth - top_depth):
                 for i in range(np.uint64(len(at))):
                     place = np.uint32(root + np.int32(at[i]))
-                    at[i] = np.uint16(np.int32(step(nodes, lookup, block, i, place)) - root)
+                    at[i] = np.uint16(np.int32(next_node(nodes, lookup, block, i, place)) - root)
             for i in range(np.uint64(len(at))):
-                _add(totals, nodes[np.uint32(root + np.int32(at[i])), 3], classes[i], levels)
+                _add_to_leaf(totals, nodes[np.uint32(root + np.int32(at[i])), 3], classes[i], levels)
 
 
 @njit(nogil=True, cache=True)
-def sum_rows(
+def sum_leaf_values(
     nodes: Any, roots: Any, depth: int, lookup: Any, codes: Any, values: Any, sums: Any, first: int, last: int
 ) -> None:
     """Add up leaf values over all trees, for rows ``first`` up to ``last``."""
-    at = np.empty(_BLOCK, np.uint32)
-    for start in range(first, last, _BLOCK):
-        stop = min(start + _BLOCK, last)
+    at = np.empty(_WALK_BLOCK_ROWS, np.uint32)
+    for start in range(first, last, _WALK_BLOCK_ROWS):
+        stop = min(start + _WALK_BLOCK_ROWS, last)
         block, block_sums = codes[start:stop], sums[start:stop]
         for tree in range(len(roots)):
             _walk_block(nodes, lookup, block, roots[tree], depth, at)
@@ -177,39 +179,39 @@ def sum_rows(
                     block_sums[i, j] += values[leaf, j]
 
 
-BLOCK = 2048  # rows
-MOST_ROWS = 1 << 18  # in a call: no sum of gradients leaves 32 bits
-MOST_AXES = 6  # of tables that are added up together
+ROW_BLOCK = 2048  # rows
+MAX_BLOCK_ROWS = 1 << 18  # in a call: no sum of gradients leaves 32 bits
+MAX_AXES = 6  # of tables that are added up together
 LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``rows``, which imports this file late; a test compares them
 
 
 @njit(inline="always")
-def _groups(cells: Any, features: Any, groups: Any, first: Any, size: Any, mine: Any) -> None:
+def _find_groups(cells: Any, features: Any, groups: Any, first: Any, size: Any, group_of_row: Any) -> None:
     """Find the groups of a block of rows, axis after axis."""
     for axis in range(len(features)):
-        column, group, found = cells[features[axis]][first : first + size], groups[axis], mine[axis]
+        column, group, found = cells[features[axis]][first : first + size], groups[axis], group_of_row[axis]
         for row in range(np.uint64(size)):
             found[row] = group[np.uint64(column[row])]
 
 
 @njit(inline="always")
-def _places(mine: Any, axes: Any, strides: Any, start: Any, size: Any, place: Any) -> None:
+def _find_cells(group_of_row: Any, axes: Any, strides: Any, start: Any, size: Any, cell_of_row: Any) -> None:
     """Find the places of a block of rows in a table of these axes (-1: no more)."""
     for row in range(np.uint64(size)):
-        place[row] = start
+        cell_of_row[row] = start
     for at in range(len(axes)):
         if axes[at] < 0:
             break
-        found, stride = mine[axes[at]], np.uint32(strides[at])
+        found, stride = group_of_row[axes[at]], np.uint32(strides[at])
         for row in range(np.uint64(size)):
-            place[row] += np.uint32(found[row]) * stride
+            cell_of_row[row] += np.uint32(found[row]) * stride
 
 
 @njit(inline="always")
-def _units(
+def _row_gradients(
     scores: Any, target: Any, n_classes: Any, limit: Any, second: Any, powers: Any, size: Any, units: Any
 ) -> None:
-    """Find what each row of a block adds: ``rows.gradients``."""
+    """Find what each row of a block adds: ``rows.row_gradients``."""
     if n_classes == 2:
         reach = np.int32(len(second) // 2)
         most = np.int32(limit)
@@ -250,15 +252,15 @@ def add_gradients(
     ``axes`` (-1: none) with ``strides``, and its cells begin at ``starts`` in ``sums``.
     """
     n_outputs = sums.shape[1]
-    mine = np.empty((len(features), BLOCK), groups.dtype)
-    place = np.empty(BLOCK, np.uint32)
-    units = np.empty((BLOCK, n_outputs), np.int32)
-    for first in range(first_row, last_row, BLOCK):
-        size = min(BLOCK, last_row - first)
-        _groups(cells, features, groups, first, size, mine)
-        _units(scores[first:last_row], target[first:last_row], n_classes, limit, second, powers, size, units)
+    mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
+    place = np.empty(ROW_BLOCK, np.uint32)
+    units = np.empty((ROW_BLOCK, n_outputs), np.int32)
+    for first in range(first_row, last_row, ROW_BLOCK):
+        size = min(ROW_BLOCK, last_row - first)
+        _find_groups(cells, features, groups, first, size, mine)
+        _row_gradients(scores[first:last_row], target[first:last_row], n_classes, limit, second, powers, size, units)
         for table in range(len(starts)):
-            _places(mine, axes[table], strides[table], starts[table], size, place)
+            _find_cells(mine, axes[table], strides[table], starts[table], size, place)
             if n_outputs == 1:
                 for row in range(np.uint64(size)):
                     sums[place[row], 0] += units[row, 0]
@@ -273,14 +275,14 @@ def add_classes(
     cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, target: Any, sums: Any
 ) -> None:
     """Count each row in one cell of each table, by its class where there is more than one number for a cell."""
-    mine = np.empty((len(features), BLOCK), groups.dtype)
-    place = np.empty(BLOCK, np.uint32)
+    mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
+    place = np.empty(ROW_BLOCK, np.uint32)
     classes = sums.shape[1] > 1
-    for first in range(0, len(target), BLOCK):
-        size = min(BLOCK, len(target) - first)
-        _groups(cells, features, groups, first, size, mine)
+    for first in range(0, len(target), ROW_BLOCK):
+        size = min(ROW_BLOCK, len(target) - first)
+        _find_groups(cells, features, groups, first, size, mine)
         for table in range(len(starts)):
-            _places(mine, axes[table], strides[table], starts[table], size, place)
+            _find_cells(mine, axes[table], strides[table], starts[table], size, place)
             if classes:
                 for row in range(np.uint64(size)):
                     sums[place[row], np.uint64(target[first + row])] += 1
@@ -291,16 +293,24 @@ def add_classes(
 
 @njit(nogil=True, cache=True)
 def add_step(
-    cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, values: Any, largest: int, scores: Any
+    cells: Any,
+    features: Any,
+    groups: Any,
+    axes: Any,
+    strides: Any,
+    starts: Any,
+    values: Any,
+    max_score: int,
+    scores: Any,
 ) -> None:
-    """Add what the cells of one table give to the scores, cut to ``largest``."""
-    mine = np.empty((len(features), BLOCK), groups.dtype)
-    place = np.empty(BLOCK, np.uint32)
-    least, most = np.int32(-largest), np.int32(largest)
-    for first in range(0, len(scores), BLOCK):
-        size = min(BLOCK, len(scores) - first)
-        _groups(cells, features, groups, first, size, mine)
-        _places(mine, axes[0], strides[0], starts[0], size, place)
+    """Add what the cells of one table give to the scores, cut to ``max_score``."""
+    mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
+    place = np.empty(ROW_BLOCK, np.uint32)
+    least, most = np.int32(-max_score), np.int32(max_score)
+    for first in range(0, len(scores), ROW_BLOCK):
+        size = min(ROW_BLOCK, len(scores) - first)
+        _find_groups(cells, features, groups, first, size, mine)
+        _find_cells(mine, axes[0], strides[0], starts[0], size, place)
         block = scores[first : first + size]
         for row in range(np.uint64(size)):
             for output in range(np.uint64(values.shape[1])):
@@ -308,19 +318,19 @@ def add_step(
 
 
 @njit(nogil=True, cache=True)
-def cover(tables: Any, sizes: Any, most_cells: int, joint: Any, of_table: Any) -> int:
+def cover_tables(tables: Any, sizes: Any, max_cells: int, joint: Any, joint_of_table: Any) -> int:
     """Put tables together whose axes are few enough: ``joint`` gets the axes of each joint table, largest ones first.
 
     Tables are given by their axes (-1: none), those with most of them first. A joint table begins with one that is in
-    none yet, and takes the axis that brings in most others while its cells are at most ``most_cells``. Returns how
-    many there are; ``of_table`` says which one each table is in.
+    none yet, and takes the axis that brings in most others while its cells are at most ``max_cells``. Returns how
+    many there are; ``joint_of_table`` says which one each table is in.
     """
     n_tables, n_axes = len(tables), len(sizes)
     inside = np.zeros(n_axes, np.bool_)
     gain = np.zeros(n_axes, np.int64)
     n_joint = 0
     for first in range(n_tables):
-        if of_table[first] >= 0:
+        if joint_of_table[first] >= 0:
             continue
         n_cells, n_mine = 1, 0
         for axis in tables[first]:
@@ -332,18 +342,18 @@ def cover(tables: Any, sizes: Any, most_cells: int, joint: Any, of_table: Any) -
         while True:
             gain[:] = 0
             for table in range(first, n_tables):
-                if of_table[table] >= 0:
+                if joint_of_table[table] >= 0:
                     continue
                 lacking, last = 0, 0
                 for axis in tables[table]:
                     if axis >= 0 and not inside[axis]:
                         lacking, last = lacking + 1, axis
                 if lacking == 0:
-                    of_table[table] = n_joint
-                elif lacking == 1 and n_cells * sizes[last] <= most_cells:
+                    joint_of_table[table] = n_joint
+                elif lacking == 1 and n_cells * sizes[last] <= max_cells:
                     gain[last] += 1
             best = np.argmax(gain)
-            if n_mine == MOST_AXES or gain[best] == 0:
+            if n_mine == MAX_AXES or gain[best] == 0:
                 break
             inside[best] = True
             joint[n_joint, n_mine] = best
@@ -356,23 +366,23 @@ def cover(tables: Any, sizes: Any, most_cells: int, joint: Any, of_table: Any) -
 
 
 @njit(nogil=True, cache=True)
-def take_apart(
-    joint: Any, joint_starts: Any, joint_sums: Any, sizes: Any, axes: Any, strides: Any, starts: Any, of_table: Any,
+def split_sums(
+    joint: Any, joint_starts: Any, joint_sums: Any, sizes: Any, axes: Any, strides: Any, starts: Any, joint_of_table: Any,
     sums: Any,
 ) -> None:  # fmt: skip
     """Add the sums of joint tables up to those of the tables in them."""
     n_outputs = sums.shape[1]
-    size, step, at = np.empty(MOST_AXES, np.int64), np.empty(MOST_AXES, np.int64), np.empty(MOST_AXES, np.int64)
-    for table in range(len(of_table)):
-        whole = joint[of_table[table]]
+    size, step, at = np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64)
+    for table in range(len(joint_of_table)):
+        whole = joint[joint_of_table[table]]
         n_mine = 0
-        while n_mine < MOST_AXES and whole[n_mine] >= 0:
+        while n_mine < MAX_AXES and whole[n_mine] >= 0:
             size[n_mine], step[n_mine], at[n_mine] = sizes[whole[n_mine]], 0, 0
             for own in range(axes.shape[1]):
                 if axes[table, own] == whole[n_mine]:
                     step[n_mine] = strides[table, own]
             n_mine += 1
-        place, cell = np.int64(starts[table]), joint_starts[of_table[table]]
+        place, cell = np.int64(starts[table]), joint_starts[joint_of_table[table]]
         while True:
             for output in range(n_outputs):
                 sums[place, output] += joint_sums[cell, output]
@@ -409,13 +419,13 @@ def add_halves(sums: Any, n_bits: Any, into: Any) -> None:
 
 
 @njit(inline="always")
-def _add_row(slots: Any, tables: Any, codes: Any, row: int, first: int, last: int, value: int, moments: bool,
+def _add_row_to_candidates(candidates: Any, tables: Any, codes: Any, row: int, first: int, last: int, value: int, moments: bool,
              histograms: Any) -> None:  # fmt: skip
     """Add one row to the histograms of the slots ``first`` up to ``last`` of the node it is in."""
     for slot in range(first, last):
-        code = codes[row, slots[slot, 0]]
-        table = slots[slot, 3]
-        by_step = ((code - slots[slot, 1]) * slots[slot, 2]) >> SHIFT
+        code = codes[row, candidates[slot, 0]]
+        table = candidates[slot, 3]
+        by_step = ((code - candidates[slot, 1]) * candidates[slot, 2]) >> SHIFT
         place = np.int64(tables[table + code]) if table >= 0 else by_step
         if moments:
             histograms[slot, place, 0] += 1
@@ -426,7 +436,7 @@ def _add_row(slots: Any, tables: Any, codes: Any, row: int, first: int, last: in
 
 
 @njit(nogil=True, cache=True)
-def add_histogram_rows(
+def add_rows_to_histograms(
     nodes: Any, roots: Any, depth: int, lookup: Any, starts: Any, slots: Any, tables: Any,
     codes: Any, target: Any, owner: Any, moments: bool, histograms: Any, first: int, last: int,
 ) -> None:  # fmt: skip
@@ -442,26 +452,28 @@ def add_histogram_rows(
         for tree in range(from_tree, to_tree):
             node = roots[tree]
             for _ in range(depth):
-                node = step(nodes, lookup, codes, row, node)
+                node = next_node(nodes, lookup, codes, row, node)
             place = nodes[node, 3]
             if place >= 0:
-                _add_row(slots, tables, codes, row, starts[place], starts[place + 1], value, moments, histograms)
+                _add_row_to_candidates(
+                    slots, tables, codes, row, starts[place], starts[place + 1], value, moments, histograms
+                )
 
 
-_TABLE_BLOCK = 1024  # rows whose groups stay in the cache while tree after tree looks them up
+_LOOKUP_BLOCK_ROWS = 1024  # rows whose groups stay in the cache while tree after tree looks them up
 
 
 @njit(nogil=True, cache=True)
-def add_tables(
+def add_lookup_values(
     features: Any, groups: Any, axes: Any, offsets: Any, ends: Any, starts: Any, values: Any, columns: Any, sums: Any,
     first: int, last: int,
 ) -> None:  # fmt: skip
     """Add up what cells say over all trees, for rows ``first`` up to ``last``."""
     n_values = values.shape[1]
-    mine = np.empty((len(features), _TABLE_BLOCK), groups.dtype)
-    place = np.empty(_TABLE_BLOCK, np.uint32)
-    for start in range(first, last, _TABLE_BLOCK):
-        size = np.uint64(min(_TABLE_BLOCK, last - start))
+    mine = np.empty((len(features), _LOOKUP_BLOCK_ROWS), groups.dtype)
+    place = np.empty(_LOOKUP_BLOCK_ROWS, np.uint32)
+    for start in range(first, last, _LOOKUP_BLOCK_ROWS):
+        size = np.uint64(min(_LOOKUP_BLOCK_ROWS, last - start))
         for feature in range(len(features)):
             column, group, found = columns[features[feature]][start:last], groups[feature], mine[feature]
             for i in range(size):

@@ -28,19 +28,19 @@ def html_page(markdown: str) -> str:
     """
     blocks = [block for block in re.split(r"\n\s*\n", markdown.strip()) if block]
     title = html.escape(blocks[0].lstrip("# ").splitlines()[0]) if blocks else "Veilwood"
-    body = "\n".join(_block(block) for block in blocks)
+    body = "\n".join(_block_to_html(block) for block in blocks)
     return (
         f'<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n<title>{title}</title>\n'
         f"<style>\n{_STYLE}\n</style>\n</head>\n<body>\n{body}\n</body>\n</html>\n"
     )
 
 
-def _block(block: str) -> str:
+def _block_to_html(block: str) -> str:
     """Return one block of Markdown as HTML."""
     lines = block.splitlines()
     if heading := re.match(r"(#{1,3}) (.*)", lines[0]):
         level = len(heading[1])
-        return f"<h{level}>{_inline(heading[2])}</h{level}>"
+        return f"<h{level}>{_inline_to_html(heading[2])}</h{level}>"
     if lines[0].startswith("|"):
         rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
         head = rows[0] if any(rows[0]) else None
@@ -49,17 +49,17 @@ def _block(block: str) -> str:
         return "\n".join(
             [
                 "<table>",
-                *(f"<tr>{''.join(f'<{m}>{_inline(c)}</{m}>' for c in row)}</tr>" for m, row in cells),
+                *(f"<tr>{''.join(f'<{m}>{_inline_to_html(c)}</{m}>' for c in row)}</tr>" for m, row in cells),
                 "</table>",
             ]
         )
     if lines[0].startswith("- "):
         items = re.split(r"\n?^- ", block, flags=re.M)[1:]
-        return "\n".join(["<ul>", *(f"<li>{_inline(item)}</li>" for item in items), "</ul>"])
-    return f"<p>{_inline(block)}</p>"
+        return "\n".join(["<ul>", *(f"<li>{_inline_to_html(item)}</li>" for item in items), "</ul>"])
+    return f"<p>{_inline_to_html(block)}</p>"
 
 
-def _inline(text: str) -> str:
+def _inline_to_html(text: str) -> str:
     """Return a line of Markdown as HTML; everything in it that is not ours is escaped."""
     text = html.escape(text)
     text = re.sub(r"!\[([^\]]*)\]\(([\w./-]+)\)", r'<img alt="\1" src="\2">', text)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.errors import SetupError, UseError, shown
+from veilwood.errors import SetupError, UseError, short_repr
 from veilwood.estimators.method import ForestModel
 from veilwood.trees.forest import LEAF
 
@@ -61,7 +61,7 @@ except ImportError as missing:
 COLOURS = ("#0072b2", "#c04f00", "#00805c", "#a8568a", "#7a6a00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 GREY = "#6f6f6f"
-_MOST_LABELS, _MOST_WRITTEN, _MOST_LEAVES, _LONGEST = 12, 48, 32, 24
+_MAX_LABELS, _MAX_WRITTEN_CELLS, _MAX_LEAVES, _MAX_LABEL_LENGTH = 12, 48, 32, 24
 _captions: WeakKeyDictionary[Axes, str] = WeakKeyDictionary()
 
 
@@ -114,8 +114,10 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
     'probability that it is true of this person'
     """
     if not (np.isfinite(epsilon) and epsilon >= 0):
-        raise UseError(f"epsilon={shown(epsilon)} promises nothing that could be drawn. Hint: give a number from 0 on.")
-    ax = _axis(ax, 6.4, 1.4 + 0.5 * len(beliefs))
+        raise UseError(
+            f"epsilon={short_repr(epsilon)} promises nothing that could be drawn. Hint: give a number from 0 on."
+        )
+    ax = _get_axes(ax, 6.4, 1.4 + 0.5 * len(beliefs))
     grow = float(np.exp(min(epsilon, 700.0)))
     words = []
     for place, before in enumerate(beliefs):
@@ -129,7 +131,9 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
     ax.invert_yaxis()
     ax.set(xlim=(0, 1.28), xlabel="probability that it is true of this person", title=f"epsilon {epsilon:g}")
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
-    return _say(ax, f"How far the model can move a belief about one person at epsilon {epsilon:g}: {', '.join(words)}.")
+    return _set_caption(
+        ax, f"How far the model can move a belief about one person at epsilon {epsilon:g}: {', '.join(words)}."
+    )
 
 
 def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
@@ -148,7 +152,7 @@ def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
     """
     counted = [entry for entry in ledger.entries() if entry.state != "cancelled"]
     entries = [(entry, float(entry.loss.epsilon)) for entry in counted if entry.loss.epsilon is not None]
-    ax = _axis(ax, 7.2, 1.6 + 0.36 * max(len(entries), 1))
+    ax = _get_axes(ax, 7.2, 1.6 + 0.36 * max(len(entries), 1))
     start = 0.0
     for place, (entry, size) in enumerate(entries):
         waits = entry.state == "reserved"
@@ -164,11 +168,11 @@ def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
         ax.annotate("budget", (whole, 0), xycoords=("data", "axes fraction"), xytext=(-4, 6),
                     textcoords="offset points", ha="right", color=COLOURS[1], fontsize="small")  # fmt: skip
         limit = f"a budget of epsilon {whole:g}"
-    ax.set(xlabel="epsilon", xlim=(0, None), title=ledger.of or ledger.name)
+    ax.set(xlabel="epsilon", xlim=(0, None), title=ledger.population or ledger.name)
     ax.margins(x=0.05)
     beside = len(counted) - len(entries)
     more = f" {beside} more are NOT PRIVATE: no number bounds what they told, and they are not drawn." if beside else ""
-    return _say(ax, f"{len(entries)} releases spent epsilon {start:g} together, of {limit}.{more}")
+    return _set_caption(ax, f"{len(entries)} releases spent epsilon {start:g} together, of {limit}.{more}")
 
 
 def plot_accuracy_by_epsilon(
@@ -198,7 +202,7 @@ def plot_accuracy_by_epsilon(
     >>> print(caption(ax))
     accuracy by epsilon. ours: 0.800 at 0.5, 0.900 at 2. majority: 0.600 at every epsilon.
     """
-    ax = _axis(ax, 6.4, 4.2)
+    ax = _get_axes(ax, 6.4, 4.2)
     words = [f"{title + ': ' if title else ''}{ylabel} by epsilon."]
     every = sorted({epsilon for points in curves.values() for epsilon in points})
     for i, (name, points) in enumerate(curves.items()):
@@ -217,7 +221,7 @@ def plot_accuracy_by_epsilon(
     ax.set_xticks([], minor=True)
     ax.set(xlabel="epsilon (smaller is more private)", ylabel=ylabel, title=title)
     ax.legend(fontsize="small")
-    return _say(ax, " ".join(words))
+    return _set_caption(ax, " ".join(words))
 
 
 def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None = None) -> Axes:
@@ -247,9 +251,9 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
         raise UseError("there is nothing to draw: no column was measured. Hint: print(explain()) says so too.")
     found = {main.column: main for main in effects.main}
     if column is not None and column not in found:
-        raise UseError(f"no effect of {shown(column)} was measured. Hint: {', '.join(found)} were.")
+        raise UseError(f"no effect of {short_repr(column)} was measured. Hint: {', '.join(found)} were.")
     main = effects.main[0] if column is None else found[column]
-    ax = _axis(ax, 5.2, 3.6)
+    ax = _get_axes(ax, 5.2, 3.6)
     draw_effect(ax, main, effects.outputs)
     ax.axhline(0, color=GREY, linewidth=0.8)
     ax.set(title=main.column, ylabel=effects.unit)
@@ -257,9 +261,9 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
         ax.legend(fontsize="x-small")
     told = [
         f"{group}: {', '.join(f'{output} {value:+.2f}' for output, value in zip(effects.outputs, row, strict=True))}"
-        for group, row in list(zip(main.groups, main.effect, strict=True))[:_MOST_LABELS]
+        for group, row in list(zip(main.groups, main.effect, strict=True))[:_MAX_LABELS]
     ]
-    return _say(ax, f"What {main.column} adds ({effects.unit}). {'; '.join(told)}.")
+    return _set_caption(ax, f"What {main.column} adds ({effects.unit}). {'; '.join(told)}.")
 
 
 def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
@@ -283,7 +287,7 @@ def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
             ax.text(beyond, 0.01, "missing", rotation=90, fontsize="x-small", ha="right", va="bottom",
                     transform=ax.get_xaxis_transform())  # fmt: skip
     if main.edges is None:
-        ticks = np.arange(inside)[:: -(-inside // _MOST_LABELS)]
+        ticks = np.arange(inside)[:: -(-inside // _MAX_LABELS)]
         ax.set_xticks(ticks, [main.groups[tick] for tick in ticks], rotation=45, ha="right", fontsize="x-small")
 
 
@@ -316,24 +320,24 @@ def plot_pair(
     effect, error = pair.effect[:, :, output], pair.error[:, :, output]
     most = max(float(np.abs(effect).max()), 1e-12)
     rows, columns = effect.shape
-    ax = _axis(ax, min(2.6 + 0.5 * columns, 10), min(1.8 + 0.4 * rows, 8))
+    ax = _get_axes(ax, min(2.6 + 0.5 * columns, 10), min(1.8 + 0.4 * rows, 8))
     picture = ax.imshow(
         effect, cmap="PuOr_r", vmin=-most, vmax=most, aspect="auto", origin="lower",
         alpha=np.clip(np.abs(effect) / np.maximum(error, 1e-12), 0.25, 1.0),
     )  # fmt: skip
-    if rows * columns <= _MOST_WRITTEN:
+    if rows * columns <= _MAX_WRITTEN_CELLS:
         for (i, j), value in np.ndenumerate(effect):
             ink = "white" if abs(value) > 0.6 * most and abs(value) > error[i, j] else "black"
             text = f"{value:+.2f}\n±{error[i, j]:.2f}"
             ax.text(j, i, text, ha="center", va="center", fontsize="xx-small", color=ink)
     for labels, size, put in ((pair.groups[0], rows, ax.set_yticks), (pair.groups[1], columns, ax.set_xticks)):
-        ticks = np.arange(size)[:: -(-size // _MOST_LABELS)]
+        ticks = np.arange(size)[:: -(-size // _MAX_LABELS)]
         put(ticks, [labels[tick] for tick in ticks], fontsize="x-small")
     ax.tick_params(axis="x", rotation=45)
     ax.set(xlabel=pair.columns[1], ylabel=pair.columns[0], title=" and ".join(pair.columns))
     ax.figure.colorbar(picture, ax=ax, label=unit)
     i, j = np.unravel_index(np.abs(effect).argmax(), effect.shape)
-    return _say(
+    return _set_caption(
         ax,
         f"What {pair.columns[0]} and {pair.columns[1]} do together ({unit}), {rows} by {columns} groups. The largest: "
         f"{effect[i, j]:+.2f} ± {error[i, j]:.2f} at {pair.groups[0][i]} and {pair.groups[1][j]}.",
@@ -365,13 +369,13 @@ def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int
     groups = [part for part in np.array_split(np.arange(len(said)), bins) if len(part)]
     mean, share = (np.array([values[part].mean() for part in groups]) for values in (said, true))
     error = np.sqrt(np.maximum(share * (1 - share), 1e-12) / [len(part) for part in groups])
-    ax = _axis(ax, 4.6, 4.4)
+    ax = _get_axes(ax, 4.6, 4.4)
     ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="calibrated")
     ax.errorbar(mean, share, yerr=error, color=COLOURS[0], marker="o", capsize=3, label="forest")
     ax.set(xlabel="predicted probability", ylabel="share that happened", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     ax.legend(fontsize="small")
     told = (f"{there:.2f} for {what:.2f}" for what, there in zip(mean, share, strict=True))
-    return _say(ax, f"Share that happened for each predicted probability: {', '.join(told)}.")
+    return _set_caption(ax, f"Share that happened for each predicted probability: {', '.join(told)}.")
 
 
 def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
@@ -403,12 +407,12 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
         )
     trees = model.forest
     if not 0 <= tree < trees.n_trees:
-        raise UseError(f"tree={shown(tree)} is not there. Hint: there are {trees.n_trees}, counted from 0.")
-    nodes, place, words = _laid_out(model, tree)
+        raise UseError(f"tree={short_repr(tree)} is not there. Hint: there are {trees.n_trees}, counted from 0.")
+    nodes, place, words = _layout_tree(model, tree)
     leaves = int((trees.feature[list(place)] == LEAF).sum())
-    if leaves > _MOST_LEAVES:
-        raise UseError(f"a tree of {leaves} leaves cannot be read. Hint: draw one of at most {_MOST_LEAVES}.")
-    ax = _axis(ax, max(1.3 * leaves, 4.8), 1.1 + 1.0 * (1 - min(y for _, y in place.values())))
+    if leaves > _MAX_LEAVES:
+        raise UseError(f"a tree of {leaves} leaves cannot be read. Hint: draw one of at most {_MAX_LEAVES}.")
+    ax = _get_axes(ax, max(1.3 * leaves, 4.8), 1.1 + 1.0 * (1 - min(y for _, y in place.values())))
     for node, (x, y) in place.items():
         leaf = trees.feature[node] == LEAF
         for number, below in enumerate(nodes.get(node, ())):
@@ -425,10 +429,12 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
     told = "; ".join(f"at {words[node][0]}: {', '.join(words[node][1])}" for node in nodes)
     ends = sorted((x, words[node][0].replace("\n", " ")) for node, (x, _) in place.items() if node not in nodes)
     said = ", ".join(word for _, word in ends)
-    return _say(ax, f"A tree of {leaves} leaves. {told or 'It asks nothing'}. Its leaves from the left: {said}.")
+    return _set_caption(
+        ax, f"A tree of {leaves} leaves. {told or 'It asks nothing'}. Its leaves from the left: {said}."
+    )
 
 
-def _laid_out(
+def _layout_tree(
     model: ForestModel, tree: int
 ) -> tuple[dict[int, list[int]], dict[int, tuple[float, float]], dict[int, tuple[str, list[str]]]]:
     """Return children of inner nodes, the place of each node, and what stands in it and at its branches."""
@@ -438,25 +444,25 @@ def _laid_out(
     words: dict[int, tuple[str, list[str]]] = {}
     free = 0
 
-    def visit(node: int, depth: int) -> float:
+    def place_subtree(node: int, depth: int) -> float:
         nonlocal free
         if trees.feature[node] == LEAF:
-            words[node] = (_in_words(model, model.leaf_values[trees.child[node]]), [])
+            words[node] = (_describe_prediction(model, model.leaf_values[trees.child[node]]), [])
             x = float(free)
             free += 1
         else:
-            question, branches = _question(model, node)
+            question, branches = _describe_split(model, node)
             words[node] = (question, branches)
             children[node] = [int(trees.child[node]) + number for number in range(len(branches))]
-            x = float(np.mean([visit(below, depth + 1) for below in children[node]]))
+            x = float(np.mean([place_subtree(below, depth + 1) for below in children[node]]))
         place[node] = (x, -1.0 * depth)
         return x
 
-    visit(int(trees.roots[tree]), 0)
+    place_subtree(int(trees.roots[tree]), 0)
     return children, place, words
 
 
-def _question(model: ForestModel, node: int) -> tuple[str, list[str]]:
+def _describe_split(model: ForestModel, node: int) -> tuple[str, list[str]]:
     """Return the column that a node asks for, and which of its values go down each branch."""
     trees, feature, cut = model.forest, int(model.forest.feature[node]), int(model.forest.cut[node])
     column = model.encoding.schema.features[feature]
@@ -465,13 +471,15 @@ def _question(model: ForestModel, node: int) -> tuple[str, list[str]]:
         edge = f"{model.encoding.threshold(feature, cut):.4g}"
         return column.name, [f"< {edge}", f"≥ {edge}"]
     branch = trees.lookup[-1 - cut : -1 - cut + codes]
-    names = [str(value) for value in column.values] if column.kind == "categorical" else _ranges(model, feature)
+    names = [str(value) for value in column.values] if column.kind == "categorical" else _bin_labels(model, feature)
     names = [*names, "missing"]
     told = [", ".join(names[code] for code in np.flatnonzero(branch == side)) for side in range(int(branch.max()) + 1)]
-    return column.name, [text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..." for text in told]
+    return column.name, [
+        text if len(text) <= _MAX_LABEL_LENGTH else f"{text[: _MAX_LABEL_LENGTH - 3]}..." for text in told
+    ]
 
 
-def _ranges(model: ForestModel, feature: int) -> list[str]:
+def _bin_labels(model: ForestModel, feature: int) -> list[str]:
     """Return the bins of a numeric column, as one would say them."""
     meaning = model.encoding.columns[feature]
     count = meaning.n_codes - (meaning.missing_code is not None)
@@ -481,7 +489,7 @@ def _ranges(model: ForestModel, feature: int) -> list[str]:
     return [f"< {edges[0]}", *(f"{low} to {high}" for low, high in itertools.pairwise(edges)), f"≥ {edges[-1]}"]
 
 
-def _in_words(model: ForestModel, values: NDArray[np.float64]) -> str:
+def _describe_prediction(model: ForestModel, values: NDArray[np.float64]) -> str:
     schema = model.encoding.schema
     if schema.classes:
         best = int(np.argmax(values))
@@ -489,18 +497,18 @@ def _in_words(model: ForestModel, values: NDArray[np.float64]) -> str:
     return f"{float(model.encoding.decode_target(values[0] * TARGET_LEVELS)):.4g}"
 
 
-def _axis(ax: Axes | None, width: float, height: float) -> Axes:
+def _get_axes(ax: Axes | None, width: float, height: float) -> Axes:
     """Return the axis that was given, or the only one of a new figure."""
     return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
 
 
-def _say(ax: Axes, words: str) -> Axes:
-    _captions[ax] = words
+def _set_caption(ax: Axes, text: str) -> Axes:
+    _captions[ax] = text
     return ax
 
 
 PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
-_FEWEST_ACCUSED = 5e-3  # below, a few thousand guesses are mostly luck
+_MIN_FALSE_POSITIVE_RATE = 5e-3  # below, a few thousand guesses are mostly luck
 
 
 @dataclass(frozen=True)
@@ -650,7 +658,7 @@ def roc_vs_bound(
     """
     figure = Figure(figsize=(9.6, 4.4), layout="constrained")
     for axes, scale in zip(figure.subplots(1, 2), ("linear", "log"), strict=True):
-        rates = np.geomspace(_FEWEST_ACCUSED, 1, 200)
+        rates = np.geomspace(_MIN_FALSE_POSITIVE_RATE, 1, 200)
         for i, (name, (false, true)) in enumerate(curves.items()):
             (line,) = axes.plot(false, true, color=f"C{i}", label=name)
             epsilon = epsilons[name]
@@ -661,7 +669,7 @@ def roc_vs_bound(
         axes.plot(rates, rates, color=TRIVIAL, linestyle=":", label="guessing")
         axes.set(xlabel="others accused (false positives)", xscale=scale, yscale=scale)
         if scale == "log":
-            axes.set(xlim=(_FEWEST_ACCUSED, 1), ylim=(_FEWEST_ACCUSED, 1.1))
+            axes.set(xlim=(_MIN_FALSE_POSITIVE_RATE, 1), ylim=(_MIN_FALSE_POSITIVE_RATE, 1.1))
     figure.axes[0].set(ylabel="members found (true positives)", title=title)
     figure.axes[1].legend(fontsize="x-small", loc="lower right")
     return figure

@@ -22,17 +22,17 @@ from veilwood.evaluation.evaluate import Evaluation, model_hash
 from veilwood.models import file as model_file
 from veilwood.models.checks import not_recomputed, require_unchanged
 from veilwood.models.file import verify
-from veilwood.privacy.certificate import PrivacyStatement, steps_in_words
+from veilwood.privacy.certificate import PrivacyCertificate, describe_steps
 from veilwood.privacy.ledger_stores import Ledger
 from veilwood.privacy.signature import PublicKey, signature_path
 from veilwood.safe_io import write_file
 
-__all__ = ["WHY", "afterwards", "guarantee", "page_of", "report", "why_of"]
+__all__ = ["STEP_PURPOSES", "describe_guarantee", "posterior_range", "purpose_of", "render_report", "report"]
 
 
-_LARGEST = 30.0
+_MAX_EPSILON = 30.0
 
-WHY = (
+STEP_PURPOSES = (
     ("strengths of columns", "How much the best column tells, and the mean one: whether one is enough, or all help."),
     ("histogram of column", "How the values of a column are spread: where groups of them begin and end."),
     ("rows by group", "How the values of columns are spread: where groups of them begin and end."),
@@ -55,32 +55,32 @@ WHY = (
 """What a step is for, by a word of its name; the first that fits."""
 
 
-def why_of(name: str) -> str:
+def purpose_of(step_name: str) -> str:
     """Say what a step of a plan is measured for.
 
-    >>> why_of("class counts of leaves").split(".")[0]
+    >>> purpose_of("class counts of leaves").split(".")[0]
     'How many rows of each class lie in each part of the data'
     """
-    return next((why for word, why in WHY if word in name), "A part of what the model is computed from.")
+    return next((why for word, why in STEP_PURPOSES if word in step_name), "A part of what the model is computed from.")
 
 
-def afterwards(before: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
+def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
     """Return the least and the most that a belief can become, whatever else somebody knows, up to delta.
 
-    >>> tuple(round(share, 3) for share in afterwards(0.5, 1.0))
+    >>> tuple(round(share, 3) for share in posterior_range(0.5, 1.0))
     (0.269, 0.731)
     """
-    factor = math.exp(min(epsilon, _LARGEST))
-    return before / (before + (1 - before) * factor), min(1.0, before * factor / (1 - before + before * factor) + delta)
+    factor = math.exp(min(epsilon, _MAX_EPSILON))
+    return prior / (prior + (1 - prior) * factor), min(1.0, prior * factor / (1 - prior + prior * factor) + delta)
 
 
-def guarantee(statement: PrivacyStatement) -> list[str]:
+def describe_guarantee(certificate: PrivacyCertificate) -> list[str]:
     """Say what the certificate promises to one unit."""
-    if not statement.is_private or statement.epsilon is None:
-        return [f"There is no guarantee: {statement.reason}. Do not publish this model as private."]
-    unit = statement.unit
-    other = "had been left out" if statement.adjacency == "add-remove" else "had been replaced by any other"
-    factor = math.exp(min(statement.epsilon, _LARGEST))
+    if not certificate.is_private or certificate.epsilon is None:
+        return [f"There is no guarantee: {certificate.reason}. Do not publish this model as private."]
+    unit = certificate.unit
+    other = "had been left out" if certificate.adjacency == "add-remove" else "had been replaced by any other"
+    factor = math.exp(min(certificate.epsilon, _MAX_EPSILON))
     told = [
         f"Whatever anybody concludes from this model about {unit} of the data, they would have concluded nearly as "
         f"surely if it {other}: no conclusion becomes more than {factor:,.3g} times as likely.",
@@ -89,32 +89,32 @@ def guarantee(statement: PrivacyStatement) -> list[str]:
         "What the model says about people in general is not hidden. If it shows that smoking goes with illness, it "
         "says so of a smoker too, whether or not that smoker was in the data.",
     ]
-    if statement.delta:
-        told.insert(1, f"With a probability of at most {statement.delta:g} the bound may fail.")
-    if statement.epsilon > 8:
-        told.append(f"An epsilon of {statement.epsilon:g} is a weak promise; below 2 is usual.")
+    if certificate.delta:
+        told.insert(1, f"With a probability of at most {certificate.delta:g} the bound may fail.")
+    if certificate.epsilon > 8:
+        told.append(f"An epsilon of {certificate.epsilon:g} is a weak promise; below 2 is usual.")
     return told
 
 
-def facts(model: Any) -> list[tuple[str, str]]:
+def model_facts(model: Any) -> list[tuple[str, str]]:
     """Name the model, in a few lines."""
     schema, statement = model.schema_, model.privacy_
     return [
         ("Model", type(model).__name__),
-        ("Predicts", f"{schema.target.name} ({model.task})"),
+        ("Predicts", f"{schema.target.name} ({model._task})"),
         ("From", f"{len(schema.features)} columns of schema {schema.name!r}"),
         ("Protects", f"{statement.unit}, {statement.adjacency}"),
     ]
 
 
-MOST_EFFECTS = 12
-MOST_PAIRS = 6
-_NAMES = {
+MAX_EFFECTS = 12
+MAX_PAIRS = 6
+_METRIC_NAMES = {
     "auc": "AUC", "r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log-loss",
     "calibration_error": "calibration error",
 }  # fmt: skip
-_EXPECTED = "What to expect: "  # where a plan tells it, in its notes
-_UNIT_RANGE = ("accuracy", "auc", "calibration_error")
+_EXPECTED_PREFIX = "What to expect: "  # where a plan tells it, in its notes
+_UNIT_RANGE_METRICS = ("accuracy", "auc", "calibration_error")
 
 
 def report(
@@ -135,7 +135,7 @@ def report(
     path : path
         Where to write. The page needs no other file and can be printed.
     evaluation : Evaluation or path, optional
-        What ``evaluate`` measured; a fit with ``evaluate_share`` brings its own.
+        What ``evaluate`` measured; a fit with ``holdout_fraction`` brings its own.
     ledger : Ledger, optional
         Shows what the spend stands beside.
     signed_by : path or PEM text, optional
@@ -161,11 +161,13 @@ def report(
         model = model_file.load(where) if signed_by is None else model_file.load(where, signed_by=signed_by)
     elif signed_by is not None:
         raise UseError("a signature is that of a file. Hint: pass the path of the model file.")
-    write_file(place, page_of(model, evaluation=evaluation, ledger=ledger, file=where, signed_by=signed_by).encode())
+    write_file(
+        place, render_report(model, evaluation=evaluation, ledger=ledger, file=where, signed_by=signed_by).encode()
+    )
     return place
 
 
-def page_of(
+def render_report(
     model: Any,
     *,
     evaluation: Evaluation | str | PathLike[str] | None = None,
@@ -190,14 +192,14 @@ def page_of(
     if evaluation is not None and evaluation.plan.parameters["model"] != model_hash(model):
         raise UseError(f"{told} is of another model. Hint: evaluate this one, or remove what is said of the other.")
     sections = [
-        _head(model),
-        _guarantee(model),
-        _quality(model, evaluation),
-        _effects(model),
-        _measured(model),
-        _ledger(model, ledger),
-        _certificate(model),
-        _signature(file, signed_by),
+        _heading_section(model),
+        _guarantee_section(model),
+        _quality_section(model, evaluation),
+        _effects_section(model),
+        _measurements_section(model),
+        _ledger_section(model, ledger),
+        _certificate_section(model),
+        _signature_section(file, signed_by),
     ]
     title = escape(f"{model.schema_.name}: {type(model).__name__}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
@@ -208,79 +210,83 @@ def page_of(
     return f"<!doctype html>\n{page}\n"
 
 
-def _paragraphs(texts: Iterable[str], kind: str = "") -> str:
+def _html_paragraphs(texts: Iterable[str], kind: str = "") -> str:
     return "".join(f'<p class="{kind}">{escape(text)}</p>' for text in texts)
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def _html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     cells = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
     return f"<table><tr>{''.join(f'<th>{escape(name)}</th>' for name in head)}</tr>{cells}</table>"
 
 
-def _figure(title: str, picture: str) -> str:
+def _html_figure(title: str, picture: str) -> str:
     return f"<figure><figcaption>{escape(title)}</figcaption>{picture}</figure>"
 
 
-def _head(model: Any) -> str:
+def _heading_section(model: Any) -> str:
     statement = model.privacy_
     mark = "no" if not statement.is_private else ""
     bound = "NOT PRIVATE"
     if statement.is_private:
         bound = f"private: epsilon = {statement.epsilon:g}" + (f", delta = {statement.delta:g}" * bool(statement.delta))
-    boxes = "".join(f"<div><span>{escape(k)}</span>{escape(v)}</div>" for k, v in facts(model))
+    boxes = "".join(f"<div><span>{escape(k)}</span>{escape(v)}</div>" for k, v in model_facts(model))
     return (
         f"<h1>{escape(model.schema_.target.name)} <span class='soft'>from</span> {escape(model.schema_.name)}</h1>"
         f'<div class="badge {mark}">{escape(bound)}</div><div class="facts">{boxes}</div>'
     )
 
 
-def _guarantee(model: Any) -> str:
+def _guarantee_section(model: Any) -> str:
     statement = model.privacy_
-    text = f"<h2>What is promised</h2>{_paragraphs(guarantee(statement))}"
+    text = f"<h2>What is promised</h2>{_html_paragraphs(describe_guarantee(statement))}"
     if not statement.is_private or statement.epsilon is None:
         return text
     beliefs = [("an even guess", 0.5), ("one in ten", 0.1), ("one in a hundred", 0.01)]
     rows = []
     for who, before in beliefs:
-        low, high = afterwards(before, statement.epsilon, statement.delta or 0.0)
+        low, high = posterior_range(before, statement.epsilon, statement.delta or 0.0)
         rows.append((f"before: {who}", low, before, high))
     told = (
         "Somebody believes something about one person with the certainty of the black line. After seeing the model, "
         "and only because that person is in the data, the belief can move within the blue band and no further."
     )
-    return text + _figure("How far a belief about one person can move", pictures.odds(rows)) + _paragraphs([told])
+    return (
+        text
+        + _html_figure("How far a belief about one person can move", pictures.draw_odds(rows))
+        + _html_paragraphs([told])
+    )
 
 
-def _quality(model: Any, evaluation: Evaluation | None) -> str:
+def _quality_section(model: Any, evaluation: Evaluation | None) -> str:
     expected = [
-        f"{key}: {value.split(_EXPECTED)[1]}"
+        f"{key}: {value.split(_EXPECTED_PREFIX)[1]}"
         for key, value in sorted(model.plan_.notes.items(), key=lambda note: (len(note[0]), note[0]))  # few rows first
-        if isinstance(value, str) and _EXPECTED in value
+        if isinstance(value, str) and _EXPECTED_PREFIX in value
     ]
     text = "<h2>How good it is</h2>"
     if expected:
-        text += "<h3>Expected, before any data was seen</h3>" + _paragraphs(expected, "small")
+        text += "<h3>Expected, before any data was seen</h3>" + _html_paragraphs(expected, "small")
     if evaluation is None:
         hint = "It was not measured on private rows. To do so: veilwood evaluate MODEL TABLE --epsilon 0.1"
-        return text + _paragraphs([hint], "soft")
+        return text + _html_paragraphs([hint], "soft")
     found = evaluation.quality
     rows = []
     for name, each in found.scores.items():
-        if name in _UNIT_RANGE:
+        if name in _UNIT_RANGE_METRICS:
             least, most = 0.0, 1.0
         elif name == "r2":
             least, most = -0.25, 1.0
         else:
             most = 1.4 * max(abs(each.low), abs(each.high), 1e-9)
             least = -most if name == "bias" else 0.0
-        rows.append((_NAMES.get(name, name), each.value, max(each.low, -9.99), each.high, least, most))
+        rows.append((_METRIC_NAMES.get(name, name), each.value, max(each.low, -9.99), each.high, least, most))
     statement = evaluation.privacy
     price = f"epsilon = {statement.epsilon:g}" if statement.is_private else "NOT PRIVATE"
     about = "" if found.rows.value is None else f", on about {found.rows.value:,.0f} rows"
     caption = f"Measured with noise ({price}{about}); bands hold the truth with {found.confidence:.0%} confidence"
-    text += _figure(caption, pictures.whiskers(rows))
+    text += _html_figure(caption, pictures.draw_intervals(rows))
     if (usual := found.most_frequent) is not None:
-        text += _paragraphs(
+        text += _html_paragraphs(
             [f"Always saying {usual[0]} would be right for about {usual[1]:.0%} of these rows."], "small"
         )
     side = []
@@ -290,14 +296,16 @@ def _quality(model: Any, evaluation: Evaluation | None) -> str:
     ]  # fmt: skip
     if known:
         of = found.classes[1] if len(found.classes) == 2 else "each class"
-        side.append(_figure(f"Calibration: predicted and actual share of {of}", pictures.calibration(known)))
+        side.append(_html_figure(f"Calibration: predicted and actual share of {of}", pictures.draw_calibration(known)))
     if found.confusion:
         counts = np.array(found.confusion)
-        side.append(_figure("True class (rows) and predicted class", pictures.confusion(found.classes, counts)))
+        side.append(
+            _html_figure("True class (rows) and predicted class", pictures.draw_confusion_matrix(found.classes, counts))
+        )
     return text + (f'<div class="grid">{"".join(side)}</div>' if side else "")
 
 
-def _effects(model: Any) -> str:
+def _effects_section(model: Any) -> str:
     if not hasattr(model, "explain"):
         return ""
     effects = model.explain()
@@ -310,84 +318,90 @@ def _effects(model: Any) -> str:
         for i, name in enumerate(effects.outputs)
     )
     figures = []
-    for main in effects.main[:MOST_EFFECTS]:
-        draw = pictures.steps if kinds.get(main.column) == "numeric" else pictures.category_bars
-        figures.append(_figure(main.column, draw(main.groups, main.effect, main.error, effects.outputs)))
-    text = "<h2>What the model has learned</h2>" + _paragraphs([
+    for main in effects.main[:MAX_EFFECTS]:
+        draw = pictures.draw_steps if kinds.get(main.column) == "numeric" else pictures.draw_category_bars
+        figures.append(_html_figure(main.column, draw(main.groups, main.effect, main.error, effects.outputs)))
+    text = "<h2>What the model has learned</h2>" + _html_paragraphs([
         f"What each column adds to a prediction, in {effects.unit}, strongest first. Whiskers and bands show "
         "how far noise and chance may have moved it; pale bars lie within them."
     ])  # fmt: skip
     text += f'<p class="key small">{key}</p>' if several else ""
     text += f'<div class="columns">{"".join(figures)}</div>'
-    if len(effects.main) > MOST_EFFECTS:
-        rest = ", ".join(main.column for main in effects.main[MOST_EFFECTS:])
-        text += _paragraphs([f"Weaker, and not drawn: {rest}."], "soft small")
-    return text + _pairs(effects)
+    if len(effects.main) > MAX_EFFECTS:
+        rest = ", ".join(main.column for main in effects.main[MAX_EFFECTS:])
+        text += _html_paragraphs([f"Weaker, and not drawn: {rest}."], "soft small")
+    return text + _pairs_section(effects)
 
 
-def _pairs(effects: Any) -> str:
+def _pairs_section(effects: Any) -> str:
     """Pairs of columns: how strong, and what they do where the model shows it."""
     if not effects.interactions:
         return ""
     rows = [(" × ".join(pair.columns), pair.strength, pair.noise) for pair in effects.interactions]
-    text = _figure(
-        "Pairs of columns, beyond what each does alone (red: what noise could show)", pictures.strengths(rows)
+    text = _html_figure(
+        "Pairs of columns, beyond what each does alone (red: what noise could show)", pictures.draw_strengths(rows)
     )
-    clear = [pair for pair in effects.interactions if pair.strength > pair.noise][:MOST_PAIRS]
+    clear = [pair for pair in effects.interactions if pair.strength > pair.noise][:MAX_PAIRS]
     if not clear:
-        return text + _paragraphs(["None of them stands out of the noise."], "soft small")
+        return text + _html_paragraphs(["None of them stands out of the noise."], "soft small")
     drawn = [
-        _figure(
+        _html_figure(
             f"{' × '.join(pair.columns)}: {effects.outputs[0]}",
-            pictures.heat(pair.groups[0], pair.groups[1], pair.effect[:, :, 0]),
+            pictures.draw_heatmap(pair.groups[0], pair.groups[1], pair.effect[:, :, 0]),
         )
         for pair in clear
     ]
     return f'{text}<div class="grid">{"".join(drawn)}</div>'
 
 
-def _measured(model: Any) -> str:
+def _measurements_section(model: Any) -> str:
     rows = [
-        (name, why_of(name), f"{mechanism}; {loss}")
-        for name, mechanism, _, loss in steps_in_words(model.privacy_.composition)
+        (name, purpose_of(name), f"{mechanism}; {loss}")
+        for name, mechanism, _, loss in describe_steps(model.privacy_.composition)
     ]
     learned = model.plan_.choices.get("learned")
     chosen = f"Chosen on the way, from what had been released: {learned}." if learned else ""
     released = model.privacy_.released
     told = f"Only the following left the private side, each with noise; the model is computed from it: {released}."
-    text = "<h2>What was measured, and why</h2>" + _paragraphs([told])
-    return text + _table(("measured", "why", "noise and price"), rows) + _paragraphs([chosen] * bool(chosen), "small")
+    text = "<h2>What was measured, and why</h2>" + _html_paragraphs([told])
+    return (
+        text
+        + _html_table(("measured", "why", "noise and price"), rows)
+        + _html_paragraphs([chosen] * bool(chosen), "small")
+    )
 
 
-def _ledger(model: Any, ledger: Ledger | None) -> str:
+def _ledger_section(model: Any, ledger: Ledger | None) -> str:
     statement = model.privacy_
     text = "<h2>Where the spend is recorded</h2>"
     if ledger is None:
         told = f"{statement.ledger}, entry {statement.ledger_entry}. No ledger was given to look this up in."
-        return text + _paragraphs([told])
+        return text + _html_paragraphs([told])
     found = any(e.id == statement.ledger_entry and e.plan == statement.plan_hash for e in ledger.entries())
     if not found:
-        text += _paragraphs([f"NOT THERE: no entry {statement.ledger_entry} of {ledger.name} is of this model's plan."])
+        text += _html_paragraphs(
+            [f"NOT THERE: no entry {statement.ledger_entry} of {ledger.name} is of this model's plan."]
+        )
     spends = [
         (entry.what, float(entry.loss.epsilon), entry.plan == statement.plan_hash)
-        for entry in ledger.entries() if entry.counts and entry.loss.epsilon is not None
+        for entry in ledger.entries() if entry.is_counted and entry.loss.epsilon is not None
     ]  # fmt: skip
     total = ledger.budget
     most = None if total is None or total.epsilon is None else float(total.epsilon)
-    whom = f" of {ledger.of}" if ledger.of else ""
-    text += _figure(f"{ledger.name}{whom}; dark: this model", pictures.budget(spends, most))
+    whom = f" of {ledger.population}" if ledger.population else ""
+    text += _html_figure(f"{ledger.name}{whom}; dark: this model", pictures.draw_budget(spends, most))
     rows = [(str(e.id), e.time[:16].replace("T", " "), e.state, str(e.loss), e.what) for e in ledger.entries()]
-    return text + _table(("entry", "time", "state", "loss", "what"), rows)
+    return text + _html_table(("entry", "time", "state", "loss", "what"), rows)
 
 
-def _certificate(model: Any) -> str:
+def _certificate_section(model: Any) -> str:
     statement = model.privacy_
     rows = [
         ("plan (sha256)", statement.plan_hash),
         ("schema (sha256)", statement.schema_hash),
         ("version", statement.version),
     ]
-    text = "<h2>Certificate</h2>" + _paragraphs([str(statement).split(";")[0]])
+    text = "<h2>Certificate</h2>" + _html_paragraphs([str(statement).split(";")[0]])
     text += "".join(f"<p class='small'>{escape(k)}: <code>{escape(v)}</code></p>" for k, v in rows)
     text += "<h3>It rests on this</h3><ul class='small'>"
     text += "".join(f"<li>{escape(each)}</li>" for each in statement.assumptions) + "</ul>"
@@ -396,24 +410,26 @@ def _certificate(model: Any) -> str:
         "and loss are those of the certificate. No file can show that its numbers are noisy by that law."
     )
     taken = not_recomputed(model)
-    text += "<h3>What was recomputed</h3>" + _paragraphs([told, "Taken as it stands:"], "small")
+    text += "<h3>What was recomputed</h3>" + _html_paragraphs([told, "Taken as it stands:"], "small")
     return text + "<ul class='small'>" + "".join(f"<li>{escape(each)}</li>" for each in taken) + "</ul>"
 
 
-def _signature(file: Path | None, signed_by: PublicKey | None) -> str:
+def _signature_section(file: Path | None, signed_by: PublicKey | None) -> str:
     text = "<h2>Signature</h2>"
     if file is None or not signature_path(file).exists():
-        return text + _paragraphs(["Not signed. To sign: veilwood sign MODEL --key KEY"], "soft")
+        return text + _html_paragraphs(["Not signed. To sign: veilwood sign MODEL --key KEY"], "soft")
     if signed_by is None:
         told = f"{signature_path(file).name} stands beside the model and was not checked. To check it: veilwood verify"
-        return text + _paragraphs([told], "soft")
+        return text + _html_paragraphs([told], "soft")
     try:
         statement = verify(file, signed_by)
     except SignatureError as error:
-        return text + _paragraphs([f"NOT VALID: {error}"])
+        return text + _html_paragraphs([f"NOT VALID: {error}"])
     key = Path(signed_by).name if isinstance(signed_by, PathLike) else "the given key"
     told = (
         f"{file.name} is what the holder of {key} has signed, and nothing in it was changed since. A signature says "
         "who vouches for it, not that the run was honest."
     )
-    return text + _paragraphs([told]) + f"<p class='small'>model (sha256): <code>{statement['model_hash']}</code></p>"
+    return (
+        text + _html_paragraphs([told]) + f"<p class='small'>model (sha256): <code>{statement['model_hash']}</code></p>"
+    )

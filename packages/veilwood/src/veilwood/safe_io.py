@@ -6,10 +6,10 @@ means. What mechanisms take is checked in ``privacy.noise``.
 
 | limit | of |
 |---|---|
-| ``MOST_DIGITS`` | the numerator and the denominator of a number, and a whole number in JSON |
-| ``MOST_DIGITS_OF_A_SUM`` | the same of a sum of such numbers |
-| ``MOST_NESTED`` | lists and objects inside each other in JSON |
-| ``MOST_BYTES`` | a JSON text |
+| ``MAX_DIGITS`` | the numerator and the denominator of a number, and a whole number in JSON |
+| ``MAX_SUM_DIGITS`` | the same of a sum of such numbers |
+| ``MAX_NESTING`` | lists and objects inside each other in JSON |
+| ``MAX_BYTES`` | a JSON text |
 """
 
 from __future__ import annotations
@@ -32,19 +32,19 @@ from typing import Any, Final
 
 import numpy as np
 
-from veilwood.errors import FileError, UnreadableError, VeilwoodError, shorten, shown
+from veilwood.errors import FileError, UnreadableError, VeilwoodError, short_repr, shorten_text
 
 __all__ = [
-    "CACHE",
-    "MOST_BYTES",
-    "MOST_DIGITS",
-    "MOST_DIGITS_OF_A_SUM",
-    "MOST_NESTED",
-    "are_whole",
+    "CACHE_VARIABLE",
+    "MAX_BYTES",
+    "MAX_DIGITS",
+    "MAX_NESTING",
+    "MAX_SUM_DIGITS",
+    "all_ints_in",
     "cache_folder",
     "check_digits",
-    "is_whole",
-    "rational",
+    "is_int_in",
+    "parse_fraction",
     "read_file",
     "read_json",
     "read_text",
@@ -66,17 +66,17 @@ def write_file(path: str | PathLike[str], content: bytes) -> None:
         with suppress(OSError):
             unfinished.unlink(missing_ok=True)
         raise FileError(
-            f"cannot write {shown(str(path))}: {error.strerror or error}. "
+            f"cannot write {short_repr(str(path))}: {error.strerror or error}. "
             "Hint: choose another place, or make room there."
         ) from None
 
 
-CACHE = "VEILWOOD_CACHE"  # a variable that names the folder; "off" for none
+CACHE_VARIABLE = "VEILWOOD_CACHE"  # a variable that names the folder; "off" for none
 
 
 def cache_folder(name: str) -> Path | None:
     """Return where a kind of files that can be made again is kept for this user; None if nothing is to be kept."""
-    given = os.environ.get(CACHE)
+    given = os.environ.get(CACHE_VARIABLE)
     if given == "off":
         return None
     if given:
@@ -90,76 +90,76 @@ def cache_folder(name: str) -> Path | None:
     return home / "veilwood" / name
 
 
-MOST_DIGITS: Final = 400
-MOST_DIGITS_OF_A_SUM: Final = 4000  # Python writes out 4,300 digits
-MOST_NESTED: Final = 64
-MOST_BYTES: Final = 1 << 26
-_LARGEST_POWER: Final = 300  # of ten: a float can hold it
+MAX_DIGITS: Final = 400
+MAX_SUM_DIGITS: Final = 4000  # Python writes out 4,300 digits
+MAX_NESTING: Final = 64
+MAX_BYTES: Final = 1 << 26
+_MAX_POWER_OF_TEN: Final = 300  # of ten: a float can hold it
 
-_EXPONENT: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
-_HALF_OF_A_PAIR: Final = re.compile(r"\\u[dD][89a-fA-F]")
+_EXPONENT_PATTERN: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
+_LONE_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
-def is_whole(value: object, least: int, most: float = math.inf) -> bool:
+def is_int_in(value: object, minimum: int, maximum: float = math.inf) -> bool:
     """Whether a value is a whole number, no boolean, within bounds.
 
-    >>> is_whole(3, 1, 10), is_whole(True, 1, 10), is_whole(3.0, 1, 10)
+    >>> is_int_in(3, 1, 10), is_int_in(True, 1, 10), is_int_in(3.0, 1, 10)
     (True, False, False)
     """
     whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and least <= int(value) <= most  # type: ignore[call-overload]
+    return whole and minimum <= int(value) <= maximum  # type: ignore[call-overload]
 
 
-def are_whole(values: Iterable[object], least: int, most: float = math.inf) -> bool:
+def all_ints_in(values: Iterable[object], minimum: int, maximum: float = math.inf) -> bool:
     """Whether all values are whole numbers within bounds."""
-    return all(is_whole(value, least, most) for value in values)
+    return all(is_int_in(value, minimum, maximum) for value in values)
 
 
-def rational(text: object, name: str = "number", most_digits: int = MOST_DIGITS) -> Fraction:
+def parse_fraction(text: object, name: str = "number", max_digits: int = MAX_DIGITS) -> Fraction:
     """Read an exact number: digits with or without a point and an exponent, or one whole number over another.
 
     The length is checked before anything is computed: 1e999999999 has a billion digits.
 
-    >>> rational("0.1"), rational("-1e3"), rational("1/3")
+    >>> parse_fraction("0.1"), parse_fraction("-1e3"), parse_fraction("1/3")
     (Fraction(1, 10), Fraction(-1000, 1), Fraction(1, 3))
-    >>> rational("1e999999999", "epsilon")
+    >>> parse_fraction("1e999999999", "epsilon")
     Traceback (most recent call last):
     ...
     veilwood.errors.UnreadableError: epsilon='1e999999999' has more than 400 digits. Hint: round it.
     """
     if not isinstance(text, str):
-        raise UnreadableError(f"{name}={shown(text)} is not a number.")
+        raise UnreadableError(f"{name}={short_repr(text)} is not a number.")
     try:
-        exponent = _EXPONENT.search(text) if len(text) <= 3 * most_digits else None
-        if len(text) > 3 * most_digits or (exponent and not _is_small(exponent[1], 2 * most_digits)):
-            raise _too_long(text, name, most_digits)
+        exponent = _EXPONENT_PATTERN.search(text) if len(text) <= 3 * max_digits else None
+        if len(text) > 3 * max_digits or (exponent and not _is_small_exponent(exponent[1], 2 * max_digits)):
+            raise _too_long_error(text, name, max_digits)
         value = Fraction(text)
     except VeilwoodError:
         raise
     except (ValueError, ZeroDivisionError):
-        raise UnreadableError(f"{name}={shown(text)} is not a finite number.") from None
-    return check_digits(value, name, most_digits)
+        raise UnreadableError(f"{name}={short_repr(text)} is not a finite number.") from None
+    return check_digits(value, name, max_digits)
 
 
-def _is_small(digits: str, most: int) -> bool:
-    return len(digits) <= 12 and abs(int(digits)) <= most
+def _is_small_exponent(digits: str, maximum: int) -> bool:
+    return len(digits) <= 12 and abs(int(digits)) <= maximum
 
 
-def check_digits(value: Fraction, name: str = "number", most_digits: int = MOST_DIGITS) -> Fraction:
+def check_digits(value: Fraction, name: str = "number", max_digits: int = MAX_DIGITS) -> Fraction:
     """Return a number, refusing one that is too long to be worked with, or too large or small for a float."""
     above, below = value.numerator.bit_length(), value.denominator.bit_length()
-    if max(above, below) > most_digits * math.log2(10):
-        raise _too_long(value, name, most_digits)
-    if above and abs(above - below) > _LARGEST_POWER * math.log2(10) + 1:
-        raise UnreadableError(f"{name} is beyond 10^{_LARGEST_POWER}, or closer to 0 than 10^-{_LARGEST_POWER}.")
+    if max(above, below) > max_digits * math.log2(10):
+        raise _too_long_error(value, name, max_digits)
+    if above and abs(above - below) > _MAX_POWER_OF_TEN * math.log2(10) + 1:
+        raise UnreadableError(f"{name} is beyond 10^{_MAX_POWER_OF_TEN}, or closer to 0 than 10^-{_MAX_POWER_OF_TEN}.")
     return value
 
 
-def _too_long(value: object, name: str, most_digits: int) -> UnreadableError:
-    return UnreadableError(f"{name}={shown(value)} has more than {most_digits:,} digits. Hint: round it.")
+def _too_long_error(value: object, name: str, max_digits: int) -> UnreadableError:
+    return UnreadableError(f"{name}={short_repr(value)} has more than {max_digits:,} digits. Hint: round it.")
 
 
-def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> Any:
+def read_json(text: str | bytes | bytearray, max_bytes: int = MAX_BYTES) -> Any:
     """Read JSON from outside; what is too long, too deep, ambiguous or no finite number is refused.
 
     >>> read_json('{"a": [1, 2.5, null]}')
@@ -170,30 +170,34 @@ def read_json(text: str | bytes | bytearray, most_bytes: int = MOST_BYTES) -> An
     veilwood.errors.UnreadableError: this is not JSON that can be read: the key 'a' stands twice.
     """
     try:
-        if len(text) > most_bytes:
-            raise ValueError(f"it has more than {most_bytes:,} bytes")
+        if len(text) > max_bytes:
+            raise ValueError(f"it has more than {max_bytes:,} bytes")
         if not isinstance(text, str):
             text = text.decode()
         value = json.loads(
-            text, object_pairs_hook=_object, parse_int=_whole, parse_float=_float, parse_constant=_refuse_constant
+            text,
+            object_pairs_hook=_build_object,
+            parse_int=_parse_int,
+            parse_float=_parse_float,
+            parse_constant=_reject_constant,
         )
-        if text.count("[") + text.count("{") > MOST_NESTED:
+        if text.count("[") + text.count("{") > MAX_NESTING:
             _check_depth(value)
-        if _HALF_OF_A_PAIR.search(text):
+        if _LONE_SURROGATE.search(text):
             json.dumps(value, ensure_ascii=False).encode()  # half of a pair of code units is no text
     except RecursionError:
         raise UnreadableError(f"this is not JSON that can be read: {_TOO_DEEP}.") from None
     except ValueError as error:
-        raise UnreadableError(f"this is not JSON that can be read: {shorten(str(error))}.") from None
+        raise UnreadableError(f"this is not JSON that can be read: {shorten_text(str(error))}.") from None
     return value
 
 
-_TOO_DEEP: Final = f"lists and objects are nested more than {MOST_NESTED} deep"
+_TOO_DEEP: Final = f"lists and objects are nested more than {MAX_NESTING} deep"
 
 
 def _check_depth(value: Any) -> None:
     level = [value]
-    for _ in range(MOST_NESTED + 1):
+    for _ in range(MAX_NESTING + 1):
         level = [
             inner
             for outer in level
@@ -205,32 +209,32 @@ def _check_depth(value: Any) -> None:
     raise ValueError(_TOO_DEEP)
 
 
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     made = dict(pairs)
     if len(made) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {shown(Counter(keys).most_common(1)[0][0])} stands twice")
+        raise ValueError(f"the key {short_repr(Counter(keys).most_common(1)[0][0])} stands twice")
     return made
 
 
-def _whole(digits: str) -> int:
-    if len(digits) > MOST_DIGITS:
-        raise ValueError(f"a number has more than {MOST_DIGITS} digits")
+def _parse_int(digits: str) -> int:
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"a number has more than {MAX_DIGITS} digits")
     return int(digits)
 
 
-def _float(text: str) -> float:
+def _parse_float(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        _refuse_constant(text)
+        _reject_constant(text)
     return value
 
 
-def _refuse_constant(text: str) -> None:
-    raise ValueError(f"{shorten(text)} is not a finite number")
+def _reject_constant(text: str) -> None:
+    raise ValueError(f"{shorten_text(text)} is not a finite number")
 
 
-def read_file(path: str | os.PathLike[str], most_bytes: int | None = None) -> bytes:
+def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
     """Read a file, one byte more than allowed at most; what may have no end, as a pipe, is refused.
 
     OSError where it cannot be opened, ValueError where it is not a path.
@@ -242,17 +246,17 @@ def read_file(path: str | os.PathLike[str], most_bytes: int | None = None) -> by
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         if not stat.S_ISREG(kind):
             raise UnreadableError("it is not an ordinary file, and may have no end")
-        return file.read(-1 if most_bytes is None else most_bytes + 1)
+        return file.read(-1 if max_bytes is None else max_bytes + 1)
 
 
-def read_text(path: str | os.PathLike[str], most_bytes: int = MOST_BYTES) -> str:
+def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
     """Read a text file of UTF-8; OSError where that fails, and an error of ours where it is too long or no text."""
     try:
-        content = read_file(path, most_bytes)
-        if len(content) > most_bytes:
-            raise UnreadableError(f"it has more than {most_bytes:,} bytes")
+        content = read_file(path, max_bytes)
+        if len(content) > max_bytes:
+            raise UnreadableError(f"it has more than {max_bytes:,} bytes")
         return content.decode()
     except VeilwoodError:
         raise
     except ValueError as error:  # no UTF-8, or a path with a null character
-        raise UnreadableError(shorten(str(error))) from None
+        raise UnreadableError(shorten_text(str(error))) from None

@@ -24,27 +24,34 @@ from veilwood import progress
 from veilwood.data.encoding import class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, PlanError, UseError
-from veilwood.estimators.base import PROMISE, RUN, BaseForest, given_weights, plain_value, weighed_model
+from veilwood.estimators.base import (
+    PRIVACY_PARAMETERS,
+    RUN_PARAMETERS,
+    BaseForest,
+    explicit_weights,
+    to_plain_value,
+    weighted_model,
+)
 from veilwood.estimators.method import Design, Method
-from veilwood.evaluation.evaluate import Aside, costs_the_larger
-from veilwood.evaluation.quality import quality_of
+from veilwood.evaluation.evaluate import HoldoutSplit, composes_in_parallel
+from veilwood.evaluation.quality import estimate_quality
 from veilwood.evaluation.scoring import Scoring
 from veilwood.privacy.accountant import handle_of
-from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import INFERRED, Door, TrialDoor, noting_refusals
+from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.door import INFERRED_SCHEMA, Door, TrialDoor, record_rejection
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
-from veilwood.privacy.loss import Loss, exact, requested_loss
+from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import RandomStopping, TrialBudget, uniform_below
 from veilwood.privacy.steps import Step
 
 __all__ = ["PrivateSearch"]
 
-_SCORINGS = {"classification": ("accuracy", "auc", "log_loss"), "regression": ("r2", "rmse", "mae")}
-_LESS_IS_BETTER = ("log_loss", "rmse", "mae")
-_MOST_SETTINGS = 1000
+_SCORING_OPTIONS = {"classification": ("accuracy", "auc", "log_loss"), "regression": ("r2", "rmse", "mae")}
+_LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
+_MAX_SETTINGS = 1000
 _TRIALS_PER_SETTING = 2.0
-_OF_A_TRIAL = Fraction(3, 4)  # for training, where training and judging cost their sum
+_TRAINING_FRACTION = Fraction(3, 4)  # for training, where training and judging cost their sum
 
 
 class TrialScore(NamedTuple):
@@ -60,16 +67,16 @@ class _Trial:
 
     design: Design
     method: Method[Any]
-    judged_at: Loss
+    evaluation_loss: Loss
     class_weight: Any
 
     def take(self, charged: TrialBudget) -> None:
         """Take all that the trial will release from what is charged for it, or be refused."""
         charged.take(self.design.plan.loss, self.design.plan.neighbours)
-        charged.take(self.judged_at, charged.neighbours, aside=True)
+        charged.take(self.evaluation_loss, charged.neighbours, aside=True)
 
 
-def _fitted(name: str) -> Callable[[Any], bool]:
+def _estimator_has(name: str) -> Callable[[Any], bool]:
     return lambda search: hasattr(search.estimator, name)
 
 
@@ -90,11 +97,11 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         privacy_unit, adjacency, max_weight, schema, ledger) and how rows are read (invalid, n_jobs) is not among them.
     epsilon : float
         What search and fit cost together, pure.
-    search_share : float
+    search_budget : float
         The part of epsilon that goes to the search.
     scoring : str, optional
         "accuracy" (default), "auc" or "log_loss"; for numbers "r2" (default), "rmse" or "mae".
-    evaluate_share : float
+    holdout_fraction : float
         The share of units that each trial is judged on.
     mean_trials : float, optional
         How many trials to expect; two for each setting by default. Costs time, not privacy.
@@ -107,7 +114,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         The setting of the best trial, and its score there: the best of many, so that it flatters.
     best_estimator_ : estimator
         Fitted on all rows; its ``privacy_`` is that of the fit alone.
-    privacy_ : PrivacyStatement
+    privacy_ : PrivacyCertificate
         The certificate of the search.
     total_epsilon_ : float
         Of search and fit together.
@@ -138,18 +145,18 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         settings: Mapping[str, Sequence[Any]] | Sequence[Mapping[str, Any]],
         *,
         epsilon: float = 1.0,
-        search_share: float = 0.5,
+        search_budget: float = 0.5,
         scoring: str | None = None,
-        evaluate_share: float = 0.3,
+        holdout_fraction: float = 0.3,
         mean_trials: float | None = None,
         ledger: Ledger | str | PathLike[str] | None = None,
     ) -> None:
         self.estimator = estimator
         self.settings = settings
         self.epsilon = epsilon
-        self.search_share = search_share
+        self.search_budget = search_budget
         self.scoring = scoring
-        self.evaluate_share = evaluate_share
+        self.holdout_fraction = holdout_fraction
         self.mean_trials = mean_trials
         self.ledger = ledger
 
@@ -157,7 +164,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def plan(self) -> Plan:
         """Return what the search will release and what it will cost. No data is needed, nothing is spent."""
-        return self._designed()[0]
+        return self._design_search()[0]
 
     def fit(self, X: Any, y: Any = None) -> Self:
         """Search on a table, and fit the best setting on all of it.
@@ -171,84 +178,88 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         -------
         self
         """
-        plan, trials, settings, after = self._designed()
+        plan, trials, settings, after = self._design_search()
         forest = self.estimator
         book = open_ledger(self.ledger)
         if self.ledger is not None:
             book.check_affordable(plan.loss + after)  # both: a search without a fit is worth nothing
-        door = Door(plan, book, not_private=INFERRED if _schema(forest).inferred else None, table=handle_of(X))
+        door = Door(
+            plan, book, not_private=INFERRED_SCHEMA if _declared_schema(forest).inferred else None, table=handle_of(X)
+        )
         encoding = trials[0].design.encoding
-        with nullcontext() if self.ledger is None else noting_refusals(lambda: door):
+        with nullcontext() if self.ledger is None else record_rejection(lambda: door):
             source = open_rows(
                 X, y, encoding, unit=plan.neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
             )
             source.check_passes(True, "PrivateSearch")
         del source
         (step,) = plan.steps
-        with door, warnings.catch_warnings(), progress.silent():
+        with door, warnings.catch_warnings(), progress.no_progress():
             warnings.simplefilter("ignore")  # how often a trial warns would tell how many there were
-            best = door.best(step, lambda charged: self._try(trials, X, y, charged), lambda one, other: one > other)
+            best = door.release_best_trial(
+                step, lambda charged: self._run_trial(trials, X, y, charged), lambda one, other: one > other
+            )
         chosen = settings[-best.setting]
-        self.privacy_: PrivacyStatement = door.statement()
-        self.best_params_, self.best_score_ = dict(chosen), self._shown(best.score)
+        self.privacy_: PrivacyCertificate = door.certificate()
+        self.best_params_, self.best_score_ = dict(chosen), self._public_score(best.score)
         self.best_estimator_ = self._with(chosen, after, self.ledger)
         self.best_estimator_.fit(X, y)
         self.total_epsilon_ = float(_together(plan, self.best_estimator_.plan_).epsilon or 0)
         return self
 
-    @available_if(_fitted("predict"))  # type: ignore[untyped-decorator]
+    @available_if(_estimator_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Any) -> Any:
         """Predict by the fitted estimator. Free."""
-        return self._best().predict(X)
+        return self._fitted_estimator().predict(X)
 
-    @available_if(_fitted("predict_proba"))  # type: ignore[untyped-decorator]
+    @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
         """Return the probability of each class, by the fitted estimator. Free."""
-        return self._best().predict_proba(X)
+        return self._fitted_estimator().predict_proba(X)
 
-    @available_if(_fitted("score"))  # type: ignore[untyped-decorator]
+    @available_if(_estimator_has("score"))  # type: ignore[untyped-decorator]
     def score(self, X: Any, y: Any) -> float:
         """Return the score of the fitted estimator: exact, so not for private rows."""
-        return float(self._best().score(X, y))
+        return float(self._fitted_estimator().score(X, y))
 
     @property
     def classes_(self) -> Any:
         """The classes of the schema."""
-        return self._best().classes_
+        return self._fitted_estimator().classes_
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _best(self) -> Any:
+    def _fitted_estimator(self) -> Any:
         check_is_fitted(self, "best_estimator_")
         return self.best_estimator_
 
-    def _designed(self) -> tuple[Plan, list[_Trial], list[dict[str, Any]], Loss]:
+    def _design_search(self) -> tuple[Plan, list[_Trial], list[dict[str, Any]], Loss]:
         """Decide everything that is public: the plan, every setting's design, and what is left for the fit."""
         forest = self.estimator
-        makes_a_promise = isinstance(forest, BaseForest) and set(forest.get_params(deep=False)) >= PROMISE
+        makes_a_promise = isinstance(forest, BaseForest) and set(forest.get_params(deep=False)) >= PRIVACY_PARAMETERS
         if not makes_a_promise or not hasattr(forest, "predict"):
             raise UseError(f"{type(forest).__name__} cannot be searched. Hint: an estimator of this library.")
         if forest.delta:
             raise ParameterError("delta", forest.delta, "is not for searches, which are pure", "delta=0")
-        whole, share = requested_loss(self.epsilon, 0), exact(self.search_share, "search_share")
+        whole, share = requested_loss(self.epsilon, 0), exact_fraction(self.search_budget, "search_budget")
         if whole.epsilon is None:
             raise ParameterError("epsilon", self.epsilon, "must be finite: without noise nothing is searched privately")
         if not Fraction(1, 100) <= share <= Fraction(99, 100):
-            raise ParameterError("search_share", self.search_share, "must lie between 0.01 and 0.99")
-        Aside.of(self.evaluate_share)
-        self._scoring()
-        settings = self._settings()
-        schema = _schema(forest)
-        neighbours = forest.promise()[1]
+            raise ParameterError("search_budget", self.search_budget, "must lie between 0.01 and 0.99")
+        HoldoutSplit.draw(self.holdout_fraction)
+        self._resolve_scoring()
+        settings = self._list_settings()
+        schema = _declared_schema(forest)
+        neighbours = forest._requested_privacy()[1]
         of_trial, after = whole.epsilon * share / 2, Loss.pure(whole.epsilon * (1 - share))
-        apart = costs_the_larger(neighbours)
-        train = of_trial if apart else of_trial * _OF_A_TRIAL
+        apart = composes_in_parallel(neighbours)
+        train = of_trial if apart else of_trial * _TRAINING_FRACTION
         judge = of_trial if apart else of_trial - train
-        trials = [self._trial(setting, schema, Loss.pure(train), Loss.pure(judge)) for setting in settings]
+        trials = [self._design_trial(setting, schema, Loss.pure(train), Loss.pure(judge)) for setting in settings]
         for setting, trial in zip(settings, trials, strict=True):
             # Here, while nothing is read or spent, and once more by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
-            if self._with(setting, after, None).promise() != (after, neighbours):
+            if self._with(setting, after, None)._requested_privacy() != (after, neighbours):
                 raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
@@ -259,9 +270,9 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             estimator="PrivateSearch",
             parameters={
                 "of": type(forest).__name__,
-                "settings": plain_value("settings", settings),
-                "scoring": self._scoring(),
-                "evaluate_share": plain_value("evaluate_share", self.evaluate_share),
+                "settings": to_plain_value("settings", settings),
+                "scoring": self._resolve_scoring(),
+                "holdout_fraction": to_plain_value("holdout_fraction", self.holdout_fraction),
                 "invalid": forest.invalid,
             },
             loss=Loss.pure(stopping.epsilon),
@@ -275,22 +286,22 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         )
         return plan, trials, settings, after
 
-    def _settings(self) -> list[dict[str, Any]]:
+    def _list_settings(self) -> list[dict[str, Any]]:
         given = self.settings
         try:
             found = [dict(each) for each in (ParameterGrid(dict(given)) if isinstance(given, Mapping) else given)]
         except (TypeError, ValueError):
             raise ParameterError("settings", given, "are not understood", "{'max_depth': [2, 4, 6]}") from None
-        if not 2 <= len(found) <= _MOST_SETTINGS:
-            raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MOST_SETTINGS}")
-        known = set(self.estimator.get_params(deep=False)) - PROMISE - RUN
+        if not 2 <= len(found) <= _MAX_SETTINGS:
+            raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MAX_SETTINGS}")
+        known = set(self.estimator.get_params(deep=False)) - PRIVACY_PARAMETERS - RUN_PARAMETERS
         for name in {name for each in found for name in each}:
             if name not in known:
                 raise ParameterError("settings", name, "cannot be searched over", f"one of {', '.join(sorted(known))}")
         return found
 
-    def _scoring(self) -> str:
-        known = _SCORINGS[self.estimator.task]
+    def _resolve_scoring(self) -> str:
+        known = _SCORING_OPTIONS[self.estimator._task]
         scoring = known[0] if self.scoring is None else self.scoring
         if scoring not in known:
             raise ParameterError("scoring", scoring, "is not known", f"one of {', '.join(known)}")
@@ -301,41 +312,41 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         ours = {"schema": self.estimator.schema, "epsilon": loss.epsilon, "delta": 0.0, "ledger": ledger}
         return clone(self.estimator).set_params(**{**setting, **ours})
 
-    def _trial(self, setting: dict[str, Any], schema: Any, loss: Loss, judged_at: Loss) -> _Trial:
+    def _design_trial(self, setting: dict[str, Any], schema: Any, loss: Loss, evaluation_loss: Loss) -> _Trial:
         forest = self._with(setting, loss, None)
-        method, weights = forest.make_method(), getattr(forest, "class_weight", None)
+        method, weights = forest._make_method(), getattr(forest, "class_weight", None)
         if weights is not None:  # refused before anything is spent
-            given_weights(weights, class_labels(schema))
-        return _Trial(forest.prepare(schema, None, method), method, judged_at, weights)
+            explicit_weights(weights, class_labels(schema))
+        return _Trial(forest._design_for(schema, None, method), method, evaluation_loss, weights)
 
-    def _try(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
+    def _run_trial(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
         """Draw a setting, train on a part of the units, judge on the rest: private, and never seen but for the best."""
         number, forest = uniform_below(len(trials)), self.estimator
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
         door = TrialDoor(design.plan, charged)  # or refused, before rows are read
-        parts = Aside.of(self.evaluate_share).parts(
+        parts = HoldoutSplit.draw(self.holdout_fraction).open_parts(
             X, y, design.encoding, unit=neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
         )
         with door:
-            released = method.measure(design, parts[0], door, forest.n_jobs)
-        model = method.learn(design, door.plan, released, forest.n_jobs)
-        scoring = Scoring(weighed_model(trial.class_weight, design.encoding.labels, model))
-        step = scoring.step(trial.judged_at, neighbours)
+            released = method.measure_rows(design, parts[0], door, forest.n_jobs)
+        model = method.build_model(design, door.plan, released, forest.n_jobs)
+        scoring = Scoring(weighted_model(trial.class_weight, design.encoding.labels, model))
+        step = scoring.plan_step(trial.evaluation_loss, neighbours)
         judged = replace(design.plan, estimator="evaluate", steps=(step,), loss=step.loss, opened_as=None)
         with TrialDoor(judged, charged, aside=True) as door:
-            counts = door.noisy(step, parts[1].add_up(scoring.count(), n_jobs=forest.n_jobs))
+            counts = door.release_counts(step, parts[1].aggregate(scoring.make_count(), n_jobs=forest.n_jobs))
         schema = design.encoding.schema
         bounds = None if schema.classes else schema.target.bounds
-        found = quality_of(scoring.tables(counts), step.variance, tuple(schema.classes), bounds)
-        value = found.scores[self._scoring()].value
-        score = -math.inf if value is None else -value if self._scoring() in _LESS_IS_BETTER else value
+        found = estimate_quality(scoring.split_tables(counts), step.variance, tuple(schema.classes), bounds)
+        value = found.scores[self._resolve_scoring()].value
+        score = -math.inf if value is None else -value if self._resolve_scoring() in _LOWER_IS_BETTER else value
         return TrialScore(score, -number)  # of equal scores the earlier setting wins
 
-    def _shown(self, score: float) -> float | None:
+    def _public_score(self, score: float) -> float | None:
         if score == -math.inf:
             return None
-        return -score if self._scoring() in _LESS_IS_BETTER else score
+        return -score if self._resolve_scoring() in _LOWER_IS_BETTER else score
 
 
 def _together(search: Plan, fit: Plan) -> Loss:
@@ -345,7 +356,7 @@ def _together(search: Plan, fit: Plan) -> Loss:
     return search.loss + fit.loss
 
 
-def _schema(forest: Any) -> Any:
+def _declared_schema(forest: Any) -> Any:
     if isinstance(forest.schema, str) and forest.schema == "infer":
         raise UseError("a search is planned before the data is seen. Hint: declare a schema.")
-    return forest.declared_schema()[0]
+    return forest._resolve_schema()[0]

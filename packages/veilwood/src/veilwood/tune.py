@@ -18,21 +18,21 @@ import pandas as pd
 from sklearn.base import clone
 
 from veilwood import estimators as families
-from veilwood.charts import card
-from veilwood.data.columns import closest
+from veilwood.charts import html_card
+from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
 from veilwood.forests import expected_skill as skill
-from veilwood.forests.expected_skill import expected_skill, learned
-from veilwood.progress import track
+from veilwood.forests.expected_skill import expected_skill, load_weights
+from veilwood.progress import track_progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SEARCHED", "Candidate", "Tuning", "expected_skill", "tunable", "tune"]
+__all__ = ["SEARCHED_PARAMETERS", "Candidate", "Tuning", "expected_skill", "tunable_estimators", "tune"]
 
-SEARCHED = ("n_ensembles", "max_features", "n_estimators", "max_depth")
+SEARCHED_PARAMETERS = ("n_ensembles", "max_features", "n_estimators", "max_depth")
 """The parameters searched over, where a family has them."""
 
 
@@ -139,15 +139,15 @@ class Tuning:
             f"Best of {len(self.settings)} settings on schema {self.schema_name!r} for n={self.n:,}, "
             f"epsilon={self.epsilon:g}, delta={self.delta:g}{skipped}:\n"
             f"{best.estimator}({chosen}), score {best.score:.3f}. Nothing was spent.\n"
-            f"{self._trust()}\n"
+            f"{self._ranking_caveat()}\n"
             f"{shown.where(shown.notna(), '').to_string(index=False)}"
         )
 
     __repr__ = __str__
 
-    def _trust(self) -> str:
+    def _ranking_caveat(self) -> str:
         """Say how far to trust the ranking."""
-        told = learned()
+        told = load_weights()
         if self.n * self.epsilon > told["most_rows_times_epsilon"]:
             return "Ranks are rough: no public table that was tried had so many rows times epsilon."
         return (
@@ -159,14 +159,14 @@ class Tuning:
         """Show the ten best settings in a notebook."""
         best = self.table.head(10).round(3).astype(str)
         title = f"Best of {len(self.settings)} settings on {self.schema_name}: n={self.n:,}, epsilon={self.epsilon:g}"
-        return card(title, "Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()])
+        return html_card(title, "Nothing was spent.", [list(best.columns), *best.to_numpy().tolist()])
 
 
 def tune(
     schema: Any,
     estimators: Any = None,
     *,
-    n: int,
+    n_rows: int,
     epsilon: float,
     delta: float = 0.0,
     grid: Mapping[str, Sequence[int]] | None = None,
@@ -184,7 +184,7 @@ def tune(
         Forests to search over, from ``MatrixForestClassifier``, ``RandomTreesClassifier`` and
         ``RandomTreesRegressor``; an instance brings its other parameters (adjacency, voting, ledger, ...) along. By
         default all that do the schema's task, voting by averages, which the score describes.
-    n : int
+    n_rows : int
         Number of rows, which must be public: never pass the length of a private table. A noisy count will do.
     epsilon, delta : float
         The privacy loss of the fit to come.
@@ -200,23 +200,23 @@ def tune(
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
-    >>> found = vw.tune(car.schema, vw.RandomTreesClassifier, n=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
+    >>> found = vw.tune(car.schema, vw.RandomTreesClassifier, n_rows=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
     >>> found.best.plan().loss.epsilon
     Fraction(1, 1)
-    >>> bool(found.table["score"].is_monotonic_decreasing)
+    >>> bool(found.table["score_size"].is_monotonic_decreasing)
     True
     """
     schema = Schema.resolve(schema)
-    if not _is_count(n):
-        raise ParameterError("n", n, "must be a whole number of at least 1", "a public or noisy number of rows")
-    candidates = _candidates(schema, estimators, grid or {})
+    if not _is_positive_int(n_rows):
+        raise ParameterError("n", n_rows, "must be a whole number of at least 1", "a public or noisy number of rows")
+    candidates = _list_candidates(schema, estimators, grid or {})
     planned: list[tuple[Candidate, Any]] = []
-    for prototype, values in track(candidates, "planning settings"):
+    for prototype, values in track_progress(candidates, "planning settings"):
         forest: Any = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
         if forest.random_state is None:
             forest.random_state = 0  # public; fixed, so that the plan that was scored is the plan carried out
         try:
-            planned.append((_judge(forest, schema, int(n), values), forest))
+            planned.append((_score_setting(forest, schema, int(n_rows), values), forest))
         except DomainTooLargeError:
             continue
     if not planned:
@@ -228,14 +228,14 @@ def tune(
         settings=tuple(setting for setting, _ in planned),
         skipped=len(candidates) - len(planned),
         schema_name=schema.name,
-        n=int(n),
+        n=int(n_rows),
         epsilon=float(epsilon),
         delta=float(delta),
         _best=planned[0][1],
     )
 
 
-def tunable() -> tuple[type[Any], ...]:
+def tunable_estimators() -> tuple[type[Any], ...]:
     """Return what can be tuned: forests whose plan knows how many leaves they have, at most."""
     return (
         families.MatrixForestClassifier, families.RandomTreesClassifier, families.RandomTreesRegressor,
@@ -256,32 +256,34 @@ def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
     return {"n_estimators": (1, 2, 4, 8, 16, 32, 64), "max_depth": (1, 2, 3, 4, 5, 6, 8, 10)}
 
 
-def _candidates(schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]) -> list[tuple[Any, dict[str, int]]]:
+def _list_candidates(
+    schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]
+) -> list[tuple[Any, dict[str, int]]]:
     """List what to plan: a prototype and the values to set, for every possible setting of the grid."""
     if estimators is None:
-        estimators = [averaging(kind) for kind in tunable() if kind.task == schema.task]
+        estimators = [averaging_estimator(kind) for kind in tunable_estimators() if kind._task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
         estimators = [estimators]
     if not estimators:
         raise UseError("no estimator to tune. Hint: name one, or leave estimators out to search all.")
-    prototypes = [_prototype(estimator, schema) for estimator in estimators]
+    prototypes = [_resolve_prototype(estimator, schema) for estimator in estimators]
     n_features = len(schema.features)
     defaults = [default_grid(type(prototype), n_features) for prototype in prototypes]
     known = {name for default in defaults for name in default}
     for name, values in grid.items():
         if name not in known:
             raise UseError(
-                f"grid has {name!r}, which is not searched over.{closest(name, known)} Hint: one of "
+                f"grid has {name!r}, which is not searched over.{did_you_mean(name, known)} Hint: one of "
                 f"{', '.join(sorted(known))}; set other parameters on an estimator."
             )
-        if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_count, values)):
+        if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_positive_int, values)):
             raise UseError(f"grid[{name!r}]={values!r} must be a list of whole numbers of at least 1.")
     found = []
     for prototype, default in zip(prototypes, defaults, strict=True):
         axes = {name: grid.get(name, values) for name, values in default.items()}
         for point in itertools.product(*axes.values()):
             setting = dict(zip(axes, (int(value) for value in point), strict=True))
-            if _possible(prototype, setting, n_features):
+            if _is_possible_setting(prototype, setting, n_features):
                 found.append((prototype, setting))
     if not found:
         raise UseError(
@@ -291,27 +293,27 @@ def _candidates(schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int
     return found
 
 
-def _is_count(value: object) -> bool:
+def _is_positive_int(value: object) -> bool:
     return isinstance(value, int | np.integer) and not isinstance(value, bool) and int(value) >= 1
 
 
-def _prototype(estimator: Any, schema: Schema) -> Any:
+def _resolve_prototype(estimator: Any, schema: Schema) -> Any:
     """Return an unfitted estimator for an estimator or a class."""
     kind = estimator if inspect.isclass(estimator) else type(estimator)
-    if kind not in (known := tunable()):
+    if kind not in (known := tunable_estimators()):
         name = kind.__name__ if kind is not str else repr(estimator)
         why = ""
         if kind is families.MatrixForestPredictor:
             why = ": its noise follows the queries of each batch, and plan_answer tells it for one"
         names = ", ".join(each.__name__ for each in known)
         raise UseError(f"{name} cannot be tuned without data{why}. Hint: one of {names}.")
-    if kind.task != schema.task:
-        raise SchemaError(f"{kind.__name__} does {kind.task}, and schema {schema.name!r} is for {schema.task}.")
+    if kind._task != schema.task:
+        raise SchemaError(f"{kind.__name__} does {kind._task}, and schema {schema.name!r} is for {schema.task}.")
     forest: Any = kind() if inspect.isclass(estimator) else estimator
     return forest
 
 
-def _possible(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
+def _is_possible_setting(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
     """Whether a setting can be planned and is worth it: the same features measured twice only halve the budget."""
     if not isinstance(prototype, families.MatrixForestClassifier):
         return getattr(prototype, "branching", "binary") == "binary" or values["max_depth"] <= n_features
@@ -324,30 +326,30 @@ def _possible(prototype: Any, values: Mapping[str, int], n_features: int) -> boo
     )
 
 
-def _judge(forest: Any, schema: Schema, n: int, values: dict[str, int]) -> Candidate:
+def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, int]) -> Candidate:
     """Plan one setting and score it."""
-    plan, method = forest.plan(), forest.make_method()
-    loss, neighbours = forest.promise()
-    setting = skill.ForestSize.of(
+    plan, method = forest.plan(), forest._make_method()
+    loss, neighbours = forest._requested_privacy()
+    setting = skill.ForestSize.from_method(
         method,
         Encoding(schema, method.numeric),
-        n,
+        n_rows,
         plan.n_leaves,
         plan.expected_leaf_mse,
-        math.inf if loss.epsilon is None else float(loss.epsilon / neighbours.l1(1)),
+        math.inf if loss.epsilon is None else float(loss.epsilon / neighbours.l1_sensitivity(1)),
     )
     return Candidate(
         type(forest).__name__,
         values,
         plan.n_leaves,
-        setting.rows_per_leaf * n / setting.rows,
+        setting.rows_per_leaf * n_rows / setting.rows,
         math.sqrt(plan.expected_leaf_mse),
         setting.prior,
-        skill.score(setting),
+        skill.score_size(setting),
     )
 
 
-def averaging(kind: type[Any]) -> Any:
+def averaging_estimator(kind: type[Any]) -> Any:
     """Return a forest that votes by averages, which the score describes."""
     voting = {"voting": "weight" if kind is families.MatrixForestClassifier else "threshold"}
     return kind(**(voting if "voting" in inspect.signature(kind).parameters else {}))

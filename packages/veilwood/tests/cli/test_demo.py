@@ -34,7 +34,7 @@ def test_demo_leaves_picture_model_and_certificate(tmp_path: Path, capsys: pytes
     model = load(folder / "balance_scale.veilwood")
     assert model.privacy_.is_private
     assert json.loads((folder / "certificate.json").read_text()) == model.privacy_.to_dict()
-    assert model.privacy_.epsilon == demo.SHOWN_EPSILON
+    assert model.privacy_.epsilon == demo.EXAMPLE_EPSILON
     picture = matplotlib.image.imread(folder / "accuracy.png")
     assert picture.std() > 0.05  # not blank
     for word in ("iris", "car", "majority", "ε=0.1", "ε=10", "ordinary"):
@@ -45,7 +45,7 @@ def test_demo_leaves_picture_model_and_certificate(tmp_path: Path, capsys: pytes
 @pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")
 def test_demo_measures_what_it_says(tmp_path: Path) -> None:
     with seeded_for_tests(0):  # two runs on as few as 30 rows vary a lot
-        result = demo.run(tmp_path).to_dict()
+        result = demo.run_demo(tmp_path).to_dict()
     for name, accuracy in result["accuracy"].items():
         assert accuracy["private"]["10.0"] > accuracy["private"]["0.1"] + 0.1, name
         assert accuracy["private"]["10.0"] > accuracy["majority"], name
@@ -56,8 +56,8 @@ def test_demo_measures_what_it_says(tmp_path: Path) -> None:
 def test_full_table_fits_80_columns(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     runs = np.full((demo.N_RUNS, len(demo.EPSILONS)), 0.5)
-    compared = tuple(plots.Comparison(name, demo.EPSILONS, runs, 0.9, 0.4) for name in demo.DATA)
-    demo.DemoResult(compared, {}).show()
+    compared = tuple(plots.Comparison(name, demo.EPSILONS, runs, 0.9, 0.4) for name in demo.DATASET_NAMES)
+    demo.DemoResult(compared, {}).print_table()
     out = capsys.readouterr().out
     assert "balance_scale" in out
     assert "…" not in out

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.cli.doctor import SAMPLERS, examine
+from veilwood.cli.doctor import SAMPLERS, run_checks
 from veilwood.cli.main import main
 from veilwood.privacy import entropy
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
@@ -60,14 +60,14 @@ def test_a_sampler_with_half_the_noise_is_found(name: str, monkeypatch: pytest.M
     method, twin = TWINS[name]
     honest = getattr(twin, method)  # bound to the twin, and called in place of the sound one
     monkeypatch.setattr(type(twin), method, lambda _, given: honest(given))
-    states = {finding.what: finding.state for finding in examine()}
+    states = {finding.what: finding.state for finding in run_checks()}
     assert states[f"sampler {name}"] == "broken"
 
 
 def test_seeded_or_repeated_bits_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.warns(vw.PrivacyWarning), entropy.seeded_for_tests(1):
-        found = {finding.what: finding for finding in examine()}
+        found = {finding.what: finding for finding in run_checks()}
     assert found["entropy source"].state == "broken"
     assert "test stream" in found["entropy source"].detail
     monkeypatch.setattr("veilwood.privacy.entropy.os.urandom", lambda n: bytes(n))
-    assert {finding.what: finding.state for finding in examine()}["entropy source"] == "broken"
+    assert {finding.what: finding.state for finding in run_checks()}["entropy source"] == "broken"

@@ -14,7 +14,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
-from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.loss import Loss, exact_fraction
 
 
 def answer(capsys: pytest.CaptureFixture[str], *words: str) -> Any:
@@ -49,7 +49,7 @@ def test_create_says_whom_it_protects(here: Path, capsys: pytest.CaptureFixture[
     made = answer(capsys, *words)
     assert (made["of"], made["budget"]) == ("patients of clinic X", "epsilon=1, delta=1e-06")
     assert "of patients of clinic X" in text(capsys, "ledger", "show", "x.db")
-    assert vw.open_ledger("x.db").of == "patients of clinic X"
+    assert vw.open_ledger("x.db").population == "patients of clinic X"
     assert answer(capsys, "ledger", "create", "y.db")["of"] is None
 
 
@@ -59,7 +59,9 @@ def test_show_lists_by_table_and_says_what_adds_up(here: Path, capsys: pytest.Ca
     answer(capsys, *FIT, "--ledger", "x.db")
     book = vw.open_ledger("x.db")
     neighbours = book.entries()[0].neighbours
-    book.reserve(Loss.pure(exact(1)), what="x", neighbours=neighbours, plan="0", table="stays.csv", schema="ab")
+    book.reserve(
+        Loss.pure(exact_fraction(1)), what="x", neighbours=neighbours, plan="0", table="stays.csv", schema="ab"
+    )
     shown = text(capsys, "ledger", "show", "x.db")
     assert f"{here / 'visits.csv'}: epsilon=0.5" in shown
     assert "stays.csv: epsilon=1" in shown
@@ -72,7 +74,7 @@ def test_show_lists_by_table_and_says_what_adds_up(here: Path, capsys: pytest.Ca
 
 def test_resolve_settles_as_spent(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     book = vw.SQLiteLedger("x.db", 1)
-    left = book.reserve(Loss.pure(exact(0.5)), what="x", neighbours="rows", plan="0")
+    left = book.reserve(Loss.pure(exact_fraction(0.5)), what="x", neighbours="rows", plan="0")
     done = answer(capsys, "ledger", "resolve", "x.db", str(left.id), "--reason", "power failure")
     assert (done["resolved"], done["spent"], done["remaining"]) == (left.id, "epsilon=0.5", "epsilon=0.5")
     assert "settled by hand: power failure" in text(capsys, "ledger", "show", "x.db")
@@ -107,4 +109,4 @@ def test_the_document_for_custodians_runs_as_written(here: Path, capsys: pytest.
         assert main(shlex.split(command)[1:]) == 0, (command, capsys.readouterr().err)
     model = vw.load("visits.veilwood", signed_by="clinic.key.pub")
     assert model.privacy_.plan_hash == vw.Plan.load("plan.json").fingerprint()
-    assert vw.open_ledger("visits.db").spent.epsilon == exact(1.0)  # two months
+    assert vw.open_ledger("visits.db").spent.epsilon == exact_fraction(1.0)  # two months

@@ -291,7 +291,9 @@ def test_a_full_disk_says_that_the_budget_is_spent(
     assert err == ("error: No space left on device: visits.veilwood. epsilon=0.3 counts as spent (ledger small.db).\n")
 
 
-@pytest.mark.parametrize(("where", "note"), [("measure", "epsilon=0.3 counts as spent"), ("design", "interrupted.")])
+@pytest.mark.parametrize(
+    ("where", "note"), [("measure_rows", "epsilon=0.3 counts as spent"), ("make_design", "interrupted.")]
+)
 def test_interrupted(
     where: str, note: str, in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -309,7 +311,7 @@ def test_interrupted(
 def test_unexpected_errors(
     in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veilwood.cli.fit.feature_batches", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("veilwood.cli.fit.read_feature_batches", lambda *_, **__: 1 / 0)
     assert main([*OLD, "visits.csv"]) == 1
     err = capsys.readouterr().err
     assert err == (

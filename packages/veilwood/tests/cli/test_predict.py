@@ -18,8 +18,8 @@ def test_probabilities_come_from_the_same_walk_as_predictions(
     in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     walks = []
-    walk = ForestModel.sums
-    monkeypatch.setattr(ForestModel, "sums", lambda *given: (walks.append(1), walk(*given))[1])
+    walk = ForestModel.sum_leaves
+    monkeypatch.setattr(ForestModel, "sum_leaves", lambda *given: (walks.append(1), walk(*given))[1])
     rows = answer(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
     assert len(walks) == 1
     shares = model_file.load("old.veilwood").predict_proba(pd.read_csv("visits.csv"))

@@ -18,10 +18,10 @@ def test_a_signed_model_by_the_command_line(here: Path, capsys: pytest.CaptureFi
     pytest.importorskip("cryptography")
     car = vw.datasets.car()
     forest = vw.RandomTreesClassifier(car.schema, epsilon=2.0, random_state=0)
-    forest.fit(car.X, car.y, evaluate_share=0.3)
+    forest.fit(car.X, car.y, holdout_fraction=0.3)
     vw.save(forest, "car.veilwood")
     forest.evaluation_.save("car.quality.json")
-    signature.new_key("clinic.key")
+    signature.generate_key_pair("clinic.key")
     signed.sign("car.veilwood", "clinic.key")
     assert main(["report", "car.veilwood", "--signed-by", "clinic.key.pub", "-o", "car.html"]) == 0
     assert "car.html" in capsys.readouterr().out
@@ -29,6 +29,6 @@ def test_a_signed_model_by_the_command_line(here: Path, capsys: pytest.CaptureFi
     assert "is what the holder of clinic.key.pub has signed" in text
     assert "AUC" in text  # the evaluation beside the model was found
     assert main(["report", "car.veilwood", "-o", "car.html"]) == 2
-    signature.new_key("other.key")
+    signature.generate_key_pair("other.key")
     assert main(["report", "car.veilwood", "--signed-by", "other.key.pub", "-o", "new.html"]) == 4
     assert not Path("new.html").exists()

@@ -108,7 +108,7 @@ def test_a_log_level_reaches_a_server_of_shares(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(config.Config, "load", lambda _: SimpleNamespace(who="server 0"))
-    monkeypatch.setattr("veilwood_secure.roles.monitoring.log_lines", lambda _, level: told.append(level))
+    monkeypatch.setattr("veilwood_secure.roles.monitoring.configure_logging", lambda _, level: told.append(level))
     monkeypatch.setattr("veilwood_secure.roles.server.Server", Stopped)
     assert main(["secure", "server", str(tmp_path), *words]) == 130
     assert told == [level]

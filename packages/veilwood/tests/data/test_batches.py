@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood.data.batches import Batch, Source, Watch, _checksum_of_ids
+from veilwood.data.batches import Batch, ChangeDetector, Source, _checksum_of_ids
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError
@@ -27,21 +27,21 @@ pytestmark = [
 
 
 def test_a_watch_knows_batches_by_their_place() -> None:
-    watch, file = Watch(), File("the query", None, ())
+    watch, file = ChangeDetector(), File("the query", None, ())
     for place in ((0, 0), (0, 300), (1, 0)):
-        watch.same("rows", file, *place, sum(place))
-        watch.same("rows", file, *place, sum(place))
+        watch.check_unchanged("rows", file, *place, sum(place))
+        watch.check_unchanged("rows", file, *place, sum(place))
     with pytest.raises(FileError, match="the query changed between two passes"):
-        watch.same("rows", file, 1, 0, 7)
+        watch.check_unchanged("rows", file, 1, 0, 7)
 
 
 def test_rows_in_another_order_are_refused_before_anything_more_is_released() -> None:
     ledger = MemoryLedger()
     forest = vw.MedianForestClassifier(SCHEMA, n_estimators=3, max_depth=2, ledger=ledger)
     with pytest.raises(FileError, match="another order"):
-        forest.fit(restless().project("age, ward, ill"))
+        forest.fit(restless().select_columns("age, ward, ill"))
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
-    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().project("age, ward, ill"))
+    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().select_columns("age, ward, ill"))
 
 
 def test_ids_in_another_order_are_refused() -> None:
@@ -79,7 +79,7 @@ def test_batches_are_made_something_of_in_order(n_jobs: int) -> None:
     def source(n_batches: int) -> Source:
         return Source(lambda: (partial(numbered, number) for number in range(n_batches)))
 
-    assert list(source(40).each(lambda batch: batch.first_row, n_jobs=n_jobs)) == list(range(40))
-    assert list(source(0).each(lambda batch: batch.first_row, n_jobs=n_jobs)) == []
+    assert list(source(40).map_batches(lambda batch: batch.first_row, n_jobs=n_jobs)) == list(range(40))
+    assert list(source(0).map_batches(lambda batch: batch.first_row, n_jobs=n_jobs)) == []
     with pytest.raises(OutOfSchemaError, match="the fiftieth"):
-        list(source(60).each(lambda batch: batch.first_row, n_jobs=n_jobs))
+        list(source(60).map_batches(lambda batch: batch.first_row, n_jobs=n_jobs))

@@ -24,16 +24,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import veilwood as vw
-from veilwood.data.canonical import Nothing, category_codes, id_of, part_reader, prefix_reader, text_of, texts_of
+from veilwood.data.canonical import (
+    NoText,
+    date_part_reader,
+    factorize_texts,
+    prefix_reader,
+    to_canonical_id,
+    to_canonical_text,
+    to_canonical_texts,
+)
 from veilwood.data.columns import Column
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_secure.protocols.records import encode as encode_for_servers
+from veilwood_secure.protocols.records import encode_table as encode_for_servers
 
-MISSING, UNUSABLE = Nothing.MISSING, Nothing.UNUSABLE
+MISSING, UNUSABLE = NoText.MISSING, NoText.UNUSABLE
 NS = pd.Timestamp("2026-01-31 09:30:00.000000001")
 
 
@@ -84,11 +92,11 @@ NS = pd.Timestamp("2026-01-31 09:30:00.000000001")
     ],
 )  # fmt: skip
 def test_the_rule(cells: list[Any], text: str) -> None:
-    assert {text_of(cell) for cell in cells} == {text}
-    assert text_of(text) == text
+    assert {to_canonical_text(cell) for cell in cells} == {text}
+    assert to_canonical_text(text) == text
     as_objects = np.empty(len(cells), dtype=object)
     as_objects[:] = cells
-    codes, texts = category_codes(pd.Series(as_objects, dtype=object))
+    codes, texts = factorize_texts(pd.Series(as_objects, dtype=object))
     assert {texts[code] for code in codes} == {text}
 
 
@@ -101,12 +109,12 @@ def test_the_rule(cells: list[Any], text: str) -> None:
          UNUSABLE),
     ],
 )  # fmt: skip
-def test_what_has_no_text(cells: list[Any], nothing: Nothing) -> None:
+def test_what_has_no_text(cells: list[Any], nothing: NoText) -> None:
     for cell in cells:
-        assert text_of(cell) is nothing
+        assert to_canonical_text(cell) is nothing
         column = np.empty(2, dtype=object)
         column[:] = ["7", cell]
-        assert category_codes(pd.Series(column, dtype=object))[0].tolist() == [0, nothing.value]
+        assert factorize_texts(pd.Series(column, dtype=object))[0].tolist() == [0, nothing.value]
 
 
 any_cell = st.one_of(
@@ -121,12 +129,12 @@ any_cell = st.one_of(
 @settings(max_examples=1000, deadline=None)
 @given(any_cell)
 def test_total_and_idempotent(cell: Any) -> None:
-    text = text_of(cell)
+    text = to_canonical_text(cell)
     if isinstance(text, str):
         assert text
-        assert text_of(text) == text
-        assert text_of(text.encode()) == text
-    assert id_of(cell) in (text, UNUSABLE)
+        assert to_canonical_text(text) == text
+        assert to_canonical_text(text.encode()) == text
+    assert to_canonical_id(cell) in (text, UNUSABLE)
 
 
 numbers = st.one_of(
@@ -141,11 +149,14 @@ numbers = st.one_of(
 def test_numbers_are_equal_where_their_texts_are(one: Any, other: Any) -> None:
     """A float counts as the decimal number that it is written as."""
     exact = [Decimal(repr(x)) if isinstance(x, float) else Decimal(x) for x in (one, other)]
-    assert (text_of(one) == text_of(other)) == (exact[0] == exact[1])
+    assert (to_canonical_text(one) == to_canonical_text(other)) == (exact[0] == exact[1])
     for number, value in zip((one, other), exact, strict=True):
-        assert Decimal(str(text_of(number))) == value
-        assert text_of(str(value)) in (text_of(number), str(value))  # 12E3 stays a text where nothing marks a number
-        assert text_of(float(value)) == text_of(repr(float(value)))
+        assert Decimal(str(to_canonical_text(number))) == value
+        assert to_canonical_text(str(value)) in (
+            to_canonical_text(number),
+            str(value),
+        )  # 12E3 stays a text where nothing marks a number
+        assert to_canonical_text(float(value)) == to_canonical_text(repr(float(value)))
 
 
 @settings(max_examples=300, deadline=None)
@@ -154,9 +165,9 @@ def test_a_cell_is_read_by_itself(cells: list[Any]) -> None:
     column = np.empty(len(cells), dtype=object)
     for place, cell in enumerate(cells):
         column[place] = cell
-    codes, texts = category_codes(pd.Series(column, dtype=object))
-    found = [texts[code] if code >= 0 else Nothing(code) for code in codes]
-    assert found == [text_of(cell) for cell in cells]
+    codes, texts = factorize_texts(pd.Series(column, dtype=object))
+    found = [texts[code] if code >= 0 else NoText(code) for code in codes]
+    assert found == [to_canonical_text(cell) for cell in cells]
 
 
 def test_arrays_are_read_as_their_cells_are() -> None:
@@ -165,40 +176,44 @@ def test_arrays_are_read_as_their_cells_are() -> None:
         np.array([0.1, 7], np.float16), np.array([0.5, 7.0]), np.array([2.0**60, 1]), np.array([True]),
     ]  # fmt: skip
     for array in arrays:
-        for read in (text_of, id_of):
-            assert texts_of(array, read) == [read(cell) for cell in array]
+        for read in (to_canonical_text, to_canonical_id):
+            assert to_canonical_texts(array, read) == [read(cell) for cell in array]
 
 
-@pytest.mark.parametrize("read", [prefix_reader(2), part_reader("year")])
+@pytest.mark.parametrize("read", [prefix_reader(2), date_part_reader("year")])
 @pytest.mark.parametrize("odd", [1.5, 2.0**24, -(2.0**30), float("nan")])
 def test_no_other_number_of_a_column_changes_what_a_reader_is_given(read: Any, odd: float) -> None:
     """Whole numbers once skipped the reader, unless one row of the batch was no small whole number."""
     cells = [99084.0, 7.0]
     wanted = [read(cell) for cell in [*cells, odd]]
-    assert texts_of(np.array(cells), read) == wanted[:2]
-    assert texts_of(np.array([*cells, odd]), read) == wanted
-    assert texts_of(np.array(cells, np.int64), read) == wanted[:2]
+    assert to_canonical_texts(np.array(cells), read) == wanted[:2]
+    assert to_canonical_texts(np.array([*cells, odd]), read) == wanted
+    assert to_canonical_texts(np.array(cells, np.int64), read) == wanted[:2]
     for column in (pd.Series(cells), pa.chunked_array([pa.array(cells)]), pd.Series(cells, dtype="Int64")):
-        codes, texts = category_codes(column, read)
-        assert [texts[code] if code >= 0 else Nothing(int(code)) for code in codes] == wanted[:2]
+        codes, texts = factorize_texts(column, read)
+        assert [texts[code] if code >= 0 else NoText(int(code)) for code in codes] == wanted[:2]
 
 
 def test_times_of_day_and_runs_have_one_text_in_every_column_of_arrow() -> None:
     moment = datetime.time(9, 30)
     for kind in (pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")):
-        assert category_codes(pa.chunked_array([pa.array([moment, None], kind)]))[1] == [text_of(moment)]
+        assert factorize_texts(pa.chunked_array([pa.array([moment, None], kind)]))[1] == [to_canonical_text(moment)]
     half = datetime.time(9, 30, 0, 500_000)
-    assert category_codes(pa.chunked_array([pa.array([half], pa.time64("ns"))]))[1] == [text_of(half)] == ["09:30:00.5"]
+    assert (
+        factorize_texts(pa.chunked_array([pa.array([half], pa.time64("ns"))]))[1]
+        == [to_canonical_text(half)]
+        == ["09:30:00.5"]
+    )
     plain = pa.array(np.array([0.1, 16777216], np.float32))
     runs = pa.RunEndEncodedArray.from_arrays(pa.array([1, 2], pa.int32()), plain)
-    here, there = (category_codes(pa.chunked_array([one]), id_of) for one in (plain, runs))
-    assert (here[0].tolist(), here[1]) == (there[0].tolist(), there[1]) == ([0, Nothing.UNUSABLE.value], ["0.1"])
+    here, there = (factorize_texts(pa.chunked_array([one]), to_canonical_id) for one in (plain, runs))
+    assert (here[0].tolist(), here[1]) == (there[0].tolist(), there[1]) == ([0, NoText.UNUSABLE.value], ["0.1"])
 
 
 def test_work_is_bounded_by_the_size_of_the_cell() -> None:
     start = time.process_time()
     for cell in (Decimal("1e999999999"), Decimal("-1e-999999999"), "1e+99999999999999999999", "9" * 10**6, 10**100_000):
-        assert len(str(text_of(cell))) <= 1_000_010
+        assert len(str(to_canonical_text(cell))) <= 1_000_010
     assert time.process_time() - start < 20
 
 
@@ -214,8 +229,8 @@ def test_work_is_bounded_by_the_size_of_the_cell() -> None:
 )
 def test_ids_that_a_float_has_rounded_are_unusable(usable: list[Any], rounded: list[Any]) -> None:
     """Two people whose numbers differ beyond 2^53 would be one, and one person in two files would be two."""
-    assert all(id_of(cell) == text_of(cell) for cell in usable)
-    assert all(id_of(cell) is UNUSABLE for cell in rounded)
+    assert all(to_canonical_id(cell) == to_canonical_text(cell) for cell in usable)
+    assert all(to_canonical_id(cell) is UNUSABLE for cell in rounded)
     for cell in rounded:
         with pytest.raises(OutOfSchemaError, match="whose row it is cannot be told"):
             kept(pd.DataFrame({"who": [cell], "row": 0.5, "target": "a"}))
@@ -248,7 +263,7 @@ def kept_by_dask(X: Any) -> list[int]:
 
     with dask.config.set({"scheduler": "synchronous", "dataframe.shuffle.method": "tasks"}):
         parts = frames.from_pandas(X, npartitions=2, sort=False)
-        open_rows(parts, None, ROWS, unit=RowsOf("who", at_most=K)).add_up(collect)
+        open_rows(parts, None, ROWS, unit=RowsOf("who", at_most=K)).aggregate(collect)
     return found
 
 
@@ -458,7 +473,7 @@ def test_every_format_and_engine_sees_the_same_people_and_categories(
     kind: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     cells = data.draw(st.lists(CELLS[kind], min_size=1, max_size=8))
-    texts = [text_of(cell) for cell in cells]
+    texts = [to_canonical_text(cell) for cell in cells]
     people = Counter(texts)
     values = sorted({str(text) for text in texts[::2]} | {"rest"})
     schema = Schema("s", "classification", Column("target", "categorical", values=("a", "b")),

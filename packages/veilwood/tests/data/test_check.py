@@ -47,4 +47,8 @@ def test_a_fit_names_every_column_and_kind_of_a_long_file(ending: str, tmp_path:
         ("kosten", "missing value"), ("ort", "unknown category"), ("krank", "unknown category"),
     )  # fmt: skip
     assert not any(word in str(caught.value) for word in ("Secretville", "vielleicht", "row 1", str(n)))
-    assert {(m.column, m.rows) for m in check_files(path, KRANK).misfits} == {("kosten", 1), ("ort", 1), ("krank", 1)}
+    assert {(m.column, m.rows) for m in check_files(path, KRANK).violations} == {
+        ("kosten", 1),
+        ("ort", 1),
+        ("krank", 1),
+    }

@@ -55,7 +55,7 @@ def visible(model: Any, folder: Path) -> tuple[Any, ...]:
         shown += [guess.dtype, pickle.dumps(guess)]
     if not isinstance(model, vw.MatrixForestPredictor):
         model_file.save(model, folder / "model.veilwood")
-        metadata, arrays = model_file._parse((folder / "model.veilwood").read_bytes())
+        metadata, arrays = model_file._parse_file((folder / "model.veilwood").read_bytes())
         shown += [
             metadata["schema"],
             metadata["classes_dtype"],

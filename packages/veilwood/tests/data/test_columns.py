@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilwood.data.columns import Column
-from veilwood.data.encoding import DEFAULT_BINS, GRID_CELLS, Encoding
+from veilwood.data.encoding import DEFAULT_BINS, GRID_BINS, Encoding
 from veilwood_testing.encoding_cases import AGE, SCHEMA, WARD, encoding_of
 
 bounds = (
@@ -22,7 +22,7 @@ bounds = (
 
 
 @settings(max_examples=200, deadline=None)
-@given(bounds, st.integers(1, GRID_CELLS - 1))
+@given(bounds, st.integers(1, GRID_BINS - 1))
 def test_threshold_is_the_smallest_number_with_the_code(ends: tuple[float, float], code: int) -> None:
     encoding = encoding_of(Column("x", "numeric", lower=ends[0], upper=ends[1]))
     x = encoding.threshold(0, code)
@@ -43,7 +43,7 @@ def test_all_thresholds_are_exact(transform: str | None, numeric: Any) -> None:
 
 
 def test_threshold_at_zero_and_over_a_huge_range() -> None:
-    even = encoding_of(Column("x", "numeric", lower=-3, upper=GRID_CELLS - 3))
+    even = encoding_of(Column("x", "numeric", lower=-3, upper=GRID_BINS - 3))
     zero = even.threshold(0, 3)
     assert zero == pytest.approx(0, abs=1e-15)
     assert even.encode([[np.nextafter(zero, -1)], [zero], [-0.0], [0.0]])[:, 0].tolist() == [2, 3, 3, 3]
@@ -51,7 +51,7 @@ def test_threshold_at_zero_and_over_a_huge_range() -> None:
     x = huge.threshold(0, 40000)
     assert huge.encode([[np.nextafter(x, -np.inf)], [x]])[:, 0].tolist() == [39999, 40000]
     with pytest.raises(ValueError, match="no such threshold"):
-        even.threshold(0, GRID_CELLS)
+        even.threshold(0, GRID_BINS)
     with pytest.raises(ValueError, match="no such threshold"):
         encoding_of(WARD).threshold(0, 1)
 
@@ -67,9 +67,9 @@ def test_codes_are_monotone_and_clamped(ends: tuple[float, float], xs: list[floa
 
 
 def test_grid_uses_every_code_evenly() -> None:
-    middles = (np.arange(GRID_CELLS) + 0.5) / GRID_CELLS
+    middles = (np.arange(GRID_BINS) + 0.5) / GRID_BINS
     codes = encoding_of(Column("x", "numeric", lower=0, upper=1)).encode(middles[:, None])[:, 0]
-    np.testing.assert_array_equal(codes, np.arange(GRID_CELLS))
+    np.testing.assert_array_equal(codes, np.arange(GRID_BINS))
 
 
 def test_bins_and_cutoffs() -> None:

@@ -9,25 +9,25 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilwood.data.counts import Way, codes_of
+from veilwood.data.counts import CellRule, split_by_code
 from veilwood_testing.cells_cases import follow
 
 
 @given(st.lists(st.integers(-1, 4), min_size=1, max_size=30))
 def test_every_code_goes_to_its_group_and_no_border_is_idle(groups: list[int]) -> None:
-    split = codes_of(0, np.array(groups))
+    split = split_by_code(0, np.array(groups))
     assert [follow(split, [code]) for code in range(len(groups))] == [None if g < 0 else g for g in groups]
-    assert len(split.first) == 1 + sum(one != other for one, other in pairwise(groups))
+    assert len(split.starts) == 1 + sum(one != other for one, other in pairwise(groups))
 
 
 def test_a_group_is_made_something_of_once() -> None:
     made: list[int] = []
 
-    def further(group: int) -> Way:
+    def further(group: int) -> CellRule:
         made.append(group)
-        return codes_of(1, np.array([10 * group, 10 * group + 1]))
+        return split_by_code(1, np.array([10 * group, 10 * group + 1]))
 
-    split = codes_of(0, np.array([1, 0, 1, -1]), further)
+    split = split_by_code(0, np.array([1, 0, 1, -1]), further)
     assert sorted(made) == [0, 1]
-    assert split.to[0] is split.to[2]
+    assert split.targets[0] is split.targets[2]
     assert [follow(split, [code, 1]) for code in range(4)] == [11, 1, 11, None]

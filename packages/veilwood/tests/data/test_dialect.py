@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 import veilwood as vw
-from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, detect, header_of
+from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, guess_dialect, read_header
 from veilwood.data.encoding import Encoding
 from veilwood.data.file_source import check_files
-from veilwood.data.files import place_of
+from veilwood.data.files import local_file
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_features, read_table
-from veilwood.drafting.draft import draft
+from veilwood.drafting.draft import draft_from_table
 from veilwood.errors import OutOfSchemaError, SchemaError, UseError
 from veilwood_testing.dialect_cases import SCHEMA, codes_of
 from veilwood_testing.two_dialects import GERMAN
@@ -34,7 +34,7 @@ def test_two_dialects_give_the_same_codes(files: tuple[Path, Path], invalid: str
     plain, german = files
     declared = replace(SCHEMA, dialect=IN_GERMAN)
     assert codes_of(german, declared, invalid) == codes_of(plain, SCHEMA, invalid)
-    assert check_files(german, declared).misfits == []
+    assert check_files(german, declared).violations == []
     (X, y), (other_X, other_y) = read_table(german, declared), read_table(plain, SCHEMA)
     assert X.equals(other_X)
     assert y.equals(other_y)
@@ -134,18 +134,18 @@ def test_wrong_dialects_are_refused(wrong: Any) -> None:
 
 def test_a_dialect_is_detected(files: tuple[Path, Path], tmp_path: Path) -> None:
     plain, german = files
-    assert detect(place_of(plain).open) == DIALECT
-    assert detect(place_of(german).open) == IN_GERMAN
-    assert header_of(place_of(german).open, "german", IN_GERMAN) == ["größe", "kosten", "ort", "krank"]
-    assert detect(place_of(german).open, decimal=".", sep="|").sep == "|"
+    assert guess_dialect(local_file(plain).open) == DIALECT
+    assert guess_dialect(local_file(german).open) == IN_GERMAN
+    assert read_header(local_file(german).open, "german", IN_GERMAN) == ["größe", "kosten", "ort", "krank"]
+    assert guess_dialect(local_file(german).open, decimal=".", sep="|").sep == "|"
     (tmp_path / "tab.tsv.csv").write_text("a\tb\n1\t2.5\n3\t4.5\n")
-    assert detect(place_of(tmp_path / "tab.tsv.csv").open) == Dialect(sep="\t")
+    assert guess_dialect(local_file(tmp_path / "tab.tsv.csv").open) == Dialect(sep="\t")
     (tmp_path / "us.csv").write_text('a,b\n"1,234.5",$3\n"1,000,000",$4\n')
-    assert detect(place_of(tmp_path / "us.csv").open) == Dialect(thousands=",", money=True)
+    assert guess_dialect(local_file(tmp_path / "us.csv").open) == Dialect(thousands=",", money=True)
     (tmp_path / "bom.csv").write_text("a,b\n1,2\n", encoding="utf-8-sig")
-    assert detect(place_of(tmp_path / "bom.csv").open) == DIALECT
+    assert guess_dialect(local_file(tmp_path / "bom.csv").open) == DIALECT
     (tmp_path / "empty.csv").write_text("")
-    assert detect(place_of(tmp_path / "empty.csv").open) == DIALECT
+    assert guess_dialect(local_file(tmp_path / "empty.csv").open) == DIALECT
 
 
 # -- columns that are not used, and parts of columns -------------------------------------------------------------------
@@ -236,18 +236,18 @@ def test_a_column_has_its_own_decimal_sign(tmp_path: Path) -> None:
     }  # fmt: skip
     path = tmp_path / "mixed.csv"
     pd.DataFrame(cells).to_csv(path, index=False, sep=";")
-    found = draft(path)
+    found = draft_from_table(path)
     assert found["dialect"] == {"sep": ";", "money": True, "decimals": {"dose": ","}}
     assert [column["kind"] for column in found["columns"]] == ["numeric"] * 3 + ["categorical"]
     schema = replace(Schema.from_dict(found), inferred=False)
     assert Schema.from_dict(schema.to_dict()) == schema
     assert hash(schema.dialect) == hash(Dialect.from_dict(schema.dialect.to_dict()))
-    assert check_files(path, schema).misfits == []
+    assert check_files(path, schema).violations == []
     X, _ = vw.read_table(path, schema)
     assert X["dose"].tolist()[:3] == [0.25, 1.25, 2.25]
     assert X["height"].tolist()[:2] == [150.5, 151.5]
     path.write_text(path.read_text().replace("1,25", "1.25", 1))
-    (misfit,) = check_files(path, schema).misfits
+    (misfit,) = check_files(path, schema).violations
     assert (misfit.column, misfit.rows) == ("dose", 1)
     for wrong in ({"dose": ";"}, {3: ","}, ["dose"], {"dose": [","]}):
         with pytest.raises(SchemaError, match="decimals"):

@@ -191,7 +191,7 @@ def test_rows_of_nobody_are_dropped(kind: str, tmp_path: Path) -> None:
     elif kind == "dask":
         X = pytest.importorskip("dask.dataframe").from_pandas(frame.astype(str), npartitions=2)
     source = open_rows(X, None, Encoding(schema), unit=RowsOf("who", at_most=1), invalid="drop")
-    total = source.add_up(count_rows)
+    total = source.aggregate(count_rows)
     assert total.tolist() == ([1] if kind != "dask" else [2])  # as a text, "[1]" is a person
 
 
@@ -217,4 +217,4 @@ def test_the_certificate_says_whether_refusals_can_be_seen() -> None:
     X, y = [[31.5, None, "A", "Lima"]], ["no"]
     for invalid in ("refuse", "drop"):
         forest = vw.RandomTreesClassifier(SCHEMAS["classification"], n_estimators=2, max_depth=2, invalid=invalid)
-        assert (Assumption.FITS.value in forest.fit(X, y).privacy_.assumptions) == (invalid == "refuse")
+        assert (Assumption.ROWS_FIT_SCHEMA.value in forest.fit(X, y).privacy_.assumptions) == (invalid == "refuse")

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 
-from veilwood.data.canonical import text_of
+from veilwood.data.canonical import to_canonical_text
 from veilwood.data.columns import Column
 from veilwood.data.encoding import TARGET_LEVELS, Encoding, class_labels
 from veilwood.data.schema import Schema
@@ -195,7 +195,7 @@ def test_labels_have_the_type_the_schema_declares(classes: Any, dtype: Any) -> N
     schema = Schema.numeric((0, 1), classes=classes, n_features=1)
     found = class_labels(schema)
     assert found.dtype == dtype
-    assert [text_of(label) for label in found] == list(schema.classes)
+    assert [to_canonical_text(label) for label in found] == list(schema.classes)
     again = Schema.from_dict(json.loads(json.dumps(schema.to_dict())))
     assert again == schema
     assert again.fingerprint() == schema.fingerprint()

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from veilwood.data.file_source import check_files
-from veilwood.data.files import excel_dataset, place_of
+from veilwood.data.files import excel_dataset, local_file
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
@@ -24,9 +24,9 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     frame.to_excel(tmp_path / "t.xlsx", index=False)
     for invalid in ("refuse", "drop"):
         assert codes_of(tmp_path / "t.xlsx", SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
-    assert check_files(tmp_path / "t.xlsx", SCHEMA).misfits == []
-    place = place_of(tmp_path / "t.xlsx")
-    sheet = excel_dataset(place.where, place.open, nulls=["Bonn"]).to_table()
+    assert check_files(tmp_path / "t.xlsx", SCHEMA).violations == []
+    place = local_file(tmp_path / "t.xlsx")
+    sheet = excel_dataset(place.display_name, place.open, nulls=["Bonn"]).to_table()
     assert sheet["ort"].to_pylist() == ["Köln", None, None]
     frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
     with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:

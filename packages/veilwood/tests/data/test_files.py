@@ -18,9 +18,9 @@ import pyarrow.parquet
 import pytest
 
 import veilwood as vw
-from veilwood.data.files import find_places
+from veilwood.data.files import find_locations
 from veilwood.data.open_rows import open_rows
-from veilwood.drafting.draft import draft
+from veilwood.drafting.draft import draft_from_table
 from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.neighbours import RowsOf
@@ -33,7 +33,7 @@ fsspec = pytest.importorskip("fsspec")
 def memory() -> Iterator[Any]:
     filesystem = fsspec.filesystem("memory")
     yield filesystem
-    filesystem.store.clear()
+    filesystem.open_store.clear()
     filesystem.pseudo_dirs[:] = [""]
 
 
@@ -123,7 +123,7 @@ def test_folders_globs_and_lists_of_addresses(memory: Any) -> None:
         assert contents(source) == wanted
     X, y = vw.read_table("memory://clinic", SCHEMA)
     assert len(X) == len(y) == 900
-    assert draft("memory://clinic", "ill")["name"] == "0"
+    assert draft_from_table("memory://clinic", "ill")["name"] == "0"
 
 
 def test_a_folder_is_listed_anew_each_time(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_folder_is_listed_anew_each_time(memory: Any, monkeypatch: pytest.Monk
     monkeypatch.setattr(type(memory), "invalidate_cache", lambda self, path=None: listed.clear())
     for number in range(2):
         memory.pipe(f"/ward/{number}.csv", b"age")
-        found = find_places("memory://ward")
+        found = find_locations("memory://ward")
         assert isinstance(found, list)
         assert len(found) == number + 1
         listed.append(find(memory, "/ward"))  # what it would remember

@@ -13,8 +13,8 @@ import pyarrow.dataset
 import pyarrow.parquet
 import pytest
 
-from veilwood.data.canonical import category_codes
-from veilwood.data.frames import is_dataset, is_scanner, target_cells
+from veilwood.data.canonical import factorize_texts
+from veilwood.data.frames import is_dataset, is_scanner, target_values
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -34,13 +34,13 @@ pytestmark = [
     ids=["polars", "polars of 128 bits", "pandas", "Arrow", "list"],
 )
 def test_a_null_does_not_round_the_labels_of_others(y: Any) -> None:
-    codes, texts = category_codes(target_cells(y))
+    codes, texts = factorize_texts(target_values(y))
     assert [texts[code] if code >= 0 else None for code in codes] == [str(2**53 + 1), None, str(2**53)]
 
 
 @pytest.mark.parametrize("y", [pd.array([True, None, False], dtype="boolean"), pl.Series([True, None, False])])
 def test_a_null_does_not_make_numbers_of_booleans(y: Any) -> None:
-    codes, texts = category_codes(target_cells(y))
+    codes, texts = factorize_texts(target_values(y))
     assert [texts[code] if code >= 0 else None for code in codes] == ["True", None, "False"]
 
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import MOST_ROW_BYTES, without_long_rows
+from veilwood.data.files import MAX_ROW_BYTES, drop_long_rows
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError
 
@@ -51,7 +51,7 @@ PIECES = st.sampled_from([b"a", b'"', b",", b"\n", b"\r", b"\r\n", b'""', b'"a"'
 def test_exactly_the_long_rows_are_left_out(parts: list[bytes], chunk: int) -> None:
     raw = b"".join(parts)
     kept = b"".join(row for row in rows_of(raw) if len(row) <= 12)
-    assert b"".join(without_long_rows(io.BytesIO(raw), most=12, chunk=chunk)) == kept
+    assert b"".join(drop_long_rows(io.BytesIO(raw), max_bytes=12, chunk=chunk)) == kept
 
 
 @given(st.lists(st.tuples(st.text('a",\n', max_size=6), st.sampled_from(["no", "yes"])), min_size=1, max_size=8))
@@ -73,7 +73,7 @@ def long_table(path: Path, long: str) -> None:
     ids=["a word", "lines", "quotes", "cells"],
 )  # fmt: skip
 def test_a_row_of_many_megabytes_is_dropped_alone(long: str, name: str, tmp_path: Path) -> None:
-    assert len(long) > 2 * MOST_ROW_BYTES
+    assert len(long) > 2 * MAX_ROW_BYTES
     long_table(tmp_path / name, long)
     encoding = Encoding(SCHEMA)
     source = open_rows(str(tmp_path / name), None, encoding, invalid="drop")

@@ -49,7 +49,7 @@ EVERY = [pytest.param(form, marks=[pytest.mark.slow] * (form == "iceberg")) for 
 def test_rows_are_those_of_memory_in_every_pass(form: str, tmp_path: Path) -> None:
     source = open_rows(FORMS[form](without_people(), tmp_path), None, ENCODING, batch_rows=300)
     wanted = contents(open_rows(without_people(), None, ENCODING))
-    assert not source.once
+    assert not source.single_pass
     assert contents(source) == contents(source) == wanted
 
 

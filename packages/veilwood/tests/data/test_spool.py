@@ -73,4 +73,4 @@ def test_what_is_given_beside_streams_is_refused() -> None:
         with pytest.raises(OutOfSchemaError, match="y was given"):
             open_rows(X, [0], ENCODING)
     with pytest.raises(UseError, match="set aside"):
-        open_rows(Stream(table()), None, ENCODING, unit=CAP, keeps=bool)
+        open_rows(Stream(table()), None, ENCODING, unit=CAP, id_filter=bool)

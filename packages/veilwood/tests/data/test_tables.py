@@ -11,7 +11,7 @@ import pytest
 
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.data.tables import feature_batches, read_features, read_table
+from veilwood.data.tables import read_feature_batches, read_features, read_table
 from veilwood.errors import OutOfSchemaError
 from veilwood_testing.open_rows_cases import SCHEMA, make_frame, write
 
@@ -44,7 +44,7 @@ def test_read_table_gives_plain_values(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
 def test_features_in_batches_are_those_of_the_whole_table(tmp_path: Path, name: str) -> None:
     path, encoding = write(make_frame(), tmp_path / name), Encoding(SCHEMA)
-    batches = list(feature_batches(path, SCHEMA, ["size"], batch_rows=7))
+    batches = list(read_feature_batches(path, SCHEMA, ["size"], batch_rows=7))
     assert max(rows.n_rows for rows, _ in batches) <= 7
     codes = np.concatenate([encoding.encode(rows) for rows, _ in batches])
     np.testing.assert_array_equal(codes, encoding.encode(read_features(path, SCHEMA)))

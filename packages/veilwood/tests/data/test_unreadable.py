@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 from veilwood.data.dialect import DIALECT
-from veilwood.data.files import unreadable, written_otherwise
+from veilwood.data.files import diagnose_header, unreadable_error
 
 
 def opens(content: bytes) -> Callable[[], io.BytesIO]:
@@ -17,12 +17,12 @@ def opens(content: bytes) -> Callable[[], io.BytesIO]:
 
 
 def test_a_header_tells_another_separator_or_encoding() -> None:
-    said = written_otherwise("t.csv", opens(b"age;ward\n31;A\n"), DIALECT, ["age", "ward"])
+    said = diagnose_header("t.csv", opens(b"age;ward\n31;A\n"), DIALECT, ["age", "ward"])
     assert said is not None
     assert "separated by ';' and not by ','" in said
     assert '--sep ";"' in said
-    assert "--encoding latin-1" in str(written_otherwise("t.csv", opens("größe,ort\n".encode("latin-1")), DIALECT, []))
-    assert written_otherwise("t.csv", opens(b"age,ward\n"), DIALECT, ["age", "ward"]) is None
+    assert "--encoding latin-1" in str(diagnose_header("t.csv", opens("größe,ort\n".encode("latin-1")), DIALECT, []))
+    assert diagnose_header("t.csv", opens(b"age,ward\n"), DIALECT, ["age", "ward"]) is None
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,7 @@ def test_a_header_tells_another_separator_or_encoding() -> None:
     ],
 )
 def test_each_kind_has_its_line_and_no_record_is_shown(error: Exception, says: str) -> None:
-    said = str(unreadable("t.csv", opens(b"age,ward\n31,A\n"), error, DIALECT))
+    said = str(unreadable_error("t.csv", opens(b"age,ward\n31,A\n"), error, DIALECT))
     assert says in said
     assert "Anna" not in said
     assert said.count("\n") == 0

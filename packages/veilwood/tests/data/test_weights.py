@@ -28,7 +28,7 @@ class TestRows:
     @pytest.mark.parametrize("weight", [0.0, 0.3, 1.0, 2.5, 3.0, 7.0, math.inf])
     def test_a_row_counts_its_weight_on_average_and_never_more_than_declared(self, weight: float) -> None:
         """The sensitivity by enumeration: whatever one weight is, one row adds at most the declared maximum."""
-        copies = Weights(np.full(4000, weight), 3).copies(4000, "refuse")
+        copies = Weights(np.full(4000, weight), 3).draw_copies(4000, "refuse")
         assert copies.max() <= 3
         assert copies.mean() == pytest.approx(min(weight, 3), abs=0.06)  # 7 standard errors
 
@@ -38,20 +38,20 @@ class TestRows:
     def test_no_weight_can_refuse_where_rows_are_dropped(self, odd: Any) -> None:
         """One row's weight decided whether the fit was refused, or failed."""
         for given in ([1.0, 2.0, odd], pd.Series([1.0, 2.0, odd], dtype=object)):
-            assert Weights(given, 3).copies(3, "drop").tolist() == [1, 2, 0]
+            assert Weights(given, 3).draw_copies(3, "drop").tolist() == [1, 2, 0]
             with pytest.raises(vw.OutOfSchemaError, match="below 0, missing or no number"):
-                Weights(given, 3).copies(3, "refuse")
+                Weights(given, 3).draw_copies(3, "refuse")
 
     def test_one_row_moves_counts_by_no_more_than_the_plan_says(self) -> None:
         forest = vw.RandomTreesClassifier(SCHEMA, max_weight=3, **SMALL)
         (step,) = forest.plan().steps
         assert step.sensitivity == 4 * 3
-        design, method = forest.prepare(SCHEMA), forest.make_method()
+        design, method = forest._design_for(SCHEMA), forest._make_method()
         X, y = np.array([[0.2], [0.8], [0.5]]), ["no", "yes", "no"]
         for weight in (0.0, 1.0, 2.5, 3.0, 1e9):
             with_it, without = (
-                open_rows(X[:n], y[:n], design.encoding, weights=Weights([1.0, 3.0, weight][:n], 3)).add_up(
-                    method.count(design)
+                open_rows(X[:n], y[:n], design.encoding, weights=Weights([1.0, 3.0, weight][:n], 3)).aggregate(
+                    method.make_count(design)
                 )
                 for n in (3, 2)
             )

@@ -16,12 +16,12 @@ from scipy.stats import binom
 from veilwood.cli.main import main
 from veilwood.data.dialect import Dialect
 from veilwood.data.schema import Schema
-from veilwood.drafting.discover import discover, discovery_plan, things_in
+from veilwood.drafting.discover import discover, open_schemaless, plan_discovery
 from veilwood.errors import BudgetExceededError, OutOfSchemaError, ParameterError, SchemaError
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.neighbours import Neighbours, RowsOf
-from veilwood.privacy.noise import DiscreteGaussian, StandingOut
-from veilwood_audit.noninterference import compare, interference
+from veilwood.privacy.noise import DiscreteGaussian, ThresholdedGaussian
+from veilwood_audit.noninterference import compare_runs, find_interference
 
 
 def people(n: int = 3000) -> pd.DataFrame:
@@ -95,11 +95,11 @@ def test_a_value_of_one_person_comes_out_with_probability_delta(monkeypatch: pyt
     runs, delta = 150, 0.01
     most = int(binom.isf(1e-7, runs, delta))
     assert appearances(runs, delta) <= most
-    monkeypatch.setattr(StandingOut, "perturb", with_a_low_threshold)
+    monkeypatch.setattr(ThresholdedGaussian, "perturb", with_a_low_threshold)
     assert appearances(runs, delta) > most
 
 
-def with_a_low_threshold(mechanism: StandingOut, counts: Any) -> tuple[Any, Any]:
+def with_a_low_threshold(mechanism: ThresholdedGaussian, counts: Any) -> tuple[Any, Any]:
     """What the attack must see: the planned noise, and a quarter of the threshold."""
     noisy = DiscreteGaussian(mechanism.sigma_squared).perturb(counts)
     places = np.flatnonzero(noisy > mechanism.threshold // 4)
@@ -117,22 +117,22 @@ def test_neighbours_differ_by_no_more_than_planned() -> None:
         )
         frame["id"] = [f"p{i}" for i in rng.integers(0, 4, n)]
         rows = int(frame.groupby("id").size().max())
-        plan = discovery_plan(columns, epsilon=1.0, delta=1e-6, neighbours=Neighbours("add-remove", RowsOf("id", rows)))
+        plan = plan_discovery(columns, epsilon=1.0, delta=1e-6, neighbours=Neighbours("add-remove", RowsOf("id", rows)))
         (step,) = plan.steps
         mechanism = step.mechanism
-        assert isinstance(mechanism, StandingOut)
+        assert isinstance(mechanism, ThresholdedGaussian)
         full = counted(frame, columns, RowsOf("id", rows))
         for person in frame["id"].unique():
             less = counted(frame[frame["id"] != person], columns, RowsOf("id", rows))
             change = {key: full[key] - less[key] for key in full | less}
             assert sum(value**2 for value in change.values()) <= step.sensitivity
             new = {key: full[key] for key in full if not less[key]}
-            assert len(new) <= mechanism.things
-            assert max(new.values(), default=0) <= mechanism.most
+            assert len(new) <= mechanism.max_changed_keys
+            assert max(new.values(), default=0) <= mechanism.max_contribution
 
 
 def counted(frame: pd.DataFrame, columns: list[str], cap: RowsOf | None) -> Counter[Any]:
-    texts, sizes = things_in(frame).count(columns, cap)
+    texts, sizes = open_schemaless(frame).count_values(columns, cap)
     found: Counter[Any] = Counter()
     for place, name in enumerate(columns):
         found.update({(name, text): count for text, count in texts[place].items()})
@@ -143,7 +143,7 @@ def counted(frame: pd.DataFrame, columns: list[str], cap: RowsOf | None) -> Coun
 def test_the_planned_sensitivity_is_attained() -> None:
     """A person of two rows, alone with all that is in them: a bound that could be halved would be seen here."""
     frame = pd.DataFrame({"id": ["x", "x"], "a": [3, 3], "b": [5, 5]})
-    (step,) = discovery_plan(
+    (step,) = plan_discovery(
         ["a", "b"], epsilon=1.0, delta=1e-6, neighbours=Neighbours("add-remove", RowsOf("id", 2))
     ).steps
     found = counted(frame, ["a", "b"], RowsOf("id", 2))
@@ -155,7 +155,7 @@ def test_the_planned_sensitivity_is_attained() -> None:
 ODD = [None, float("nan"), [1, 2], "x" * 10_000, "\ud800", 10**400, b"\xff", float("inf"), "=1+1", pd.NaT]
 
 
-def forced(mechanism: StandingOut, counts: Any) -> tuple[Any, Any]:
+def forced(mechanism: ThresholdedGaussian, counts: Any) -> tuple[Any, Any]:
     """Let out what many have, with a count that follows from the step alone."""
     places = np.flatnonzero(counts >= 100)
     return places, np.full(len(places), mechanism.threshold + 7)
@@ -178,22 +178,22 @@ def by_command(raw: bytes, folder: Path) -> list[int]:
 
 
 def test_neighbours_leave_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StandingOut, "perturb", forced)
+    monkeypatch.setattr(ThresholdedGaussian, "perturb", forced)
     table = people(1200)[["patient", "age", "ward", "note", "ill"]]
     for odd in ODD:
         row = pd.DataFrame([["new", odd, odd, odd, odd]], columns=table.columns, dtype=object)
         for more in (pd.concat([row, table]), pd.concat([table, row, row])):
-            seen, found = compare(in_memory, table, more)
+            seen, found = compare_runs(in_memory, table, more)
             assert found == [], odd
             assert "certificate" in seen.visible["returned"]
-    assert interference(in_memory, table, table.iloc[::-1]) == []
+    assert find_interference(in_memory, table, table.iloc[::-1]) == []
 
 
 def test_files_of_neighbours_leave_the_same_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(StandingOut, "perturb", forced)
+    monkeypatch.setattr(ThresholdedGaussian, "perturb", forced)
     text = people(1200)[["patient", "age", "ward", "ill"]].to_csv(index=False, sep=";").encode("latin-1")
     for more in (b"new;1;A;yes\n", b"new;\xff\x81;;\n", b"new;1;2;3;4;5;6\n", b"new\n", b'new;"a\nb";"c";d\n'):
-        seen, found = compare(by_command, text, text + more)
+        seen, found = compare_runs(by_command, text, text + more)
         assert found == [], more
         assert seen.visible["returned"] == [0, 0, 3]
         assert {"out.json", "l.db"} <= set(seen.visible["files"])
@@ -201,13 +201,13 @@ def test_files_of_neighbours_leave_the_same_bytes(monkeypatch: pytest.MonkeyPatc
 
 def test_a_number_of_rows_that_slips_out_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the two tests above would see: a discovery that names the schema after its rows."""
-    monkeypatch.setattr(StandingOut, "perturb", forced)
+    monkeypatch.setattr(ThresholdedGaussian, "perturb", forced)
     table = people(1200)
 
     def leaks(table: pd.DataFrame, folder: Path) -> Any:
         return discover(table, **SETTINGS, name=f"of {len(table)}").to_dict()
 
-    assert interference(leaks, table, table.iloc[1:])
+    assert find_interference(leaks, table, table.iloc[1:])
 
 
 def test_no_row_is_refused_and_no_table_too_small() -> None:

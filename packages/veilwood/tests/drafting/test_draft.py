@@ -15,7 +15,7 @@ import pytest
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, is_unreviewed
 from veilwood.data.tables import read_table
-from veilwood.drafting.draft import draft
+from veilwood.drafting.draft import draft_from_table
 from veilwood.errors import OutOfSchemaError, SchemaError
 from veilwood_testing.draft_cases import column
 from veilwood_testing.messy import NAMES
@@ -39,7 +39,7 @@ def test_a_messy_table_is_drafted(found: dict[str, Any]) -> None:
 
 
 def test_dates_are_left_out_unless_wanted(messy: Path) -> None:
-    found = draft(messy, "wiederaufnahme")
+    found = draft_from_table(messy, "wiederaufnahme")
     assert {"geburtsdatum", "aufnahme", "entlassung"} <= set(found["left_out"])
     assert "date" in found["left_out"]["aufnahme"]
 
@@ -47,15 +47,15 @@ def test_dates_are_left_out_unless_wanted(messy: Path) -> None:
 def test_twenty_rows_of_one_person_are_one_person() -> None:
     people = [f"p{row}" for row in range(200)] + ["p0"] * 30
     table = pd.DataFrame({"patient_id": people, "ward": ["A", "B"] * 100 + ["only hers"] * 30, "y": ["n", "j"] * 115})
-    assert column(draft(table), "ward")["values"] == ["A", "B"]
-    without_id = draft(table.drop(columns="patient_id"))
+    assert column(draft_from_table(table), "ward")["values"] == ["A", "B"]
+    without_id = draft_from_table(table.drop(columns="patient_id"))
     assert "only hers" in column(without_id, "ward")["values"]  # rows, where nobody knows whose they are
 
 
 def test_bounds_are_no_ones_own_number() -> None:
     pay = np.concatenate([np.linspace(20_003, 60_007, 500), [987_654_321.0]])
     table = pd.DataFrame({"pay": pay, "y": ["n", "j"] * 250 + ["n"]})
-    text = json.dumps(draft(table))
+    text = json.dumps(draft_from_table(table))
     assert "987654321" not in text
     assert "1000000000" not in text
     assert not set(map(str, pay)) & set(text.replace(",", " ").replace("}", " ").split())
@@ -68,7 +68,7 @@ def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
             f"2020-01-{n % 28 + 1:02d},{'true' if n % 3 else 'false'},{n / 7},{'NA' if n % 2 else '?'},{n % 2}\n"
             for n in range(120)
         )
-    found = draft(tmp_path / "shop.csv.gz")
+    found = draft_from_table(tmp_path / "shop.csv.gz")
     assert found["name"] == "shop"
     assert found["notes"].startswith("DRAFT")
     assert all(each["bounds"].startswith("from data: review") for each in found["columns"])
@@ -79,31 +79,31 @@ def test_draft_is_marked_and_loads(tmp_path: Path) -> None:
     X, y = read_table(tmp_path / "shop.csv.gz", schema)
     assert y.dtype == np.int64
     Encoding(schema).encode(X)
-    assert draft(tmp_path / "shop.csv.gz", "size")["task"] == "regression"
+    assert draft_from_table(tmp_path / "shop.csv.gz", "size")["task"] == "regression"
 
 
 def test_what_cannot_be_drafted_is_refused(tmp_path: Path) -> None:
     table = pd.DataFrame({"x": range(100), "class": ["a", "b"] * 50})
     with pytest.raises(OutOfSchemaError, match="Did you mean 'class'"):
-        draft(table, "clas")
+        draft_from_table(table, "clas")
     with pytest.raises(OutOfSchemaError, match="column names"):
-        draft(np.zeros((2, 2)))
+        draft_from_table(np.zeros((2, 2)))
     with pytest.raises(SchemaError, match="no part 'season'"):
-        draft(table, dates=["season"])
+        draft_from_table(table, dates=["season"])
     with pytest.raises(SchemaError, match="target 'class' cannot be drafted"):
-        draft(table.head(6))
+        draft_from_table(table.head(6))
     with pytest.raises(SchemaError, match="no column of the table"):
-        draft(pd.DataFrame({"id": range(100), "class": ["a", "b"] * 50}))
+        draft_from_table(pd.DataFrame({"id": range(100), "class": ["a", "b"] * 50}))
 
 
 def test_columns_without_a_name_or_with_the_same_one(tmp_path: Path) -> None:
     """As programs write an index, and spreadsheets a second date."""
     rows = "".join(f"{n % 30},{n % 7},{'jn'[n % 2]}\n" for n in range(120))
     (tmp_path / "t.csv").write_text(",a,y\n" + rows)
-    assert draft(tmp_path / "t.csv")["left_out"][""] == "has no name"
+    assert draft_from_table(tmp_path / "t.csv")["left_out"][""] == "has no name"
     (tmp_path / "t.csv").write_text("a,a,y\n" + rows)
     with pytest.raises(OutOfSchemaError, match="same name"):
-        draft(tmp_path / "t.csv")
+        draft_from_table(tmp_path / "t.csv")
 
 
 @pytest.mark.parametrize("mark", ["from data: review", "From  data", "from the data, rounded", "from data (units)"])

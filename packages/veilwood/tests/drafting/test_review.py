@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from veilwood.data.schema import Schema
-from veilwood.drafting.draft import draft
+from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
 from veilwood.errors import SchemaError, UseError
 
@@ -19,7 +19,7 @@ from veilwood.errors import SchemaError, UseError
 @pytest.fixture
 def found() -> dict[str, Any]:
     n = 120
-    return draft(pd.DataFrame({
+    return draft_from_table(pd.DataFrame({
         "patient_id": [row // 2 for row in range(n)], "age": [20 + row % 50 for row in range(n)],
         "crp": [row * 0.5 for row in range(n)], "ward": ["A1", "B1", "C1"] * (n // 3),
         "smoker": [0, 1] * (n // 2), "ill": ["no", "yes"] * (n // 2),
@@ -28,20 +28,20 @@ def found() -> dict[str, Any]:
 
 def test_a_review_ends_in_a_schema(found: dict[str, Any], tmp_path: Path) -> None:
     review = Review(found)
-    assert review.open == ("age", "crp", "ward", "smoker", "ill")
-    assert review.unit == {"id": "patient_id", "at_most": 3}
-    review.set_rows_of_a_unit(2)
-    review.accept()
-    asked = review.question()
+    assert review.open_columns == ("age", "crp", "ward", "smoker", "ill")
+    assert review.privacy_unit == {"id": "patient_id", "at_most": 3}
+    review.set_rows_per_unit(2)
+    review.accept_known()
+    asked = review.next_question()
     assert asked is not None
     assert (asked.name, asked.proposal, asked.number, asked.of) == ("crp", None, 2, 5)
-    review.state("manual of the laboratory", lower=0, upper=500)
-    review.state("list of wards")
-    review.accept()
+    review.declare("manual of the laboratory", lower=0, upper=500)
+    review.declare("list of wards")
+    review.accept_known()
     assert review.schema().inferred
-    review.accept()
+    review.accept_known()
     schema = review.schema()
-    assert review.question() is None
+    assert review.next_question() is None
     assert not schema.inferred
     assert schema.features[0].bounds == (0, 120)
     assert schema.features[1].bounds == (0, 500)
@@ -57,71 +57,71 @@ def test_a_review_ends_in_a_schema(found: dict[str, Any], tmp_path: Path) -> Non
 
 def test_a_column_can_be_of_another_kind_than_drafted(found: dict[str, Any]) -> None:
     review = Review(found)
-    review.state("bands of the registry", values=["young", "old"])
+    review.declare("bands of the registry", values=["young", "old"])
     for _ in range(3):
-        review.leave_out()
-    review.state("a score of the clinic", lower=0, upper=1)
+        review.exclude()
+    review.declare("a score of the clinic", lower=0, upper=1)
     schema = review.schema()
     assert (schema.features[0].values, schema.task, schema.target.bounds) == (("young", "old"), "regression", (0, 1))
 
 
 def test_what_was_read_off_the_data_is_not_accepted_by_a_key(found: dict[str, Any]) -> None:
     review = Review(found)
-    review.accept()
+    review.accept_known()
     before = review.to_dict()
     with pytest.raises(UseError, match="no usual bounds"):
-        review.accept()
+        review.accept_known()
     for source in ("", "  ", "x"):
         with pytest.raises(UseError, match="keeps its mark"):
-            review.state(source)
+            review.declare(source)
         with pytest.raises(UseError, match="keeps its mark"):
-            review.state(source, lower=0, upper=1)
+            review.declare(source, lower=0, upper=1)
     with pytest.raises(SchemaError, match="not below"):
-        review.state("a manual", lower=3, upper=1)
+        review.declare("a manual", lower=3, upper=1)
     with pytest.raises(UseError, match="no bound"):
-        review.state("a manual", bins=3)
+        review.declare("a manual", bins=3)
     assert review.to_dict() == before
     assert review.schema().inferred
 
 
 def test_a_review_can_stop_and_go_on(found: dict[str, Any], tmp_path: Path) -> None:
     review = Review(found)
-    review.accept()
-    assert review.put_off()
-    asked = review.question()
+    review.accept_known()
+    assert review.defer()
+    asked = review.next_question()
     assert asked is not None
     assert asked.name == "ward"
     review.save(tmp_path / "half.json")
     assert Schema.load(tmp_path / "half.json").inferred
     later = Review.load(tmp_path / "half.json")
-    assert later.open == ("crp", "ward", "smoker", "ill")
+    assert later.open_columns == ("crp", "ward", "smoker", "ill")
     for _ in range(3):
-        assert later.put_off()
-    assert not later.put_off()  # all were
+        assert later.defer()
+    assert not later.defer()  # all were
 
 
 def test_columns_can_be_left_out_but_not_the_target(found: dict[str, Any]) -> None:
     review = Review(found)
     for _ in range(3):
-        review.leave_out()
+        review.exclude()
     with pytest.raises(UseError, match="last column"):
-        review.leave_out()
-    review.accept()
+        review.exclude()
+    review.accept_known()
     with pytest.raises(UseError, match="target"):
-        review.leave_out()
-    review.accept()
+        review.exclude()
+    review.accept_known()
     assert review.schema().ignore == ("patient_id", "age", "crp", "ward")
     with pytest.raises(UseError, match="all columns are reviewed"):
-        review.accept()
+        review.accept_known()
 
 
 def test_parts_of_dates_are_public() -> None:
     dates = pd.date_range("2024-01-01", periods=120).astype(str)
-    found = draft(pd.DataFrame({"came": dates, "ill": ["no", "yes"] * 60}), dates=["year", "weekday"])
+    found = draft_from_table(pd.DataFrame({"came": dates, "ill": ["no", "yes"] * 60}), dates=["year", "weekday"])
     review = Review(found)
-    review.leave_out()
+    review.exclude()
     assert "came" not in review.to_dict().get("ignore", ())  # it is still read
-    review.accept()
-    review.accept()
+    review.accept_known()
+    review.accept_known()
     assert review.schema().feature_names == ("came_weekday",)
     assert not review.schema().inferred

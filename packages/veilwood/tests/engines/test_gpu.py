@@ -41,19 +41,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
-    gpu._kernel.cache_clear()
+    gpu._load_kernel.cache_clear()
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "cupy", stand_in(folder))
-        monkeypatch.setattr(gpu, "_THREADS", 1)
-        monkeypatch.setattr(gpu, "_LEAST_ROWS", 7)
+        monkeypatch.setattr(gpu, "_BLOCK_THREADS", 1)
+        monkeypatch.setattr(gpu, "_MIN_ROWS_PER_BLOCK", 7)
     yield request.param
-    gpu._kernel.cache_clear()
+    gpu._load_kernel.cache_clear()
 
 
 @pytest.fixture(params=["one group", "groups", "rows afar", "all afar"])
 def shared_memory(request: pytest.FixtureRequest, device: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """Shared memory of different sizes: the forests go through it at once, in parts, or not at all."""
-    rows = 2 * len(COLUMNS) * gpu._THREADS
+    rows = 2 * len(COLUMNS) * gpu._BLOCK_THREADS
     sizes = {"one group": None, "groups": 4000 + rows, "rows afar": 2 * rows - 2, "all afar": 0}
     size = sizes[request.param]
     if size is not None:
@@ -122,9 +122,9 @@ def test_sums_round_as_on_the_processor(
 
 
 def leaves_by_tree(forest: Forest, codes: NDArray[np.uint16]) -> list[NDArray[np.int32]]:
-    from veilwood.trees.counting import route
+    from veilwood.trees.counting import route_rows
 
-    return list(route(forest, codes).T)
+    return list(route_rows(forest, codes).T)
 
 
 def test_counters_of_a_block_do_not_overflow(device: str) -> None:

@@ -17,8 +17,8 @@ from veilwood.data.encoding import Encoding
 from veilwood.engines import gpu
 from veilwood.engines import gpu as gpu_rows
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import CellTable
-from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, HeldRows, Question
+from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, RowQuery
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from veilwood_testing.devices import DEVICES, stand_in
@@ -37,14 +37,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=DEVICES)
 def device(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Iterator[str]:
-    gpu_rows._compiled.cache_clear()
+    gpu_rows._compile_kernel.cache_clear()
     if request.param == "stand-in":
         monkeypatch.setitem(sys.modules, "cupy", stand_in(folder))
         monkeypatch.setattr(gpu_rows, "_SCORING_THREADS", 1)
-        monkeypatch.setattr(gpu_rows, "_LEAST_SCORED_ROWS", 50)
+        monkeypatch.setattr(gpu_rows, "_MIN_SCORED_ROWS", 50)
     monkeypatch.setattr(gpu_rows, "PART_ROWS", 200)
     yield request.param
-    gpu_rows._compiled.cache_clear()
+    gpu_rows._compile_kernel.cache_clear()
 
 
 def source_of(task: str) -> Source:
@@ -54,18 +54,22 @@ def source_of(task: str) -> Source:
     return Source(lambda: (partial(Batch, codes[i:j], target[i:j], 0, i) for i, j in pairwise([0, 130, 260, 390, 500])))
 
 
-@pytest.mark.parametrize("room", [gpu_rows._ROOM, 200, 0])
+@pytest.mark.parametrize("room", [gpu_rows._SHARED_MEMORY, 200, 0])
 @pytest.mark.parametrize("task", TASKS)
 def test_answers_are_those_of_the_processor(task: str, room: int, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tables in many copies, in one, or too large for the memory of a block."""
-    monkeypatch.setattr(gpu_rows, "_ROOM", room)
+    monkeypatch.setattr(gpu_rows, "_SHARED_MEMORY", room)
     n_classes = TASKS[task]
     width = n_classes if n_classes > 2 else 1
-    held, there = HeldRows(COLUMNS, source_of(task), width), gpu_rows.DeviceRows(COLUMNS, source_of(task), width)
+    held, there = MemoryBackend(COLUMNS, source_of(task), width), gpu_rows.GpuBackend(COLUMNS, source_of(task), width)
     rng = np.random.default_rng(0)
-    tables = [small_table(), CellTable(()), *(CellTable((column.values(),)) for column in COLUMNS)]
-    questions: list[Question] = [asked.RowCount(), *(asked.RowsByCell(table) for table in tables)]
-    questions += [asked.Histogram(0, COLUMNS[0].n_inside), asked.GradientSums(tables, n_classes, 700)]
+    tables = [
+        small_table(),
+        ContingencyTable(()),
+        *(ContingencyTable((column.ungrouped_axis(),)) for column in COLUMNS),
+    ]
+    questions: list[RowQuery] = [asked.RowCount(), *(asked.RowsByCell(table) for table in tables)]
+    questions += [asked.Histogram(0, COLUMNS[0].n_value_bins), asked.GradientSums(tables, n_classes, 700)]
     if n_classes:
         questions += [asked.ClassCounts(n_classes), asked.ClassesByCell(tables, n_classes)]
         questions += [asked.EvidenceGain(np.zeros(width, np.int32), n_classes, 700, 500)]
@@ -73,15 +77,17 @@ def test_answers_are_those_of_the_processor(task: str, room: int, device: str, m
         questions += [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(np.arange(0, 2**20, 9999))]
     for table in tables:
         values = rng.integers(-2000, 2000, (table.n_cells, width)).astype(np.int32)
-        held.add(table, values)
-        there.add(table, values)
+        held.add_scores(table, values)
+        there.add_scores(table, values)
         for question in questions:
-            assert (held.ask(question) == there.ask(question)).all(), question
-    for mine, theirs in zip(held.occupied(small_table().axes, 7), there.occupied(small_table().axes, 7), strict=True):
+            assert (held.run(question) == there.run(question)).all(), question
+    for mine, theirs in zip(
+        held.nonempty_cells(small_table().axes, 7), there.nonempty_cells(small_table().axes, 7), strict=True
+    ):
         assert (mine == theirs).all()
-    there.hold_back(0.3)
-    assert there.ask(asked.RowCount()) + there.ask_held_back(asked.RowCount()) == 500
-    few, share = there.ask_some(asked.GradientSums([CellTable(())], n_classes, GRADIENT_UNITS), 0.5)
+    there.hold_out(0.3)
+    assert there.run(asked.RowCount()) + there.run_on_holdout(asked.RowCount()) == 500
+    few, share = there.run_on_sample(asked.GradientSums([ContingencyTable(())], n_classes, GRADIENT_UNITS), 0.5)
     assert few.shape == (1, width)
     assert share == 0.5
 
@@ -98,5 +104,5 @@ def test_a_fit_is_the_same(task: str, device: str, monkeypatch: pytest.MonkeyPat
 
 
 def test_no_rows_are_asked_too(device: str) -> None:
-    rows = gpu_rows.DeviceRows(COLUMNS, Source(lambda: iter(())), 1)
-    assert rows.ask(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells
+    rows = gpu_rows.GpuBackend(COLUMNS, Source(lambda: iter(())), 1)
+    assert rows.run(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells

@@ -13,7 +13,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import ParameterError, VeilwoodError
-from veilwood.estimators.base import plain_value
+from veilwood.estimators.base import to_plain_value
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 
@@ -27,7 +27,7 @@ SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
     ],
 )  # fmt: skip
 def test_parameters_are_saved_as_exact_numbers_and_text(given: Any, plain: Any) -> None:
-    found = plain_value("x", given)
+    found = to_plain_value("x", given)
     assert found == plain
     assert type(found) is type(plain)
 
@@ -38,7 +38,7 @@ def test_what_json_cannot_hold_is_refused_by_name() -> None:
         deep = [deep]
     for given in (object(), 10**1000, "x" * 1_000_000, deep):
         with pytest.raises(ParameterError, match=r"max_depth=.* cannot be saved"):
-            plain_value("max_depth", given)
+            to_plain_value("max_depth", given)
 
 
 def test_a_plan_needs_no_data_and_is_what_a_fit_carries_out() -> None:

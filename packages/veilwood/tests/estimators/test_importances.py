@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.estimators.base import importances
+from veilwood.estimators.base import compute_importances
 
 
 def test_effects_count_by_their_squares() -> None:
     main = [SimpleNamespace(column="b", strength=3.0), SimpleNamespace(column="a", strength=1.0)]
     model = SimpleNamespace(explain=lambda: SimpleNamespace(main=main))
-    assert importances(model, ["a", "b", "c"]).tolist() == pytest.approx([0.1, 0.9, 0.0])
+    assert compute_importances(model, ["a", "b", "c"]).tolist() == pytest.approx([0.1, 0.9, 0.0])
     nothing = SimpleNamespace(explain=lambda: SimpleNamespace(main=[]))
-    assert importances(nothing, ["a", "b"]).tolist() == [0.0, 0.0]
+    assert compute_importances(nothing, ["a", "b"]).tolist() == [0.0, 0.0]
 
 
 def test_the_column_that_sets_classes_apart_counts_most() -> None:

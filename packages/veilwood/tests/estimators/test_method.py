@@ -51,20 +51,20 @@ def small(name: str, **parameters: Any) -> Any:
 def test_a_method_runs_without_its_shell(name: str) -> None:
     X, y, schema = table_for(name)
     shell = small(name)
-    method = shell.make_method()
+    method = shell._make_method()
     with seeded_for_tests(1):
-        design = method.design(shell.ask(schema, 0))
+        design = method.make_design(shell.ask(schema, 0))
         with Door(design.plan, vw.MemoryLedger()) as door:
-            released = method.measure(design, open_rows(X, y, design.encoding), door)
-        model = method.learn(design, door.plan, released)
+            released = method.measure_rows(design, open_rows(X, y, design.encoding), door)
+        model = method.build_model(design, door.plan, released)
     with seeded_for_tests(1):
         fitted = small(name).fit(X, y)
     codes = model.encoding.encode(X)
-    again = method.restore(schema, door.plan, model.arrays())
-    np.testing.assert_array_equal(model.outputs(codes), again.outputs(codes))
+    again = method.restore_model(schema, door.plan, model.to_arrays())
+    np.testing.assert_array_equal(model.predict_outputs(codes), again.outputs(codes))
     shown = fitted.predict_proba(X) if hasattr(fitted, "predict_proba") else fitted.predict(X)
-    np.testing.assert_array_equal(model.outputs(codes), shown)
-    assert all(hasattr(fitted, f"{each}_") for each in model.shown)
+    np.testing.assert_array_equal(model.predict_outputs(codes), shown)
+    assert all(hasattr(fitted, f"{each}_") for each in model.public_attributes)
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -99,7 +99,7 @@ def test_parameters_are_declared_once(name: str) -> None:
     first = kind(CAR.schema, n_jobs=2, invalid="drop")
     assert clone(first).get_params() == first.get_params()
     with pytest.raises(ParameterError, match="invalid='maybe'"):
-        kind(CAR.schema if kind.task == "classification" else LINE, invalid="maybe").promise()
+        kind(CAR.schema if kind._task == "classification" else LINE, invalid="maybe")._requested_privacy()
 
 
 def test_methods_know_no_scikit_learn() -> None:

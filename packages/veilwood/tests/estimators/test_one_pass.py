@@ -102,7 +102,7 @@ def test_no_two_rows_of_different_batches_share_a_place(monkeypatch: pytest.Monk
         places.extend((b.partition + by, b.first_row + i) for b in batches for i in range(len(b.target)))
         return count(batches)
 
-    monkeypatch.setattr(one_pass, "_moved", note)
+    monkeypatch.setattr(one_pass, "_count_shifted", note)
     batches = forest("disjoint")
     for _ in range(3):
         batches.partial_fit(X[:100], Y[:100])
@@ -111,8 +111,8 @@ def test_no_two_rows_of_different_batches_share_a_place(monkeypatch: pytest.Monk
 
 def test_the_charge_stands_before_the_counts_meet_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, seen = MemoryLedger(), []
-    sound = Door.noisy
-    monkeypatch.setattr(Door, "noisy", lambda *args: seen.append(ledger.spent.epsilon) or sound(*args))  # type: ignore[func-returns-value]
+    sound = Door.release_counts
+    monkeypatch.setattr(Door, "release_counts", lambda *args: seen.append(ledger.spent.epsilon) or sound(*args))  # type: ignore[func-returns-value]
     batches = forest(ledger=ledger).partial_fit(X, Y)
     assert seen == []
     batches.release()
@@ -289,7 +289,7 @@ def test_threads_do_not_matter(threads: int, tmp_path: Path) -> None:
         source = open_rows(rows, None, encoding, batch_rows=100)
         model = forest(epsilon=float("inf"))
         design = model.prepare(SCHEMA)
-        np.testing.assert_array_equal(source.add_up(model.make_method().count(design), n_jobs=threads), expected)
+        np.testing.assert_array_equal(source.aggregate(model._make_method().count(design), n_jobs=threads), expected)
 
 
 def test_an_error_on_one_thread_ends_the_pass() -> None:
@@ -305,9 +305,9 @@ def test_an_error_on_one_thread_ends_the_pass() -> None:
         raise Broken
 
     model = forest()
-    count = model.make_method().count(model.prepare(SCHEMA))
+    count = model._make_method().count(model.prepare(SCHEMA))
     with pytest.raises(Broken):
-        Source(read).add_up(count, n_jobs=2)
+        Source(read).aggregate(count, n_jobs=2)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError])

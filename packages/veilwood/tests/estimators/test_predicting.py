@@ -21,7 +21,7 @@ def test_classes_probabilities_and_log_odds_agree(classes: list[str]) -> None:
     shares, labels = forest.predict_proba(X), forest.predict(X)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     np.testing.assert_allclose(np.exp(forest.predict_log_proba(X)), shares)
-    chosen, walked = forest.answers(X)
+    chosen, walked = forest._predict_both(X)
     np.testing.assert_array_equal(chosen, labels)
     np.testing.assert_array_equal(walked, shares)
     odds = forest.decision_function(X)
@@ -32,7 +32,7 @@ def test_classes_probabilities_and_log_odds_agree(classes: list[str]) -> None:
 
 
 def test_exact_scores_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spending._memory, "told", set())
+    monkeypatch.setattr(spending._accountant, "warned", set())
     schema = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=1)
     X = np.random.default_rng(0).random((200, 1))
     forest = vw.RandomTreesRegressor(schema, epsilon=100.0, n_estimators=4, max_depth=2, random_state=0)

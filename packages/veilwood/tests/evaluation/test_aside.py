@@ -15,9 +15,9 @@ from veilwood.data.batches import Batch
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.evaluation import evaluate as aside
-from veilwood.evaluation.evaluate import Aside
+from veilwood.evaluation.evaluate import HoldoutSplit
 from veilwood.privacy.neighbours import Rows, RowsOf
-from veilwood_audit.noninterference import interference
+from veilwood_audit.noninterference import find_interference
 from veilwood_testing.aside_cases import SMALL
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
 
@@ -38,12 +38,12 @@ def test_every_row_is_in_one_part_in_every_pass(form: Any, tmp_path: Path) -> No
     rows = [row_of(rng, "classification", 0.0) for _ in range(2000)]
     encoding = Encoding(CLASSES, "bins")
     X, y = form(rows, "classification", tmp_path)
-    mine, held = Aside.of(0.25).parts(X, y, encoding, unit=Rows(1), invalid="refuse", estimator="e")
+    mine, held = HoldoutSplit.draw(0.25).open_parts(X, y, encoding, unit=Rows(1), invalid="refuse", estimator="e")
     everything = rows_of([Batch(*_encoded(encoding, rows, tmp_path), 0, 0)])
     assert sorted(rows_of(mine.batches()) + rows_of(held.batches())) == everything
     assert rows_of(held.batches()) == rows_of(held.batches())
     assert 350 < len(rows_of(held.batches())) < 650  # 500 expected, 7.7 standard deviations to either side
-    others = Aside.of(0.25).parts(X, y, encoding, unit=Rows(1), invalid="refuse", estimator="e")
+    others = HoldoutSplit.draw(0.25).open_parts(X, y, encoding, unit=Rows(1), invalid="refuse", estimator="e")
     assert rows_of(others[1].batches()) != rows_of(held.batches())  # a key of its own each time
 
 
@@ -60,7 +60,7 @@ def test_all_rows_of_an_id_are_in_one_part(form: Any, tmp_path: Path) -> None:
     encoding = Encoding(CLASSES, "grid")
     unit = RowsOf("person", 3)
     X, y = form(rows, "classification", tmp_path)
-    mine, held = Aside.of(0.5).parts(X, y, encoding, unit=unit, invalid="refuse", estimator="e")
+    mine, held = HoldoutSplit.draw(0.5).open_parts(X, y, encoding, unit=unit, invalid="refuse", estimator="e")
     people = [{int(code[1]) for batch in part.batches() for code in batch.codes} for part in (mine, held)]
     assert not people[0] & people[1]
     assert len(people[0] | people[1]) == 40
@@ -70,7 +70,7 @@ def test_all_rows_of_an_id_are_in_one_part(form: Any, tmp_path: Path) -> None:
 def test_fit_and_evaluation_cost_one_entry_together() -> None:
     car, ledger = vw.datasets.car(), vw.MemoryLedger(1)
     forest = vw.PrivateForestClassifier(car.schema, epsilon=1.0, ledger=ledger, random_state=0)
-    forest.fit(car.X, car.y, evaluate_share=0.3)
+    forest.fit(car.X, car.y, holdout_fraction=0.3)
     (entry,) = ledger.entries()
     assert (entry.state, entry.loss.epsilon) == ("committed", Fraction(1))
     found = forest.evaluation_
@@ -87,13 +87,13 @@ def test_where_a_unit_can_be_in_both_parts_losses_add_up(promise: dict[str, Any]
     car, ledger = vw.datasets.car(), vw.MemoryLedger(2)
     forest = vw.RandomTreesClassifier(car.schema, epsilon=1.0, ledger=ledger, **SMALL, **promise)
     with pytest.raises(vw.VeilwoodError, match="evaluate_epsilon"):
-        forest.fit(car.X, car.y, evaluate_share=0.3)
+        forest.fit(car.X, car.y, holdout_fraction=0.3)
     assert ledger.entries() == []
-    forest.fit(car.X, car.y, evaluate_share=0.3, evaluate_epsilon=0.5)
+    forest.fit(car.X, car.y, holdout_fraction=0.3, evaluate_epsilon=0.5)
     assert [entry.loss.epsilon for entry in ledger.entries()] == [1, Fraction(1, 2)]
     assert forest.evaluation_.privacy.epsilon == 0.5
     with pytest.raises(vw.BudgetExceededError):  # before anything is spent, both together
-        forest.set_params(epsilon=0.3).fit(car.X, car.y, evaluate_share=0.3, evaluate_epsilon=0.3)
+        forest.set_params(epsilon=0.3).fit(car.X, car.y, holdout_fraction=0.3, evaluate_epsilon=0.3)
     assert len(ledger.entries()) == 2
 
 
@@ -105,7 +105,7 @@ def test_wrong_shares_are_refused_before_anything_is_spent() -> None:
         with pytest.raises(vw.VeilwoodError):
             forest.fit(car.X, car.y, **bad)  # type: ignore[arg-type]
     with pytest.raises(vw.VeilwoodError, match="several times"):
-        forest.fit(iter([(car.X, car.y)]), evaluate_share=0.2)
+        forest.fit(iter([(car.X, car.y)]), holdout_fraction=0.2)
     assert ledger.entries() == []
 
 
@@ -121,7 +121,7 @@ def fitting(name: str, unit: Any, form: Any, epsilon: float = 0.5) -> Any:
             SCHEMAS[task], epsilon=epsilon, invalid="drop", privacy_unit=unit, ledger="spends.db", **own
         )
         X, y = form(rows, task, folder)
-        forest.fit(X, y, evaluate_share=0.5)
+        forest.fit(X, y, holdout_fraction=0.5)
         return [str(forest.evaluation_), repr(forest.evaluation_), forest.plan_.to_json(), str(forest.privacy_)]
 
     return run
@@ -137,30 +137,30 @@ def test_neighbours_leave_the_same_traces_and_pay_once(name: str, unit: Any, for
     for draw in range(4):
         rows = [row_of(rng, task, 0.2, 0.1) | {"person": f"p{i % 5}"} for i in range(12)]
         mine = [row_of(rng, task, 0.3, 0.0) | {"person": f"me{draw}"} for _ in range(1 if unit == "row" else 4)]
-        found = interference(fitting(name, unit, form), [*rows, *mine], rows, draw=draw, allowed=Fraction(1, 2))
+        found = find_interference(fitting(name, unit, form), [*rows, *mine], rows, draw=draw, allowed=Fraction(1, 2))
         assert found == []
 
 
 def test_a_unit_in_both_parts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: rows that are evaluated on are trained on as well."""
-    monkeypatch.setattr(aside, "_kept", lambda coins, thousandths, held, batch: batch)
+    monkeypatch.setattr(aside, "_filter_batch", lambda coins, thousandths, held, batch: batch)
     rng = np.random.default_rng(4)
     rows = [row_of(rng, "classification", 0.0) for _ in range(12)]
     run = fitting("RandomTreesClassifier", "row", as_frame)
-    found = interference(run, rows, rows[:-1], allowed=Fraction(1, 2))
+    found = find_interference(run, rows, rows[:-1], allowed=Fraction(1, 2))
     assert any(line.startswith("cost of all: 1") for line in found)
 
 
 def test_rows_of_an_id_in_both_parts_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: every id is in both parts."""
 
-    def both(self: Aside, X: Any, y: Any, encoding: Encoding, *, estimator: str, **how: Any) -> Any:
+    def both(self: HoldoutSplit, X: Any, y: Any, encoding: Encoding, *, estimator: str, **how: Any) -> Any:
         return tuple(open_rows(X, y, encoding, **how) for _ in range(2))
 
-    monkeypatch.setattr(Aside, "parts", both)
+    monkeypatch.setattr(HoldoutSplit, "open_parts", both)
     rng = np.random.default_rng(5)
     rows = [row_of(rng, "classification", 0.0) | {"person": f"p{i}"} for i in range(12)]
     mine = [row_of(rng, "classification", 0.0) | {"person": "me"} for _ in range(6)]
     run = fitting("RandomTreesClassifier", {"id": "person", "at_most": 2}, as_frame)
-    found = interference(run, [*rows, *mine], rows, allowed=Fraction(1, 2))
+    found = find_interference(run, [*rows, *mine], rows, allowed=Fraction(1, 2))
     assert any(line.startswith("cost of all: 1") for line in found)

@@ -22,7 +22,7 @@ from veilwood.privacy import entropy
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood_audit.noninterference import interference
+from veilwood_audit.noninterference import find_interference
 from veilwood_testing.neighbour_pairs import Row, as_csv, as_frame, as_list, row_of
 
 KINDS = ["RandomTreesClassifier", "PrivateForestRegressor"]
@@ -106,7 +106,7 @@ def test_neighbours_leave_the_same_traces(
         other = rows
         if adjacency == "replace-one":
             other = [*rows, *(row_of(rng, task_of(name), 0.5, 0.3) | {"person": "you"} for _ in range(k))]
-        assert interference(run, [*rows, *mine], other, draw=draw) == []
+        assert find_interference(run, [*rows, *mine], other, draw=draw) == []
 
 
 def test_a_leak_beside_the_door_is_caught(two_models: dict[str, Any]) -> None:
@@ -117,7 +117,7 @@ def test_a_leak_beside_the_door_is_caught(two_models: dict[str, Any]) -> None:
 
     rng = np.random.default_rng(2)
     rows = [row_of(rng, "classification", 0.0) for _ in range(9)]
-    assert any("returned" in line for line in interference(run, rows, rows[:-1]))
+    assert any("returned" in line for line in find_interference(run, rows, rows[:-1]))
 
 
 def bound_of(model: Any, row: Row, factor: Fraction, monkeypatch: pytest.MonkeyPatch, runs: int = 60_000) -> float:
@@ -127,7 +127,7 @@ def bound_of(model: Any, row: Row, factor: Fraction, monkeypatch: pytest.MonkeyP
     codes = model.encode(X.drop(columns="ill"))
     target = model.model_.encoding.encode_target(X["ill"])
     (step,) = plan.steps
-    present = scoring.count()([Batch(codes, target, 0, 0)])
+    present = scoring.make_count()([Batch(codes, target, 0, 0)])
     moved = present > 0
     noise = step.mechanism
     assert isinstance(noise, DiscreteLaplace)
@@ -153,7 +153,7 @@ def test_an_evaluation_keeps_its_epsilon_and_halved_noise_is_caught(
 
 
 def test_score_says_once_what_it_gives_away(car_forest: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spending, "_memory", spending._Memory())
+    monkeypatch.setattr(spending, "_accountant", spending._ProcessAccountant())
     car = vw.datasets.car()
     with pytest.warns(vw.PrivacyWarning, match="score\\(\\) is exact"):
         car_forest.score(car.X, car.y)

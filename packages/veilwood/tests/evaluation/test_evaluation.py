@@ -22,13 +22,13 @@ def test_the_noise_that_was_attacked_is_the_noise_that_is_drawn(
     two_models: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     drawn = []
-    sound = Door.noisy
+    sound = Door.release_counts
 
     def heard(door: Door, step: Any, exact: Any) -> Any:
         drawn.append(step)
         return sound(door, step, exact)
 
-    monkeypatch.setattr(Door, "noisy", heard)
+    monkeypatch.setattr(Door, "release_counts", heard)
     rng = np.random.default_rng(4)
     X, _ = as_frame([row_of(rng, "classification", 0.0) for _ in range(5)], "classification", Path())
     found = vw.evaluate(two_models["RandomTreesClassifier"], X, epsilon=1.0)

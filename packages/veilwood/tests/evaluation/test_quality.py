@@ -10,7 +10,7 @@ from sklearn.metrics import log_loss, r2_score, roc_auc_score
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.evaluation import quality
-from veilwood.evaluation.quality import Quality, quality_of
+from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import SCORE_EDGES, Scoring
 from veilwood_testing.scoring_cases import Says, model_of, schema_of
 
@@ -42,11 +42,11 @@ def exact_quality(
         true = {"r2": float(r2_score(y, p)), "rmse": float(((y - p) ** 2).mean() ** 0.5)}
         true |= {"mae": float(np.abs(y - p).mean()), "bias": float((y - p).mean())}
     scoring = Scoring(model)
-    counts = scoring.count()([Batch(codes, target, 0, 0)])
+    counts = scoring.make_count()([Batch(codes, target, 0, 0)])
     noisy = counts + np.rint(rng.normal(0, variance**0.5, counts.shape)).astype(np.int64)
     schema = encoding.schema
     bounds = None if n_classes else schema.target.bounds
-    return quality_of(scoring.tables(noisy), variance, tuple(schema.classes), bounds), true
+    return estimate_quality(scoring.split_tables(noisy), variance, tuple(schema.classes), bounds), true
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 0])
@@ -80,7 +80,7 @@ def test_intervals_hold_the_truth_as_often_as_they_say(n_classes: int) -> None:
 def test_what_noise_may_hide_of_residuals_is_inside_of_intervals(sound: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of few rows the large residuals do not stand out, and count as smaller ones; mutant: as if there were none."""
     if not sound:
-        monkeypatch.setattr(quality, "_hidden", lambda *args: 0.0)
+        monkeypatch.setattr(quality, "_hidden_residual", lambda *args: 0.0)
     missed = 0
     for seed in range(100):
         found, true = exact_quality(0, n=600, variance=100.0, seed=seed)
@@ -100,7 +100,7 @@ def test_where_noise_drowns_everything_nothing_is_claimed() -> None:
 
 def test_no_rows_at_all_give_the_same_shape() -> None:
     scoring = Scoring(model_of(2))
-    empty = scoring.count()([Batch(np.empty((0, 1), np.uint16), np.empty(0, np.int32), 0, 0)])
-    found = quality_of(scoring.tables(empty), 1.0, ("a", "b"), None)
+    empty = scoring.make_count()([Batch(np.empty((0, 1), np.uint16), np.empty(0, np.int32), 0, 0)])
+    found = estimate_quality(scoring.split_tables(empty), 1.0, ("a", "b"), None)
     assert found.scores["accuracy"].value is None
     assert len(found.calibration) == len(SCORE_EDGES) + 1

@@ -21,7 +21,7 @@ from veilwood_testing.scoring_cases import Says, model_of, schema_of
 def counted(scoring: Scoring, rows: list[tuple[int, int]]) -> NDArray[np.int64]:
     codes = np.array([[code] for code, _ in rows], np.uint16).reshape(-1, 1)
     target = np.array([target for _, target in rows], np.int32)
-    return scoring.count()([Batch(codes, target, 0, 0)])
+    return scoring.make_count()([Batch(codes, target, 0, 0)])
 
 
 @pytest.mark.parametrize(("n_classes", "voting"), [(2, ""), (2, "probabilistic"), (3, ""), (5, ""), (0, "")])
@@ -46,13 +46,13 @@ def test_one_row_moves_as_many_cells_as_planned(n_classes: int, voting: str, mon
             worst["squared replaced"] = max(worst["squared replaced"], int(((mine - yours) ** 2).sum()))
     pure, gauss = requested_loss(1, 0), requested_loss(1, 1e-6)
     planned = {
-        "l1": scoring.step(pure, Neighbours()).sensitivity,
-        "squared": scoring.step(gauss, Neighbours()).sensitivity,
-        "replaced": scoring.step(pure, Neighbours("replace-one")).sensitivity,
-        "squared replaced": scoring.step(gauss, Neighbours("replace-one")).sensitivity,
+        "l1": scoring.plan_step(pure, Neighbours()).sensitivity,
+        "squared": scoring.plan_step(gauss, Neighbours()).sensitivity,
+        "replaced": scoring.plan_step(pure, Neighbours("replace-one")).sensitivity,
+        "squared replaced": scoring.plan_step(gauss, Neighbours("replace-one")).sensitivity,
     }
     assert worst == planned
-    assert scoring.step(pure, Neighbours("replace-one", Rows(3))).sensitivity == 3 * worst["replaced"]
+    assert scoring.plan_step(pure, Neighbours("replace-one", Rows(3))).sensitivity == 3 * worst["replaced"]
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 0])
@@ -73,13 +73,13 @@ def test_the_cells_of_a_row_do_not_depend_on_the_rows_beside_it(n_classes: int) 
 
     scoring = Scoring(Says(Encoding(schema_of(n_classes), "bins"), says))
     target = TARGET_LEVELS if n_classes == 0 else 0
-    drawn = np.array([n_classes - 1], np.int32) if "drawn" in scoring.shapes else None
+    drawn = np.array([n_classes - 1], np.int32) if "drawn" in scoring.table_shapes else None
     for code in (0, 1):
         codes = np.array([[code], [code], [2]], np.uint16)
         targets = np.array([target] * 3, np.int32)
-        alone = scoring.cells(codes[:1], targets[:1], drawn)
-        together = scoring.cells(codes, targets, None if drawn is None else np.repeat(drawn, 3))
+        alone = scoring.cell_indices(codes[:1], targets[:1], drawn)
+        together = scoring.cell_indices(codes, targets, None if drawn is None else np.repeat(drawn, 3))
         assert (together[:2] == alone).all(), code
         if n_classes:
-            naive, _ = scoring._cells(codes, targets, None if drawn is None else np.repeat(drawn, 3))
+            naive, _ = scoring._cells_and_ties(codes, targets, None if drawn is None else np.repeat(drawn, 3))
             assert (naive[0] != alone[0]).any(), "the rounding of this model must matter, or nothing is tested"

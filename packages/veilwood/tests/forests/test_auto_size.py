@@ -11,7 +11,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.leaves import shrunken_means, shrunken_shares
+from veilwood.forests.leaves import shrunken_frequencies, shrunken_means
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.trees.random import grow_binary
 from veilwood_testing.sized_forests import CAR, CLASSIFIERS
@@ -61,25 +61,27 @@ class TestShrunkenShares:
 
     def test_without_noise_they_are_the_shares_with_one_row_more(self) -> None:
         counts = np.tile([30.0, 10.0], (self.forest.n_leaves, 1))
-        np.testing.assert_allclose(shrunken_shares(self.forest, counts, 0.0), [[0.75, 0.25]] * len(counts), atol=0.01)
+        np.testing.assert_allclose(
+            shrunken_frequencies(self.forest, counts, 0.0), [[0.75, 0.25]] * len(counts), atol=0.01
+        )
 
     def test_an_empty_leaf_says_what_is_above_it(self) -> None:
         counts = np.tile([30.0, 10.0], (self.forest.n_leaves, 1))
         counts[0] = 0
-        assert shrunken_shares(self.forest, counts, 0.0)[0, 0] == pytest.approx(0.75, abs=0.02)
+        assert shrunken_frequencies(self.forest, counts, 0.0)[0, 0] == pytest.approx(0.75, abs=0.02)
 
     def test_fitted_nodes_that_differ_by_chance_alone_say_what_is_above_them(self) -> None:
         """Leaves of four rows of which one is of the second class, on average: a sample, and nothing else."""
         first = np.random.default_rng(0).binomial(4, 0.75, self.forest.n_leaves).astype(float)
         counts = np.column_stack([first, 4 - first])
         as_drawn, fitted = (
-            shrunken_shares(self.forest, counts, 0.0, fitted=told)[:, 0].std() for told in (False, True)
+            shrunken_frequencies(self.forest, counts, 0.0, splits_fitted=told)[:, 0].std() for told in (False, True)
         )
         assert fitted < 0.75 * as_drawn
 
     def test_fitted_nodes_that_are_pure_stay_so(self) -> None:
         first = np.arange(self.forest.n_leaves) % 2 * 40.0
-        shares = shrunken_shares(self.forest, np.column_stack([first, 40 - first]), 0.0, fitted=True)
+        shares = shrunken_frequencies(self.forest, np.column_stack([first, 40 - first]), 0.0, splits_fitted=True)
         np.testing.assert_allclose(shares[:, 0], first / 40, atol=0.05)
 
     def test_uneven_leaves_of_one_mean_keep_no_noise(self) -> None:
@@ -91,7 +93,7 @@ class TestShrunkenShares:
 
     def test_noise_alone_leaves_the_pooled_classes(self) -> None:
         noise = np.random.default_rng(0).normal(0, 1000, (self.forest.n_leaves, 2))
-        shares = shrunken_shares(self.forest, noise, 1000.0**2, (np.array([900.0, 100.0]), 100.0))
+        shares = shrunken_frequencies(self.forest, noise, 1000.0**2, (np.array([900.0, 100.0]), 100.0))
         assert shares[:, 0].mean() > 0.65  # even shares would be 0.5, the pooled ones are 0.9
         assert shares.min() > 0
 

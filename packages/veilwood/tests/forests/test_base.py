@@ -10,7 +10,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import VeilwoodError
-from veilwood.forests.levelwise import LEVEL_SHARE
+from veilwood.forests.levelwise import LEVEL_FRACTION
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=3)
 FORESTS = [vw.GreedyForestClassifier, vw.MedianForestClassifier]
@@ -24,15 +24,15 @@ def test_levels_share_what_splits_may_cost_and_leaves_get_the_rest(Forest: type)
     assert sum(step.loss.epsilon for step in splits) <= Fraction(3, 10)
     assert sum(step.loss.epsilon for step in plan.steps) <= 1
     assert last.loss.epsilon >= Fraction(7, 10)
-    assert Fraction(1, 2) > LEVEL_SHARE
+    assert Fraction(1, 2) > LEVEL_FRACTION
 
 
 def test_a_level_has_at_most_twice_the_nodes_of_the_one_above() -> None:
     forest = vw.MedianForestClassifier(SCHEMA, n_estimators=4, max_depth=3)
-    method: Any = forest.make_method()
-    encoding = forest.prepare(SCHEMA).encoding
-    assert [method.most_nodes(encoding, depth) for depth in range(3)] == [4, 8, 16]
-    assert sum(method.level_shares()) == 1
+    method: Any = forest._make_method()
+    encoding = forest._design_for(SCHEMA).encoding
+    assert [method.max_nodes(encoding, depth) for depth in range(3)] == [4, 8, 16]
+    assert sum(method.level_fractions()) == 1
 
 
 @pytest.mark.parametrize("Forest", FORESTS)

@@ -35,7 +35,7 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
-from veilwood.trees.level_growth import Growing
+from veilwood.trees.level_growth import GrowingForest
 from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_testing.greedy_cases import SCHEMA
 
@@ -108,18 +108,18 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
     """The column at the root of ``RUNS`` trees that all see the same rows: so many runs of one level of epsilon 1."""
     columns = [EncodedColumn(name, ordered=False, n_codes=2, missing_code=None) for name in ("a1", "a2")]
     loss = Loss.pure(Fraction(1))
-    nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=2, by="flip")
+    nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=2, mechanism="flip")
     level = plan_level(nodes, quality, "multiway")
     if mutate is not None:
         level = GreedyLevel(replace(level.splits, mechanism=mutate(level.splits.mechanism)))
     plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     table = np.array(rows)
     batch = Batch(table[:, :2].astype(np.uint16), table[:, 2].astype(np.int32), 0, 0)
-    growing = Growing(columns, RUNS)
+    growing = GrowingForest(columns, RUNS)
     with Door(plan, MemoryLedger()) as door:
         by = Splitter(door, of(batch), np.random.default_rng(0), candidates=2, n_classes=2, n_jobs=1)
         grow_level(growing, level, quality, "multiway", by)
-    return growing.finish().feature[::3]
+    return growing.finish_forest().feature[::3]
 
 
 # Section 4.3 of the analysis: both attributes separate the classes; one more row makes the second one better.
@@ -141,13 +141,13 @@ def test_an_exact_argmax_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     def exact(mechanism: Any) -> Any:
         return PermuteAndFlip(1000, mechanism.score_range)
 
-    monkeypatch.setattr(Step, "keeps_its_loss", True)  # a plan would refuse the mutant
+    monkeypatch.setattr(Step, "has_enough_noise", True)  # a plan would refuse the mutant
     misses = [int((chosen_columns(rows, "max", exact) == 0).sum()) for rows in (TIED, BROKEN)]
     assert epsilon_lower_bound(misses[0], RUNS, misses[1], RUNS) > 5
 
 
 def test_a_range_ten_times_too_small_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Step, "keeps_its_loss", True)  # a plan would refuse the mutant
+    monkeypatch.setattr(Step, "has_enough_noise", True)  # a plan would refuse the mutant
 
     def sharper(mechanism: Any) -> Any:
         return PermuteAndFlip(10 * mechanism.epsilon, mechanism.score_range)
@@ -167,7 +167,7 @@ def test_leaf_labels_keep_their_epsilon() -> None:
             ratio = audit.worst_log_ratio(mechanism.law(counts), mechanism.law(np.add(counts, new)))
             assert ratio <= 1 + 1e-9
     doubled = ExponentialMechanism(2 * mechanism.epsilon, mechanism.score_range)
-    assert audit.worst_log_ratio(doubled.law([9, 0]), doubled.law([9, 1])) > 1.5
+    assert audit.worst_log_ratio(doubled.probabilities([9, 0]), doubled.probabilities([9, 1])) > 1.5
 
 
 # -- 4. trees ------------------------------------------------------------------------------------------------

@@ -72,7 +72,7 @@ def test_a_fitted_forest_holds_nothing_private_and_charges_once() -> None:
         forest = vw.GreedyForestClassifier(SCHEMA, max_depth=2, leaf_update=leaf_update, ledger=ledger, random_state=0)
         with seeded_for_tests(0):  # by chance, a cut or a noisy count could be n
             forest.fit(X, y)
-        assert audit.leaks(vars(forest), {"n": 1613, "rows": X[:20].ravel(), "column": X[:20, 0]}) == []
+        assert audit.find_leaks(vars(forest), {"n": 1613, "rows": X[:20].ravel(), "column": X[:20, 0]}) == []
         assert [entry.loss.epsilon for entry in ledger.entries()] == [1]
     assert (forest.leaf_counts_.sum(axis=1) == 1).all()  # labels only
 

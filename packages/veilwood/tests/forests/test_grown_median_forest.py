@@ -67,13 +67,13 @@ def test_the_door_sees_every_planned_step_and_the_ledger_one_charge(
     task: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    passing = Door._pass
+    passing = Door._admit
 
     def spy(door: Door, step: Any, shape: Any) -> None:
         seen.append(step.name)
         passing(door, step, shape)
 
-    monkeypatch.setattr(Door, "_pass", spy)
+    monkeypatch.setattr(Door, "_admit", spy)
     ledger = MemoryLedger(epsilon=1)
     forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, candidates=2, variant=variant, ledger=ledger)
     forest.fit(*table(task))
@@ -91,9 +91,9 @@ def test_a_fitted_forest_holds_nothing_private(task: str) -> None:
     forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, trees="shared", random_state=0)
     with seeded_for_tests(0):  # by chance, a cut or a noisy count could be n
         forest.fit(X, y)
-    assert audit.leaks(vars(forest), secrets) == []
+    assert audit.find_leaks(vars(forest), secrets) == []
     forest.kept_ = X
-    assert audit.leaks(vars(forest), secrets)
+    assert audit.find_leaks(vars(forest), secrets)
 
 
 @pytest.mark.parametrize("task", FORESTS)

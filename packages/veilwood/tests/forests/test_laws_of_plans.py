@@ -22,7 +22,7 @@ from veilwood.forests.matrix import marginals as marginal_search
 from veilwood.forests.matrix import search
 from veilwood.forests.matrix import training as ensembles
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood.privacy.loss import exact
+from veilwood.privacy.loss import exact_fraction
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.trees.counting import sum_over_trees
 
@@ -140,15 +140,15 @@ def keeps_the_laws_of_sizes(seed: int, family: str) -> None:
     rows = int(rng.integers(2, 6))
     promise: dict[str, Any] = {"epsilon": epsilon, "delta": 0.0, "privacy_unit": "row", "adjacency": "add-remove"}
     plan = forest.set_params(**promise).plan()
-    assert sum((step.loss.epsilon for step in plan.steps), Fraction(0)) == plan.loss.epsilon == exact(epsilon)
+    assert sum((step.loss.epsilon for step in plan.steps), Fraction(0)) == plan.loss.epsilon == exact_fraction(epsilon)
     # Rows of a person: planned like one row at a smaller epsilon, also in what is chosen.
-    scaled = float(rows * exact(epsilon))
+    scaled = float(rows * exact_fraction(epsilon))
     of_a_person = forest.set_params(epsilon=scaled, privacy_unit=rows).plan()
     assert size(of_a_person) == size(plan)
     assert of_a_person.expected_leaf_mse == pytest.approx(plan.expected_leaf_mse, rel=1e-9)
     # A delta may choose another size. Where it does not, it never costs anything.
     with_delta = forest.set_params(**promise | {"delta": 1e-5}).plan()
-    assert with_delta.loss.delta in (0, exact(1e-5))
+    assert with_delta.loss.delta in (0, exact_fraction(1e-5))
     if size(with_delta) == size(plan):
         assert with_delta.expected_leaf_mse <= plan.expected_leaf_mse * HAIR
     # More budget for the same size is never worse.
@@ -209,7 +209,7 @@ def test_gaussian_noise_wherever_there_is_a_delta_breaks_the_law(family: str, mo
     car = vw.datasets.car().schema
     forest = getattr(vw, f"{family}Classifier")(car, n_estimators=1, max_depth=2, random_state=0)
     assert error(forest, delta=1e-6) == error(forest)
-    monkeypatch.setattr(noisy_leaves, "_noise_of", lambda plan: plan.loss.delta == 0)
+    monkeypatch.setattr(noisy_leaves, "_noise_rank", lambda plan: plan.loss.delta == 0)
     forest._prepared = None
     assert error(forest, delta=1e-6) > 5 * error(forest)
 
@@ -256,10 +256,10 @@ def test_what_a_plan_found_is_not_searched_again(
     for module in (marginal_search, search):
         monkeypatch.setattr(module, "search_marginals", searched)
     forest.fit(data.X, data.y)
-    ensembles._grown.cache_clear()  # another process
+    ensembles._grow_cached.cache_clear()  # another process
     loaded = vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y, plan=tmp_path / "plan.json")
     assert loaded.plan_ == forest.plan_ == plan
-    ensembles._grown.cache_clear()
+    ensembles._grow_cached.cache_clear()
     with pytest.raises(AssertionError, match="searched again"):
         vw.MatrixForestClassifier(data.schema, **made).fit(data.X, data.y)
 
@@ -273,7 +273,7 @@ def test_shares_that_were_tampered_with_are_refused() -> None:
     for shares in (["1/2", "2/3"], ["1", "0"], ["2", "-1"], ["1"], "1", None, ["x", "y"]):
         forged = vw.Plan.from_dict({**plan.to_dict(), "choices": {**plan.choices, "shares": shares}})
         with pytest.raises(vw.VeilwoodError):
-            forest.prepare(schema, forged)
+            forest._design_for(schema, forged)
 
 
 def test_infinite_epsilon_needs_no_law() -> None:

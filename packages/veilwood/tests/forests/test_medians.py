@@ -28,10 +28,10 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.trees.histograms import edge_scores, level_scores, spread_range
-from veilwood.trees.level_growth import Growing
+from veilwood.trees.histograms import edge_scores, impurity_range, level_scores
+from veilwood.trees.level_growth import GrowingForest
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_papers.not_private.as_published import PARTS, means_as_published
+from veilwood_papers.not_private.as_published import PARTS_PER_ROW, means_as_published
 from veilwood_testing.medians_cases import SCHEMAS, table
 
 pytestmark = [
@@ -59,8 +59,8 @@ def scores_of(cells: tuple[int, ...], targets: list[int], n_classes: int | None)
         np.array([CODES[cell] for cell in cells], np.uint16).reshape(-1, 2),
         np.array([targets[cell] for cell in cells], np.int32), 0, 0,
     )  # fmt: skip
-    growing = Growing(GRID, 1)
-    slots = growing.slots(np.array([[0, 1]]), 3, np.random.default_rng(0))
+    growing = GrowingForest(GRID, 1)
+    slots = growing.bin_candidates(np.array([[0, 1]]), 3, np.random.default_rng(0))
     imbalance, spreads = level_scores(
         growing, slots, of(batch), lambda h: edge_scores(h, n_classes is None),
         n_classes=n_classes, max_bins=3, fast=False,
@@ -74,7 +74,7 @@ def test_planned_ranges_are_right_by_enumeration(n_classes: int | None, adjacenc
     """The range that a plan calibrates to bounds that of all small tables; half of it does not."""
     targets = [0, 1, 0, 1, 1, 0] if n_classes else [0, TOP, TOP // 2, TOP, 1, 0]
     neighbours = Neighbours(adjacency, Rows(k))
-    planned = {"median": 2, **dict.fromkeys(("select-then-median", "k-medians"), spread_range(n_classes is None))}
+    planned = {"median": 2, **dict.fromkeys(("select-then-median", "k-medians"), impurity_range(n_classes is None))}
     cache: dict[Any, Any] = {}
 
     def scores(cells: tuple[int, ...]) -> Any:
@@ -108,19 +108,19 @@ def published_splits(rows: Any, variant: Any, mutant: bool) -> Any:
     """The cut at the root of ``RUNS`` trees that all see the same rows: so many runs of one level of epsilon 1.25."""
     columns = [EncodedColumn(f"x{i}", ordered=True, n_codes=3, missing_code=None) for i in range(K)]
     loss = Loss.pure(Fraction(5, 4))
-    nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=K, by="flip")
+    nodes = LevelNodes(0, RUNS, loss, Neighbours(), trees_per_row=1, candidates=K, mechanism="flip")
     level = plan_level(nodes, variant, moments=True)
     if mutant:  # the paper's accounting: the K medians of one node are charged as one
-        once = plan_level(replace(nodes, most=RUNS * K), "select-then-median", moments=True)
+        once = plan_level(replace(nodes, max_nodes=RUNS * K), "select-then-median", moments=True)
         level = MedianLevel(level.attributes, once.medians)
     plan = Plan("Audit", loss, Neighbours(), level.steps, "splits", "audit", "0", Layout(leaves=1), 0.0)
     codes, targets = np.repeat(np.array(rows)[:, :1], K, axis=1), np.array(rows)[:, 1]
     batch = Batch(codes.astype(np.uint16), targets.astype(np.int32), 0, 0)
-    growing = Growing(columns, RUNS)
+    growing = GrowingForest(columns, RUNS)
     with Door(plan, MemoryLedger()) as door:
         by = Splitter(door, of(batch), np.random.default_rng(0), candidates=K, n_classes=None, n_jobs=1)
         grow_level(growing, level, variant, by)
-    return growing.finish().cut[::3]  # the roots: every tree has three nodes
+    return growing.finish_forest().cut[::3]  # the roots: every tree has three nodes
 
 
 # Section 4.4 (a) of the analysis: K equal columns with three values. Splitting off the last value is nearly as balanced
@@ -207,7 +207,7 @@ def test_leaf_means_keep_their_epsilon_and_published_ones_do_not() -> None:
     pairs = {0: (0, 0), 1: (0, TOP), 2: (0, 2 * TOP)}  # leaves of 0, 1, 2 rows with target 0
     ours = {n: leaf_means(pair, runs, 3 + n) for n, pair in pairs.items()}
     with seeded_for_tests(9):
-        noise = DiscreteLaplace(2 * PARTS).sample(runs) / PARTS
+        noise = DiscreteLaplace(2 * PARTS_PER_ROW).sample(runs) / PARTS_PER_ROW
         theirs = {n: means_as_published(np.tile(pair, (runs, 1)), noise)[:, 0] for n, pair in pairs.items()}
         unclipped = {n: noise / n for n in (1, 2)}  # the paper's formula, before the public code's clipping
 

@@ -73,7 +73,7 @@ def gram(workload: Workload) -> NDArray[np.float64]:
     """The explicit matrix W' W over all cells."""
     n = math.prod(workload.sizes)
     total = np.zeros((n, n))
-    for rows in workload.rows(merged=False):
+    for rows in workload.iter_rows(merged=False):
         total += rows.T @ rows
     return total
 
@@ -82,7 +82,7 @@ def dense_error(workload: Workload, strategy: Strategy) -> float:
     """The error at epsilon 1 by the pseudo-inverse of the explicit strategy: nothing of the code under test."""
     cells = np.eye(math.prod(workload.sizes), dtype=np.int64).reshape(*workload.sizes, -1)
     tables = [table.reshape(-1, cells.shape[-1]).astype(float) for table in strategy.measure_cells(cells)]
-    scales = [float(scale * EPSILON) for scale in strategy.scales(EPSILON)]
+    scales = [float(scale * EPSILON) for scale in strategy.laplace_scales(EPSILON)]
     precision = sum(table.T @ table / (2 * scale**2) for table, scale in zip(tables, scales, strict=True))
     return float((np.linalg.pinv(np.asarray(precision), rcond=1e-12, hermitian=True) * gram(workload)).sum())
 

@@ -12,7 +12,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.forests import expected_skill as quality
-from veilwood.forests.expected_skill import expected_quality
+from veilwood.forests.expected_skill import estimate_skill
 
 MEASURED: dict[str, Any] = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text())
 
@@ -27,7 +27,7 @@ def test_results_are_of_the_development_suite_at_all_budgets() -> None:
 
 
 def test_a_range_is_that_of_tables_alike() -> None:
-    told = expected_quality("classification", 10_000, 10, 1.0)
+    told = estimate_skill("classification", 10_000, 10, 1.0)
     near = {
         name: [
             skill for epsilon, skill in table["skill"].items()
@@ -36,16 +36,16 @@ def test_a_range_is_that_of_tables_alike() -> None:
         for name, table in MEASURED["tables"].items() if table["task"] == "classification"
     }  # fmt: skip
     means = [np.mean(skills) for skills in near.values() if skills]
-    assert told.n_tables == len(means) >= quality.FEWEST_TABLES
-    assert (told.low, told.high) == pytest.approx(np.percentile(means, quality.TOLD))
+    assert told.n_tables == len(means) >= quality.MIN_TABLES
+    assert (told.low, told.high) == pytest.approx(np.percentile(means, quality.PERCENTILES))
     assert told.side == 0
 
 
 @pytest.mark.parametrize("task", ["classification", "regression"])
 def test_beyond_all_tables_the_nearest_are_told_and_that_they_are_beyond(task: Any) -> None:
-    few, many = expected_quality(task, 1, 100, 1e-3), expected_quality(task, 10**12, 2, 10.0)
+    few, many = estimate_skill(task, 1, 100, 1e-3), estimate_skill(task, 10**12, 2, 10.0)
     assert (few.side, many.side) == (-1, 1)
-    assert few.n_tables >= quality.FEWEST_TABLES
+    assert few.n_tables >= quality.MIN_TABLES
     assert few.high < many.low + 0.5
     assert "fewer rows times epsilon per column than any" in str(few)
     assert "more rows times epsilon per column than any" in str(many)

@@ -20,7 +20,7 @@ from veilwood.forests import adaptive
 from veilwood.forests import adaptive as cells
 from veilwood.forests import adaptive as explained
 from veilwood.forests.adaptive import loop as planning
-from veilwood.privacy.adaptive_budget import TablesName
+from veilwood.privacy.adaptive_budget import TableStepName
 from veilwood_testing import FILES
 
 FILE = FILES / "settled.json"
@@ -34,7 +34,7 @@ def constants() -> dict[str, Any]:
     for path in (*homes, "veilwood.privacy.adaptive_budget", "veilwood.privacy.adaptive_budget"):
         home, module = importlib.import_module(path), path.rpartition(".")[2]
         for name, value in vars(home).items():
-            if not name.isupper() or isinstance(value, bool | TablesName):
+            if not name.isupper() or isinstance(value, bool | TableStepName):
                 continue
             if isinstance(value, int | float | tuple | np.ndarray):
                 found[f"{module}.{name}"] = json.loads(json.dumps(_plain(value)))
@@ -54,7 +54,7 @@ def test_the_constants_are_those_that_were_settled() -> None:
 
 
 def test_a_changed_constant_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "START", planning.START * 1.01)
+    monkeypatch.setattr(planning, "START_FRACTION", planning.START_FRACTION * 1.01)
     settled = json.loads(FILE.read_text())
     assert {name for name, value in constants().items() if settled[name] != value} >= {"planning.START"}
 

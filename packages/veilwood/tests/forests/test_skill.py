@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veilwood.forests.expected_skill import DECAY, ForestSize, expected_skill, facts, learned
+from veilwood.forests.expected_skill import DECAY, ForestSize, expected_skill, load_weights, size_features
 
 FOREST: dict[str, Any] = {"n_features": 6, "max_features": 6, "n_ensembles": 1, "n_estimators": 64, "branches": 3.5}
 
@@ -112,8 +112,8 @@ def test_more_trees_of_shared_noise_never_hurt() -> None:
 
 
 def test_the_weights_are_those_of_the_facts_and_say_how_good_they_are() -> None:
-    told = learned()
-    assert set(told["weights"]) == set(facts(ForestSize("RandomTrees", 1, 1, 100, 50.0, 1.0, 0.5)))
+    told = load_weights()
+    assert set(told["weights"]) == set(size_features(ForestSize("RandomTrees", 1, 1, 100, 50.0, 1.0, 0.5)))
     assert told["rank_correlation"] > told["by_the_prior_alone"]["rank_correlation"] > 0
     assert told["best_above_median"] > told["by_the_prior_alone"]["best_above_median"] > 0
     assert len(told["tables"]) > 10

@@ -30,7 +30,7 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism
-from veilwood.privacy.steps import Step, counting_step, selecting_step
+from veilwood.privacy.steps import Step, counting_step, selection_step
 from veilwood.trees.counting import Assignment
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
 from veilwood_testing import ROOT
@@ -60,7 +60,7 @@ def label_attack(one: tuple[int, int], other: tuple[int, int], sold_as: Neighbou
     """Labels of a leaf with given class counts: how much more often is the first class chosen?"""
 
     def chosen(counts: tuple[int, int]) -> NDArray[Any]:
-        step = selecting_step("labels", (runs, 2), ONE, sold_as, score_range=1)
+        step = selection_step("labels", (runs, 2), ONE, sold_as, score_range=1)
         with opened(step, ONE) as door:
             return door.select(step, np.broadcast_to(np.array(counts), (runs, 2)).astype(np.int64)) == 0
 
@@ -146,7 +146,7 @@ def in_trees_attack(trees_of: Callable[[int], NDArray[Any]], runs: int = 200_000
     def released(present: int) -> Ints:
         step = counting_step("counts", (runs, 4), loss, Neighbours(), l1=1, squared_l2=1)
         with opened(step, loss) as door:
-            return door.noisy(step, (trees_of(runs) * present).astype(np.int64))
+            return door.release_counts(step, (trees_of(runs) * present).astype(np.int64))
 
     one, none = (np.asarray((released(present) >= 1).all(axis=1)) for present in (1, 0))
     return lower_bound(one, none)
@@ -154,7 +154,7 @@ def in_trees_attack(trees_of: Callable[[int], NDArray[Any]], runs: int = 200_000
 
 def test_one_tree_for_each_record_costs_one_tree() -> None:
     def assigned(runs: int) -> NDArray[Any]:
-        trees = Assignment(entropy.secret_key(), 4).trees(0, 0, runs)
+        trees = Assignment(entropy.secret_key(), 4).trees_of_rows(0, 0, runs)
         return trees[:, None] == np.arange(4)
 
     with entropy.seeded_for_tests(26):
@@ -178,7 +178,7 @@ def asked_twice(ledger: MemoryLedger, runs: int = 60_000) -> float:
         for _ in range(2):
             step = counting_step("count", (runs,), ONE, Neighbours(), l1=1, squared_l2=1)
             with opened(step, ONE, ledger) as door:
-                seen.append(door.noisy(step, np.full(runs, count, np.int64)) >= 1)
+                seen.append(door.release_counts(step, np.full(runs, count, np.int64)) >= 1)
         return seen[0] & seen[1]
 
     return lower_bound(both(1), both(0))
@@ -219,7 +219,7 @@ def gaussian_attack(runs: int = 100_000) -> float:
 
     def released(count: int) -> NDArray[Any]:
         with opened(step, loss) as door:
-            return door.noisy(step, np.full(runs, count, np.int64)) >= high
+            return door.release_counts(step, np.full(runs, count, np.int64)) >= high
 
     return lower_bound(released(1), released(0), delta=0.01)
 

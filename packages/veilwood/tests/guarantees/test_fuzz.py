@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 import veilwood as vw
 from veilwood.cli.main import main
 from veilwood.data.encoding import Encoding
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.loss import Loss, requested_loss
 
 FAST = settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
@@ -164,13 +164,13 @@ def test_a_budget_is_never_overspent(prices: list[Fraction], budget: Fraction) -
 
 
 @FAST
-@given(st.dictionaries(st.sampled_from([*PrivacyStatement.__dataclass_fields__, "odd"]), json_values))
+@given(st.dictionaries(st.sampled_from([*PrivacyCertificate.__dataclass_fields__, "odd"]), json_values))
 def test_anything_is_refused_or_a_certificate_that_comes_back(data: dict[str, Any]) -> None:
     try:
-        statement = PrivacyStatement.from_dict(data)
+        statement = PrivacyCertificate.from_dict(data)
     except vw.ModelFileError:
         return
-    assert PrivacyStatement.from_dict(statement.to_dict()) == statement
+    assert PrivacyCertificate.from_dict(statement.to_dict()) == statement
 
 
 # -- hostile input to the readers ---------------------------------------------------------------------------

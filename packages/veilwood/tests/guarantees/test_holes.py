@@ -23,28 +23,28 @@ import pyarrow.dataset
 import pytest
 
 import veilwood as vw
-from veilwood.data.canonical import category_codes, text_of
+from veilwood.data.canonical import factorize_texts, to_canonical_text
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.engines.cluster import source as cluster_rows
-from veilwood.engines.cluster.worker import PartSums, count_rows, encoded_schema, of_bucket
+from veilwood.engines.cluster.worker import PartialSums, count_rows, encoded_schema, read_bucket
 from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
 from veilwood.forests.adaptive import sparse_histogram as fine_cells
-from veilwood.forests.adaptive.contingency import CellTable, grow_tables
-from veilwood.forests.adaptive.row_backend import HeldRows
+from veilwood.forests.adaptive.contingency import ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.row_backend import MemoryBackend
 from veilwood.privacy.certificate import Assumption
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood.privacy.loss import Loss, exact, requested_loss
+from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import Assignment, leaf_totals
-from veilwood_audit.noninterference import coins_by_row
+from veilwood_audit.noninterference import sample_by_content
 from veilwood_secure.protocols.joint_forest import Parties
 
 BIG = 2**53 + 1  # the next float is another whole number
@@ -107,13 +107,13 @@ class TestNoRowDecidesHowOthersAreRead:
     )
     def test_objects_that_a_hash_table_takes_for_one_are_two(self, cells: list[Any], odd: Any) -> None:
         for together in ([odd, *cells], [*cells, odd]):
-            codes, texts = category_codes(pd.Series(together, dtype=object))
-            assert [texts[code] for code in codes] == [text_of(cell) for cell in together]
+            codes, texts = factorize_texts(pd.Series(together, dtype=object))
+            assert [texts[code] for code in codes] == [to_canonical_text(cell) for cell in together]
 
     def test_objects_of_a_sparse_column_are_two(self) -> None:
         sparse: Any = "Sparse[object]"
         column = pd.Series(np.array([True, 1, None], object)).astype(sparse)
-        codes, texts = category_codes(column)
+        codes, texts = factorize_texts(column)
         assert [texts[code] if code >= 0 else None for code in codes] == ["True", "1", None]
 
     @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.time64("ns")])
@@ -122,11 +122,11 @@ class TestNoRowDecidesHowOthersAreRead:
             np.array([0.1, 7], np.float16 if kind == pa.float16() else np.float32)
         )  # fmt: skip
         first = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int8()), numbers)
-        alone = category_codes(pa.chunked_array([first]))
+        alone = factorize_texts(pa.chunked_array([first]))
         missing = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), pa.nulls(1, kind))
         other = pa.DictionaryArray.from_arrays(pa.array([0], pa.int8()), numbers[1:])
         for more in (missing, other):
-            codes, texts = category_codes(pa.chunked_array([first, more]))
+            codes, texts = factorize_texts(pa.chunked_array([first, more]))
             assert [texts[code] for code in codes[:2]] == [alone[1][code] for code in alone[0]]
 
     def test_a_time_of_polars_with_nanoseconds_is_read(self) -> None:
@@ -225,7 +225,7 @@ class TestNoCertificateOfAnotherRelease:
         def interrupt(*_: object) -> None:
             raise KeyboardInterrupt
 
-        monkeypatch.setattr(forest, "_set_public", interrupt)
+        monkeypatch.setattr(forest, "_set_schema_attributes", interrupt)
         with pytest.raises(KeyboardInterrupt):
             forest.fit(car.X, car.y)
         assert not forest.privacy_.is_private  # the certificate of the leaves that are there
@@ -277,11 +277,11 @@ class TestNoiseOfOneKindIsNotSoldAsTheOther:
             Step("counts", Loss.pure(Fraction(1)), DiscreteGaussian(Fraction(1)), 1, (3,))
 
     def test_laplace_noise_in_a_part_of_rho_must_cost_that_part(self) -> None:
-        part = requested_loss(1, 1e-6).part(Fraction(1, 50))
+        part = requested_loss(1, 1e-6).scaled(Fraction(1, 50))
         with pytest.raises(vw.VeilwoodError, match="does not keep"):  # fifty of them cost epsilon = 50, not 1
             Step("counts", part, DiscreteLaplace(Fraction(1)), 1, (3,))
         assert part.rho is not None
-        Step("counts", part, DiscreteLaplace(1 / exact(math.sqrt(part.rho))), 1, (3,))
+        Step("counts", part, DiscreteLaplace(1 / exact_fraction(math.sqrt(part.rho))), 1, (3,))
 
     def test_parts_of_rho_add_up_only_in_a_plan_that_counts_rho(self) -> None:
         step = Step(
@@ -301,16 +301,16 @@ class TestACertificateSaysWhatItRestsOn:
     def test_the_certificate_of_servers_says_what_that_of_an_analyst_says(self, car: vw.datasets.Dataset) -> None:
         pytest.importorskip("cryptography")
         from veilwood_secure.roles.config import Task
-        from veilwood_secure.roles.registry import program_of
+        from veilwood_secure.roles.registry import program_for_task
 
         parameters = {"random_state": 0, "trees": "disjoint", "n_estimators": 3, "max_depth": 2}
         task = Task(
             "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest",
             {"estimator": "RandomTreesClassifier", "parameters": parameters},
         )  # fmt: skip
-        said = program_of(task).statement("a ledger", 1).assumptions
-        unit = Assumption.ONE_UNIT.value.format(unit="one row")
-        assert {Assumption.FITS.value, Assumption.KEYED.value, unit} <= set(said)
+        said = program_for_task(task).make_certificate("a ledger", 1).assumptions
+        unit = Assumption.UNIT_IS_COMPLETE.value.format(unit="one row")
+        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(said)
 
 
 class TestNothingIsSpentOnWhatCannotBeDone:
@@ -334,15 +334,15 @@ class TestClusters:
             {"bucket": [0, 0], "id": ["a", "a\0"], "target": [0, 1], "code0": [0, 1]},
             schema=encoded_schema(Encoding(schema())),
         )
-        count = partial(leaf_totals, grow_tables([CellTable(())])[0], n_classes=3)
-        sums: Any = count_rows(count, partial(of_bucket, RowsOf("who", 1), 0), encoded).sums
+        count = partial(leaf_totals, tables_to_forest([ContingencyTable(())])[0], n_classes=3)
+        sums: Any = count_rows(count, partial(read_bucket, RowsOf("who", 1), 0), encoded).sums
         assert sums.sum() == 2
 
     def test_what_a_worker_logs_holds_no_counts_and_no_key(self) -> None:
         count = 12_345_678_901  # of so many digits that no address in memory, which a plain repr shows, has them all
-        assert str(count) not in repr(PartSums(np.array([count])))
+        assert str(count) not in repr(PartialSums(np.array([count])))
         assert "secret" not in repr(partial(leaf_totals, assignment=Assignment(b"secret", 3)))
-        assert "secret" not in repr(methodcaller("hold_back_by", cluster_rows.CoinKey(b"secret"), 0.1))
+        assert "secret" not in repr(methodcaller("hold_out_keyed", cluster_rows.DrawKey(b"secret"), 0.1))
 
     def test_an_unfinished_fit_does_not_travel_with_a_model(self, car: vw.datasets.Dataset) -> None:
         cloudpickle = pytest.importorskip("cloudpickle")
@@ -386,7 +386,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
     epsilon: float, task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two neighbours in another order, the second shown what came out for the first: whole fits, step by step."""
-    monkeypatch.setattr(fine_cells, "LEAST_ROWS", 0.0)  # so that they are reached
+    monkeypatch.setattr(fine_cells, "MIN_TABLE_ROWS", 0.0)  # so that they are reached
     estimator = vw.PrivateForestClassifier if task == "classification" else vw.PrivateForestRegressor
     target = {"kind": "categorical", "values": ["0", "1", "2"]} if task == "classification" else {"kind": "numeric"}
     bounds = {"lower": 0, "upper": 1}
@@ -407,7 +407,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         public, epsilon=epsilon, delta=delta, n_rows=300, privacy_unit=3, adjacency=adjacency,
         random_state=0,
     )  # fmt: skip
-    noisy, select, sparse = Door.noisy, Door.select, Door.sparse
+    noisy, select, sparse = Door.release_counts, Door.select, Door.release_sparse
     tape: list[Any] = []
     moved: list[float] = []
 
@@ -420,7 +420,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay(door: Door, step: Step, exact_sums: Any, allowed: Any = None) -> Any:
-        door._pass(step, exact_sums.shape)
+        door._admit(step, exact_sums.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         change = exact_sums - before
@@ -441,21 +441,21 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay_cells(door: Door, step: Step, cells: Any, counts: Any, n_cells: int) -> Any:
-        door._pass(step, step.shape)
+        door._admit(step, step.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         now = dict(zip(cells.tolist(), counts.tolist(), strict=True))
         moved.append(sum(abs(now.get(cell, 0) - before.get(cell, 0)) for cell in {*now, *before}) / step.sensitivity)
         return out
 
-    monkeypatch.setattr(HeldRows, "_drawn", coins_by_row)  # whose coins are secret, and a row's own
-    monkeypatch.setattr(Door, "noisy", record)
+    monkeypatch.setattr(MemoryBackend, "_draw_mask", sample_by_content)  # whose coins are secret, and a row's own
+    monkeypatch.setattr(Door, "release_counts", record)
     monkeypatch.setattr(Door, "select", record_choice)
-    monkeypatch.setattr(Door, "sparse", record_cells)
+    monkeypatch.setattr(Door, "release_sparse", record_cells)
     forest.fit(first[["x", "c"]], first["y"].astype(kinds))
-    monkeypatch.setattr(Door, "noisy", replay)
+    monkeypatch.setattr(Door, "release_counts", replay)
     monkeypatch.setattr(Door, "select", replay)
-    monkeypatch.setattr(Door, "sparse", replay_cells)
+    monkeypatch.setattr(Door, "release_sparse", replay_cells)
     forest.set_params(n_jobs=2).fit(second[["x", "c"]], second["y"].astype(kinds))
     assert len(moved) == len(tape)
     if epsilon == 50 and task == "classification" and adjacency == "add-remove":
@@ -468,14 +468,14 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
 
 def test_no_exact_number_slips_into_a_private_release() -> None:
     whole = requested_loss(1, 1e-6)
-    step = counting_step("a", (1,), whole.part(Fraction(1, 2)), Neighbours(), l1=1, squared_l2=1)
+    step = counting_step("a", (1,), whole.scaled(Fraction(1, 2)), Neighbours(), l1=1, squared_l2=1)
     bare = Step("b", Loss.unbounded(), None, 1, (3,))
     with Door(Plan("E", whole, Neighbours(), (step,), "r", "s", "0", Layout(), 0.0), MemoryLedger()) as door:
         with pytest.raises(PlanError):
             door.extend(bare)
         object.__setattr__(door.plan, "steps", (step, bare))  # as if a plan had let it through
         with pytest.raises(VeilwoodError, match="no noise"):
-            door.noisy(bare, np.array([11, 22, 33]))
+            door.release_counts(bare, np.array([11, 22, 33]))
 
 
 def test_a_door_cannot_be_copied() -> None:

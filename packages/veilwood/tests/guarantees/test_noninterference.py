@@ -26,7 +26,13 @@ from veilwood.cli.main import main
 from veilwood.estimators.base import BaseForest
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
-from veilwood_audit.noninterference import compare, interference, outcome, trace, visible
+from veilwood_audit.noninterference import (
+    compare_runs,
+    find_interference,
+    record_trace,
+    result_or_error,
+    visible_values,
+)
 from veilwood_testing.neighbour_pairs import (
     DROPS,
     FORMS,
@@ -59,7 +65,7 @@ def numbers_of(setting: int) -> range:
 
 
 def found_in(pair: Pair) -> list[str]:
-    return interference(pair.run, pair.one, pair.other, draw=pair.draw)
+    return find_interference(pair.run, pair.one, pair.other, draw=pair.draw)
 
 
 @pytest.mark.parametrize("setting", range(len(SETTINGS)), ids=lambda setting: f"{setting} {SETTINGS[setting][0]}")
@@ -80,7 +86,7 @@ def test_all_neighbours_leave_the_same_traces_where_invalid_rows_are_dropped(set
 def test_neighbours_whose_schema_is_discovered_leave_the_same_traces() -> None:
     for number in range(24):
         pair = discovery_of(number)
-        assert interference(pair.run, pair.one, pair.other, draw=pair.draw) == [], pair.number
+        assert find_interference(pair.run, pair.one, pair.other, draw=pair.draw) == [], pair.number
 
 
 @pytest.mark.skipif(not DROPS, reason="invalid='drop' is not there yet")
@@ -98,7 +104,7 @@ def test_neighbours_whose_rows_are_weighed_leave_the_same_traces(number: int) ->
     """A forest that counts rows where they are replaced took the exact sum of their weights into its plan."""
     for drop in (False, True):
         pair = weighed_pair_of(number, drop=drop)
-        trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+        trace, lines = compare_runs(pair.run, pair.one, pair.other, draw=pair.draw)
         assert isinstance(trace.visible["returned"], dict), trace.visible["returned"][-1]
         assert lines == [], pair
 
@@ -111,17 +117,17 @@ def test_how_many_rows_replaced_weights_make_is_not_seen(Forest: Any) -> None:
         rows = [{"age": 37.5, "income": 5, "city": "Lima", "grade": 1, "ill": 1}] * 40
         forest = Forest(SCHEMAS[task], adjacency="replace-one", max_weight=5, random_state=0, n_jobs=1)
         forest.fit(pd.DataFrame(rows), sample_weight=[1.0] * 39 + [weight])
-        shown = visible(forest)
+        shown = visible_values(forest)
         return shown | {"loaded": str(vw.load("model.veilwood").plan_)}
 
-    assert interference(fit, 1.0, 5.0) == []
+    assert find_interference(fit, 1.0, 5.0) == []
 
 
 @pytest.mark.parametrize("setting", [1, 3, 13, 15, 18])
 def test_neighbours_of_forests_that_choose_their_size_leave_the_same_traces(setting: int) -> None:
     for number in (setting, setting + len(SETTINGS)):
         pair = pair_of(number, drop=True, form="frame", sized=True)
-        trace, lines = compare(pair.run, pair.one, pair.other, draw=pair.draw)
+        trace, lines = compare_runs(pair.run, pair.one, pair.other, draw=pair.draw)
         assert isinstance(trace.visible["returned"], dict), trace.visible["returned"][-1]
         assert lines == [], pair
 
@@ -152,7 +158,7 @@ def test_rows_reach_the_fine_cells(tmp_path: Path) -> None:
     rows = [pair_of(0).other[0] | {"age": float(age), "ill": age % 3} for age in range(60)]
     params = {"epsilon": 20.0, "n_rows": 3000, "random_state": 0, "n_jobs": 1}
     pair = Pair("PrivateForestClassifier", params, "list", False, rows, rows[1:], "first", 0, 0, rows[:2])
-    one, other = (trace(pair.run, table, tmp_path / "run", pair.draw).passages for table in (pair.one, pair.other))
+    one, other = (record_trace(pair.run, table, tmp_path / "run", pair.draw).events for table in (pair.one, pair.other))
     reached = {mine.step.name: (mine.exact, yours.exact) for mine, yours in zip(one, other, strict=True) if mine.step}
     for name in ("classes by column", "fine cells", "weight of fine cells"):
         exact = reached[name][0]
@@ -212,7 +218,7 @@ def test_a_refusal_tells_the_kind_of_problem_and_no_value(column: str, one: Any,
     params = SMALL | {"random_state": 0, "n_jobs": 1}
     pair = Pair("RandomTreesClassifier", params, form, False, tables[0], tables[1], "last", 0, 0, [row])
     assert found_in(pair) == []
-    assert outcome(lambda: pair.run(pair.one, Path("nowhere")))[0] in ("OutOfSchemaError", "FileNotFoundError")
+    assert result_or_error(lambda: pair.run(pair.one, Path("nowhere")))[0] in ("OutOfSchemaError", "FileNotFoundError")
 
 
 # -- the command line ---------------------------------------------------------------------------------------
@@ -259,8 +265,8 @@ def test_the_command_line_says_the_same_about_neighbours(family: str, tmp_path: 
     pair = pair_of(0, form="csv")
     rows = [{name: row[name] for name in NAMES} | {"ill": place % 3} for place, row in enumerate(pair.other)]
     added = {"age": float("inf"), "income": 10**30, "city": "x" * 9000, "grade": "3.0", "ill": 2**70}
-    assert interference(program, [added, *rows], rows) == []
-    codes = trace(program, rows, tmp_path / "run").visible["returned"]
+    assert find_interference(program, [added, *rows], rows) == []
+    codes = record_trace(program, rows, tmp_path / "run").visible["returned"]
     *done, over_budget = codes.values()
     assert set(done) == {0}, codes
     assert over_budget != 0  # over budget: refused, with the same words
@@ -387,7 +393,7 @@ def test_a_forgotten_unit_is_caught(pair: Pair, monkeypatch: pytest.MonkeyPatch)
     pair.params["privacy_unit"] = 3
     pair.one = [pair.one[0]] * 3 + pair.other
     assert found_in(pair) == []
-    monkeypatch.setattr(Neighbours, "l1", lambda self, one_row: one_row)
+    monkeypatch.setattr(Neighbours, "l1_sensitivity", lambda self, one_row: one_row)
     assert found_in(pair) == ["cost of class counts of leaves: moved by 9, planned for 3"]
 
 
@@ -395,7 +401,7 @@ def test_a_forgotten_replacement_is_caught(pair: Pair, monkeypatch: pytest.Monke
     pair.params |= {"adjacency": "replace-one", "delta": 1e-3, "n_estimators": 30}  # where Gaussian noise is less
     pair.other = [pair.other[0] | {"age": 1.0, "ill": 0}, *pair.other]
     assert found_in(pair) == []
-    monkeypatch.setattr(Neighbours, "squared_l2", lambda self, one_row: one_row)
+    monkeypatch.setattr(Neighbours, "squared_l2_sensitivity", lambda self, one_row: one_row)
     assert any(line.startswith("cost of class counts of leaves") for line in found_in(pair))
 
 
@@ -405,8 +411,8 @@ def test_a_forgotten_cap_on_the_rows_of_an_id_is_caught(pair: Pair, monkeypatch:
     mine = [pair.one[0] | {"person": person} for person in (7, "7", 7.0)]
     pair.one, pair.other = [*mine[:2], *others, mine[2]], others
     assert found_in(pair) == []
-    monkeypatch.setattr("veilwood.data.canonical.id_of", lambda cell: f"{cell!r}")
-    monkeypatch.setattr("veilwood.data.contributions.id_of", lambda cell: f"{cell!r}", raising=False)
+    monkeypatch.setattr("veilwood.data.canonical.to_canonical_id", lambda cell: f"{cell!r}")
+    monkeypatch.setattr("veilwood.data.contributions.to_canonical_id", lambda cell: f"{cell!r}", raising=False)
     assert any(line.startswith("cost of class counts of leaves") for line in found_in(pair))
 
 
@@ -419,11 +425,11 @@ def test_selections_that_cost_more_than_planned_are_caught(pair: Pair, monkeypat
 
 
 def test_everything_about_a_model_is_looked_at(pair: Pair, tmp_path: Path) -> None:
-    seen = trace(pair.run, pair.other, tmp_path / "run").visible
+    seen = record_trace(pair.run, pair.other, tmp_path / "run").visible
     assert set(seen) == {"returned", "stdout", "stderr", "warnings", "log", "files", "spent here"}
     assert set(seen["files"]) == {"model.veilwood"}
     assert {"attributes", "pickle", "repr", "str", "html", "plan_", "privacy_", "predict", "predict_proba"} <= set(
         seen["returned"]
     )
     assert INVALID.keys() == ODD.keys()
-    assert callable(visible)
+    assert callable(visible_values)

@@ -11,7 +11,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.engines.sql.source import SqlSource
-from veilwood_audit.noninterference import interference, trace, visible
+from veilwood_audit.noninterference import find_interference, record_trace, visible_values
 from veilwood_testing.neighbour_pairs import SCHEMAS, SERVERS, SETTINGS, Pair, Row, as_sqlite, pair_of
 from veilwood_testing.postgres import running
 
@@ -19,7 +19,7 @@ MANY = 8  # pairs of each setting, in the slow run
 
 
 def check(pair: Pair) -> None:
-    assert interference(pair.run, pair.one, pair.other, draw=pair.draw) == [], pair
+    assert find_interference(pair.run, pair.one, pair.other, draw=pair.draw) == [], pair
 
 
 @pytest.mark.parametrize("setting", [0, 9, 15, 21], ids=lambda setting: f"{setting} {SETTINGS[setting][0]}")
@@ -43,10 +43,10 @@ def test_how_many_rows_are_set_aside_is_not_seen_where_one_is_replaced() -> None
     def fit(table: list[Row], folder: Path) -> Any:
         forest = vw.PrivateForestClassifier(SCHEMAS["classification"], adjacency="replace-one", random_state=0)
         X, _ = as_sqlite(table, "classification", folder)
-        return visible(forest.fit(X, evaluate_share=0.5, evaluate_epsilon=0.5))
+        return visible_values(forest.fit(X, holdout_fraction=0.5, evaluate_epsilon=0.5))
 
     for age in (20, 21, 22, 23):  # of which some change sides, by a key that is the same in every audit
-        assert interference(fit, rows, [*rows[:-1], common | {"age": float(age)}]) == []
+        assert find_interference(fit, rows, [*rows[:-1], common | {"age": float(age)}]) == []
 
 
 @pytest.fixture(scope="module")
@@ -78,15 +78,15 @@ def test_a_statement_that_depends_on_rows_is_caught(tmp_path: Path, monkeypatch:
     """A planted leak: the number of rows as a constant."""
     pairs = (pair_of(number, form="duckdb") for number in range(0, 50 * len(SETTINGS), len(SETTINGS)))
     pair = next(pair for pair in pairs if len(pair.one) != len(pair.other))
-    one = trace(pair.run, pair.one, tmp_path / "run", pair.draw)
+    one = record_trace(pair.run, pair.one, tmp_path / "run", pair.draw)
     assert isinstance(one.visible["returned"], dict), one.visible["returned"][-1]
-    assert interference(pair.run, pair.one, pair.other, draw=pair.draw) == []
-    honest = SqlSource.relation
+    assert find_interference(pair.run, pair.one, pair.other, draw=pair.draw) == []
+    honest = SqlSource.rows_relation
 
     def leaking(self: SqlSource, n_tables: int = 1) -> str:
-        ((n,),) = self.session.ask(f"SELECT COUNT(*) AS n FROM {self.session.relation} AS veilwood_table")
-        self.session.ask(f"SELECT {n} AS n")
+        ((n,),) = self.session.execute(f"SELECT COUNT(*) AS n FROM {self.session.relation} AS veilwood_table")
+        self.session.execute(f"SELECT {n} AS n")
         return honest(self, n_tables)
 
-    monkeypatch.setattr(SqlSource, "relation", leaking)
-    assert interference(pair.run, pair.one, pair.other, draw=pair.draw) != []
+    monkeypatch.setattr(SqlSource, "rows_relation", leaking)
+    assert find_interference(pair.run, pair.one, pair.other, draw=pair.draw) != []

@@ -45,7 +45,7 @@ MANY_DIGITS = 10**5000  # more than Python writes out
 
 
 def schema_of(kind: Any) -> vw.Schema:
-    task, target = ("classification", CLASSES) if kind.task == "classification" else ("regression", NUMBER)
+    task, target = ("classification", CLASSES) if kind._task == "classification" else ("regression", NUMBER)
     return vw.Schema.from_dict({"name": "odd", "task": task, "target": "t", "columns": [*COLUMNS, target]})
 
 
@@ -59,7 +59,7 @@ def good_table(kind: Any, n: int = 40) -> tuple[pd.DataFrame, Any]:
     rng = np.random.default_rng(0)
     X = pd.DataFrame({"x": rng.random(n), "c": rng.choice(["a", "b"], n)})
     y = rng.integers(0, 2, n)
-    return X, y if kind.task == "classification" else y.astype(float)
+    return X, y if kind._task == "classification" else y.astype(float)
 
 
 @contextmanager
@@ -244,7 +244,7 @@ def test_odd_targets_are_read_or_refused(kind: Any) -> None:
     failures = []
     X = good_table(kind, N)[0]
     for value in ODD_NUMBERS + ODD_CATEGORIES:
-        usual = "0" if kind.task == "classification" else 0.5
+        usual = "0" if kind._task == "classification" else 0.5
         values = column(value, usual=usual)
         objects = np.empty(N, dtype=object)
         for place, cell in enumerate(values):

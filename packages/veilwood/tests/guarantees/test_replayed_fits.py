@@ -19,12 +19,12 @@ import pytest
 import veilwood as vw
 from veilwood.data.schema import Schema
 from veilwood.forests.adaptive import loop
-from veilwood.forests.adaptive.table_design import TableShape
+from veilwood.forests.adaptive.table_design import TableDesign
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace
-from veilwood_audit.attacks import Guesses, dice, guess_rows, overheard
+from veilwood_audit.attacks import ReplayResult, canary_schema, guess_rows, record_releases
 from veilwood_audit.statistics import epsilon_lower_bound
 
 pytestmark = [
@@ -47,11 +47,11 @@ def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(JointLaplace, "sample", lambda self, n: joint(JointLaplace(self.scale / 2, self.sizes), n))
 
 
-def attack_fit(name: str, canaries: int, adjacency: Any = "add-remove", **params: Any) -> Guesses:
+def attack_fit(name: str, canaries: int, adjacency: Any = "add-remove", **params: Any) -> ReplayResult:
     """Attack a forest on dice: rows that are nearly all alone in their leaves."""
     kind = getattr(vw, name)
     regression = name.endswith("Regressor")
-    schema = dice("regression" if regression else "classification", 20, 2)
+    schema = canary_schema("regression" if regression else "classification", 20, 2)
     n_rows = 2 * canaries if adjacency == "replace-one" else canaries
     bits = np.random.default_rng(0).permutation(2**20)[:n_rows, None] >> np.arange(20) & 1
     table = pd.DataFrame(bits.astype(str).astype(object), columns=list(schema.feature_names))
@@ -64,9 +64,9 @@ def attack_fit(name: str, canaries: int, adjacency: Any = "add-remove", **params
     return guess_rows(fit, canaries, adjacency)
 
 
-def attack_predictor(adjacency: Any = "add-remove", **params: Any) -> Guesses:
+def attack_predictor(adjacency: Any = "add-remove", **params: Any) -> ReplayResult:
     """Attack the answers to a batch of all cells of two dice."""
-    schema = dice("classification", 2, 64)
+    schema = canary_schema("classification", 2, 64)
     table = pd.DataFrame({"die0": np.repeat(np.arange(64), 64), "die1": np.tile(np.arange(64), 64)}).astype(str)
 
     def fit(rows: Any) -> None:
@@ -78,7 +78,7 @@ def attack_predictor(adjacency: Any = "add-remove", **params: Any) -> Guesses:
     return guess_rows(fit, 2048 if adjacency == "replace-one" else 4096, adjacency)
 
 
-FITS: dict[str, Callable[[], Guesses]] = {
+FITS: dict[str, Callable[[], ReplayResult]] = {
     "shared trees": lambda: attack_fit("RandomTreesClassifier", 4500, n_estimators=3, max_depth=15),
     "a replaced row": lambda: attack_fit("RandomTreesClassifier", 3000, "replace-one", n_estimators=1, max_depth=14),
     "regression": lambda: attack_fit("RandomTreesRegressor", 1500, n_estimators=1, max_depth=14),
@@ -91,7 +91,7 @@ FITS: dict[str, Callable[[], Guesses]] = {
         "MedianForestRegressor", 1500, n_estimators=1, max_depth=12, **SMALL_SHARE
     ),
 }
-LARGE_FITS: dict[str, Callable[[], Guesses]] = {
+LARGE_FITS: dict[str, Callable[[], ReplayResult]] = {
     "eight shared trees": lambda: attack_fit("RandomTreesClassifier", 28000, n_estimators=8, max_depth=17),
     "three shared trees, a replaced row": lambda: attack_fit(
         "RandomTreesClassifier", 12000, "replace-one", n_estimators=3, max_depth=17
@@ -109,7 +109,7 @@ LARGE_FITS: dict[str, Callable[[], Guesses]] = {
 }
 
 
-def holds_and_sees(attack: Callable[[], Guesses], monkeypatch: pytest.MonkeyPatch) -> None:
+def holds_and_sees(attack: Callable[[], ReplayResult], monkeypatch: pytest.MonkeyPatch) -> None:
     with entropy.seeded_for_tests(31):
         assert 0.1 < attack().epsilon_lower_bound <= 1
     halve_noise(monkeypatch)
@@ -139,7 +139,7 @@ def test_random_answers_show_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
 # -- tables together ----------------------------------------------------------------------------------------
 
 
-def attack_tables(adjacency: Any = "add-remove") -> Guesses:
+def attack_tables(adjacency: Any = "add-remove") -> ReplayResult:
     """Attack tables of four coins: two rows in each class, with cells of their own in every table."""
     n_rows, n_coins = 2000, 4
     kinds = {f"coin{i}": ["0", "1"] for i in range(n_coins)} | {"target": list(map(str, range(n_rows // 2)))}
@@ -161,7 +161,7 @@ def attack_tables(adjacency: Any = "add-remove") -> Guesses:
 
 def all_columns_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every column counted, and nothing else but all rows."""
-    monkeypatch.setattr(loop, "division", lambda columns, *_: (TableShape(1.0, len(columns), 2), 1.0))
+    monkeypatch.setattr(loop, "design_tables", lambda columns, *_: (TableDesign(1.0, len(columns), 2), 1.0))
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
@@ -169,7 +169,7 @@ def test_tables_together_keep_their_epsilon_and_half_the_noise_is_caught(
     adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     all_columns_in_tables(monkeypatch)
-    with overheard() as heard:
+    with record_releases() as heard:
         holds_and_sees(lambda: attack_tables(adjacency), monkeypatch)
     joint = [step for step, _, _ in heard if isinstance(step.mechanism, JointLaplace)]
     assert joint
@@ -191,7 +191,7 @@ class _Enough(Exception):
     """Everything has come out."""
 
 
-def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, Guesses]:
+def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float, ReplayResult]:
     """How often does the cell of a single row come out, and how often one of the many that are empty?
 
     Empty cells are all alike: each of them is a row that was left out, so one fit is as many runs as it has cells.
@@ -205,9 +205,9 @@ def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float
         raise _Enough  # the forest that is grown from cells takes its time, and sees nothing but what came out
 
     forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, n_rows=10**6, random_state=0, n_jobs=1)
-    with monkeypatch.context() as patch, overheard() as heard, suppress(_Enough):
-        patch.setattr(Door, "statement", stop)
-        patch.setattr(loop, "MISTAKEN", 1e9)  # what is declared is believed, so that fine cells are tried
+    with monkeypatch.context() as patch, record_releases() as heard, suppress(_Enough):
+        patch.setattr(Door, "certificate", stop)
+        patch.setattr(loop, "DECLARED_FACTOR", 1e9)  # what is declared is believed, so that fine cells are tried
         forest.fit(rows, target)
     (step, out, given), *_ = (passed for passed in heard if isinstance(passed[0].mechanism, SparseLaplace))
     assert step.loss.epsilon is not None
@@ -215,7 +215,7 @@ def cells_attack(epsilon: float, monkeypatch: pytest.MonkeyPatch) -> tuple[float
     single, by_chance = cells[counts == 1], np.setdiff1d(out[0], cells)
     hits, empty = int(np.isin(single, out[0]).sum()), int(n_cells) - len(cells)
     shown = epsilon_lower_bound(hits, len(single), len(by_chance), empty)
-    return float(step.loss.epsilon), Guesses(len(single) + empty, hits + len(by_chance), hits, shown)
+    return float(step.loss.epsilon), ReplayResult(len(single) + empty, hits + len(by_chance), hits, shown)
 
 
 @pytest.mark.parametrize("epsilon", [6.0, 20.0])

@@ -14,7 +14,7 @@ import veilwood as vw
 from veilwood import progress
 from veilwood.data.dialect import Dialect
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import MOST_ROW_BYTES
+from veilwood.data.files import MAX_ROW_BYTES
 from veilwood.data.open_rows import open_rows
 
 FACTS: dict[str, Any] = {
@@ -37,7 +37,7 @@ def rows_in(path: Path, **dialect: str) -> int:
 @pytest.mark.parametrize("header", [b"t,c\n", b"t,c\r"])
 def test_rows_that_end_with_a_carriage_return_are_rows(tmp_path: Path, header: bytes) -> None:
     path, row = tmp_path / "t.csv", b"x," + b"b" * 26 + b"\r"
-    count = MOST_ROW_BYTES // len(row) + 2
+    count = MAX_ROW_BYTES // len(row) + 2
     path.write_bytes(header + row * count)
     assert rows_in(path) == count
 
@@ -45,7 +45,7 @@ def test_rows_that_end_with_a_carriage_return_are_rows(tmp_path: Path, header: b
 @pytest.mark.parametrize("encoding", ["latin-1", "cp1252"])
 def test_a_long_row_of_another_encoding_refuses_no_other(tmp_path: Path, encoding: str) -> None:
     path = tmp_path / "t.csv"
-    path.write_bytes(b"t,c\n" + b"x,a\n" * 800_000 + b"y," + b"\x80" * (MOST_ROW_BYTES - 10) + b"\n")
+    path.write_bytes(b"t,c\n" + b"x,a\n" * 800_000 + b"y," + b"\x80" * (MAX_ROW_BYTES - 10) + b"\n")
     assert rows_in(path, encoding=encoding) in (800_000, 800_001)
 
 
@@ -73,7 +73,7 @@ def test_progress_does_not_tell_how_many_trials_a_search_made(monkeypatch: pytes
     passes: list[list[str]] = []
     for _ in range(8):
         seen: list[str] = []
-        monkeypatch.setattr(progress, "_reports", [lambda doing, number, seen=seen: seen.append(doing)])
+        monkeypatch.setattr(progress, "_callbacks", [lambda doing, number, seen=seen: seen.append(doing)])
         forest = vw.RandomTreesClassifier(schema, n_estimators=2, random_state=0)
         vw.PrivateSearch(forest, {"max_depth": [1, 2]}, epsilon=1.0).fit(X, (X[:, 0] > 0.5).astype(int))
         passes.append(seen)

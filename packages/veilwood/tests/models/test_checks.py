@@ -23,12 +23,12 @@ from veilwood.errors import PlanError
 from veilwood.models import file as model_file
 from veilwood.models import file as signed
 from veilwood.privacy import signature
-from veilwood.privacy.certificate import assumptions_of, chosen_in
+from veilwood.privacy.certificate import adaptive_decisions, assumptions_of
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
-from veilwood.report import page_of
+from veilwood.report import render_report
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -91,7 +91,7 @@ class Forged:
 
     @classmethod
     def of(cls, path: Path) -> Forged:
-        metadata, arrays = model_file._parse(path.read_bytes())
+        metadata, arrays = model_file._parse_file(path.read_bytes())
         parts = {key: json.loads(metadata[key]) for key in ("parameters", "schema", "plan", "certificate")}
         return cls(**parts, arrays=dict(arrays), metadata=metadata)
 
@@ -120,12 +120,12 @@ class Forged:
                 plan = Plan.from_dict(self.plan)
                 rests = [each.value.format(unit=plan.neighbours.unit) for each in assumptions_of(plan, "not", None)]
                 self.certificate["assumptions"] = rests
-                self.certificate["chosen"] = json.loads(json.dumps(chosen_in(plan, plan.fingerprint())))
+                self.certificate["chosen"] = json.loads(json.dumps(adaptive_decisions(plan, plan.fingerprint())))
             except vw.VeilwoodError:
                 pass
         whole = {key: json.dumps(getattr(self, key)) for key in ("parameters", "schema", "plan", "certificate")}
         metadata = {**self.metadata, **whole}
-        digest = model_file._digest(metadata, self.arrays)
+        digest = model_file._content_digest(metadata, self.arrays)
         path.write_bytes(write_safetensors(self.arrays, {**metadata, "sha256": digest}))
 
 
@@ -206,7 +206,7 @@ def with_delta(forged: Forged) -> None:
 def trees_of_another_seed(forged: Forged) -> None:
     other = fitted(vw.RandomTreesClassifier, n_estimators=4, max_depth=3).set_params(random_state=1)
     other = other.fit(X, Y)
-    forged.arrays = other.model_.arrays()
+    forged.arrays = other.model_.to_arrays()
     forged.plan["choices"] = dict(other.plan_.choices)
 
 
@@ -336,7 +336,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Forged], None]]] = {
 @pytest.fixture(scope="module")
 def key(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "clinic.key"
-    signature.new_key(path)
+    signature.generate_key_pair(path)
     return path
 
 
@@ -393,17 +393,17 @@ def tampered() -> dict[str, Callable[[Any], None]]:
 @pytest.mark.parametrize("name", tampered())
 def test_a_report_refuses_a_model_that_was_changed_in_memory(name: str) -> None:
     forest = fitted(vw.RandomTreesClassifier, n_estimators=4, max_depth=3)
-    assert "was recomputed" in page_of(forest)
+    assert "was recomputed" in render_report(forest)
     tampered()[name](forest)
     with pytest.raises(vw.VeilwoodError, match="is not what its certificate is of"):
-        page_of(forest)
+        render_report(forest)
 
 
 def test_a_report_looks_the_entry_up(tmp_path: Path) -> None:
     ledger, other = vw.MemoryLedger(), vw.MemoryLedger()
     forest = fitted(vw.RandomTreesClassifier, n_estimators=4, max_depth=3, ledger=ledger)
-    assert "NOT THERE" not in page_of(forest, ledger=ledger)
-    assert "NOT THERE" in page_of(forest, ledger=other)
+    assert "NOT THERE" not in render_report(forest, ledger=ledger)
+    assert "NOT THERE" in render_report(forest, ledger=other)
 
 
 def edited(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:

@@ -81,7 +81,7 @@ def saved(path: Path) -> Path:
 
 def contents(path: Path) -> str:
     """Return the check sum of a file, whatever the order of its header."""
-    return model_file._digest(*model_file._parse(path.read_bytes()))
+    return model_file._content_digest(*model_file._parse_file(path.read_bytes()))
 
 
 # -- round trip --------------------------------------------------------------------------------------------------
@@ -297,10 +297,10 @@ def test_later_formats_ask_for_an_upgrade(saved: Path) -> None:
 
 def forge(path: Path, *, arrays: dict[str, Any] | None = None, metadata: dict[str, str | None] | None = None) -> None:
     """Alter a file and mend its check sum, as a bug or a clever editor would."""
-    parts = model_file._parse(path.read_bytes())
+    parts = model_file._parse_file(path.read_bytes())
     new_arrays = {key: value for key, value in {**parts.arrays, **(arrays or {})}.items() if value is not None}
     new = {key: value for key, value in {**parts.metadata, **(metadata or {})}.items() if value is not None}
-    content = write_safetensors(new_arrays, {**new, "sha256": model_file._digest(new, new_arrays)})
+    content = write_safetensors(new_arrays, {**new, "sha256": model_file._content_digest(new, new_arrays)})
     path.write_bytes(content)
 
 
@@ -349,7 +349,7 @@ def tree_forgeries(forest: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]
 
 def test_damaged_trees_are_refused(saved: Path) -> None:
     content = saved.read_bytes()
-    arrays = model_file._parse(content).arrays
+    arrays = model_file._parse_file(content).arrays
     for what, forged, reason in tree_forgeries(arrays):
         saved.write_bytes(content)
         forge(saved, arrays=forged)
@@ -361,7 +361,7 @@ def test_damaged_trees_are_refused(saved: Path) -> None:
 
 def test_damaged_counts_are_refused(saved: Path) -> None:
     content = saved.read_bytes()
-    counts = model_file._parse(content).arrays["leaf_counts"]
+    counts = model_file._parse_file(content).arrays["leaf_counts"]
     not_a_number = changed(counts.astype(float), (0, 0), np.nan)
     for forged, reason in (
         (None, "leaf counts are missing"),
@@ -378,14 +378,14 @@ def test_damaged_counts_are_refused(saved: Path) -> None:
 
 def test_contradictions_are_refused(saved: Path, tmp_path: Path) -> None:
     content = saved.read_bytes()
-    metadata = model_file._parse(content).metadata
+    metadata = model_file._parse_file(content).metadata
 
     def edited(key: str, **changes: Any) -> dict[str, str]:
         return {key: json.dumps({**json.loads(metadata[key]), **changes})}
 
     other = tmp_path / "other"
     save(fitted_classifier(classes=["a", "b", "c"], epsilon=0.1), other)
-    foreign = model_file._parse(other.read_bytes()).metadata
+    foreign = model_file._parse_file(other.read_bytes()).metadata
     forgeries: list[tuple[dict[str, Any], str]] = [
         ({"estimator": "RandomForestClassifier"}, "'RandomForestClassifier', which this version"),
         ({"estimator": "os.system"}, "which this version"),
@@ -423,7 +423,7 @@ def test_contradictions_are_refused(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("parameters", [{"epsilon": float("inf")}, {"schema": "infer"}])
 def test_a_false_claim_of_privacy_is_refused(parameters: dict[str, Any], path: Path) -> None:
     save(fitted_classifier(**parameters), path)
-    certificate = json.loads(model_file._parse(path.read_bytes()).metadata["certificate"])
+    certificate = json.loads(model_file._parse_file(path.read_bytes()).metadata["certificate"])
     certificate |= {"is_private": True, "reason": None, "epsilon": 1.0, "delta": 0.0}
     forge(path, metadata={"certificate": json.dumps(certificate)})
     refused(path, "contradicts the plan")
@@ -447,7 +447,7 @@ def keys_of(value: Any) -> Iterator[str]:
 
 def leaks(path: Path, exact: np.ndarray[Any, Any], n: int) -> list[str]:
     """Walk a file for exact counts, the number of rows, and keys that would hold them."""
-    metadata, arrays = model_file._parse(path.read_bytes())
+    metadata, arrays = model_file._parse_file(path.read_bytes())
     found = []
     for name, array in arrays.items():
         if array.size == exact.size and (array.ravel() == exact.ravel()).all():
@@ -497,7 +497,7 @@ def test_a_generator_and_a_ledger_are_not_in_the_file(tmp_path: Path) -> None:
     ledger = tmp_path / "budget.db"
     model = fitted_classifier(random_state=np.random.default_rng(123456789), ledger=ledger)
     save(model, tmp_path / "model")
-    parameters = json.loads(model_file._parse((tmp_path / "model").read_bytes()).metadata["parameters"])
+    parameters = json.loads(model_file._parse_file((tmp_path / "model").read_bytes()).metadata["parameters"])
     assert parameters["random_state"] is None
     assert "ledger" not in parameters
     assert load(tmp_path / "model").privacy_.ledger == model.privacy_.ledger

@@ -21,10 +21,10 @@ from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
 from veilwood.forests.adaptive import loop
-from veilwood.forests.adaptive.contingency import CellTable, columns_of, grow_tables
-from veilwood.forests.adaptive.table_design import TableShape
+from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns, tables_to_forest
+from veilwood.forests.adaptive.table_design import TableDesign
 from veilwood.models import file as model_file
-from veilwood.privacy.certificate import chosen_in
+from veilwood.privacy.certificate import adaptive_decisions
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import joint_step
@@ -108,7 +108,7 @@ def test_odd_plans_are_refused_or_read() -> None:
 
 def write(path: Path, metadata: dict[str, str], arrays: dict[str, Any]) -> None:
     """Write a model file with a good check sum."""
-    path.write_bytes(write_safetensors(arrays, {**metadata, "sha256": model_file._digest(metadata, arrays)}))
+    path.write_bytes(write_safetensors(arrays, {**metadata, "sha256": model_file._content_digest(metadata, arrays)}))
 
 
 def forgeries(metadata: dict[str, str], rng: np.random.Generator, count: int) -> Iterator[dict[str, str]]:
@@ -139,7 +139,7 @@ def forgeries(metadata: dict[str, str], rng: np.random.Generator, count: int) ->
 def try_forgeries(name: str, count: int, path: Path) -> None:
     vw.save(MODELS[name](), path)
     vw.load(path)
-    parts = model_file._parse(path.read_bytes())
+    parts = model_file._parse_file(path.read_bytes())
     reasons = []
     X = np.random.default_rng(1).random((5, 2))
     for metadata in forgeries(parts.metadata, np.random.default_rng(count), count):
@@ -209,10 +209,10 @@ def test_tables_that_a_row_counts_in_cannot_be_forgotten(
     forest.plan_ = replace(plan, steps=steps, choices={**plan.choices, "tables": kept})
     forest.privacy_ = replace(
         forest.privacy_, composition=tuple(step.to_dict() for step in steps),
-        chosen=chosen_in(forest.plan_, forest.plan_.fingerprint()),
+        chosen=adaptive_decisions(forest.plan_, forest.plan_.fingerprint()),
         mechanism=forest.plan_.mechanism,
     )  # fmt: skip
-    monkeypatch.setattr(model_file, "_as_planned", lambda model: True)  # a forger writes what he likes
+    monkeypatch.setattr(model_file, "_leaf_reading_matches", lambda model: True)  # a forger writes what he likes
     vw.save(forest, tmp_path / "forged")
     monkeypatch.undo()
     assert not stands(tmp_path / "forged")
@@ -230,9 +230,9 @@ def test_tables_together_of_another_shape_are_refused(
     forest.plan_ = replace(plan, steps=steps)
     forest.privacy_ = replace(
         forest.privacy_, composition=tuple(step.to_dict() for step in steps),
-        chosen=chosen_in(forest.plan_, forest.plan_.fingerprint()),
+        chosen=adaptive_decisions(forest.plan_, forest.plan_.fingerprint()),
     )  # fmt: skip
-    monkeypatch.setattr(model_file, "_as_planned", lambda model: True)
+    monkeypatch.setattr(model_file, "_leaf_reading_matches", lambda model: True)
     vw.save(forest, tmp_path / "forged")
     monkeypatch.undo()
     assert not stands(tmp_path / "forged")
@@ -241,7 +241,7 @@ def test_tables_together_of_another_shape_are_refused(
 def test_a_model_file_of_a_few_bytes_does_not_hang(tmp_path: Path) -> None:
     path = tmp_path / "model"
     vw.save(MODELS["random trees"](), path)
-    parts = model_file._parse(path.read_bytes())
+    parts = model_file._parse_file(path.read_bytes())
     for key in ("plan", "parameters"):
         read = json.loads(parts.metadata[key])
         write(path, {**parts.metadata, key: json.dumps({**read, "epsilon": LONG})}, parts.arrays)
@@ -343,10 +343,10 @@ def sold(forest: Any, plan: Any, path: Path, monkeypatch: pytest.MonkeyPatch) ->
     forest.plan_ = plan
     forest.privacy_ = replace(
         forest.privacy_, composition=tuple(step.to_dict() for step in plan.steps),
-        chosen=chosen_in(plan, plan.fingerprint()), mechanism=plan.mechanism,
+        chosen=adaptive_decisions(plan, plan.fingerprint()), mechanism=plan.mechanism,
     )  # fmt: skip
     with monkeypatch.context() as patch:
-        patch.setattr(model_file, "_as_planned", lambda model: True)
+        patch.setattr(model_file, "_leaf_reading_matches", lambda model: True)
         vw.save(forest, path)
     return stands(path)
 
@@ -393,12 +393,14 @@ def test_steps_of_another_shape_than_their_kind_has_are_noticed(
 
 def test_a_tree_of_no_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "division", lambda *args: (TableShape(0.0, 0, 2), 1.0))
-        patch.setattr(loop.Loop, "_strengths", lambda self: None)
+        patch.setattr(loop, "design_tables", lambda *args: (TableDesign(0.0, 0, 2), 1.0))
+        patch.setattr(loop.AdaptiveLoop, "_release_strengths", lambda self: None)
         forest = fitted_car(0.1, lambda forest: True)
     vw.save(forest, tmp_path / "honest")
     assert stands(tmp_path / "honest")
-    tree, _ = grow_tables([CellTable(tuple(column.values() for column in columns_of(forest.model_.encoding)))])
+    tree, _ = tables_to_forest(
+        [ContingencyTable(tuple(column.ungrouped_axis() for column in bin_columns(forest.model_.encoding)))]
+    )
     forest.model_ = replace(forest.model_, forest=tree, leaf_values=np.ones((tree.n_leaves, 4)))
     plan = replace(forest.plan_, layout=replace(forest.plan_.layout, leaves=tree.n_leaves))
     assert not sold(forest, plan, tmp_path / "forged", monkeypatch)
@@ -409,10 +411,12 @@ def test_arrays_that_nobody_reads_are_refused(name: str, tmp_path: Path) -> None
     """Nothing else is in a file: not the rows, under whatever name."""
     forest = fitted(vw.PrivateForestClassifier, n_rows=200)
     vw.save(forest, tmp_path / "honest")
-    parts = model_file._parse((tmp_path / "honest").read_bytes())
+    parts = model_file._parse_file((tmp_path / "honest").read_bytes())
     for added in ({}, {name: np.ones((9, 2))}):
         arrays = {**parts.arrays, **added}
-        content = write_safetensors(arrays, {**parts.metadata, "sha256": model_file._digest(parts.metadata, arrays)})
+        content = write_safetensors(
+            arrays, {**parts.metadata, "sha256": model_file._content_digest(parts.metadata, arrays)}
+        )
         (tmp_path / "forged").write_bytes(content)
         assert stands(tmp_path / "forged") == (not added)
 

@@ -13,7 +13,7 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.forests.adaptive.contingency import CellTable, grow_tables
+from veilwood.forests.adaptive.contingency import ContingencyTable, tables_to_forest
 from veilwood.models.onnx import export_onnx
 from veilwood_papers.not_private import as_published
 
@@ -111,7 +111,7 @@ def predicted(model: Any, path: Path, X: pd.DataFrame) -> dict[str, Any]:
 
 def assert_same(model: Any, path: Path, X: pd.DataFrame) -> None:
     found = predicted(model, path, X)
-    if model.task == "regression":
+    if model._task == "regression":
         np.testing.assert_allclose(found["value"], model.predict(X), rtol=1e-12, atol=1e-12)
         return
     np.testing.assert_allclose(found["probabilities"], model.predict_proba(X), rtol=1e-9, atol=1e-12)
@@ -122,7 +122,7 @@ def assert_same(model: Any, path: Path, X: pd.DataFrame) -> None:
 def fitted(kind: Any, seed: int, **more: Any) -> tuple[Any, pd.DataFrame]:
     """A model of a random schema, and rows to predict for."""
     rng = np.random.default_rng(seed)
-    schema = random_schema(rng, kind.task)
+    schema = random_schema(rng, kind._task)
     X = random_rows(rng, schema, 600, wild=False)
     budget = {"epsilon_in_paper" if "NotPrivate" in kind.__name__ else "epsilon": 8.0}
     size = {} if "Private" in kind.__name__ and "Not" not in kind.__name__ else {"n_estimators": 4, "max_depth": 2}
@@ -166,7 +166,7 @@ def test_a_private_forest_that_knows_nothing_is_exported(tmp_path: Path) -> None
     assert model.plan_.choices["learned"] == "nothing but the start"
     assert_same(model, tmp_path / "numbers.onnx", X)
     model, X = fitted(vw.PrivateForestClassifier, 3)
-    leaf, _ = grow_tables([CellTable(())])
+    leaf, _ = tables_to_forest([ContingencyTable(())])
     model.model_ = replace(model.model_, forest=leaf, leaf_values=np.zeros((1, len(model.model_.start))), cells=None)
     assert_same(model, tmp_path / "classes.onnx", X)
 

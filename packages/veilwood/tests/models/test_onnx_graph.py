@@ -15,14 +15,14 @@ onnxruntime = pytest.importorskip("onnxruntime")
 
 def test_names_that_are_taken_get_underscores() -> None:
     graph = Graph(["Add", "age"])
-    assert (graph.unused("age"), graph.unused("age"), graph.unused("ward")) == ("age_", "age__", "ward")
+    assert (graph.unused_name("age"), graph.unused_name("age"), graph.unused_name("ward")) == ("age_", "age__", "ward")
 
 
 def test_a_graph_computes_and_carries_its_certificate() -> None:
     graph = Graph(["age", "constant"])
-    doubled = graph.add("Mul", graph.input("age", "DOUBLE"), graph.constant(np.array([[2.0]])))
-    graph.output(graph.add("Cast", doubled, to=graph.onnx.TensorProto.INT64), "result", "INT64", ["rows", 1])
-    model = graph.model("{}", "epsilon 1")
+    doubled = graph.add_node("Mul", graph.add_input("age", "DOUBLE"), graph.add_constant(np.array([[2.0]])))
+    graph.add_output(graph.add_node("Cast", doubled, to=graph.onnx.TensorProto.INT64), "result", "INT64", ["rows", 1])
+    model = graph.to_model("{}", "epsilon 1")
     graph.onnx.checker.check_model(model)
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"age": np.array([[1.5], [3.0]])})

@@ -179,7 +179,7 @@ def test_a_lying_statement_with_a_right_signature_is_refused(here: Path) -> None
     """The signer's own key over a statement that is not true of the file: its hash, and another certificate."""
     statement = signed.verify(here / "model.veilwood", here / "clinic.key.pub")
     statement["certificate"]["epsilon"] = 0.01
-    signature.write(here / "model.veilwood", statement, here / "clinic.key")
+    signature.write_signature(here / "model.veilwood", statement, here / "clinic.key")
     with pytest.raises(SignatureError, match="of another file: 'certificate' differs"):
         vw.load(here / "model.veilwood", signed_by=here / "clinic.key.pub")
 

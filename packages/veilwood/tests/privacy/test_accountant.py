@@ -24,7 +24,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 import veilwood as vw
 from veilwood.errors import PrivacyWarning
 from veilwood.privacy import accountant as spending
-from veilwood.privacy.accountant import Handle, Spending, handle_of
+from veilwood.privacy.accountant import DataHandle, SpendRecord, handle_of
 from veilwood.privacy.loss import Loss
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
@@ -35,7 +35,7 @@ Y = np.where(X[:, 0] > 0.5, "yes", "no")
 @pytest.fixture(autouse=True)
 def new_process(monkeypatch: pytest.MonkeyPatch) -> None:
     """Remember nothing of other tests."""
-    monkeypatch.setattr(spending, "_memory", spending._Memory())
+    monkeypatch.setattr(spending, "_accountant", spending._ProcessAccountant())
 
 
 def forest(**parameters: Any) -> vw.RandomTreesClassifier:
@@ -56,7 +56,7 @@ def told(use: Any) -> list[str]:
 
 
 def test_nothing_was_spent_at_first() -> None:
-    here = vw.spent_here()
+    here = vw.process_spend()
     assert (here.by_handle, here.epsilon, here.delta) == ({}, 0.0, 0.0)
     assert "lower bound" in str(here)
 
@@ -71,7 +71,7 @@ def test_fits_add_up_by_path_and_by_object(tmp_path: Path, monkeypatch: pytest.M
         forest(epsilon=1).fit(frame)
         forest(epsilon=2, delta=1e-6, n_estimators=40).fit(frame.copy())
         forest(epsilon=4, ledger=vw.MemoryLedger(9)).fit(frame)  # what stands in a ledger was spent here too
-    here = vw.spent_here()
+    here = vw.process_spend()
     assert {name: float(loss.epsilon or 0) for name, loss in here.by_handle.items()} == {
         str(tmp_path / "rows.csv"): 0.75,
         "pandas DataFrame in memory 1": 5,
@@ -87,8 +87,8 @@ def test_a_release_without_a_guarantee_makes_the_sum_unbounded() -> None:
     with warnings.catch_warnings(action="ignore"):
         forest(epsilon=1).fit(X, Y)
         forest(epsilon=float("inf")).fit(X, Y)
-    assert vw.spent_here().epsilon is None
-    assert "unbounded (NOT PRIVATE)" in str(vw.spent_here())
+    assert vw.process_spend().epsilon is None
+    assert "unbounded (NOT PRIVATE)" in str(vw.process_spend())
 
 
 def test_a_refused_fit_spent_nothing_and_a_failed_one_did(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_a_refused_fit_spent_nothing_and_a_failed_one_did(tmp_path: Path) -> Non
     table.write_text(",".join([*SCHEMA.feature_names, SCHEMA.target.name]) + "\n0.1,0.2,perhaps\n")
     with pytest.raises(vw.OutOfSchemaError):
         forest().fit(str(table))
-    assert vw.spent_here().by_handle == {}
+    assert vw.process_spend().by_handle == {}
 
     def broken() -> Iterator[Any]:
         yield X[:10], Y[:10]
@@ -104,40 +104,40 @@ def test_a_refused_fit_spent_nothing_and_a_failed_one_did(tmp_path: Path) -> Non
 
     with pytest.raises(RuntimeError, match="disk"):
         forest().fit(broken())
-    assert vw.spent_here().epsilon == 1
+    assert vw.process_spend().epsilon == 1
 
 
 def test_batches_and_answers_count() -> None:
     model = forest()
     for start in (0, 40):
         model.partial_fit(X[start : start + 40], Y[start : start + 40])
-    assert vw.spent_here().by_handle == {}
+    assert vw.process_spend().by_handle == {}
     model.release()
-    assert vw.spent_here().epsilon == 1
+    assert vw.process_spend().epsilon == 1
     predictor = vw.MatrixForestPredictor(SCHEMA, epsilon=0.5, n_estimators=2, max_depth=2, random_state=0).fit(X, Y)
     predictor.answer(X[:5])
     predictor.answer(X[5:9])
-    assert vw.spent_here().epsilon == 2
+    assert vw.process_spend().epsilon == 2
 
 
 def test_threads_count_together() -> None:
     def work() -> None:
         for _ in range(500):
-            spending.record(Spending(Handle("rows"), Loss.pure(Fraction(1, 1000)), False))
+            spending.record_spend(SpendRecord(DataHandle("rows"), Loss.pure(Fraction(1, 1000)), False))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert vw.spent_here().epsilon == 4
+    assert vw.process_spend().epsilon == 4
 
 
 def test_a_child_process_goes_on_even_if_a_thread_held_the_lock() -> None:
-    with spending._memory.lock:
+    with spending._accountant.lock:
         child = os.fork()
         if child == 0:
-            os._exit(0 if vw.spent_here().epsilon == 0 else 1)
+            os._exit(0 if vw.process_spend().epsilon == 0 else 1)
     assert os.waitpid(child, 0)[1] == 0
 
 
@@ -176,7 +176,7 @@ def test_a_new_object_in_an_old_place_is_new() -> None:
         seen.add(handle_of(np.zeros(3)))
         gc.collect()
     assert len(seen) == 5
-    assert spending._memory.objects == {}  # and no row is kept alive
+    assert spending._accountant.objects == {}  # and no row is kept alive
 
 
 # -- who is told ------------------------------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def test_what_is_told_does_not_depend_on_the_rows() -> None:
     rng = np.random.default_rng(0)
     messages = []
     for rows, labels in ((X, Y), (rng.random((40, 2)), np.full(40, "no")), (np.zeros((1, 2)), np.array(["yes"]))):
-        spending._memory = spending._Memory()
+        spending._accountant = spending._ProcessAccountant()
         messages.append(told(lambda rows=rows, labels=labels: [forest().fit(rows, labels) for _ in range(3)]))
     assert messages[0] == messages[1] == messages[2]
 

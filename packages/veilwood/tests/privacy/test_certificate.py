@@ -20,13 +20,20 @@ import pytest
 import veilwood as vw
 from veilwood import estimators
 from veilwood.errors import ModelFileError, PartyError
-from veilwood.privacy.certificate import Assumption, ByServers, PrivacyStatement, Spend, assumptions_of, certify
+from veilwood.privacy.certificate import (
+    Assumption,
+    PrivacyCertificate,
+    ServerParticipation,
+    Spend,
+    assumptions_of,
+    build_certificate,
+)
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import counting_step
 from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import program_of
+from veilwood_secure.roles.registry import program_for_task
 from veilwood_testing.parties import CAR, OWNERS, Threads
 
 pytestmark = [
@@ -70,7 +77,7 @@ NUMBERS = vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=2)
 SMALL: dict[str, Any] = {"n_estimators": 2, "max_depth": 2, "random_state": 0}
 
 
-def fitted(name: str, **parameters: Any) -> PrivacyStatement:
+def fitted(name: str, **parameters: Any) -> PrivacyCertificate:
     """Fit an estimator to a small table, and return its certificate."""
     regression = name.endswith("Regressor")
     chosen = {"random_state": 0} if name.startswith("Private") else SMALL
@@ -81,16 +88,16 @@ def fitted(name: str, **parameters: Any) -> PrivacyStatement:
     return made.privacy_  # type: ignore[no-any-return]
 
 
-def discovered() -> PrivacyStatement:
+def discovered() -> PrivacyCertificate:
     table = pd.DataFrame({"x": ["a", "b"] * 2000, "y": ["no", "yes"] * 2000})
     return vw.discover(table, epsilon=5.0, delta=1e-6).privacy
 
 
-def in_a_file(folder: Path) -> PrivacyStatement:
+def in_a_file(folder: Path) -> PrivacyCertificate:
     return fitted("RandomTreesClassifier", ledger=vw.SQLiteLedger(folder / "ledger.db"))
 
 
-LOCAL: dict[str, tuple[str, Callable[[], PrivacyStatement]]] = {
+LOCAL: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     **{
         name: (f"{HERE} THIS_FIT_ALONE", partial(fitted, name))
         for name in estimators.__all__
@@ -127,13 +134,13 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyStatement]]] = {
 }  # fmt: skip
 
 
-def by_servers(protocol: str, **changes: Any) -> Callable[[], PrivacyStatement]:
+def by_servers(protocol: str, **changes: Any) -> Callable[[], PrivacyCertificate]:
     """The certificate that servers and users write for a task."""
     task = Task("t", CAR.schema.to_dict(), "1", {"north": None, "south": None}, ("u",), protocol)
-    return lambda: program_of(replace(task, **changes)).statement("a ledger", 1)
+    return lambda: program_for_task(replace(task, **changes)).make_certificate("a ledger", 1)
 
 
-def by_parties(law: Any, **parameters: Any) -> Callable[[], PrivacyStatement]:
+def by_parties(law: Any, **parameters: Any) -> Callable[[], PrivacyCertificate]:
     """The certificate of an analyst who fits an estimator to owners and servers."""
     forest = vw.RandomTreesClassifier(CAR.schema, **SMALL, **parameters)
     return lambda: forest.fit(Threads(OWNERS, law)).privacy_  # type: ignore[no-any-return]
@@ -147,7 +154,7 @@ OWN_COLUMNS = {
     "bank": list(CAR.schema.feature_names)[:3],
     "clinic": [*list(CAR.schema.feature_names)[3:], CAR.schema.target.name],
 }
-SECURE: dict[str, tuple[str, Callable[[], PrivacyStatement]]] = {
+SECURE: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "a hidden tree": (HIDDEN, by_servers("hidden-tree")),
     "a hidden forest": (f"{HIDDEN} KEYED", by_servers("hidden-tree", settings={"n_trees": 3})),
     "a hidden tree of columns": (f"{HIDDEN} ROWS_ALIGNED", by_servers("hidden-tree", owners=OWN_COLUMNS)),
@@ -169,7 +176,7 @@ SECURE: dict[str, tuple[str, Callable[[], PrivacyStatement]]] = {
 }  # fmt: skip
 
 
-def assert_rests_on(statement: PrivacyStatement, names: str) -> None:
+def assert_rests_on(statement: PrivacyCertificate, names: str) -> None:
     """Each of these texts, once, and no other."""
     left = list(statement.assumptions)
     for name in names.split():
@@ -215,9 +222,9 @@ def test_an_assumption_that_is_left_out_is_noticed(dropped: Assumption, monkeypa
 
 
 def test_a_server_that_leaves_out_an_assumption_is_refused() -> None:
-    program = program_of(Task("t", CAR.schema.to_dict(), "1", {"north": None}, ("u",)))
-    honest = [program.statement(f"server {party}", 7).to_dict() for party in range(3)]
-    assert program.certificate(honest).ledger_entry == 7
+    program = program_for_task(Task("t", CAR.schema.to_dict(), "1", {"north": None}, ("u",)))
+    honest = [program.make_certificate(f"server {party}", 7).to_dict() for party in range(3)]
+    assert program.verify_certificates(honest).ledger_entry == 7
     changes: list[dict[str, Any]] = [
         {"assumptions": honest[2]["assumptions"][1:]},
         {"assumptions": []},
@@ -227,7 +234,7 @@ def test_a_server_that_leaves_out_an_assumption_is_refused() -> None:
     ]
     for change in changes:
         with pytest.raises(PartyError, match="server 2 certifies another plan"):
-            program.certificate([*honest[:2], honest[2] | change])
+            program.verify_certificates([*honest[:2], honest[2] | change])
 
 
 # -- how it is shown -------------------------------------------------------------------------------------------------
@@ -237,11 +244,11 @@ PLAN = vw.RandomTreesClassifier(CLASSES, epsilon=1, **SMALL).plan()
 PART = Loss.pure(Fraction(1, 49))
 
 
-def of_steps(*names: str) -> PrivacyStatement:
+def of_steps(*names: str) -> PrivacyCertificate:
     """The certificate of a release in equal steps, after a first one that is another."""
     steps = [counting_step(name, (3,), PART, PLAN.neighbours, l1=2, squared_l2=2) for name in names]
     first = counting_step("class counts", (2,), PART, PLAN.neighbours, l1=1, squared_l2=1)
-    return certify(replace(PLAN, steps=(first, *steps)), Spend("none", 1, PLAN.loss))
+    return build_certificate(replace(PLAN, steps=(first, *steps)), Spend("none", 1, PLAN.loss))
 
 
 def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
@@ -279,7 +286,7 @@ def test_a_plan_that_adapted_shows_what_was_signed_and_what_was_chosen(tmp_path:
     assert "## Chosen on the way" in shown
     assert said.plan_hash in shown
     assert said.chosen["plan_hash"] in shown
-    assert PrivacyStatement.from_dict(said.to_dict()) == said
+    assert PrivacyCertificate.from_dict(said.to_dict()) == said
     vw.save(forest, tmp_path / "forest.veilwood")
     assert vw.load(tmp_path / "forest.veilwood").privacy_ == said
     assert fitted("RandomTreesClassifier").chosen == {}
@@ -292,10 +299,10 @@ def test_a_plan_that_adapted_shows_what_was_signed_and_what_was_chosen(tmp_path:
 )  # fmt: skip
 def test_choices_that_are_none_are_refused(chosen: Any) -> None:
     with pytest.raises(ModelFileError):
-        PrivacyStatement.from_dict(fitted("RandomTreesClassifier").to_dict() | {"chosen": chosen})
+        PrivacyCertificate.from_dict(fitted("RandomTreesClassifier").to_dict() | {"chosen": chosen})
 
 
 def test_the_unit_is_named_as_it_is() -> None:
     plan = replace(vw.RandomTreesClassifier(CLASSES, privacy_unit={"id": "{unit}", "at_most": 2}, **SMALL).plan())
-    said = certify(plan, Spend("none", 1, plan.loss), ByServers("dealt", "counts"))
+    said = build_certificate(plan, Spend("none", 1, plan.loss), ServerParticipation("dealt", "counts"))
     assert sum("all rows of one {unit} (at most 2 used)" in text for text in said.assumptions) == 1

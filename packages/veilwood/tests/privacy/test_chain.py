@@ -24,8 +24,8 @@ def test_a_spend_reads_only_what_was_added_since(tmp_path: Path, monkeypatch: py
         spend(ledger, pure(0.1)).commit()
     assert ledger.spent == other.spent
     taken: list[int] = []
-    take = chain.Chain._take
-    monkeypatch.setattr(chain.Chain, "_take", lambda self, *row: (taken.append(row[0]), take(self, *row))[1])
+    take = chain.HashChain._apply_event
+    monkeypatch.setattr(chain.HashChain, "_apply_event", lambda self, *row: (taken.append(row[0]), take(self, *row))[1])
     spend(ledger, pure(0.1))
     assert taken == []  # everything before was read already
     spend(other, pure(0.1))
@@ -43,11 +43,11 @@ def test_names_and_resolutions_out_of_place_are_found(tmp_path: Path) -> None:
     ]
     for number, event in enumerate(events):
         path = tmp_path / f"{number}.db"
-        ledger = SQLiteLedger(path, 1, of=None if event.get("of") == 7 else "people")
+        ledger = SQLiteLedger(path, 1, population=None if event.get("of") == 7 else "people")
         spend(ledger, pure(0.5)).commit()
         with closing(sqlite3.connect(path)) as connection:
             head, balance = ledger.verify(), json.loads(connection.execute("SELECT body FROM balance").fetchone()[0])
-            new = chain.append(connection, head, event, 2 if event["event"] == "resolved" else None)[1]
+            new = chain.append_event(connection, head, event, 2 if event["event"] == "resolved" else None)[1]
             connection.execute("UPDATE balance SET body = ?", (json.dumps(balance | {"head": new}),))
             connection.commit()
         with pytest.raises(LedgerError, match=r"altered|damaged"):
@@ -60,9 +60,9 @@ def test_keys_of_older_records_are_known_where_they_stand(tmp_path: Path) -> Non
     event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
     event |= {"what": "leaf counts [59ab]", "neighbours": ROW, "plan": "1f3a", "table": "", "schema": ""}
     with ledger._transaction(write=True) as connection:
-        before = ledger._chain.read(connection)
-        _, head = chain.append(connection, before.head, event)
-        chain.keep(connection, chain.Balance(before.budget, pure("1/2"), ROW, head))
+        before = ledger._chain.read_new_events(connection)
+        _, head = chain.append_event(connection, before.head, event)
+        chain.store_balance(connection, chain.Balance(before.budget, pure("1/2"), ROW, head))
     again = SQLiteLedger(tmp_path / "spends.db")
     assert [entry.key for entry in again.entries()] == ["59ab"]
     assert not spend(again, pure("0.5"), key="59ab").is_new

@@ -59,7 +59,7 @@ def spent_by_a_release_that_fails_late(door_class: type[Door]) -> Loss:
 
     def release_and_fail() -> None:
         with door_class(plan_of(step), ledger) as door:
-            seen.append(door.noisy(step, EXACT))
+            seen.append(door.release_counts(step, EXACT))
             raise RuntimeError("after the release")
 
     with pytest.raises(RuntimeError):
@@ -79,7 +79,7 @@ def test_input_refused_after_the_first_noise_is_spent() -> None:
 
     def second_pass_is_refused() -> None:
         with Door(plan_of(step), ledger) as door:
-            door.noisy(step, EXACT)
+            door.release_counts(step, EXACT)
             raise OutOfSchemaError("a later pass found something")
 
     with pytest.raises(OutOfSchemaError):
@@ -91,19 +91,19 @@ def test_a_step_passes_once_inside_the_context_with_its_shape() -> None:
     step, other = step_of("counts", Loss.pure(Fraction(1, 2))), step_of("more", Loss.pure(Fraction(1, 2)))
     door = Door(plan_of(step), MemoryLedger())
     with pytest.raises(VeilwoodError, match="closed"):
-        door.noisy(step, EXACT)
+        door.release_counts(step, EXACT)
     with door:
         with pytest.raises(VeilwoodError, match="not in the plan"):
-            door.noisy(other, EXACT)
+            door.release_counts(other, EXACT)
         with pytest.raises(VeilwoodError, match="not in the plan"):
-            door.noisy(replace(step, loss=ONE, mechanism=DiscreteLaplace(1)), EXACT)
+            door.release_counts(replace(step, loss=ONE, mechanism=DiscreteLaplace(1)), EXACT)
         with pytest.raises(VeilwoodError, match="shape"):
-            door.noisy(step, EXACT[:2])
-        assert door.noisy(step, EXACT).dtype == np.int64
+            door.release_counts(step, EXACT[:2])
+        assert door.release_counts(step, EXACT).dtype == np.int64
         with pytest.raises(VeilwoodError, match="passed already"):
-            door.noisy(step, EXACT)
+            door.release_counts(step, EXACT)
     with pytest.raises(VeilwoodError, match="closed"):
-        door.noisy(step, EXACT)
+        door.release_counts(step, EXACT)
 
 
 def test_a_refined_plan_keeps_what_passed_and_what_was_promised() -> None:
@@ -113,7 +113,7 @@ def test_a_refined_plan_keeps_what_passed_and_what_was_promised() -> None:
     with pytest.raises(VeilwoodError, match="open door"):
         door.refine(plan_of(first, later))
     with door:
-        door.noisy(first, EXACT)
+        door.release_counts(first, EXACT)
         for lost in (plan_of(later), plan_of(later, other)):
             with pytest.raises(VeilwoodError, match="every step that has passed"):
                 door.refine(lost)
@@ -130,12 +130,12 @@ def test_a_refined_plan_keeps_what_passed_and_what_was_promised() -> None:
         assert door.plan == plan_of(first)
         door.refine(plan_of(first, later))
         with pytest.raises(VeilwoodError, match="passed already"):
-            door.noisy(first, EXACT)
-        door.noisy(later, EXACT)
+            door.release_counts(first, EXACT)
+        door.release_counts(later, EXACT)
     with pytest.raises(VeilwoodError, match="open door"):
         door.refine(plan_of(first, later))
-    assert door.statement().epsilon == 1
-    assert len(door.statement().composition) == 2
+    assert door.certificate().epsilon == 1
+    assert len(door.certificate().composition) == 2
 
 
 class ForgetfulDoor(Door):
@@ -155,7 +155,7 @@ def test_a_door_that_forgets_passed_steps_overspends() -> None:
                     door.refine(plan_of(step))
                 except VeilwoodError:
                     continue
-                door.noisy(step, EXACT)
+                door.release_counts(step, EXACT)
                 passed.append(step.loss)
         total = sum(passed, Loss.zero()).epsilon
         assert total is not None
@@ -169,15 +169,15 @@ def test_a_door_opens_once() -> None:
     step = step_of()
     door = Door(plan_of(step), MemoryLedger())
     with door:
-        door.noisy(step, EXACT)
+        door.release_counts(step, EXACT)
     with door, pytest.raises(VeilwoodError, match="closed"):
-        door.noisy(step, EXACT)
+        door.release_counts(step, EXACT)
 
 
 def test_floats_do_not_pass() -> None:
     step = step_of()
     with Door(plan_of(step), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="integers"):
-        door.noisy(step, EXACT.astype(float))
+        door.release_counts(step, EXACT.astype(float))
 
 
 def test_the_statement_is_built_from_the_ledger() -> None:
@@ -185,9 +185,9 @@ def test_the_statement_is_built_from_the_ledger() -> None:
     door = Door(plan_of(step), ledger)
     with door:
         with pytest.raises(VeilwoodError, match="finished"):
-            door.statement()
-        door.noisy(step, EXACT)
-    statement = door.statement()
+            door.certificate()
+        door.release_counts(step, EXACT)
+    statement = door.certificate()
     (entry,) = ledger.entries()
     assert statement.is_private
     assert statement.epsilon == float(entry.loss.epsilon or 0) == 1
@@ -202,7 +202,7 @@ def test_seeding_cannot_be_slipped_in_after_the_charge() -> None:
     step = step_of()
     slipped_in, refused = entropy.seeded_for_tests(0), pytest.raises(VeilwoodError, match="seeded")
     with Door(plan_of(step), MemoryLedger()) as door, slipped_in, refused:
-        door.noisy(step, EXACT)
+        door.release_counts(step, EXACT)
 
 
 def test_a_ledger_without_a_limit_that_was_given_is_written_to() -> None:

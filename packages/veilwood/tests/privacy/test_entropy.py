@@ -30,22 +30,22 @@ def buffered_source() -> Callable[[int], bytes]:
 
 
 def words_of_parent_and_child() -> tuple[bytes, bytes]:
-    entropy.words(4)
+    entropy.random_integers(4)
     reader, writer = os.pipe()
     child = os.fork()
     if child == 0:
-        os.write(writer, entropy.words(4).tobytes())
+        os.write(writer, entropy.random_integers(4).tobytes())
         os._exit(0)
     os.waitpid(child, 0)
     drawn = os.read(reader, 32)
     os.close(reader)
     os.close(writer)
-    return entropy.words(4).tobytes(), drawn
+    return entropy.random_integers(4).tobytes(), drawn
 
 
 @pytest.mark.parametrize(("bits", "dtype"), [(1, "u1"), (6, "u1"), (16, "u2"), (24, "u4"), (48, "u8"), (64, "u8")])
 def test_words_fill_exactly_their_range(bits: int, dtype: str) -> None:
-    drawn = entropy.words(4096, bits)
+    drawn = entropy.random_integers(4096, bits)
     assert drawn.dtype == np.dtype(dtype)
     # All ones and all zeros in every bit position: each bit is missed with probability 2**-4096.
     assert int(np.bitwise_or.reduce(drawn)) == 2**bits - 1
@@ -53,10 +53,10 @@ def test_words_fill_exactly_their_range(bits: int, dtype: str) -> None:
 
 
 def test_every_call_is_fresh() -> None:
-    assert entropy.words(4).tolist() != entropy.words(4).tolist()
+    assert entropy.random_integers(4).tolist() != entropy.random_integers(4).tolist()
     assert entropy.secret_key() != entropy.secret_key()
     assert len(entropy.secret_key()) == 32
-    assert entropy.words(0).size == 0
+    assert entropy.random_integers(0).size == 0
 
 
 def test_forked_processes_share_no_bits() -> None:
@@ -77,7 +77,7 @@ def test_seeded_context_repeats_and_warns() -> None:
         with pytest.warns(PrivacyWarning, match="NOT PRIVATE"):
             context.__enter__()
         assert entropy.is_seeded()
-        runs.append((entropy.words(3).tolist(), entropy.secret_key()))
+        runs.append((entropy.random_integers(3).tolist(), entropy.secret_key()))
         context.__exit__(None, None, None)
     assert runs[0] == runs[1]
     assert runs[0] != runs[2]
@@ -87,14 +87,14 @@ def test_seeded_context_repeats_and_warns() -> None:
 @pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 def test_nested_contexts_resume_the_outer_stream() -> None:
     with entropy.seeded_for_tests(1):
-        expected = entropy.words(4).tolist()
+        expected = entropy.random_integers(4).tolist()
     with entropy.seeded_for_tests(1):
-        first = entropy.words(2).tolist()
+        first = entropy.random_integers(2).tolist()
         with entropy.seeded_for_tests(2, digit_bits=6):
             assert entropy.digit_bits() == 6
-            entropy.words(5)
+            entropy.random_integers(5)
         assert entropy.digit_bits() == 16
-        assert first + entropy.words(2).tolist() == expected
+        assert first + entropy.random_integers(2).tolist() == expected
 
 
 @pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
@@ -111,7 +111,7 @@ def test_context_ends_on_an_exception() -> None:
 @pytest.mark.parametrize("bits", [0, 65])
 def test_impossible_word_sizes_are_refused(bits: int) -> None:
     with pytest.raises(VeilwoodError, match="bits must be from 1 to 64"):
-        entropy.words(1, bits)
+        entropy.random_integers(1, bits)
 
 
 def test_impossible_digits_are_refused() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from veilwood.privacy import entropy
 from veilwood.privacy import joint_noise as joint_moments
-from veilwood.privacy.joint_noise import JointLaplace, of_scale_1
+from veilwood.privacy.joint_noise import JointLaplace, unit_scale_moments
 from veilwood.privacy.noise import DiscreteLaplace
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
@@ -49,13 +49,13 @@ def test_a_table_by_itself_has_the_variance_of_discrete_laplace_noise() -> None:
 @pytest.mark.parametrize("sizes", [(2,) * 128, (48,) * 5 + (16,), (8,) * 32, (3, *(40,) * 5), tuple(range(1, 22))])
 def test_the_quadrature_is_fine_enough(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     counted = tuple(sorted(Counter(sizes).items()))
-    apart, total = of_scale_1(counted)
+    apart, total = unit_scale_moments(counted)
     nodes, weights = np.polynomial.legendre.leggauss(150)
-    monkeypatch.setattr(joint_moments, "PLACES", (nodes + 1) / 2)
-    monkeypatch.setattr(joint_moments, "_WEIGHTS", weights / 2)
+    monkeypatch.setattr(joint_moments, "QUADRATURE_NODES", (nodes + 1) / 2)
+    monkeypatch.setattr(joint_moments, "_QUADRATURE_WEIGHTS", weights / 2)
     # What is kept of the others stays theirs: the functions below the caches are called.
-    monkeypatch.setattr(joint_moments, "_vectors", joint_moments._vectors.__wrapped__)
-    finer, total_of_finer = of_scale_1.__wrapped__(counted)
+    monkeypatch.setattr(joint_moments, "_vector_moments", joint_moments._vector_moments.__wrapped__)
+    finer, total_of_finer = unit_scale_moments.__wrapped__(counted)
     assert total == pytest.approx(total_of_finer, rel=1e-6)
     assert dict(apart) == pytest.approx(dict(finer), rel=1e-6)
 

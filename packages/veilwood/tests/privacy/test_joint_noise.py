@@ -23,7 +23,7 @@ from scipy import stats
 from veilwood.errors import MechanismError, PlanError, VeilwoodError
 from veilwood.privacy import entropy, joint_noise, samplers
 from veilwood.privacy.door import Door
-from veilwood.privacy.joint_noise import LARGEST_JOINT_SCALE, JointLaplace, n_vectors
+from veilwood.privacy.joint_noise import MAX_JOINT_SCALE, JointLaplace, count_vectors
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -45,9 +45,9 @@ HALF = Fraction(1, 2)
 @pytest.fixture
 def fresh_boxes() -> Iterator[None]:
     """Boxes of a patched sampler are made anew, and not kept for other tests."""
-    joint_noise._boxes.cache_clear()
+    joint_noise._cached_sampler.cache_clear()
     yield
-    joint_noise._boxes.cache_clear()
+    joint_noise._cached_sampler.cache_clear()
 
 
 # -- enumeration ----------------------------------------------------------------------------------------------------
@@ -136,7 +136,7 @@ def fit_of_draws(drawn: Ints, scale: Fraction, sizes: Sizes, most: int) -> float
 @pytest.mark.parametrize("m", [1, 2, 3, 4])
 def test_the_number_of_vectors_is_that_of_an_enumeration(m: int) -> None:
     for bound, total in product(range(4), range(4)):
-        assert n_vectors(m, bound, total) == len(vectors(m, total, bound))
+        assert count_vectors(m, bound, total) == len(vectors(m, total, bound))
 
 
 def test_the_number_of_vectors_is_that_of_adding_entries_one_by_one() -> None:
@@ -145,34 +145,34 @@ def test_the_number_of_vectors_is_that_of_adding_entries_one_by_one() -> None:
         known = shells(m, reach)
         for total in range(reach + 1):
             for bound in range((reach - total) // 2 + 1):
-                assert n_vectors(m, bound, total) == known[reach + total, total + 2 * bound]
+                assert count_vectors(m, bound, total) == known[reach + total, total + 2 * bound]
 
 
 @pytest.mark.parametrize(("m", "bound", "total"), [(1, 3, 2), (2, 4, 0), (3, 2, 1), (3, 4, 0), (4, 2, 1), (5, 1, 0)])
 def test_vectors_of_a_sum_and_a_bound_are_equally_likely(m: int, bound: int, total: int) -> None:
     every = vectors(m, total, bound)
     runs = max(20 * len(every), 300)
-    weights = joint_noise._splits(m, bound, total)
+    weights = joint_noise._vector_counts(m, bound, total)
     with entropy.seeded_for_tests(70):
-        seen = Counter(tuple(joint_noise._vector(m, bound, total, weights).tolist()) for _ in range(runs))
+        seen = Counter(tuple(joint_noise._draw_vector(m, bound, total, weights).tolist()) for _ in range(runs))
     assert set(seen) <= set(every)
     if len(every) > 1:
         assert fit(np.array([seen[x] for x in every]), np.full(len(every), 1 / len(every))) > ALARM
         skewed = [8 * weight if h == 0 else weight for h, weight in enumerate(weights)]  # mutant
         with entropy.seeded_for_tests(71):
-            seen = Counter(tuple(joint_noise._vector(m, bound, total, skewed).tolist()) for _ in range(2 * runs))
+            seen = Counter(tuple(joint_noise._draw_vector(m, bound, total, skewed).tolist()) for _ in range(2 * runs))
         assert fit(np.array([seen[x] for x in every]), np.full(len(every), 1 / len(every))) < ALARM
 
 
 def test_whole_numbers_below_a_bound_are_equally_likely() -> None:
     with entropy.seeded_for_tests(72):
         for n in (1, 2, 3, 7, 64):
-            drawn = np.bincount([joint_noise._below(n) for _ in range(100 * n)], minlength=n)
+            drawn = np.bincount([joint_noise._draw_below(n) for _ in range(100 * n)], minlength=n)
             assert len(drawn) == n
             assert n == 1 or fit(drawn, np.full(n, 1 / n)) > ALARM
-        large = [joint_noise._below(3 << 130) >> 130 for _ in range(600)]  # of more than two words
+        large = [joint_noise._draw_below(3 << 130) >> 130 for _ in range(600)]  # of more than two words
         assert fit(np.bincount(large, minlength=3), np.full(3, 1 / 3)) > ALARM
-        pairs = Counter(tuple(joint_noise._subset(5, 2)) for _ in range(1000))
+        pairs = Counter(tuple(joint_noise._draw_subset(5, 2)) for _ in range(1000))
     assert set(pairs) == set(combinations(range(1, 6), 2))
     assert fit(np.array(list(pairs.values())), np.full(10, 0.1)) > ALARM
 
@@ -233,8 +233,8 @@ def test_the_norm_is_that_of_the_definition_class_by_class() -> None:
         for x in rng.integers(-9, 10, (20, sum(sizes), 3)):
             totals = np.add.reduceat(x, ends - sizes, axis=0)
             x[ends - 1] += totals[0] - totals  # as rows of all tables do
-            assert noise.norms(x).tolist() == [norm(tuple(column), sizes) for column in x.T.tolist()]
-            assert noise.norm(x) == noise.norms(x).sum()
+            assert noise.class_norms(x).tolist() == [norm(tuple(column), sizes) for column in x.T.tolist()]
+            assert noise.norm(x) == noise.class_norms(x).sum()
 
 
 # -- laws of draws, in the seeded context so that a failure repeats ----------------------------------------------------
@@ -296,7 +296,7 @@ def test_a_distinguisher_sees_one_row_and_half_the_noise_is_caught() -> None:
         hits = []
         for exact in (np.broadcast_to(row, (sum(sizes), runs)), np.zeros((sum(sizes), runs), np.int64)):
             seen = noise.perturb(exact)
-            hits.append(int((noise.norms(seen - row) < noise.norms(seen)).sum()))
+            hits.append(int((noise.class_norms(seen - row) < noise.class_norms(seen)).sum()))
         return epsilon_lower_bound(hits[0], runs, hits[1], runs)
 
     with entropy.seeded_for_tests(79):
@@ -307,27 +307,27 @@ def test_a_distinguisher_sees_one_row_and_half_the_noise_is_caught() -> None:
 # -- boxes ----------------------------------------------------------------------------------------------------------
 
 
-def made(scale: Fraction | int, sizes: Sizes) -> joint_noise._Boxes:
-    return joint_noise._Boxes(Fraction(scale), tuple(sorted(Counter(sizes).items())))
+def made(scale: Fraction | int, sizes: Sizes) -> joint_noise._BoxSampler:
+    return joint_noise._BoxSampler(Fraction(scale), tuple(sorted(Counter(sizes).items())))
 
 
-def is_bounded(boxes: joint_noise._Boxes, row: int, column: int, bound: int, total: int, halved: int) -> bool:
+def is_bounded(boxes: joint_noise._BoxSampler, row: int, column: int, bound: int, total: int, halved: int) -> bool:
     """Whether the weight of a point, from above, is at most that of its box, a piece of a tail halved so often."""
-    vectors = prod(n_vectors(m, bound, total) ** times for m, times in boxes._counted)
+    vectors = prod(count_vectors(m, bound, total) ** times for m, times in boxes._counted)
     bits = 100 + max(0, vectors.bit_length() + boxes._shift)
     _, high = samplers.exp_minus((total + 2 * bound) / boxes._scale, bits)
     up = boxes._shift + halved - bits
-    return high * vectors << max(up, 0) <= boxes._weight(row, column) << max(-up, 0)
+    return high * vectors << max(up, 0) <= boxes._box_weight(row, column) << max(-up, 0)
 
 
-def points_of(axis: joint_noise._Axis, pieces: int) -> list[tuple[int, int, int]]:
+def points_of(axis: joint_noise._SegmentedAxis, pieces: int) -> list[tuple[int, int, int]]:
     """All points of an axis with their segment, and of so many pieces beyond, with how often those are halved."""
     inside = [(place // axis.length, place, 0) for place in range(axis.n * axis.length)]
     piece = axis.tail * axis.length
     return inside + [(axis.n, axis.n * axis.length + place, place // piece) for place in range(pieces * piece)]
 
 
-def all_bounded(boxes: joint_noise._Boxes) -> bool:
+def all_bounded(boxes: joint_noise._BoxSampler) -> bool:
     every = product(points_of(boxes._bounds, 2), points_of(boxes._totals, 2))
     return all(is_bounded(boxes, row, column, u, t, i + j) for (row, u, i), (column, t, j) in every)
 
@@ -355,8 +355,8 @@ def test_boxes_of_several_points_bound_the_weight() -> None:
 @pytest.mark.parametrize(
     ("scale", "sizes"),
     [
-        (LARGEST_JOINT_SCALE, (2,) * 128),
-        (LARGEST_JOINT_SCALE, (48,) * 5 + (16,)),
+        (MAX_JOINT_SCALE, (2,) * 128),
+        (MAX_JOINT_SCALE, (48,) * 5 + (16,)),
         (Fraction(799, 100), (48,) * 5 + (16,)),
         (100, tuple(range(1, 22))),
         (Fraction(1, 10**300), (48,) * 5),
@@ -369,13 +369,16 @@ def test_the_largest_boxes_bound_the_weight_at_their_corners_and_inside(scale: F
     rows = [*heaviest[0].tolist(), 0, boxes._bounds.n, *rng.integers(0, boxes._bounds.n, 2).tolist()]
     columns = [*heaviest[1].tolist(), 0, boxes._totals.n, *rng.integers(0, boxes._totals.n, 2).tolist()]
     for row, column in product(rows, columns):
-        ends = [(axis.first[at], axis.last[at]) for axis, at in ((boxes._bounds, row), (boxes._totals, column))]
+        ends = [
+            (axis.segment_starts[at], axis.segment_ends[at])
+            for axis, at in ((boxes._bounds, row), (boxes._totals, column))
+        ]
         for u, t in [*product(*ends), tuple(rng.integers(first, last + 1) for first, last in ends)]:
             assert is_bounded(boxes, row, column, int(u), int(t), 0)
 
 
 @pytest.mark.parametrize(
-    ("scale", "sizes"), [(LARGEST_JOINT_SCALE, (2,) * 128), (7, (48,) * 5), (Fraction(1, 2), (8,) * 8)], ids=str
+    ("scale", "sizes"), [(MAX_JOINT_SCALE, (2,) * 128), (7, (48,) * 5), (Fraction(1, 2), (8,) * 8)], ids=str
 )
 def test_beyond_the_ends_a_piece_more_halves_the_weight(scale: Fraction | int, sizes: Sizes) -> None:
     boxes = made(scale, sizes)
@@ -383,7 +386,7 @@ def test_beyond_the_ends_a_piece_more_halves_the_weight(scale: Fraction | int, s
     pieces = [axis.tail * axis.length for axis in (boxes._bounds, boxes._totals)]
 
     def weight(u: int, t: int) -> tuple[Fraction, Fraction]:
-        vectors = prod(n_vectors(m, u, t) ** times for m, times in boxes._counted)
+        vectors = prod(count_vectors(m, u, t) ** times for m, times in boxes._counted)
         low, high = samplers.exp_minus((t + 2 * u) / boxes._scale, 6000)
         return Fraction(low * vectors), Fraction(high * vectors)
 
@@ -403,30 +406,32 @@ def test_beyond_the_ends_a_piece_more_halves_the_weight(scale: Fraction | int, s
 @pytest.mark.usefixtures("fresh_boxes")
 def test_draws_from_the_tails_follow_the_law(monkeypatch: pytest.MonkeyPatch) -> None:
     # Axes end where they begin; pieces beyond are so long that each is half as heavy as the last all the same.
-    def short(scale: Fraction, part: Fraction, end: Fraction, tail: Fraction) -> joint_noise._Axis:
+    def short(scale: Fraction, part: Fraction, end: Fraction, tail: Fraction) -> joint_noise._SegmentedAxis:
         length = max(1, int(part * scale))
-        return joint_noise._Axis(2, length, int(4 * scale / length))
+        return joint_noise._SegmentedAxis(2, length, int(4 * scale / length))
 
-    monkeypatch.setattr(joint_noise, "_axis", short)
+    monkeypatch.setattr(joint_noise, "_segment_axis", short)
     scale, sizes = Fraction(1), (2, 2)
     boxes = made(scale, sizes)
     assert all_bounded(boxes)
     halved = []
-    sound = joint_noise._Boxes._accepted
+    sound = joint_noise._BoxSampler._accepts_point
 
-    def accepted(self: joint_noise._Boxes, bound: int, total: int, weight: int, often: int) -> bool:
+    def accepted(self: joint_noise._BoxSampler, bound: int, total: int, weight: int, often: int) -> bool:
         found = sound(self, bound, total, weight, often)
         halved.extend([often] * found)
         return found
 
-    monkeypatch.setattr(joint_noise._Boxes, "_accepted", accepted)
+    monkeypatch.setattr(joint_noise._BoxSampler, "_accepts_point", accepted)
     with entropy.seeded_for_tests(81):
         drawn = JointLaplace(scale, sizes).sample(800)
         assert fit_of_draws(drawn, scale, sizes, 8) > ALARM
     assert (drawn.sum(axis=0) // 2 >= 2).mean() > 0.1
     assert max(halved) >= 1
-    joint_noise._boxes.cache_clear()
-    monkeypatch.setattr(joint_noise._Axis, "draw", lambda axis, at: (joint_noise._below(axis.length * (at + 1)), 0))
+    joint_noise._cached_sampler.cache_clear()
+    monkeypatch.setattr(
+        joint_noise._SegmentedAxis, "draw_point", lambda axis, at: (joint_noise._draw_below(axis.length * (at + 1)), 0)
+    )
     with entropy.seeded_for_tests(81):  # mutant: nothing from beyond
         assert fit_of_draws(JointLaplace(scale, sizes).sample(500), scale, sizes, 8) < ALARM
 
@@ -435,16 +440,16 @@ def test_a_coin_of_hardly_any_chance_needs_few_bits() -> None:
     # A point of a box that is drawn by its floor of one unit.
     boxes = made(Fraction(1, 10**300), (4, 4))
     with entropy.seeded_for_tests(82):
-        assert not boxes._accepted(7, 1, 1, 0)
+        assert not boxes._accepts_point(7, 1, 1, 0)
         assert not JointLaplace(boxes._scale, (4, 4)).sample(20).any()
 
 
 def test_the_largest_scale_and_the_most_cells_are_drawn() -> None:
     for sizes in ((2,) * 128, (48,) * 5 + (16,)):
-        noise = JointLaplace(LARGEST_JOINT_SCALE, sizes)
+        noise = JointLaplace(MAX_JOINT_SCALE, sizes)
         drawn = noise.sample(3)
-        assert (noise.norms(drawn) > LARGEST_JOINT_SCALE).all()
-        assert (noise.norms(drawn) < 1000 * LARGEST_JOINT_SCALE).all()
+        assert (noise.class_norms(drawn) > MAX_JOINT_SCALE).all()
+        assert (noise.class_norms(drawn) < 1000 * MAX_JOINT_SCALE).all()
 
 
 # -- what is refused ------------------------------------------------------------------------------------------------
@@ -485,7 +490,7 @@ def test_sizes_that_are_none_are_refused(sizes: Any) -> None:
         JointLaplace(1, sizes)
 
 
-@pytest.mark.parametrize("scale", [0, -1, LARGEST_JOINT_SCALE + 1, 2**50, 0.5, None, "1", Fraction(-1, 2)], ids=str)
+@pytest.mark.parametrize("scale", [0, -1, MAX_JOINT_SCALE + 1, 2**50, 0.5, None, "1", Fraction(-1, 2)], ids=str)
 def test_scales_that_are_none_are_refused(scale: Any) -> None:
     with pytest.raises(VeilwoodError, match="scale"):
         JointLaplace(scale, (2, 2))
@@ -502,8 +507,8 @@ def test_a_step_has_the_noise_its_neighbours_need(neighbours: Neighbours, sensit
     assert step.sensitivity == sensitivity
     assert step.mechanism == JointLaplace(Fraction(sensitivity, 8), (2, 3))
     assert step.shape == (5, 4)
-    assert step.keeps_its_loss
-    assert step.describe == f"joint Laplace, scale {sensitivity / 8:g}"
+    assert step.has_enough_noise
+    assert step.mechanism_text == f"joint Laplace, scale {sensitivity / 8:g}"
     assert Step.from_dict(json.loads(json.dumps(step.to_dict()))) == step
     assert pickle.loads(pickle.dumps(step)) == step
     assert len({step.mechanism, JointLaplace(Fraction(sensitivity, 8), [2, 3])}) == 1
@@ -536,9 +541,9 @@ def test_a_joint_step_passes_the_door_once() -> None:
     exact = np.array([[5, 1], [0, 2], [5, 0], [0, 3], [0, 0]])
     plan = Plan("Test", EIGHT, Neighbours(), (step,), "counts", "test", "0", Layout(leaves=0), 0.0)
     with Door(plan, MemoryLedger()) as door:
-        seen = door.noisy(step, exact)
+        seen = door.release_counts(step, exact)
         assert (seen[:2].sum(axis=0) == seen[2:].sum(axis=0)).all()
         with pytest.raises(VeilwoodError, match="passed already"):
-            door.noisy(step, exact)
-    assert door.statement().epsilon == 8
-    assert "joint Laplace" in door.statement().mechanism
+            door.release_counts(step, exact)
+    assert door.certificate().epsilon == 8
+    assert "joint Laplace" in door.certificate().mechanism

@@ -58,8 +58,8 @@ def spend(ledger: Ledger, times: int) -> int:
 
 
 def test_it_counts_as_a_file_does(fresh: str, tmp_path: Path) -> None:
-    there = PostgresLedger(fresh, epsilon=1, of="patients")
-    here = vw.SQLiteLedger(tmp_path / "spends.db", epsilon=1, of="patients")
+    there = PostgresLedger(fresh, epsilon=1, population="patients")
+    here = vw.SQLiteLedger(tmp_path / "spends.db", epsilon=1, population="patients")
     for ledger in (there, here):
         ledger.reserve(TENTH, **FACTS).commit()
         ledger.reserve(TENTH, **FACTS).cancel("rows refused")
@@ -71,7 +71,7 @@ def test_it_counts_as_a_file_does(fresh: str, tmp_path: Path) -> None:
     facts = [[(e.id, e.state, e.loss, e.resolution) for e in ledger.entries()] for ledger in (there, here)]
     assert facts[0] == facts[1]
     assert there.verify()
-    assert (there.of, there.spent, there.budget) == (here.of, here.spent, here.budget)
+    assert (there.population, there.spent, there.budget) == (here.population, here.spent, here.budget)
 
 
 def test_it_is_opened_by_its_address_and_follows_work_into_other_processes(fresh: str) -> None:
@@ -100,11 +100,11 @@ def test_a_name_that_is_no_name_is_refused(address: str, name: str) -> None:
 def test_another_budget_other_people_and_a_missing_ledger_are_refused(fresh: str) -> None:
     with pytest.raises(LedgerError, match="there is no ledger"):
         PostgresLedger(fresh, create=False)
-    PostgresLedger(fresh, epsilon=1, of="patients")
+    PostgresLedger(fresh, epsilon=1, population="patients")
     with pytest.raises(LedgerError, match="was made with the budget epsilon=1"):
         PostgresLedger(fresh, epsilon=2)
     with pytest.raises(LedgerError, match="of patients, not of nurses"):
-        PostgresLedger(fresh, of="nurses")
+        PostgresLedger(fresh, population="nurses")
 
 
 def test_an_unreachable_server_is_an_error_without_the_password() -> None:

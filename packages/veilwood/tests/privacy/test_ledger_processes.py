@@ -34,7 +34,7 @@ class CheckThenWrite(SQLiteLedger):
             raise BudgetExceededError("refused", requested=loss, remaining=None)
         BARRIER.wait(60)
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("veilwood.privacy.ledger.Balance.fits", lambda *_: True)
+            patch.setattr("veilwood.privacy.ledger.Balance.can_afford", lambda *_: True)
             return super().reserve(loss, **facts)  # type: ignore[arg-type]
 
 

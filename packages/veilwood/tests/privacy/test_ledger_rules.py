@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from veilwood.errors import BudgetExceededError, LedgerError, VeilwoodError
 from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, Reservation
-from veilwood.privacy.loss import Loss, exact, requested_loss
+from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood_testing.ledgers import ROW, pure, spend
 
 
@@ -124,7 +124,7 @@ def test_one_budget_protects_one_kind_of_neighbours(make: Callable[..., Ledger])
 
 def test_pure_and_concentrated_losses_compose_through_loss(make: Callable[..., Ledger]) -> None:
     ledger = make(1, 1e-6)
-    part = Loss.zcdp(Fraction(requested_loss(1, 1e-6).rho or 0) / 9, exact(1e-6))
+    part = Loss.zcdp(Fraction(requested_loss(1, 1e-6).rho or 0) / 9, exact_fraction(1e-6))
     losses = [part] * 8
     for loss in losses:
         spend(ledger, loss)
@@ -182,6 +182,6 @@ def test_spent_is_the_sum_of_what_was_not_cancelled(
                 live = [pair for pair in live if pair[0] is not reservation]
     assert ledger.spent == sum((loss for _, loss in live), start=Loss.zero())
     if ledger.budget is not None:
-        assert ledger.spent.fits(ledger.budget)
+        assert ledger.spent.is_within(ledger.budget)
         assert ledger.remaining is not None
     ledger.verify()

@@ -87,7 +87,7 @@ def test_an_open_ledger_is_not_fooled_by_edits_either(name: str, tmp_path: Path)
 def test_a_spend_that_could_not_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(chain, "keep", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk full")))
+        patch.setattr(chain, "store_balance", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk full")))
         with pytest.raises(LedgerError, match="disk full"):
             spend(ledger, pure(1))
     assert ledger.spent == Loss.zero()
@@ -139,23 +139,27 @@ def test_a_cancelled_release_without_a_guarantee_bounds_the_total_again() -> Non
 
 def test_a_ledger_knows_whom_it_protects(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    ledger = SQLiteLedger(path, 1, of="patients of clinic X")
-    assert ledger.of == SQLiteLedger(path).of == SQLiteLedger(path, of="patients of clinic X").of
+    ledger = SQLiteLedger(path, 1, population="patients of clinic X")
+    assert (
+        ledger.population
+        == SQLiteLedger(path).population
+        == SQLiteLedger(path, population="patients of clinic X").population
+    )
     assert str(ledger).startswith("ledger x.db of patients of clinic X: spent epsilon=0, budget epsilon=1")
     with pytest.raises(LedgerError, match="is a ledger of patients of clinic X, not of pupils"):
-        SQLiteLedger(path, of="pupils")
-    assert MemoryLedger(1, of="pupils").of == "pupils"
+        SQLiteLedger(path, population="pupils")
+    assert MemoryLedger(1, population="pupils").population == "pupils"
     for wrong in ("", "  ", "x" * 2000, 3):
         with pytest.raises(LedgerError, match="of="):
-            SQLiteLedger(tmp_path / "y.db", of=wrong)  # type: ignore[arg-type]
+            SQLiteLedger(tmp_path / "y.db", population=wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "y.db").exists()
 
 
 def test_an_edit_of_whom_it_protects_is_found(tmp_path: Path) -> None:
-    SQLiteLedger(tmp_path / "x.db", 1, of="patients of clinic X")
+    SQLiteLedger(tmp_path / "x.db", 1, population="patients of clinic X")
     edit(tmp_path / "x.db", "UPDATE events SET body = replace(body, 'clinic X', 'clinic Y')")
     with pytest.raises(LedgerError, match="altered"):
-        _ = SQLiteLedger(tmp_path / "x.db").of
+        _ = SQLiteLedger(tmp_path / "x.db").population
 
 
 def test_entries_record_table_and_schema_and_are_shown_by_table(tmp_path: Path) -> None:
@@ -216,20 +220,20 @@ def old(tmp_path: Path) -> Path:
 
 def test_a_ledger_of_an_earlier_version_goes_on(old: Path) -> None:
     ledger = SQLiteLedger(old)
-    assert (ledger.budget, ledger.of) == (Loss(Fraction(3)), None)
+    assert (ledger.budget, ledger.population) == (Loss(Fraction(3)), None)
     assert [(entry.state, entry.table, entry.schema) for entry in ledger.entries()] == [
         ("committed", "", ""),
         ("reserved", "", ""),
     ]
     assert ledger.spent.epsilon == Fraction(3, 4)
     assert len(ledger.verify()) == 64
-    ledger = SQLiteLedger(old, 3, of="owners of cars")
+    ledger = SQLiteLedger(old, 3, population="owners of cars")
     ledger.resolve(ledger.entries()[1].id, "the machine was switched off")
     spend(ledger, pure(2.25), table="cars.csv", schema="ab").commit()
     with pytest.raises(BudgetExceededError):
         spend(ledger, pure(0.1))
     again = SQLiteLedger(old)
-    assert again.of == "owners of cars"
+    assert again.population == "owners of cars"
     assert again.spent.epsilon == 3
     assert [entry.table for entry in again.entries()] == ["", "", "cars.csv"]
     assert "table not named: epsilon=0.75" in str(again)
@@ -279,7 +283,7 @@ def test_half_of_a_pair_of_code_units_does_not_spoil_the_ledger(name: str, tmp_p
     facts = {"what": "leaf counts", "neighbours": ROW, "plan": "1f3a", name: "x\ud800"}
     ledger.reserve(pure("0.5"), **facts).commit()  # type: ignore[arg-type]
     spend(ledger, pure("0.25")).cancel("\udc80")
-    assert SQLiteLedger(tmp_path / "spends.db", of="people \ud83d").spent == pure("0.5")
+    assert SQLiteLedger(tmp_path / "spends.db", population="people \ud83d").spent == pure("0.5")
     ledger.verify()
     with pytest.raises(LedgerError, match="key"):  # nothing is put in its place: two keys could become one
         spend(ledger, pure("0.25"), key="\ud800")

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilwood.errors import VeilwoodError
-from veilwood.privacy.loss import Loss, exact, requested_loss, zcdp_epsilon, zcdp_rho
-from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
+from veilwood.privacy.loss import Loss, exact_fraction, requested_loss, zcdp_epsilon, zcdp_rho
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
 
 rhos = st.fractions(min_value=Fraction(1, 10**6), max_value=20, max_denominator=10**6)
 deltas = st.integers(min_value=2, max_value=12).map(lambda power: Fraction(1, 10**power))
@@ -38,18 +38,18 @@ epsilons = st.fractions(min_value=Fraction(1, 100), max_value=20, max_denominato
     ],
 )
 def test_exact_is_what_a_person_means(value: object, meaning: Fraction) -> None:
-    assert exact(value) == meaning
+    assert exact_fraction(value) == meaning
 
 
 @pytest.mark.parametrize("value", [True, "many", "1/0", float("nan"), float("inf"), None, [1], 1j, Decimal("NaN")])
 def test_exact_refuses_what_is_no_number(value: object) -> None:
     with pytest.raises(VeilwoodError, match="epsilon"):
-        exact(value, "epsilon")
+        exact_fraction(value, "epsilon")
 
 
 @given(st.floats(min_value=1e-300, max_value=1e300))
 def test_exact_stays_next_to_the_float(value: float) -> None:
-    assert float(exact(value)) == value
+    assert float(exact_fraction(value)) == value
 
 
 @pytest.mark.parametrize("rho", [0.0003, 0.0244, 0.3125, 2.0])
@@ -60,7 +60,7 @@ def test_zcdp_conversion_agrees_with_dp_accounting(rho: float, delta: float) -> 
     )
     accountant.compose(ZCDpEvent(rho))
     theirs = accountant.get_epsilon(delta)
-    ours = float(zcdp_epsilon(exact(rho), exact(delta)))
+    ours = float(zcdp_epsilon(exact_fraction(rho), exact_fraction(delta)))
     assert ours == pytest.approx(theirs, rel=2e-3)
     assert ours <= theirs * (1 + 1e-6)  # they try fixed orders, we search: never above
 
@@ -108,8 +108,8 @@ def test_pure_losses_add_exactly(parts: list[Fraction]) -> None:
     assert total.epsilon == sum(parts)
     assert total.delta == 0
     assert total.rho == sum(part * part / 2 for part in parts)
-    assert total.fits(Loss.pure(sum(parts, Fraction(0))))
-    assert not total.fits(Loss.pure(sum(parts) - Fraction(1, 10**9)))
+    assert total.is_within(Loss.pure(sum(parts, Fraction(0))))
+    assert not total.is_within(Loss.pure(sum(parts) - Fraction(1, 10**9)))
 
 
 def test_many_small_pure_losses_are_cheaper_under_zcdp() -> None:
@@ -118,16 +118,16 @@ def test_many_small_pure_losses_are_cheaper_under_zcdp() -> None:
     at_delta = total.epsilon_at(Fraction(1, 10**6))
     assert at_delta is not None
     assert at_delta < 6
-    assert total.fits(Loss(Fraction(6), Fraction(1, 10**6)))
-    assert not total.fits(Loss(Fraction(6)))
+    assert total.is_within(Loss(Fraction(6), Fraction(1, 10**6)))
+    assert not total.is_within(Loss(Fraction(6)))
 
 
 def test_an_unbounded_loss_stays_unbounded() -> None:
     total = Loss.pure(Fraction(1)) + Loss.unbounded()
     assert not total.is_bounded
     assert total.epsilon_at(Fraction(1, 2)) is None
-    assert not total.fits(Loss.pure(Fraction(10**6)))
-    assert total.fits(Loss.unbounded())
+    assert not total.is_within(Loss.pure(Fraction(10**6)))
+    assert total.is_within(Loss.unbounded())
     assert "NOT PRIVATE" in str(total)
 
 
@@ -163,21 +163,21 @@ def test_senseless_budgets_are_refused(epsilon: object, delta: object) -> None:
 
 
 def test_units() -> None:
-    assert unit_of("row") == unit_of(1) == Rows(1)
-    assert unit_of(np.int64(3)) == Rows(3)
-    assert unit_of({"id": "patient", "at_most": 5}) == unit_of(RowsOf("patient", 5)) == RowsOf("patient", 5)
+    assert resolve_unit("row") == resolve_unit(1) == Rows(1)
+    assert resolve_unit(np.int64(3)) == Rows(3)
+    assert resolve_unit({"id": "patient", "at_most": 5}) == resolve_unit(RowsOf("patient", 5)) == RowsOf("patient", 5)
     assert str(RowsOf("patient", 5)) == "all rows of one patient (at most 5 used)"
     for wrong in (0, -1, True, 1.5, "person", {"id": "patient"}, {"id": "p", "at_most": 0}, RowsOf("p", 0), None):
         with pytest.raises(VeilwoodError, match="privacy_unit"):
-            unit_of(wrong)
+            resolve_unit(wrong)
 
 
 def test_neighbours_multiply_what_one_row_does() -> None:
     one, three = Neighbours(), Neighbours("add-remove", Rows(3))
     swap = Neighbours("replace-one", RowsOf("p", 3))
-    assert (one.l1(4), one.squared_l2(4), one.score_range(1)) == (4, 4, 1)
-    assert (three.l1(4), three.squared_l2(4), three.score_range(1)) == (12, 36, 3)
-    assert (swap.l1(4), swap.squared_l2(4), swap.score_range(1)) == (24, 72, 6)
+    assert (one.l1_sensitivity(4), one.squared_l2_sensitivity(4), one.score_range(1)) == (4, 4, 1)
+    assert (three.l1_sensitivity(4), three.squared_l2_sensitivity(4), three.score_range(1)) == (12, 36, 3)
+    assert (swap.l1_sensitivity(4), swap.squared_l2_sensitivity(4), swap.score_range(1)) == (24, 72, 6)
     assert str(swap) == "all rows of one p (at most 3 used), replaced"
     with pytest.raises(VeilwoodError, match="adjacency"):
         Neighbours("bounded")  # type: ignore[arg-type]
@@ -189,7 +189,7 @@ def test_neighbours_multiply_what_one_row_does() -> None:
 def test_a_replacement_of_non_negative_vectors_at_most_doubles_the_squared_distance(rows: list[list[int]]) -> None:
     removed, added = np.array(rows)
     largest = max(int((removed**2).sum()), int((added**2).sum()))
-    assert int(((removed - added) ** 2).sum()) <= Neighbours("replace-one").squared_l2(largest)
+    assert int(((removed - added) ** 2).sum()) <= Neighbours("replace-one").squared_l2_sensitivity(largest)
 
 
 def test_budgets_that_no_file_could_hold_are_refused() -> None:

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from veilwood.errors import ParameterError
-from veilwood.privacy.neighbours import ADJACENCIES, Neighbours, Rows, RowsOf, unit_of
+from veilwood.privacy.neighbours import ADJACENCIES, Neighbours, Rows, RowsOf, resolve_unit
 
 ROWS = [np.array(row) for row in product((0, 1), repeat=3)]  # what one row may add: squared and L1 norm at most 3
 
@@ -28,18 +28,18 @@ def distances(adjacency: str, k: int) -> tuple[int, int]:
 def test_formulas_bound_what_enumeration_finds(adjacency: Any, k: int) -> None:
     neighbours = Neighbours(adjacency, Rows(k))
     l1, squared_l2 = distances(adjacency, k)
-    assert l1 <= neighbours.l1(3)
-    assert squared_l2 <= neighbours.squared_l2(3)
+    assert l1 <= neighbours.l1_sensitivity(3)
+    assert squared_l2 <= neighbours.squared_l2_sensitivity(3)
     if adjacency == "add-remove":
-        assert (l1, squared_l2) == (neighbours.l1(3), neighbours.squared_l2(3))
-        assert l1 > Neighbours(adjacency, Rows(k)).l1(2)  # a bound that is too small would be seen
+        assert (l1, squared_l2) == (neighbours.l1_sensitivity(3), neighbours.squared_l2_sensitivity(3))
+        assert l1 > Neighbours(adjacency, Rows(k)).l1_sensitivity(2)  # a bound that is too small would be seen
 
 
 def test_rows_of_an_id_count_as_many_rows() -> None:
     by_id, by_rows = (Neighbours("replace-one", unit) for unit in (RowsOf("patient", 5), Rows(5)))
     for one_row in (1, 7):
-        assert by_id.l1(one_row) == by_rows.l1(one_row) == 10 * one_row
-        assert by_id.squared_l2(one_row) == by_rows.squared_l2(one_row) == 50 * one_row
+        assert by_id.l1_sensitivity(one_row) == by_rows.l1_sensitivity(one_row) == 10 * one_row
+        assert by_id.squared_l2_sensitivity(one_row) == by_rows.squared_l2_sensitivity(one_row) == 50 * one_row
         assert by_id.score_range(one_row) == 10 * one_row
     assert str(by_id) == "all rows of one patient (at most 5 used), replaced"
 
@@ -47,12 +47,12 @@ def test_rows_of_an_id_count_as_many_rows() -> None:
 @pytest.mark.parametrize("unit", [0, -1, 10**10, True, 1.5, "rows", {"id": "a"}, {"id": 3, "at_most": 1}, None])
 def test_units_that_are_none_are_refused(unit: Any) -> None:
     with pytest.raises(ParameterError, match="privacy_unit"):
-        unit_of(unit)
+        resolve_unit(unit)
 
 
 def test_numbers_of_numpy_become_plain_ones() -> None:
-    unit = unit_of(np.int8(100))
-    assert Neighbours("add-remove", unit).squared_l2(1) == 10_000
+    unit = resolve_unit(np.int8(100))
+    assert Neighbours("add-remove", unit).squared_l2_sensitivity(1) == 10_000
 
 
 def test_unknown_neighbours_are_refused() -> None:

@@ -55,7 +55,7 @@ def script(monkeypatch: pytest.MonkeyPatch, uniform: int) -> None:
     def words(n: int, bits: int = 64) -> np.ndarray:
         return np.array([int("".join(next(text) for _ in range(bits)), 2) for _ in range(n)], dtype=np.uint64)
 
-    monkeypatch.setattr(entropy, "words", words)
+    monkeypatch.setattr(entropy, "random_integers", words)
 
 
 CASES: list[tuple[Callable[[Fraction, int], entropy.LazyTable], Callable[..., list[Decimal]], Fraction]] = [
@@ -123,7 +123,7 @@ def test_uniforms_next_to_a_threshold_are_decided_exactly(monkeypatch: pytest.Mo
 
 
 def test_threshold_test_catches_ties_that_are_not_resolved(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(entropy.LazyTable, "_resolve", lambda self, prefix: 0)
+    monkeypatch.setattr(entropy.LazyTable, "_resolve_outcome", lambda self, prefix: 0)
     assert wrong_next_to_thresholds(monkeypatch) > 100
 
 
@@ -163,7 +163,7 @@ def test_exp_enclosure_is_right_and_tight(x: Fraction, bits: int) -> None:
 def resolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Count the uniforms that needed a second digit, and those that needed a second word."""
     counts = [0, 0]
-    draw_word, resolve = entropy.LazyTable._draw_word, entropy.LazyTable._resolve
+    draw_word, resolve = entropy.LazyTable._draw_word, entropy.LazyTable._resolve_outcome
 
     def counting_draw_word(self: entropy.LazyTable, digit: np.ndarray) -> np.ndarray:
         counts[0] += digit.size
@@ -174,7 +174,7 @@ def resolutions(monkeypatch: pytest.MonkeyPatch) -> list[int]:
         return resolve(self, prefix)
 
     monkeypatch.setattr(entropy.LazyTable, "_draw_word", counting_draw_word)
-    monkeypatch.setattr(entropy.LazyTable, "_resolve", counting_resolve)
+    monkeypatch.setattr(entropy.LazyTable, "_resolve_outcome", counting_resolve)
     return counts
 
 
@@ -194,14 +194,18 @@ def test_uniform_below_is_uniform_and_rejects_the_surplus(monkeypatch: pytest.Mo
     assert ((counts - 10_000) ** 2 / 10_000).sum() < 60
     # 2**64 = 4 mod 6: the four largest words must be drawn again.
     drawn = iter([2**64 - 1, 2**64 - 4, 2**64 - 5])
-    monkeypatch.setattr(entropy, "words", lambda n: np.array([next(drawn) for _ in range(n)], dtype=np.uint64))
+    monkeypatch.setattr(
+        entropy, "random_integers", lambda n: np.array([next(drawn) for _ in range(n)], dtype=np.uint64)
+    )
     assert samplers.uniform_below(np.array([6])) == (2**64 - 5) % 6
 
 
 @pytest.mark.parametrize("bound", [1, 2, 2**32])
 def test_uniform_below_a_power_of_two_draws_once(monkeypatch: pytest.MonkeyPatch, bound: int) -> None:
     drawn = iter([2**64 - 1])
-    monkeypatch.setattr(entropy, "words", lambda n: np.array([next(drawn) for _ in range(n)], dtype=np.uint64))
+    monkeypatch.setattr(
+        entropy, "random_integers", lambda n: np.array([next(drawn) for _ in range(n)], dtype=np.uint64)
+    )
     assert samplers.uniform_below(np.array([bound])) == bound - 1
 
 
@@ -212,4 +216,4 @@ def test_coin_is_decided_by_integers_inside_the_band(monkeypatch: pytest.MonkeyP
         for side in (-1, 1):
             uniform = int((decimal_exp(-exponent) + side * Decimal(2) ** -200) * 2**BITS)
             script(monkeypatch, (uniform % 2 ** (BITS - 64)) << 64)
-            assert samplers._coin(exponent, uniform >> (BITS - 64), 64) is (side < 0)
+            assert samplers._flip_exp_coin(exponent, uniform >> (BITS - 64), 64) is (side < 0)

@@ -34,7 +34,7 @@ def selection_loss(choice: NoisyMax | PermuteAndFlip | ExponentialMechanism, ste
         for change in product(steps, repeat=len(scores)):
             neighbour = tuple(np.add(scores, change).tolist())
             for vector in (scores, neighbour):
-                laws.setdefault(vector, choice.law(vector))
+                laws.setdefault(vector, choice.probabilities(vector))
             worst = max(worst, float(np.abs(np.log(laws[scores] / laws[neighbour])).max()))
     return worst
 
@@ -63,7 +63,7 @@ def test_exponential_mechanism_has_bounded_range_and_its_rho(epsilon: Fraction) 
     worst_range = worst_renyi = 0.0
     for scores in [(0, 0, 0), (0, 3, 1), (5, 0, 5), (2, 1, 0)]:
         for change in product((-1, 0, 1), repeat=3):
-            p, q = choice.law(scores), choice.law(np.add(scores, change))
+            p, q = choice.probabilities(scores), choice.probabilities(np.add(scores, change))
             ratios = np.log(p / q)
             worst_range = max(worst_range, float(ratios.max() - ratios.min()))
             for order in (1.01, 2.0, 8.0):
@@ -91,17 +91,17 @@ def noisy_max_by_summation(scores: tuple[int, ...], scale: float) -> np.ndarray:
 @pytest.mark.parametrize("epsilon", [Fraction(1, 2), Fraction(2)])
 def test_noisy_max_with_random_ties_is_permute_and_flip(scores: tuple[int, ...], epsilon: Fraction) -> None:
     by_summation = noisy_max_by_summation(scores, float(1 / epsilon))
-    np.testing.assert_allclose(NoisyMax(epsilon, 1).law(scores), by_summation, atol=1e-12)
-    np.testing.assert_allclose(PermuteAndFlip(epsilon, 1).law(scores), by_summation, atol=1e-12)
+    np.testing.assert_allclose(NoisyMax(epsilon, 1).probabilities(scores), by_summation, atol=1e-12)
+    np.testing.assert_allclose(PermuteAndFlip(epsilon, 1).probabilities(scores), by_summation, atol=1e-12)
 
 
 @pytest.mark.parametrize("mechanism", SELECTIONS)
 def test_laws_sum_to_one_for_many_candidates_and_respect_the_mask(mechanism: Selection) -> None:
     scores = np.arange(300) % 17
-    law = mechanism(Fraction(1, 3), 1).law(scores, scores % 2 == 0)
+    law = mechanism(Fraction(1, 3), 1).probabilities(scores, scores % 2 == 0)
     assert law.sum() == pytest.approx(1, abs=1e-12)
     assert not law[scores % 2 == 1].any()
-    assert mechanism(1, 1).law([7]).tolist() == [1.0]
+    assert mechanism(1, 1).probabilities([7]).tolist() == [1.0]
 
 
 @pytest.mark.parametrize("mechanism", SELECTIONS)
@@ -112,9 +112,9 @@ def test_selection_fits_its_law(mechanism: Selection, digit_bits: int) -> None:
     with entropy.seeded_for_tests(25, digit_bits):
         for scores in ([0, 0, 9, 0], [4, 0, 9, 7], [1, 2, 3, 2]):
             drawn = choice.select(np.tile(scores, (100_000, 1)), admissible)
-            assert fit_choices(drawn, choice.law(scores, admissible)) > ALARM
+            assert fit_choices(drawn, choice.probabilities(scores, admissible)) > ALARM
             if scores != [0, 0, 9, 0]:  # a mutant with the range forgotten is far too sharp
-                assert fit_choices(drawn, mechanism(Fraction(2, 3), 1).law(scores, admissible)) < ALARM
+                assert fit_choices(drawn, mechanism(Fraction(2, 3), 1).probabilities(scores, admissible)) < ALARM
 
 
 @pytest.mark.parametrize("value", [0, -2, 1.0, Fraction(1, 2), None, 2**70])
@@ -136,7 +136,7 @@ def test_bad_candidates_are_refused() -> None:
     with pytest.raises(VeilwoodError, match="broadcast"):
         choice.select([1, 2], [True, True, False])
     with pytest.raises(VeilwoodError, match="one vector"):
-        choice.law([[1, 2]])
+        choice.probabilities([[1, 2]])
 
 
 def test_extreme_scores_do_not_overflow() -> None:

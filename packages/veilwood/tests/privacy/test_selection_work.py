@@ -29,7 +29,7 @@ SCORES = {
 def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
     """Count the calls for random words, the words, and the numbers that are computed to any precision."""
     counted = {"calls": 0, "words": 0, "exact": 0}
-    words, exp_minus = entropy.words, samplers.exp_minus
+    words, exp_minus = entropy.random_integers, samplers.exp_minus
 
     def counting_words(n: int, bits: int = 64) -> Any:
         counted["calls"] += 1
@@ -40,7 +40,7 @@ def work(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
         counted["exact"] += 1
         return exp_minus(x, bits)
 
-    monkeypatch.setattr(entropy, "words", counting_words)
+    monkeypatch.setattr(entropy, "random_integers", counting_words)
     monkeypatch.setattr(samplers, "exp_minus", counting_exp_minus)
     return counted
 
@@ -88,7 +88,7 @@ def script(monkeypatch: pytest.MonkeyPatch, uniform: int) -> None:
     def words(n: int, bits: int = 64) -> np.ndarray:
         return np.array([int("".join(next(text) for _ in range(bits)), 2) for _ in range(n)], dtype=np.uint64)
 
-    monkeypatch.setattr(entropy, "words", words)
+    monkeypatch.setattr(entropy, "random_integers", words)
 
 
 def wrong_choices(monkeypatch: pytest.MonkeyPatch) -> tuple[int, int]:
@@ -132,7 +132,7 @@ def test_choices_refined_again_and_again_fit_their_law(digit_bits: int, work: di
     scores, n = [4, 0, 9, 7], 20_000
     with entropy.seeded_for_tests(32, digit_bits):
         drawn = choice.select(np.tile(scores, (n, 1)))
-    expected = n * choice.law(scores)
+    expected = n * choice.probabilities(scores)
     observed = np.bincount(drawn, minlength=4)
     assert ((observed - expected) ** 2 / expected).sum() < 50  # three degrees of freedom: 1e-10
     if digit_bits < 6:

@@ -22,7 +22,7 @@ def here(signed_folder: Path) -> Path:
 def test_the_private_key_is_its_owners_alone(here: Path) -> None:
     assert stat.S_IMODE((here / "clinic.key").stat().st_mode) == 0o600
     with pytest.raises(SignatureError, match="exists already"):
-        signature.new_key(here / "clinic.key")
+        signature.generate_key_pair(here / "clinic.key")
     (here / "clinic.key").chmod(0o644)
     with pytest.raises(SignatureError, match="can be read by others"):
         signed.sign(here / "model.veilwood", here / "clinic.key")

@@ -25,9 +25,9 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import LARGEST_SPARSE_SCALE, MOST_SPARSE_CELLS, DiscreteLaplace, SparseLaplace
+from veilwood.privacy.noise import MAX_SPARSE_CELLS, MAX_SPARSE_SCALE, DiscreteLaplace, SparseLaplace
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import Step, counting_step, selecting_step, sparse_step
+from veilwood.privacy.steps import Step, counting_step, selection_step, sparse_step
 from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_testing.laws import ROWS_THAT_DIFFER
 
@@ -67,7 +67,7 @@ SCALES = [Fraction(1, 60), Fraction(1, 20), Fraction(1, 5), HALF, Fraction(1), F
 
 def worst_loss(noise: SparseLaplace, most: int = 6, up_to: int = 9) -> float:
     """Return the worst log-ratio between cells of c and c + 1 rows, up to ``most``, over outputs from 0."""
-    logs = np.log([noise.law(c, up_to) for c in range(most + 1)])
+    logs = np.log([noise.probabilities(c, up_to) for c in range(most + 1)])
     return float(np.abs(np.diff(logs, axis=0)).max())
 
 
@@ -87,7 +87,7 @@ def test_loss_is_the_bound_and_attains_it(scale: Fraction) -> None:
 def test_laws_sum_to_one(scale: Fraction) -> None:
     a = exp(-1 / scale)
     for count in range(7):
-        law = SparseLaplace(scale).law(count, 40)
+        law = SparseLaplace(scale).probabilities(count, 40)
         beyond = law[-1] * a / (1 - a)  # all laws are geometric beyond the count
         assert law.sum() + beyond == pytest.approx(1, abs=1e-12)
         assert (law >= 0).all()
@@ -96,7 +96,7 @@ def test_laws_sum_to_one(scale: Fraction) -> None:
 def test_all_small_tables_cost_the_distance_of_their_counts() -> None:
     # Three cells, every table of up to two rows a cell: s steps apart costs at most s / scale, also when a row moves.
     noise = SparseLaplace(Fraction(2, 3))
-    logs = np.log([noise.law(c, 5) for c in range(3)])
+    logs = np.log([noise.probabilities(c, 5) for c in range(3)])
 
     def log_law(table: tuple[int, ...]) -> Floats:
         x, y, z = (logs[c] for c in table)
@@ -125,7 +125,7 @@ def test_more_noise_is_refused_because_it_would_not_keep_its_loss() -> None:
     # Beyond a scale of 4.97 empty cells come out so often that one row is seen by its cell's not coming out.
     assert worst_loss(beyond_the_limit(5)) > 1 / 5
     assert worst_loss(beyond_the_limit(10)) > 2 / 10
-    for scale in np.linspace(0.02, LARGEST_SPARSE_SCALE, 300):
+    for scale in np.linspace(0.02, MAX_SPARSE_SCALE, 300):
         noise = SparseLaplace(Fraction(float(scale)))
         assert worst_loss(noise) <= 1 / float(noise.scale) * (1 + 1e-9)
     for refused in (Fraction(4) + Fraction(1, 10**9), 5, 2**50):
@@ -165,10 +165,10 @@ def test_law_is_that_of_a_naive_twin(scale: Fraction, count: int) -> None:
     rng = np.random.default_rng([count, scale.numerator, scale.denominator])
     top = count + 40
     seen = np.bincount(np.minimum(twin(float(scale), count, 100_000, rng), top), minlength=top + 1)
-    assert fit(seen, SparseLaplace(scale).law(count, top)) > ALARM
-    assert fit(seen, SparseLaplace(scale / 2).law(count, top)) < ALARM
+    assert fit(seen, SparseLaplace(scale).probabilities(count, top)) > ALARM
+    assert fit(seen, SparseLaplace(scale / 2).probabilities(count, top)) < ALARM
     if count == 0 and scale < 1:
-        assert fit(seen, LongGap(scale).law(count, top)) < ALARM
+        assert fit(seen, LongGap(scale).probabilities(count, top)) < ALARM
 
 
 TOP = 3  # noisy counts from here on are taken together
@@ -187,7 +187,7 @@ def joint_fit(noise: SparseLaplace, table: tuple[int, ...], claimed: SparseLapla
         for cell, value in zip(found.tolist(), values.tolist(), strict=True):
             dense[cell] = min(value, TOP)
         seen[tuple(dense)] += 1
-    laws = [claimed.law(c, TOP - 1) for c in table]
+    laws = [claimed.probabilities(c, TOP - 1) for c in table]
     capped = [np.append(law, 1 - law.sum()) for law in laws]
     joint = np.array([prod(parts) for parts in product(*capped)])
     return fit(seen.ravel(), joint)
@@ -228,7 +228,7 @@ def test_long_tables_fit_the_law_by_count(scale: Fraction) -> None:
         dense[found] = values
         top = 2 + int(12 * scale)
         return [
-            fit(np.bincount(np.minimum(column, top), minlength=top + 1), with_rest(noise.law(count, top - 1)))
+            fit(np.bincount(np.minimum(column, top), minlength=top + 1), with_rest(noise.probabilities(count, top - 1)))
             for column, count in zip(dense.reshape(n, 5).T, (0, 0, 1, 0, 2), strict=True)
         ]
 
@@ -330,12 +330,12 @@ def recorded(monkeypatch: pytest.MonkeyPatch, gap: int) -> list[Ints]:
     return batches
 
 
-@pytest.mark.parametrize("n_cells", [MOST_SPARSE_CELLS, MOST_SPARSE_CELLS - 1, MOST_SPARSE_CELLS // 3])
+@pytest.mark.parametrize("n_cells", [MAX_SPARSE_CELLS, MAX_SPARSE_CELLS - 1, MAX_SPARSE_CELLS // 3])
 def test_many_batches_of_gaps_go_on_from_one_another(n_cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
     noise = SparseLaplace(Fraction(1, 25))
     batches = recorded(monkeypatch, noise.gap)
     with entropy.seeded_for_tests(67):
-        places = noise._chance_finds(n_cells)
+        places = noise._draw_false_positives(n_cells)
     assert len(batches) > 20
     assert all(len(batch) * (n_cells + 1) <= 2**62 for batch in batches)
     by_hand = accumulate((gap + 1 for batch in batches for gap in batch.tolist()), initial=-1)  # of any length
@@ -349,14 +349,14 @@ def test_many_batches_of_gaps_go_on_from_one_another(n_cells: int, monkeypatch: 
 @pytest.mark.parametrize("scale", [Fraction(1, 60), Fraction(1, 25), Fraction(1)])
 def test_gaps_beyond_the_end_do_not_overflow(scale: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "geometric", lambda scale, n: np.full(n, 2**63 - 1, np.int64))
-    for n_cells in (1, 10**6, MOST_SPARSE_CELLS):
-        assert SparseLaplace(scale)._chance_finds(n_cells).size == 0
+    for n_cells in (1, 10**6, MAX_SPARSE_CELLS):
+        assert SparseLaplace(scale)._draw_false_positives(n_cells).size == 0
 
 
 def test_gaps_of_nothing_find_every_cell(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samplers, "geometric", lambda scale, n: np.zeros(n, np.int64))
     for n_cells in (1, 2, 1000):
-        assert SparseLaplace(Fraction(1, 20))._chance_finds(n_cells).tolist() == list(range(n_cells))
+        assert SparseLaplace(Fraction(1, 20))._draw_false_positives(n_cells).tolist() == list(range(n_cells))
 
 
 @pytest.mark.parametrize("scale", [Fraction(1, 20), Fraction(1, 3), Fraction(4)], ids=str)
@@ -386,7 +386,7 @@ def test_plain_python_lets_out_the_same(scale: Fraction, order: int) -> None:
             rows = dict(sorted(zip(cells.tolist(), counts.tolist(), strict=True)))
             drawn = DiscreteLaplace(scale).sample(len(rows)).tolist()
             expected = {cell: rows[cell] + more for cell, more in zip(rows, drawn, strict=True)}
-            empty = [place for place in noise._chance_finds(3000).tolist() if place not in rows]
+            empty = [place for place in noise._draw_false_positives(3000).tolist() if place not in rows]
             expected |= dict(zip(empty, (1 + samplers.geometric(scale, len(empty))).tolist(), strict=True))
         assert list(zip(found.tolist(), values.tolist(), strict=True)) == sorted(
             (cell, count) for cell, count in expected.items() if count > 0
@@ -394,11 +394,11 @@ def test_plain_python_lets_out_the_same(scale: Fraction, order: int) -> None:
 
 
 def test_little_noise_leaves_the_table_as_it_is() -> None:
-    cells, counts = ints(7, 0, MOST_SPARSE_CELLS - 1), ints(1, 2, 2**61)
+    cells, counts = ints(7, 0, MAX_SPARSE_CELLS - 1), ints(1, 2, 2**61)
     found, values = SparseLaplace(Fraction(1, 10**6)).perturb(cells[:2], counts[:2], 1000)
     assert (found.tolist(), values.tolist()) == ([0, 7], [2, 1])
-    found, values = SparseLaplace(Fraction(1, 30)).perturb(cells, counts, MOST_SPARSE_CELLS)
-    assert abs(int(values[found == MOST_SPARSE_CELLS - 1][0]) - 2**61) < 100
+    found, values = SparseLaplace(Fraction(1, 30)).perturb(cells, counts, MAX_SPARSE_CELLS)
+    assert abs(int(values[found == MAX_SPARSE_CELLS - 1][0]) - 2**61) < 100
 
 
 # Refusals.
@@ -449,7 +449,7 @@ def test_a_step_has_the_noise_its_neighbours_need(neighbours: Neighbours, sensit
     step = sparse_step("cells", 1000, EIGHT, neighbours, l1=1)
     assert step.sensitivity == sensitivity
     assert step.mechanism == SparseLaplace(Fraction(sensitivity, 8))
-    assert step.keeps_its_loss
+    assert step.has_enough_noise
     assert step.shape == (1000,)
     assert sparse_step("cells", 1000, EIGHT, neighbours, l1=2).sensitivity == 2 * sensitivity
     assert Step.from_dict(json.loads(json.dumps(step.to_dict()))) == step
@@ -476,7 +476,7 @@ def test_a_step_takes_pure_epsilon_of_some_size() -> None:
 
 def test_a_step_says_what_it_does() -> None:
     step = sparse_step("cells", 1000, Loss.pure(Fraction(20)), Neighbours(), l1=1)
-    assert step.describe == "sparse Laplace, scale 0.05, an empty cell turns up with probability 2.06e-09"
+    assert step.mechanism_text == "sparse Laplace, scale 0.05, an empty cell turns up with probability 2.06e-09"
     assert log(485_165_195) < 20 < log(485_165_196)
 
 
@@ -491,45 +491,45 @@ def test_a_sparse_step_passes_the_door_once() -> None:
     step = sparse_step("cells", 1000, EIGHT, Neighbours(), l1=1)
     door = Door(plan_of(step), MemoryLedger())
     with pytest.raises(VeilwoodError, match="closed"):
-        door.sparse(step, ints(3), ints(5), 1000)
+        door.release_sparse(step, ints(3), ints(5), 1000)
     with door:
         for n_cells in (1001, 0, -1):
             with pytest.raises(VeilwoodError, match="at most 1000 cells"):
-                door.sparse(step, ints(3), ints(5), n_cells)
+                door.release_sparse(step, ints(3), ints(5), n_cells)
         with pytest.raises(VeilwoodError, match="not in the plan"):
-            door.sparse(replace(step, name="other"), ints(3), ints(5), 1000)
-        found, values = door.sparse(step, ints(3), ints(50), 900)  # fewer cells than planned
+            door.release_sparse(replace(step, name="other"), ints(3), ints(5), 1000)
+        found, values = door.release_sparse(step, ints(3), ints(50), 900)  # fewer cells than planned
         assert values[found == 3][0] > 1
         with pytest.raises(VeilwoodError, match="passed already"):
-            door.sparse(step, ints(3), ints(5), 1000)
-    assert door.statement().epsilon == 8
-    assert "sparse Laplace" in door.statement().mechanism
+            door.release_sparse(step, ints(3), ints(5), 1000)
+    assert door.certificate().epsilon == 8
+    assert "sparse Laplace" in door.certificate().mechanism
 
 
 def test_a_refused_table_cannot_be_tried_again() -> None:
     step = sparse_step("cells", 1000, EIGHT, Neighbours(), l1=1)
     with Door(plan_of(step), MemoryLedger()) as door:
         with pytest.raises(VeilwoodError, match="different"):
-            door.sparse(step, ints(3, 3), ints(5, 5), 1000)
+            door.release_sparse(step, ints(3, 3), ints(5, 5), 1000)
         with pytest.raises(VeilwoodError, match="passed already"):
-            door.sparse(step, ints(3), ints(5), 1000)
+            door.release_sparse(step, ints(3), ints(5), 1000)
 
 
 def test_steps_of_another_kind_do_not_pass_as_sparse_ones() -> None:
     part = Loss.pure(Fraction(2))
     sparse = [sparse_step(name, 3, part, Neighbours(), l1=1) for name in ("one", "two")]
     counting = counting_step("counts", (3,), part, Neighbours(), l1=1, squared_l2=1)
-    choosing = selecting_step("choice", (3, 1), part, Neighbours(), score_range=1)
+    choosing = selection_step("choice", (3, 1), part, Neighbours(), score_range=1)
     flat = replace(choosing, name="flat", shape=(3,))
     with Door(plan_of(*sparse, counting, choosing), MemoryLedger()) as door:
         with pytest.raises(VeilwoodError, match="call select or sparse"):
-            door.noisy(sparse[0], ints(1, 0, 0))
+            door.release_counts(sparse[0], ints(1, 0, 0))
         with pytest.raises(VeilwoodError, match="shape"):  # a table of scores has two axes
             door.select(sparse[1], np.zeros((3, 1), np.int64))
         with pytest.raises(VeilwoodError, match="not about cells"):
-            door.sparse(counting, ints(1), ints(1), 3)
+            door.release_sparse(counting, ints(1), ints(1), 3)
     with Door(plan_of(flat), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="not about cells"):
-        door.sparse(flat, ints(1), ints(1), 3)
+        door.release_sparse(flat, ints(1), ints(1), 3)
     square = replace(sparse[0], shape=(3, 1))
     with Door(plan_of(square), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="call noisy or sparse"):
         door.select(square, np.zeros((3, 1), np.int64))
@@ -539,6 +539,6 @@ def test_without_a_bound_exact_counts_pass() -> None:
     step = sparse_step("cells", 1000, Loss.unbounded(), Neighbours(), l1=1)
     door = Door(plan_of(step, loss=Loss.unbounded()), MemoryLedger())
     with door:
-        found, values = door.sparse(step, ints(9, 3), ints(5, 7), 1000)
+        found, values = door.release_sparse(step, ints(9, 3), ints(5, 7), 1000)
     assert (found.tolist(), values.tolist()) == ([3, 9], [7, 5])
-    assert not door.statement().is_private
+    assert not door.certificate().is_private

@@ -17,14 +17,14 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf
-from veilwood.privacy.noise import DiscreteGaussian, StandingOut
+from veilwood.privacy.noise import DiscreteGaussian, ThresholdedGaussian
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import Step, counting_step, standing_out_step
+from veilwood.privacy.steps import Step, counting_step, threshold_step
 
 LOSSES = [(1.0, 1e-6), (0.3, 1e-9), (3.0, 1e-3), (8.0, 1e-2)]
 
 
-def law(noise: StandingOut, count: int) -> np.ndarray[Any, Any]:
+def law(noise: ThresholdedGaussian, count: int) -> np.ndarray[Any, Any]:
     """Probabilities that a thing with a count does not come out, and that it comes out as each number."""
     reach = noise.threshold + count + math.ceil(12 * float(noise.sigma_squared) ** 0.5) + 2
     numbers = np.arange(noise.threshold + 1, reach + 1)
@@ -32,7 +32,7 @@ def law(noise: StandingOut, count: int) -> np.ndarray[Any, Any]:
     return np.append(1 - out.sum(), out)
 
 
-def delta_at(noise: StandingOut, epsilon: float, one: list[int], other: list[int]) -> float:
+def delta_at(noise: ThresholdedGaussian, epsilon: float, one: list[int], other: list[int]) -> float:
     """The exact delta between two tables of the same names at an epsilon, both ways; a count of 0 never comes out."""
     size = max(len(law(noise, count)) for count in (*one, *other) if count)
 
@@ -52,15 +52,15 @@ def delta_at(noise: StandingOut, epsilon: float, one: list[int], other: list[int
 TABLES = [([0], [2]), ([40], [42]), ([40, 0], [42, 2]), ([1, 2], [3, 0])]
 
 
-def worst(noise: StandingOut, epsilon: float) -> float:
+def worst(noise: ThresholdedGaussian, epsilon: float) -> float:
     return max(delta_at(noise, epsilon, one, other) for one, other in TABLES)
 
 
 @pytest.mark.parametrize(("epsilon", "delta"), LOSSES)
 def test_the_exact_loss_is_within_the_promise(epsilon: float, delta: float) -> None:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
-    noise = StandingOut.for_loss(loss, squared_l2=8, most=2, things=2)
-    assert noise.keeps(loss, 8)
+    noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
+    assert noise.costs_at_most(loss, 8)
     assert worst(noise, epsilon) <= delta
     # Where the threshold lies matters: counts just around it tell most.
     around = [([noise.threshold], [noise.threshold + 2]), ([noise.threshold, 0], [noise.threshold + 2, 2])]
@@ -70,12 +70,12 @@ def test_the_exact_loss_is_within_the_promise(epsilon: float, delta: float) -> N
 @pytest.mark.parametrize(("epsilon", "delta"), LOSSES)
 def test_half_the_noise_and_half_the_threshold_are_caught(epsilon: float, delta: float) -> None:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
-    noise = StandingOut.for_loss(loss, squared_l2=8, most=2, things=2)
-    low = StandingOut(noise.sigma_squared, max(noise.threshold // 2, 2), 2, 2)
-    assert not low.keeps(loss, 8)
+    noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
+    low = ThresholdedGaussian(noise.sigma_squared, max(noise.threshold // 2, 2), 2, 2)
+    assert not low.costs_at_most(loss, 8)
     assert worst(low, epsilon) > delta
-    weak = StandingOut(noise.sigma_squared / 4, noise.threshold, 2, 2)
-    assert not weak.keeps(loss, 8)
+    weak = ThresholdedGaussian(noise.sigma_squared / 4, noise.threshold, 2, 2)
+    assert not weak.costs_at_most(loss, 8)
     pair = [noise.threshold + 100, noise.threshold + 100], [noise.threshold + 102, noise.threshold + 102]
     assert delta_at(noise, epsilon, *pair) <= delta
     assert delta_at(weak, epsilon, *pair) > delta
@@ -84,7 +84,7 @@ def test_half_the_noise_and_half_the_threshold_are_caught(epsilon: float, delta:
 def test_the_tail_is_bounded_from_above() -> None:
     for sigma_squared in (Fraction(1, 3), Fraction(2), Fraction(50), Fraction(1000)):
         for threshold in (1, 2, 5, 20, 100):
-            noise = StandingOut(sigma_squared, threshold, 1, 1)
+            noise = ThresholdedGaussian(sigma_squared, threshold, 1, 1)
             numbers = np.arange(threshold, threshold + 2000)  # a thing of one row comes out above the threshold
             exact = math.fsum(DiscreteGaussian(sigma_squared).pmf(numbers).tolist())
             assert exact <= float(noise.delta) * (1 + 1e-12)
@@ -92,17 +92,17 @@ def test_the_tail_is_bounded_from_above() -> None:
 
 def test_one_row_less_threshold_would_cost_more() -> None:
     loss = Loss(Fraction(1), Fraction(1, 10**6))
-    noise = StandingOut.for_loss(loss, squared_l2=2, most=1, things=2)
+    noise = ThresholdedGaussian.for_loss(loss, squared_l2=2, max_contribution=1, max_changed_keys=2)
     assert noise.delta <= loss.delta / 2
     assert replace_threshold(noise, noise.threshold - 1).delta > loss.delta / 2
 
 
-def replace_threshold(noise: StandingOut, threshold: int) -> StandingOut:
-    return StandingOut(noise.sigma_squared, threshold, noise.most, noise.things)
+def replace_threshold(noise: ThresholdedGaussian, threshold: int) -> ThresholdedGaussian:
+    return ThresholdedGaussian(noise.sigma_squared, threshold, noise.max_contribution, noise.max_changed_keys)
 
 
 def test_what_is_drawn_follows_the_law() -> None:
-    noise = StandingOut(Fraction(9), 8, 1, 1)
+    noise = ThresholdedGaussian(Fraction(9), 8, 1, 1)
     n = 40_000
     places, counts = noise.perturb(np.full(n, 7))
     expected = law(noise, 7)
@@ -116,15 +116,15 @@ def test_what_is_drawn_follows_the_law() -> None:
 @pytest.mark.parametrize("counts", [np.zeros(2, np.int64), np.ones(2), np.ones((1, 2), np.int64)])
 def test_other_counts_are_refused(counts: Any) -> None:
     with pytest.raises(MechanismError):
-        StandingOut(2, 5, 1, 1).perturb(counts)
+        ThresholdedGaussian(2, 5, 1, 1).perturb(counts)
 
 
 @pytest.mark.parametrize("wrong", [(2, 0, 1, 1), (2, 5, 0, 1), (2, 5, 1, 0), (2, 3, 4, 1), (0, 5, 1, 1)])
 def test_wrong_numbers_are_refused(wrong: tuple[int, int, int, int]) -> None:
     with pytest.raises(MechanismError):
-        StandingOut(*wrong)
+        ThresholdedGaussian(*wrong)
     with pytest.raises(MechanismError, match="delta above 0"):
-        StandingOut.for_loss(Loss.pure(Fraction(1)), squared_l2=1, most=1, things=1)
+        ThresholdedGaussian.for_loss(Loss.pure(Fraction(1)), squared_l2=1, max_contribution=1, max_changed_keys=1)
 
 
 # -- as a step of a plan -----------------------------------------------------------------------------------------------
@@ -141,18 +141,21 @@ def plan_of(step: Step, loss: Loss | None = None, more: tuple[Step, ...] = ()) -
 @pytest.mark.parametrize("unit", [Rows(1), Rows(3), RowsOf("id", 4)])
 def test_a_step_has_the_noise_its_neighbours_need(adjacency: Any, unit: Any) -> None:
     neighbours = Neighbours(adjacency, unit)
-    step = standing_out_step("things", (5,), requested_loss(1.0, 1e-6), neighbours, things_per_row=10)
-    assert isinstance(step.mechanism, StandingOut)
+    step = threshold_step("things", (5,), requested_loss(1.0, 1e-6), neighbours, keys_per_row=10)
+    assert isinstance(step.mechanism, ThresholdedGaussian)
     sides = 1 if adjacency == "add-remove" else 2
     assert step.sensitivity == 10 * unit.at_most**2 * sides
-    assert (step.mechanism.most, step.mechanism.things) == (unit.at_most, 10 * unit.at_most * sides)
+    assert (step.mechanism.max_contribution, step.mechanism.max_changed_keys) == (
+        unit.at_most,
+        10 * unit.at_most * sides,
+    )
     assert step.loss.rho is None  # it is no zCDP, so nothing may add it up as such
     assert Step.from_dict(step.to_dict()) == step
     assert Plan.from_dict(plan_of(step).to_dict()) == plan_of(step)
 
 
 def test_steps_and_plans_that_promise_too_much_are_refused() -> None:
-    step = standing_out_step("things", (5,), requested_loss(1.0, 1e-6), Neighbours(), things_per_row=10)
+    step = threshold_step("things", (5,), requested_loss(1.0, 1e-6), Neighbours(), keys_per_row=10)
     for loss in (
         Loss(Fraction(1, 2), Fraction(1, 10**6)),
         Loss(Fraction(1), Fraction(1, 10**7)),
@@ -178,16 +181,16 @@ def test_steps_and_plans_that_promise_too_much_are_refused() -> None:
 
 
 def test_the_door_charges_epsilon_and_delta() -> None:
-    step = standing_out_step("things", (5,), requested_loss(1.0, 1e-6), Neighbours(), things_per_row=2)
+    step = threshold_step("things", (5,), requested_loss(1.0, 1e-6), Neighbours(), keys_per_row=2)
     ledger = MemoryLedger(epsilon=1.5, delta=1e-6)
     with Door(plan_of(step), ledger) as door:
-        places, _ = door.standing_out(step, np.array([1, 10**6, 1]))
+        places, _ = door.release_above_threshold(step, np.array([1, 10**6, 1]))
         assert places.tolist() == [1]
         with pytest.raises(PlanError, match="passed already"):
-            door.standing_out(step, np.array([1]))
+            door.release_above_threshold(step, np.array([1]))
         with pytest.raises((PlanError, UseError)):
-            door.noisy(step, np.array([1]))
-    assert door.statement().is_private
+            door.release_counts(step, np.array([1]))
+    assert door.certificate().is_private
     assert ledger.remaining is not None
     assert ledger.remaining.epsilon == Fraction(1, 2)
     assert ledger.remaining.delta == 0

@@ -33,7 +33,7 @@ def law(odds: int, most: int) -> np.ndarray:
 
 @pytest.mark.parametrize("odds", [2, 5, pytest.param(40, marks=pytest.mark.slow)])
 def test_the_number_of_trials_has_its_law(odds: int) -> None:
-    draws = np.array([RandomStopping(QUARTER, odds).draw() for _ in range(4000)])
+    draws = np.array([RandomStopping(QUARTER, odds).draw_trial_count() for _ in range(4000)])
     expected = law(odds, 12)
     counts = np.append(np.bincount(np.minimum(draws, 13), minlength=14)[1:13], (draws > 12).sum())
     expected = np.append(expected, 1 - expected.sum()) * len(draws)
@@ -121,7 +121,7 @@ def attacked(epsilon: float, runs: int = 20_000) -> float:
         def trial(good: float = good) -> bool:
             return bool(rng.random() < good)
 
-        hits.append(sum(not stopping.best(trial, lambda one, other: one and not other) for _ in range(runs)))
+        hits.append(sum(not stopping.run_trials(trial, lambda one, other: one and not other) for _ in range(runs)))
     return audit.epsilon_lower_bound(hits[0], runs, hits[1], runs)
 
 
@@ -183,7 +183,7 @@ def test_a_trial_for_others_is_refused_before_its_door_opens(others: Neighbours)
 
 @pytest.mark.parametrize("price", [QUARTER, 2 * QUARTER])
 def test_each_trial_is_given_what_the_search_has_charged(price: Fraction, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(RandomStopping, "draw", lambda self: 3)
+    monkeypatch.setattr(RandomStopping, "draw_trial_count", lambda self: 3)
     stopping = RandomStopping(QUARTER, 10)
     step = Step("best", Loss.pure(2 * QUARTER), stopping, 1, (3,))
     of_trial = replace(plan_of(counting_step("counts", (3,), Loss.pure(price), ROW, l1=1, squared_l2=1)),
@@ -193,15 +193,15 @@ def test_each_trial_is_given_what_the_search_has_charged(price: Fraction, monkey
     def trial(charged: TrialBudget) -> int:
         seen.append(charged)
         with TrialDoor(of_trial, charged) as door:
-            return int(door.noisy(of_trial.steps[0], np.zeros(3, np.int64))[0])
+            return int(door.release_counts(of_trial.steps[0], np.zeros(3, np.int64))[0])
 
     with Door(replace(plan_of(step), loss=Loss.pure(2 * QUARTER)), vw.MemoryLedger()) as door:
         if price > QUARTER:
             with pytest.raises(PlanError, match="exceeds"):
-                door.best(step, trial, lambda one, other: one > other)
+                door.release_best_trial(step, trial, lambda one, other: one > other)
             assert len(seen) == 1
         else:
-            door.best(step, trial, lambda one, other: one > other)
+            door.release_best_trial(step, trial, lambda one, other: one > other)
             assert len({id(charged) for charged in seen}) == 3  # none eats what another was given
     assert {charged.loss for charged in seen} == {Loss.pure(QUARTER)}
 

@@ -10,37 +10,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilwood.privacy.adaptive_budget import Purse, TablesName, TablesNoise, count_tables
-from veilwood.privacy.joint_noise import MOST_CELLS_TOGETHER, JointLaplace
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, TableStepName, release_tables
+from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, JointLaplace
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step
 
-TOGETHER, ALONE, GAUSSIAN = TablesNoise(False, True), TablesNoise(False, False), TablesNoise(True, False)
+TOGETHER, ALONE, GAUSSIAN = TableNoise(False, True), TableNoise(False, False), TableNoise(True, False)
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=60).map(sorted))
 def test_every_table_gets_noise_once_and_together_hardly_more_than_alone(sizes: list[int]) -> None:
     for noise in (TOGETHER, ALONE, GAUSSIAN):
-        groups = noise.groups(sizes)
-        assert sum(n_tables for n_tables, _ in groups) == len(sizes) == len(noise.variances(sizes))
+        groups = noise.group_tables(sizes)
+        assert sum(n_tables for n_tables, _ in groups) == len(sizes) == len(noise.cell_variances(sizes))
         assert sum(share for _, share in groups) == pytest.approx(1.0)
     first = 0
-    for n_tables, _ in TOGETHER.groups(sizes):
+    for n_tables, _ in TOGETHER.group_tables(sizes):
         mine = sizes[first : first + n_tables]
         first += n_tables
         assert len(mine) == 1 or JointLaplace(1, mine).sizes == tuple(mine)  # fits
     cells = np.maximum(np.array(sizes) - 1, 0)  # free ones
     # tables of three times the cells may lose a little together
-    assert cells @ TOGETHER.variances(sizes) <= 1.15 * (cells @ ALONE.variances(sizes)) + 1e-9
+    assert cells @ TOGETHER.cell_variances(sizes) <= 1.15 * (cells @ ALONE.cell_variances(sizes)) + 1e-9
 
 
 def test_tables_of_about_one_size_share_their_noise_and_a_large_one_does_not() -> None:
-    assert [n_tables for n_tables, _ in TOGETHER.groups([2, 2, 2, 3, 40, 2000])] == [4, 1, 1]
-    many = TOGETHER.groups([8] * 100)
+    assert [n_tables for n_tables, _ in TOGETHER.group_tables([2, 2, 2, 3, 40, 2000])] == [4, 1, 1]
+    many = TOGETHER.group_tables([8] * 100)
     assert sum(n_tables for n_tables, _ in many) == 100
-    assert max(8 * n_tables for n_tables, _ in many) <= MOST_CELLS_TOGETHER
-    assert TOGETHER.variances([2] * 20)[0] < ALONE.variances([2] * 20)[0] / 9
+    assert max(8 * n_tables for n_tables, _ in many) <= MAX_JOINT_CELLS
+    assert TOGETHER.cell_variances([2] * 20)[0] < ALONE.cell_variances([2] * 20)[0] / 9
 
 
 PURE, BY_RHO = Loss.pure(Fraction(1)), requested_loss(1, 1e-6)
@@ -52,15 +52,17 @@ PURE, BY_RHO = Loss.pure(Fraction(1)), requested_loss(1, 1e-6)
 def test_what_is_released_belongs_to_its_table_and_spends_the_share(
     loss: Loss, names: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Purse, "measure", lambda self, step, exact: exact.reshape(step.shape).astype(float))
+    monkeypatch.setattr(
+        AdaptiveBudget, "release_counts", lambda self, step, exact: exact.reshape(step.shape).astype(float)
+    )
     steps: list[Step] = []
-    monkeypatch.setattr(Purse, "_planned", lambda self, step: steps.append(step) or step)
-    purse, sizes = Purse(loss, Neighbours()), [2, 3, 3, 20]
+    monkeypatch.setattr(AdaptiveBudget, "_add_step", lambda self, step: steps.append(step) or step)
+    purse, sizes = AdaptiveBudget(loss, Neighbours()), [2, 3, 3, 20]
     exact = np.arange(sum(sizes) * 2).reshape(-1, 2)
-    seen = count_tables(purse, sizes, exact, 0.5, TablesName("table", "classes by cell"))
+    seen = release_tables(purse, sizes, exact, 0.5, TableStepName("table", "classes by cell"))
     assert [len(counts) for counts in seen.counts] == sizes
     assert np.array_equal(np.concatenate(seen.counts), exact)
-    assert purse.left == pytest.approx(0.5)
+    assert purse.remaining == pytest.approx(0.5)
     assert [step.name for step in steps] == [f"{name}: classes by cell" for name in names]
     assert np.array_equal(seen.totals[-1], exact[-20:].sum(axis=0))
     assert seen.variances == [variance for step in steps for variance in step.table_variances]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from veilwood.data.batches import Batch
-from veilwood.trees.counting import HAVE_NUMBA, Assignment, leaf_totals, route, sum_over_trees
+from veilwood.trees.counting import HAVE_NUMBA, Assignment, leaf_totals, route_rows, sum_over_trees
 from veilwood_testing.counting_cases import LEVELS, batches_of, forest_of, leaf_by_loop, rows_of, totals_by_loop
 
 TWINS = [pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba"), id="kernel"), False]
@@ -26,7 +26,7 @@ def test_totals_are_those_of_a_plain_loop(
     forest = forest_of(shape, seed)
     codes, target = rows_of(400, seed, targets=n_classes or LEVELS + 1)
     assignment = Assignment(bytes(32), forest.n_trees) if disjoint else None
-    own = None if assignment is None else assignment.trees(0, 0, len(codes))
+    own = None if assignment is None else assignment.trees_of_rows(0, 0, len(codes))
     expected = totals_by_loop(forest, codes, target, n_classes, own)
     for size in (1, 7, 256, 1000):
         for n_jobs in (1, 2, 3):
@@ -81,7 +81,7 @@ def test_rows_in_any_memory_layout_count_alike(fast: bool) -> None:
 def test_routes_are_those_of_a_plain_loop(shape: str) -> None:
     forest = forest_of(shape, 5)
     codes, _ = rows_of(200, 5)
-    leaves = route(forest, codes)
+    leaves = route_rows(forest, codes)
     assert leaves.shape == (200, forest.n_trees)
     expected = [[leaf_by_loop(forest, row, tree) for tree in range(forest.n_trees)] for row in codes]
     assert leaves.tolist() == expected
@@ -93,7 +93,7 @@ def test_sums_over_trees(shape: str, fast: bool) -> None:
     forest = forest_of(shape, 6)
     codes, _ = rows_of(5000, 6)
     values = np.random.default_rng(0).normal(size=(forest.n_leaves, 3))
-    leaves = route(forest, codes)
+    leaves = route_rows(forest, codes)
     expected = np.zeros((5000, 3))
     for tree in range(forest.n_trees):
         expected += values[leaves[:, tree]]
@@ -106,15 +106,15 @@ def test_sums_over_trees(shape: str, fast: bool) -> None:
 @pytest.mark.parametrize("size", [1, 100, 4095, 4096, 4097, 9000])
 def test_an_assignment_does_not_depend_on_batches(size: int) -> None:
     assignment = Assignment(b"s" * 32, 5)
-    whole = assignment.trees(2, 0, 9000)
+    whole = assignment.trees_of_rows(2, 0, 9000)
     starts = range(0, 9000, size) if size > 1 else [0, 1, 4095, 4096, 8999]
     for start in starts:
-        part = assignment.trees(2, start, min(size, 9000 - start))
+        part = assignment.trees_of_rows(2, start, min(size, 9000 - start))
         assert (part == whole[start : start + size]).all()
-    assert assignment.trees(0, 10, 0).shape == (0,)
+    assert assignment.trees_of_rows(0, 10, 0).shape == (0,)
 
 
 def test_an_assignment_reaches_every_tree_and_no_other() -> None:
     for n_trees in (1, 2, 1000):
-        trees = Assignment(b"s" * 32, n_trees).trees(0, 0, 100_000)
+        trees = Assignment(b"s" * 32, n_trees).trees_of_rows(0, 0, 100_000)
         assert sorted(set(trees.tolist())) == list(range(n_trees))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from veilwood.data.encoding import EncodedColumn
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood.trees.forest import LEAF, Forest, build_forest, join_forests
 from veilwood.trees.random import grow_binary, grow_multiway
 from veilwood_testing import SOURCES
@@ -48,6 +48,6 @@ def test_joined_forests_route_like_their_parts(grow: object) -> None:
     forests = [grow([COLUMNS[i] for i in part], 3, 2, seed) for seed, part in enumerate(parts)]  # type: ignore[operator]
     whole = join_forests(forests, parts)
     Forest.from_arrays(whole.to_arrays(), N_CODES)
-    expected = [route(forest, CODES[:, part]) for forest, part in zip(forests, parts, strict=True)]
+    expected = [route_rows(forest, CODES[:, part]) for forest, part in zip(forests, parts, strict=True)]
     expected[1] = expected[1] + forests[0].n_leaves
-    np.testing.assert_array_equal(route(whole, CODES), np.hstack(expected))
+    np.testing.assert_array_equal(route_rows(whole, CODES), np.hstack(expected))

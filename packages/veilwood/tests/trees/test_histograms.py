@@ -13,8 +13,8 @@ import pytest
 from veilwood.data.batches import Batch
 from veilwood.errors import DomainTooLargeError
 from veilwood.trees import histograms
-from veilwood.trees.counting import HAVE_NUMBA, Assignment, route
-from veilwood.trees.histograms import CLASS_SPREAD_PARTS, edge_scores, level_scores, spread, spread_range
+from veilwood.trees.counting import HAVE_NUMBA, Assignment, route_rows
+from veilwood.trees.histograms import CLASS_IMPURITY_PARTS, edge_scores, impurity_range, level_scores, total_impurity
 from veilwood_testing.histograms_cases import BINS, filled, grown, rows
 
 WAYS = [False, True] if HAVE_NUMBA else [False]
@@ -28,8 +28,8 @@ def test_histograms_are_plain_counts(fast: bool, owned: bool) -> None:
     assignment = Assignment(b"k" * 32, 3) if owned else None
     out = filled(growing, slots, batch, fast, assignment=assignment)
     expected = np.zeros_like(out)
-    node = route(growing.partial(), batch.codes)
-    own = None if assignment is None else assignment.trees(0, 0, 300)
+    node = route_rows(growing.partial_forest(), batch.codes)
+    own = None if assignment is None else assignment.trees_of_rows(0, 0, 300)
     for row, tree in product(range(300), range(3)):
         if own is not None and own[row] != tree:
             continue
@@ -68,7 +68,7 @@ def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatc
 
     (out,) = level_scores(growing, slots, add_up, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads)
     assert (out == expected).all()
-    assert len(passes) == -(-growing.n_open // 4)
+    assert len(passes) == -(-growing.n_open_nodes // 4)
 
 
 def test_one_pass_is_enough_for_an_ordinary_level() -> None:
@@ -115,17 +115,17 @@ def moments_of(values: tuple[int, ...]) -> np.ndarray[Any, Any]:
 def test_spread_is_the_floor_of_the_squared_error() -> None:
     for n in range(6):
         for values in combinations_with_replacement((0, 1, 3, 65535), n):
-            assert spread(moments_of(values), True) == squared_error(values) // 1
+            assert total_impurity(moments_of(values), True) == squared_error(values) // 1
             counts = np.array([values.count(v) for v in (0, 1, 3, 65535)])
             one_hot = n - sum(Fraction(int(c) ** 2, max(n, 1)) for c in counts)
-            assert spread(counts, False) == CLASS_SPREAD_PARTS * one_hot // 1
+            assert total_impurity(counts, False) == CLASS_IMPURITY_PARTS * one_hot // 1
 
 
 def test_spread_does_not_overflow_at_the_largest_table() -> None:
     half = histograms.MAX_ROWS // 2
     values = np.array([2 * half, half * 65535, half * 65535**2])  # half at each end of the range
-    assert spread(values, True) == half * 65535**2 // 2
-    assert spread(np.array([half, half]), False) == CLASS_SPREAD_PARTS * half
+    assert total_impurity(values, True) == half * 65535**2 // 2
+    assert total_impurity(np.array([half, half]), False) == CLASS_IMPURITY_PARTS * half
 
 
 def test_spread_range_by_enumeration() -> None:
@@ -135,20 +135,20 @@ def test_spread_range_by_enumeration() -> None:
     for n in range(6):
         for values in combinations_with_replacement((0, 1, top // 2, top), n):
             for new in (0, 1, top // 2, top):
-                change = spread(moments_of((*values, new)), True) - spread(moments_of(values), True)
-                assert 0 <= change <= spread_range(True)
+                change = total_impurity(moments_of((*values, new)), True) - total_impurity(moments_of(values), True)
+                assert 0 <= change <= impurity_range(True)
                 worst[True] = max(worst[True], int(change))
     for counts in product(range(7), repeat=3):
         for one_more in np.eye(3, dtype=np.int64):
-            change = spread(np.array(counts) + one_more, False) - spread(np.array(counts), False)
-            assert 0 <= change <= spread_range(False)
+            change = total_impurity(np.array(counts) + one_more, False) - total_impurity(np.array(counts), False)
+            assert 0 <= change <= impurity_range(False)
             worst[False] = max(worst[False], int(change))
-    assert worst[True] > spread_range(True) // 2
-    assert worst[False] > spread_range(False) // 2
+    assert worst[True] > impurity_range(True) // 2
+    assert worst[False] > impurity_range(False) // 2
 
 
 def test_edge_scores_by_hand() -> None:
     histogram = np.array([[[2, 0], [0, 1], [0, 3]]])  # three bins, two classes
     imbalance, spreads = edge_scores(histogram, moments=False)
     assert imbalance.tolist() == [[2, 0]]
-    assert spreads.tolist() == [[0, spread(np.array([2, 1]), False)]]
+    assert spreads.tolist() == [[0, total_impurity(np.array([2, 1]), False)]]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from veilwood.data.encoding import EncodedColumn
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood.trees.forest import Forest
-from veilwood.trees.level_growth import Growing
+from veilwood.trees.level_growth import GrowingForest
 from veilwood_testing.histograms_cases import BINS, COLUMNS, grown
 
 
@@ -21,48 +21,48 @@ def test_cuts_agree_with_bins() -> None:
         codes = np.arange(slots.low[slot], COLUMNS[slots.feature[slot]].n_codes)
         bins = ((codes - slots.low[slot]) * slots.step[slot]) >> 32
         for edge in range(slots.n_bins[slot] - 1):
-            cut = slots.cuts(np.array([slot]), np.array([edge]))[0]
+            cut = slots.cut_codes(np.array([slot]), np.array([edge]))[0]
             assert ((bins > edge) == (codes >= cut)).all()
 
 
 def test_missing_numbers_have_a_bin_of_their_own() -> None:
-    growing = Growing(COLUMNS, 1)
-    slots = growing.slots(np.array([[2]]), BINS, np.random.default_rng(0))
+    growing = GrowingForest(COLUMNS, 1)
+    slots = growing.bin_candidates(np.array([[2]]), BINS, np.random.default_rng(0))
     assert slots.n_bins[0] == BINS
-    assert slots.cuts(np.array([0]), np.array([BINS - 2]))[0] == 1000
+    assert slots.cut_codes(np.array([0]), np.array([BINS - 2]))[0] == 1000
     assert (1000 * slots.step[0]) >> 32 == BINS - 1
 
 
 def test_children_ranges_shrink_and_exhausted_columns_drop_out() -> None:
     rng = np.random.default_rng(0)
-    growing = Growing([COLUMNS[1], COLUMNS[3]], 1)
+    growing = GrowingForest([COLUMNS[1], COLUMNS[3]], 1)
     for _ in range(8):
-        slots = growing.slots(growing.candidates(1, rng), BINS, rng)
+        slots = growing.bin_candidates(growing.draw_candidates(1, rng), BINS, rng)
         winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
-        growing.split(slots, winner, np.zeros(growing.n_open, np.int64))
-    assert not growing.usable().any()
-    forest = growing.finish()
+        growing.split_nodes(slots, winner, np.zeros(growing.n_open_nodes, np.int64))
+    assert not growing.usable_columns().any()
+    forest = growing.finish_forest()
     assert forest.n_leaves == 5 * 4  # every cell of the two columns became a leaf
     cells = np.array(list(product(range(5), range(4))), np.uint16)
-    assert len(set(route(forest, cells)[:, 0])) == 20
+    assert len(set(route_rows(forest, cells)[:, 0])) == 20
 
 
 @pytest.mark.parametrize("multiway", [False, True])
 def test_a_finished_forest_is_well_formed_and_routes_as_the_open_one(multiway: bool) -> None:
     columns = [COLUMNS[1], COLUMNS[3], EncodedColumn("bins", ordered=True, n_codes=3, missing_code=None)]
     rng = np.random.default_rng(3)
-    growing = Growing(columns, 3)
+    growing = GrowingForest(columns, 3)
     for _ in range(3):
-        slots = growing.slots(growing.candidates(1, rng), 5, rng)
+        slots = growing.bin_candidates(growing.draw_candidates(1, rng), 5, rng)
         winner = np.where(np.diff(slots.first) > 0, slots.first[:-1], -1)
         if multiway:
             growing.split_by_value(np.where(winner >= 0, slots.feature[winner], -1))
         else:
-            growing.split(slots, winner, np.zeros(growing.n_open, np.int64))
-    forest = growing.finish()
+            growing.split_nodes(slots, winner, np.zeros(growing.n_open_nodes, np.int64))
+    forest = growing.finish_forest()
     Forest.from_arrays(forest.to_arrays(), [c.n_codes for c in columns])  # its audit refuses what is damaged
     cells = np.array(list(product(range(5), range(4), range(3))), np.uint16)
-    before, after = route(growing.partial(), cells), route(forest, cells)
+    before, after = route_rows(growing.partial_forest(), cells), route_rows(forest, cells)
     for tree in range(3):
         assert (after[:, tree] >= forest.tree_leaves[tree]).all()
         assert (after[:, tree] < forest.tree_leaves[tree + 1]).all()

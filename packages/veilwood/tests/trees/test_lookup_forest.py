@@ -10,9 +10,9 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import EncodedColumn
-from veilwood.forests.adaptive.contingency import Axis, CellTable, grow_tables
+from veilwood.forests.adaptive.contingency import Axis, ContingencyTable, tables_to_forest
 from veilwood.trees.counting import sum_over_trees
-from veilwood.trees.lookup_forest import Tabulated
+from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import grow_multiway
 
 N_CODES = (65536, 65536, 9, 300, 2)
@@ -33,19 +33,21 @@ def random_axis(feature: int, rng: np.random.Generator) -> Axis:
 def test_sums_are_those_of_the_walk(width: int, fast: bool) -> None:
     rng = np.random.default_rng(3)
     chosen = [rng.permutation(5)[: rng.integers(0, 4)] for _ in range(25)]
-    forest, _ = grow_tables([CellTable(tuple(random_axis(int(j), rng) for j in columns)) for columns in chosen])
+    forest, _ = tables_to_forest(
+        [ContingencyTable(tuple(random_axis(int(j), rng) for j in columns)) for columns in chosen]
+    )
     values = rng.standard_normal((forest.n_leaves, width))
     codes = np.stack([rng.integers(0, n, 3001) for n in N_CODES], axis=1).astype(np.uint16)
-    tables = Tabulated.of(forest, values, N_CODES)
+    tables = LookupForest.from_forest(forest, values, N_CODES)
     assert tables is not None
-    assert np.array_equal(tables.sums(codes, fast=fast), sum_over_trees(forest, codes, values))
-    assert np.array_equal(tables.sums(codes[:0], fast=fast), np.zeros((0, width)))
+    assert np.array_equal(tables.sum_leaf_values(codes, fast=fast), sum_over_trees(forest, codes, values))
+    assert np.array_equal(tables.sum_leaf_values(codes[:0], fast=fast), np.zeros((0, width)))
 
 
 def test_other_trees_are_walked() -> None:
     columns = [EncodedColumn(str(i), False, 3, None) for i in range(8)]
     forest = grow_multiway(columns, 3, 4, random_state=0)
-    assert Tabulated.of(forest, np.zeros((forest.n_leaves, 1)), [3] * 8) is None
+    assert LookupForest.from_forest(forest, np.zeros((forest.n_leaves, 1)), [3] * 8) is None
 
 
 def test_a_model_predicts_alike_after_a_copy_and_forgets_its_tables() -> None:

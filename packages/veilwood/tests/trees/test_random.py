@@ -11,7 +11,7 @@ from scipy import stats
 
 from veilwood.data.encoding import EncodedColumn
 from veilwood.errors import DomainTooLargeError, VeilwoodError
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import grow_binary, grow_multiway, public_generators
 from veilwood_testing.random_columns import COLUMNS
@@ -114,7 +114,7 @@ def test_thresholds_from_the_range_are_the_algorithm_as_printed() -> None:
     )
 
     def together(thresholds: Any) -> np.ndarray[Any, Any]:
-        reached = route(grow_binary(number, n_trees, depth, 0, thresholds=thresholds), codes)
+        reached = route_rows(grow_binary(number, n_trees, depth, 0, thresholds=thresholds), codes)
         return np.asarray((reached[1:] == reached[0]).mean(axis=1))
 
     wanted = (literal[:, 1:] == literal[:, :1]).mean(axis=0)

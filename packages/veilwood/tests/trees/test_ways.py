@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from veilwood.trees.counting import route, tree_tables, way_through
+from veilwood.trees.counting import leaf_queries, route_rows, tree_rule
 from veilwood.trees.forest import Forest
 from veilwood.trees.random import grow_binary, grow_multiway
 from veilwood_testing.cells_cases import follow
@@ -25,19 +25,19 @@ def some_rows() -> np.ndarray:
 def test_every_row_comes_to_its_leaf(kind: str) -> None:
     forest: Forest = FORESTS[kind]
     codes = some_rows()
-    leaves = route(forest, codes)
+    leaves = route_rows(forest, codes)
     for tree in range(forest.n_trees):
-        way = way_through(forest, tree, N_CODES)
+        way = tree_rule(forest, tree, N_CODES)
         assert [follow(way, row) for row in codes.tolist()] == leaves[:, tree].tolist()
 
 
 def test_tables_number_the_leaves_of_each_tree_from_zero() -> None:
     forest = FORESTS["binary"]
     codes = some_rows()
-    leaves = route(forest, codes)
-    for tree, table in enumerate(tree_tables(forest, N_CODES)):
+    leaves = route_rows(forest, codes)
+    for tree, table in enumerate(leaf_queries(forest, N_CODES)):
         start, end = forest.tree_leaves[tree : tree + 2].tolist()
         assert table.n_cells == end - start
-        way, less = table.parts
+        way, less = table.rules
         assert less == -start
         assert follow(way, codes[0].tolist()) == leaves[0, tree]

@@ -24,15 +24,15 @@ USUAL = {"epsilon": 10.0, "n_estimators": 10, "max_depth": 6}
 NAME = dict(zip(AXES, ("max_depth", "n_estimators", "epsilon"), strict=True))
 
 
-def panel(axis: str, trees: str) -> str:
+def panel_name(axis: str, trees: str) -> str:
     """Name a panel by what varies and by what the trees see."""
     return f"{axis}, {PARTS[trees]}"
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten splits; quick: three."""
     return [
-        Job(f"{panel(axis, trees)}, seed {seed}", "appliances-energy",
+        Job(f"{panel_name(axis, trees)}, seed {seed}", "appliances-energy",
             {"axis": axis, "trees": trees, "seed": seed, "xs": xs}, 4.0)
         for axis, xs in AXES.items()
         for trees in PARTS
@@ -40,10 +40,10 @@ def jobs(quick: bool) -> list[Job]:
     ]  # fmt: skip
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods along one axis, on one split."""
     axis, trees, seed = job.settings["axis"], job.settings["trees"], job.settings["seed"]
-    table = methods.load(tables, "appliances-energy")
+    table = methods.load_table(tables, "appliances-energy")
     scale = methods.error_unit(table) / 1000
     known: dict[tuple[str, Any, Any], float] = {}
     for x in job.settings["xs"]:
@@ -51,10 +51,10 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
             given: dict[str, Any] = {**USUAL, NAME[axis]: x}
             key = (method, given["n_estimators"], given["max_depth"])
             if method not in NO_NOISE or key not in known:  # without noise epsilon changes nothing
-                known[key] = methods.score(
-                    methods.make(method, table, seed=seed, trees=trees, **given), table, seed, scale
+                known[key] = methods.holdout_score(
+                    methods.make_forest(method, table, seed=seed, trees=trees, **given), table, seed, scale
                 )
-            yield Row(Cell(panel(axis, trees), method, as_text(x), ERROR), seed, known[key])
+            yield Row(Cell(panel_name(axis, trees), method, as_text(x), ERROR), seed, known[key])
 
 
 # -- Figures 7 and 8: the share of splits and the number of candidates ----------------------------------------------
@@ -73,7 +73,7 @@ def candidates_curve(candidates: int) -> str:
     return f"K = {candidates} (NOT PRIVATE)"
 
 
-def share_jobs(quick: bool) -> list[Job]:
+def fraction_jobs(quick: bool) -> list[Job]:
     """Ten splits for each variant; quick: three."""
     return [
         Job(f"{method} {axis}, {PARTS[trees]}, seed {seed}", "appliances-energy",
@@ -85,28 +85,28 @@ def share_jobs(quick: bool) -> list[Job]:
     ]  # fmt: skip
 
 
-def measure_shares(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_fractions(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One variant along one axis, on one split."""
     method, axis, trees, seed = (job.settings[name] for name in ("method", "axis", "trees", "seed"))
-    table = methods.load(tables, "appliances-energy")
+    table = methods.load_table(tables, "appliances-energy")
     scale = methods.error_unit(table) / 1000
 
-    def error(**given: Any) -> float:
-        forest = methods.make(method, table, seed=seed, trees=trees, max_depth=8, **given)
-        return methods.score(forest, table, seed, scale)
+    def mean_error(**given: Any) -> float:
+        forest = methods.make_forest(method, table, seed=seed, trees=trees, max_depth=8, **given)
+        return methods.holdout_score(forest, table, seed, scale)
 
     where = f"{method}: {axis}, {PARTS[trees]}"
     if axis == BY_RHO:
         for epsilon in EPSILONS:
             for rho in RHOS:
-                value = error(epsilon=epsilon, n_estimators=10, candidates=10, split_share=rho)
+                value = mean_error(epsilon=epsilon, n_estimators=10, candidates=10, split_share=rho)
                 yield Row(Cell(where, epsilon_curve(epsilon), as_text(rho), ERROR), seed, value)
         return
     for candidates in CANDIDATES:
         for count in COUNTS:
-            value = error(epsilon=10.0, n_estimators=count, candidates=candidates, split_share=0.5)
+            value = mean_error(epsilon=10.0, n_estimators=count, candidates=candidates, split_share=0.5)
             yield Row(Cell(where, candidates_curve(candidates), as_text(count), ERROR), seed, value)
 
 
-EXPERIMENT = Experiment("diprime-appliances", jobs, measure)
-SHARES = Experiment("diprime-shares", share_jobs, measure_shares)
+EXPERIMENT = Experiment("diprime-appliances", list_jobs, measure_job)
+FRACTIONS_EXPERIMENT = Experiment("diprime-shares", fraction_jobs, measure_fractions)

@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.plots import Figure
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood.trees.forest import LEAF
-from veilwood_papers.diprime.methods import DP_DF, DP_ERT, DP_RF, EXP, FLIP, SELECT, load, make
-from veilwood_papers.drawing import lines
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, above, as_text
+from veilwood_papers.diprime.methods import DP_DF, DP_ERT, DP_RF, EXP, FLIP, SELECT, load_table, make_forest
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, as_text, check_above
 from veilwood_papers.tables import PublicTables
 
 if TYPE_CHECKING:
@@ -24,42 +24,46 @@ __all__ = [
     "DEPTHS",
     "EXHIBITS",
     "FRACTIONS",
+    "LEAF_FRACTION",
     "PANEL",
-    "SHARE",
     "SIZES",
-    "jobs",
-    "leaf_occupancy",
-    "leaf_shares",
-    "left_shares",
-    "measure",
-    "split_balance",
+    "leaf_fractions",
+    "left_child_fractions",
+    "list_jobs",
+    "measure_job",
+    "plot_leaf_occupancy",
+    "plot_split_balance",
 ]
 
 
 PANEL, SIZES = "Robot", "Robot, nodes of a tree"
 FRACTIONS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
-SHARE = "share of leaves (%)"
+LEAF_FRACTION = "share of leaves (%)"
 DEPTHS = {EXP: 4, FLIP: 4, SELECT: 4, DP_ERT: 4, DP_RF: 3, DP_DF: 3}
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten forests; quick: three."""
     return [Job(f"Robot, seed {s}", "wall-following-robot", {"seed": s}, 0.2) for s in range(3 if quick else 10)]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """The share of leaves that hold at most a fraction of the rows, and the number of nodes, of each method."""
-    seed, table = job.settings["seed"], load(tables, "wall-following-robot")
+    seed, table = job.settings["seed"], load_table(tables, "wall-following-robot")
     for method, depth in DEPTHS.items():
-        forest = make(method, table, epsilon=2.0, n_estimators=10, max_depth=depth, seed=seed).fit(table.X, table.y)
-        leaves = route(forest.forest_, forest.encode(table.X))
+        forest = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=depth, seed=seed).fit(
+            table.X, table.y
+        )
+        leaves = route_rows(forest.forest_, forest.encode(table.X))
         held = np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(table.X)
         for fraction in FRACTIONS:
-            yield Row(Cell(PANEL, method, as_text(fraction), SHARE), seed, 100 * float(np.mean(held <= fraction)))
+            yield Row(
+                Cell(PANEL, method, as_text(fraction), LEAF_FRACTION), seed, 100 * float(np.mean(held <= fraction))
+            )
         yield Row(Cell(SIZES, method, "", "nodes"), seed, forest.forest_.n_nodes / forest.forest_.n_trees)
 
 
-def _larger(values: Values) -> bool | None:
+def _has_larger_trees(values: Values) -> bool | None:
     sizes = {cell.curve: value.mean for cell, value in values.items() if cell.panel == SIZES}
     return min(sizes[DP_DF], sizes[DP_RF]) > max(sizes[EXP], sizes[FLIP], sizes[DP_ERT]) if sizes else None
 
@@ -69,8 +73,8 @@ EXHIBITS = (
         "diprime", "figure 3", "Fraction of the rows in each leaf",
         "Robot, 10 trees of depth 4 (DP-RF and DP-DF: 3, five branches each), epsilon 2, 10 forests. Exact fractions "
         "of all rows "
-        "that reach each leaf, which nobody may publish: NOT PRIVATE.", Experiment("diprime-leaves", jobs, measure),
-        lines("at most this fraction of the rows", SHARE, measure=SHARE, log_x=True), quick="3 forests.",
+        "that reach each leaf, which nobody may publish: NOT PRIVATE.", Experiment("diprime-leaves", list_jobs, measure_job),
+        line_chart("at most this fraction of the rows", LEAF_FRACTION, measure=LEAF_FRACTION, log_x=True), quick="3 forests.",
         not_private=lambda curve: True,
         claims=(
             Claim("DP-ERT, DP-RF and DP-DF have very heavy-tailed distributions, with the majority of nodes having "
@@ -80,8 +84,8 @@ EXHIBITS = (
             Claim("The DiPriMe trees have a much larger proportion of higher-occupancy nodes: fewer of their leaves "
                   "hold at "
                   "most 1 % of the rows.",
-                  above((DP_ERT, DP_RF, DP_DF), (EXP, FLIP), measure=SHARE, only=lambda panel, x: x == "0.01")),
-            Claim("DP-DF and DP-RF have more nodes (407 and 104 on average) than DiPriMe and DP-ERT (31).", _larger),
+                  check_above((DP_ERT, DP_RF, DP_DF), (EXP, FLIP), measure=LEAF_FRACTION, only=lambda panel, x: x == "0.01")),
+            Claim("DP-DF and DP-RF have more nodes (407 and 104 on average) than DiPriMe and DP-ERT (31).", _has_larger_trees),
         ),
     ),
 )  # fmt: skip
@@ -92,10 +96,10 @@ def _majority_low(values: Values) -> bool | None:
     return min(found) > 50 if found else None
 
 
-BranchShares = NDArray[np.float64]
+BranchFractions = NDArray[np.float64]
 
 
-def leaf_shares(forest: BaseForest, X: Any) -> BranchShares:
+def leaf_fractions(forest: BaseForest, X: Any) -> BranchFractions:
     """Return the share of the rows ``X`` in each leaf of its tree, for all trees of a fitted forest.
 
     Examples
@@ -103,51 +107,55 @@ def leaf_shares(forest: BaseForest, X: Any) -> BranchShares:
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
     >>> tree = vw.MedianForestClassifier(car.schema, epsilon=float("inf"), n_estimators=1, max_depth=1, random_state=0)
-    >>> bool(leaf_shares(tree.fit(car.X, car.y), car.X).min() >= 0.25)  # one of four values at least on each side
+    >>> bool(leaf_fractions(tree.fit(car.X, car.y), car.X).min() >= 0.25)  # one of four values at least on each side
     True
     """
-    leaves = route(forest.forest_, forest.encode(X))
+    leaves = route_rows(forest.forest_, forest._encode_rows(X))
     return np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(leaves)
 
 
-def left_shares(forest: BaseForest, X: Any) -> BranchShares:
+def left_child_fractions(forest: BaseForest, X: Any) -> BranchFractions:
     """Return, for each inner node of binary trees that any row reaches, the share of its rows that go left."""
     trees = forest.forest_
-    in_node = trees.add_up(leaf_shares(forest, X))
+    in_node = trees.sum_to_nodes(leaf_fractions(forest, X))
     inner = np.flatnonzero((trees.feature != LEAF) & (in_node > 0))
     return np.asarray(in_node[trees.child[inner]] / in_node[inner])
 
 
-def split_balance(shares: Mapping[str, BranchShares]) -> Figure:
+def plot_split_balance(fractions: Mapping[str, BranchFractions]) -> Figure:
     """Draw the distribution of left shares, by name of method (Figure 4); a half is perfect balance.
 
     Examples
     --------
-    >>> split_balance({"median": np.array([0.5, 0.45]), "random": np.array([0.1, 0.9])}).axes[0].get_xlabel()
+    >>> plot_split_balance({"median": np.array([0.5, 0.45]), "random": np.array([0.1, 0.9])}).axes[0].get_xlabel()
     'share of a node’s rows in its left child'
     """
-    return _histograms(shares, np.linspace(0, 1, 21), "share of a node’s rows in its left child", "share of nodes")
+    return _plot_histograms(
+        fractions, np.linspace(0, 1, 21), "share of a node’s rows in its left child", "share of nodes"
+    )
 
 
-def leaf_occupancy(shares: Mapping[str, BranchShares]) -> Figure:
+def plot_leaf_occupancy(fractions: Mapping[str, BranchFractions]) -> Figure:
     """Draw the distribution of leaf shares, by name of method (Figure 3); empty leaves are in the first bin.
 
     Examples
     --------
-    >>> leaf_occupancy({"median": np.array([0.25, 0.25]), "random": np.array([0.0, 0.5])}).axes[0].get_ylabel()
+    >>> plot_leaf_occupancy({"median": np.array([0.25, 0.25]), "random": np.array([0.0, 0.5])}).axes[0].get_ylabel()
     'share of leaves'
     """
-    top = max(float(values.max()) for values in shares.values())
-    return _histograms(shares, np.linspace(0, top, 21), "share of the rows in a leaf", "share of leaves")
+    top = max(float(values.max()) for values in fractions.values())
+    return _plot_histograms(fractions, np.linspace(0, top, 21), "share of the rows in a leaf", "share of leaves")
 
 
-def _histograms(shares: Mapping[str, BranchShares], bins: BranchShares, across: str, up: str) -> Figure:
+def _plot_histograms(
+    fractions: Mapping[str, BranchFractions], bins: BranchFractions, xlabel: str, ylabel: str
+) -> Figure:
     figure = Figure(figsize=(5.2, 3.6), layout="constrained")
     axes = figure.subplots()
-    for name, values in shares.items():
+    for name, values in fractions.items():
         heights, _ = np.histogram(values, bins)
         axes.stairs(heights / len(values), bins, label=name)
-    axes.set_xlabel(across)
-    axes.set_ylabel(up)
+    axes.set_xlabel(xlabel)
+    axes.set_ylabel(ylabel)
     axes.legend()
     return figure

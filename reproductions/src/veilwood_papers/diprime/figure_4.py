@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood.trees.forest import LEAF
-from veilwood_papers.diprime.methods import DIPRIME, DP_ERT, EXP, FLIP, SELECT, load, make
-from veilwood_papers.drawing import lines
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, as_text
+from veilwood_papers.diprime.methods import DIPRIME, DP_ERT, EXP, FLIP, SELECT, load_table, make_forest
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, as_text, check_above
 from veilwood_papers.tables import PublicTables
 
 EDGES, SHARE = np.linspace(0, 1, 11), "share of nodes (%)"
@@ -19,19 +19,19 @@ METHODS = (DIPRIME, EXP, FLIP, SELECT, DP_ERT)
 IMBALANCE = "distance from one half"
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten forests; quick: three."""
     return [Job(f"Banknote, seed {s}", "banknote", {"seed": s}, 0.2) for s in range(3 if quick else 10)]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """A histogram of left fractions over all nodes that rows reach, and the mean distance from one half."""
-    seed, table = job.settings["seed"], load(tables, "banknote")
+    seed, table = job.settings["seed"], load_table(tables, "banknote")
     for method in METHODS:
-        fitted = make(method, table, epsilon=2.0, n_estimators=10, max_depth=5, seed=seed).fit(table.X, table.y)
+        fitted = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=5, seed=seed).fit(table.X, table.y)
         forest = fitted.forest_
-        held = np.bincount(route(forest, fitted.encode(table.X)).ravel(), minlength=forest.n_leaves)
-        rows = forest.add_up(held)
+        held = np.bincount(route_rows(forest, fitted.encode(table.X)).ravel(), minlength=forest.n_leaves)
+        rows = forest.sum_to_nodes(held)
         inner = np.flatnonzero((forest.feature != LEAF) & (rows > 0))
         left = rows[forest.child[inner]] / rows[inner]
         counts, _ = np.histogram(left, EDGES)
@@ -44,11 +44,11 @@ EXHIBITS = (
     Exhibit(
         "diprime", "figure 4", "Fraction of a node's rows that goes left",
         "Banknote, 10 trees of depth 5, epsilon 2, 10 forests. Exact fractions, which nobody may publish: NOT PRIVATE.",
-        Experiment("diprime-balance", jobs, measure), lines("fraction that goes left", SHARE, measure=SHARE),
+        Experiment("diprime-balance", list_jobs, measure_job), line_chart("fraction that goes left", SHARE, measure=SHARE),
         quick="3 forests.", not_private=lambda curve: True,
         claims=(
             Claim("Private median splits are more balanced than random splits: nearer to one half on average.",
-                  above(DP_ERT, (DIPRIME, EXP, FLIP), measure=IMBALANCE)),
+                  check_above(DP_ERT, (DIPRIME, EXP, FLIP), measure=IMBALANCE)),
         ),
     ),
 )  # fmt: skip

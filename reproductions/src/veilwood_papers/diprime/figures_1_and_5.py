@@ -3,10 +3,10 @@
 
 from __future__ import annotations
 
-from veilwood_papers.diprime.appliances import ERROR, EXPERIMENT, PARTS, panel
+from veilwood_papers.diprime.appliances import ERROR, EXPERIMENT, PARTS, panel_name
 from veilwood_papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, RF
-from veilwood_papers.drawing import lines
-from veilwood_papers.exhibit import Claim, Exhibit, Values, above, all_of, at, rises
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import Claim, Exhibit, Values, all_of, check_above, check_rises, curve_means
 
 BY_DEPTH = "a) against depth"
 SETTINGS = (
@@ -18,17 +18,17 @@ SETTINGS = (
 
 def best_depth(values: Values, trees: str, curve: str) -> float | None:
     """Return the depth at which a method errs least."""
-    errors = at(values, curve, panel=panel(BY_DEPTH, trees))
+    errors = curve_means(values, curve, panel=panel_name(BY_DEPTH, trees))
     return min((value, float(x)) for (_, x), value in errors.items())[1] if errors else None
 
 
-def _deeper(values: Values) -> bool | None:
+def _is_deeper(values: Values) -> bool | None:
     pairs = [(best_depth(values, "shared", c), best_depth(values, "disjoint", c)) for c in (DIPRIME, EXP, FLIP)]
     known = [(shared, own) for shared, own in pairs if shared is not None and own is not None]
     return all(shared >= own for shared, own in known) if known else None
 
 
-def _negated(check: object) -> object:
+def _negate_check(check: object) -> object:
     def holds(values: Values) -> bool | None:
         answer = check(values)  # type: ignore[operator]
         return None if answer is None else not answer
@@ -38,29 +38,29 @@ def _negated(check: object) -> object:
 
 PARTITIONED = Exhibit(
     "diprime", "figure 1", "Errors on Appliances against depth, trees and epsilon", f"{SETTINGS}Each row in one tree.",
-    EXPERIMENT, lines("depth, trees or epsilon", ERROR), quick="3 splits.",
+    EXPERIMENT, line_chart("depth, trees or epsilon", ERROR), quick="3 splits.",
     shows=lambda cell: cell.panel.endswith(", " + PARTS["disjoint"]),
     wants=lambda job: job.settings["trees"] == "disjoint",
     claims=(
         Claim("For most parameter settings, all the variants of DiPriMe outperform DP-ERT.",
-              above(DP_ERT, (DIPRIME, EXP, FLIP), share=0.5)),
+              check_above(DP_ERT, (DIPRIME, EXP, FLIP), fraction=0.5)),
         Claim("a) Deeper trees give a decreasing MSE of the non-private methods ...",
-              all_of(*(_negated(rises(curve, panel=panel(BY_DEPTH, "disjoint"))) for curve in (RF, ERT)))),  # type: ignore[arg-type]
+              all_of(*(_negate_check(check_rises(curve, panel=panel_name(BY_DEPTH, "disjoint"))) for curve in (RF, ERT)))),  # type: ignore[arg-type]
         Claim("... but deteriorate the utility of DiPriMe: at the largest depth it errs more than at its best.",
               lambda values: _worse_at_the_end(values, "disjoint")),
         Claim("c) DiPriMeFlip is worse than DiPriMeExp and DiPriMe at low epsilon (at 0.5).",
-              above(FLIP, (EXP, DIPRIME), panel=panel("c) against epsilon", "disjoint"), only=lambda p, x: x == "0.5")),
+              check_above(FLIP, (EXP, DIPRIME), panel=panel_name("c) against epsilon", "disjoint"), only=lambda p, x: x == "0.5")),
     ),
 )  # fmt: skip
 NOT_PARTITIONED = Exhibit(
     "diprime", "figure 5", "Errors on Appliances without partition",
     f"{SETTINGS}Each row in every tree, which then has an equal part of epsilon; beside panel a) of Figure 1.",
-    EXPERIMENT, lines("depth, trees or epsilon", ERROR, columns=2), quick="3 splits.",
-    shows=lambda cell: cell.panel.endswith(", " + PARTS["shared"]) or cell.panel == panel(BY_DEPTH, "disjoint"),
+    EXPERIMENT, line_chart("depth, trees or epsilon", ERROR, columns=2), quick="3 splits.",
+    shows=lambda cell: cell.panel.endswith(", " + PARTS["shared"]) or cell.panel == panel_name(BY_DEPTH, "disjoint"),
     claims=(
         Claim("The optimal maximum depth for trees fit on all the data is higher than on disjoint subsets (or the "
               "same).",
-              _deeper),
+              _is_deeper),
     ),
 )  # fmt: skip
 
@@ -68,7 +68,9 @@ NOT_PARTITIONED = Exhibit(
 def _worse_at_the_end(values: Values, trees: str) -> bool | None:
     answers = []
     for curve in (DIPRIME, EXP, FLIP):
-        errors = {float(x): value for (_, x), value in at(values, curve, panel=panel(BY_DEPTH, trees)).items()}
+        errors = {
+            float(x): value for (_, x), value in curve_means(values, curve, panel=panel_name(BY_DEPTH, trees)).items()
+        }
         if len(errors) > 1:
             answers.append(errors[max(errors)] > min(errors.values()))
     return all(answers) if answers else None

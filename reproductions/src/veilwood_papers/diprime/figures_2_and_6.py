@@ -7,8 +7,19 @@ from collections.abc import Iterator
 
 from veilwood_papers.diprime import methods
 from veilwood_papers.diprime.methods import DIPRIME, DP_DF, DP_ERT, DP_RF, ERT, EXP, FLIP, MEDIAN, RF, SELECT
-from veilwood_papers.drawing import lines
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, above, as_text, rises
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import (
+    Cell,
+    Claim,
+    Exhibit,
+    Experiment,
+    Job,
+    Row,
+    Values,
+    as_text,
+    check_above,
+    check_rises,
+)
 from veilwood_papers.tables import PublicTables
 
 EPSILONS = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
@@ -18,7 +29,7 @@ PANELS = {"disjoint": "Banknote, rows partitioned", "shared": "Banknote, rows no
 DEPTH, GREEDY_DEPTH = 5, 2  # multiway trees of five bins, as in Table 2
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Twenty splits; quick: five."""
     return [
         Job(f"{panel}, seed {seed}", "banknote", {"trees": trees, "seed": seed}, 0.7)
@@ -27,17 +38,19 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods at all epsilons, on one split."""
     trees, seed = job.settings["trees"], job.settings["seed"]
-    table = methods.load(tables, "banknote")
+    table = methods.load_table(tables, "banknote")
     for method in METHODS:
         for epsilon in EPSILONS if method not in NO_NOISE else (float("inf"),):
             depth = GREEDY_DEPTH if method in (DP_DF, DP_RF) else DEPTH
-            forest = methods.make(
+            forest = methods.make_forest(
                 method, table, epsilon=epsilon, n_estimators=10, max_depth=depth, seed=seed, trees=trees
             )
-            yield Row(Cell(PANELS[trees], method, as_text(epsilon)), seed, methods.score(forest, table, seed, 1.0))
+            yield Row(
+                Cell(PANELS[trees], method, as_text(epsilon)), seed, methods.holdout_score(forest, table, seed, 1.0)
+            )
 
 
 def near_no_noise(values: Values) -> bool | None:
@@ -50,24 +63,24 @@ def near_no_noise(values: Values) -> bool | None:
 
 CLAIMS = (
     Claim("DiPriMe has a notable loss of accuracy for small epsilon, and gains as epsilon grows (at least 5 points).",
-          lambda values: all(bool(rises(curve, 0.05)(values)) for curve in (DIPRIME, EXP, FLIP)) if values else None),
+          lambda values: all(bool(check_rises(curve, 0.05)(values)) for curve in (DIPRIME, EXP, FLIP)) if values else None),
     Claim("... comparable performance as epsilon increases (within 7 points of the median forest without noise).",
           near_no_noise),
     Claim("DP-ERT and DP-DF continue to underperform even as epsilon increases.",
-          above((DIPRIME, EXP, FLIP), (DP_ERT, DP_DF), only=lambda panel, x: float(x) >= 5)),
+          check_above((DIPRIME, EXP, FLIP), (DP_ERT, DP_DF), only=lambda panel, x: float(x) >= 5)),
 )  # fmt: skip
-EXPERIMENT = Experiment("diprime-banknote", jobs, measure)
+EXPERIMENT = Experiment("diprime-banknote", list_jobs, measure_job)
 
 
-def exhibit(number: int, trees: str) -> Exhibit:
+def make_exhibit(number: int, trees: str) -> Exhibit:
     """Make one of the figures."""
     return Exhibit(
         "diprime", f"figure {number}", f"Accuracy on Banknote against epsilon, {PANELS[trees].split(', ')[1]}",
         "Banknote, 90:10 splits, 10 trees of depth 5 (greedy ones: 2, five branches each), half of epsilon on "
         "splits, 20 splits.",
-        EXPERIMENT, lines("epsilon", "accuracy", log_x=True, flat=NO_NOISE), quick="5 splits.",
+        EXPERIMENT, line_chart("epsilon", "accuracy", log_x=True, flat=NO_NOISE), quick="5 splits.",
         shows=lambda cell: cell.panel == PANELS[trees], wants=lambda job: job.settings["trees"] == trees, claims=CLAIMS,
     )  # fmt: skip
 
 
-EXHIBITS = (exhibit(2, "disjoint"), exhibit(6, "shared"))
+EXHIBITS = (make_exhibit(2, "disjoint"), make_exhibit(6, "shared"))

@@ -10,14 +10,14 @@ from veilwood_papers.diprime.appliances import (  # fmt: skip
     BY_TREES,
     EPSILONS,
     ERROR,
+    FRACTIONS_EXPERIMENT,
     PARTS,
-    SHARES,
     candidates_curve,
     epsilon_curve,
 )
 from veilwood_papers.diprime.methods import EXP, FLIP
-from veilwood_papers.drawing import lines
-from veilwood_papers.exhibit import Claim, Exhibit, Values, above, at, bends
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import Claim, Exhibit, Values, check_above, check_dips, curve_means
 
 
 def _rho_matters(method: str) -> Callable[[Values], bool | None]:
@@ -29,7 +29,7 @@ def _rho_matters(method: str) -> Callable[[Values], bool | None]:
             where = f"{method}: {BY_RHO}, {part}"
             rises = []
             for epsilon in EPSILONS:
-                errors = at(values, epsilon_curve(epsilon), panel=where)
+                errors = curve_means(values, epsilon_curve(epsilon), panel=where)
                 if (where, "0.9") in errors and (where, "0.5") in errors:
                     rises.append(errors[where, "0.9"] - errors[where, "0.5"])
             if len(rises) == len(EPSILONS):
@@ -39,25 +39,25 @@ def _rho_matters(method: str) -> Callable[[Values], bool | None]:
     return holds
 
 
-def exhibit(number: int, method: str) -> Exhibit:
+def make_exhibit(number: int, method: str) -> Exhibit:
     """Make one of the figures."""
     small, large = (epsilon_curve(epsilon) for epsilon in EPSILONS)
     return Exhibit(
         "diprime", f"figure {number}", f"Errors of {method.split(' ')[0]} on Appliances for various hyper-parameters",
         "Appliances, 90:10 splits, depth 8. Against rho: 10 trees, 10 candidates; against trees: epsilon 10, rho one "
         "half. The "
-        "paper's accounting, NOT PRIVATE. 10 splits.", SHARES, lines("rho, or trees", ERROR, columns=2),
+        "paper's accounting, NOT PRIVATE. 10 splits.", FRACTIONS_EXPERIMENT, line_chart("rho, or trees", ERROR, columns=2),
         quick="3 splits.", shows=lambda cell: cell.panel.startswith(method),
         wants=lambda job: job.settings["method"] == method,
         claims=(
-            Claim("Improved performance with larger privacy budgets.", above(small, large)),
+            Claim("Improved performance with larger privacy budgets.", check_above(small, large)),
             Claim("Large values of rho leave less privacy budget for the means, resulting in deterioration; this is "
                   "more "
                   "pronounced at smaller epsilon.", _rho_matters(method)),
             Claim("Increasing N_T improves performance only to a certain limit (rows not partitioned).",
-                  bends(candidates_curve(10), panel=f"{method}: {BY_TREES}, {PARTS['shared']}")),
+                  check_dips(candidates_curve(10), panel=f"{method}: {BY_TREES}, {PARTS['shared']}")),
         ),
     )  # fmt: skip
 
 
-EXHIBITS = (exhibit(7, EXP), exhibit(8, FLIP))
+EXHIBITS = (make_exhibit(7, EXP), make_exhibit(8, FLIP))

@@ -21,19 +21,19 @@ from veilwood.estimators import (  # fmt: skip
     RandomTreesRegressor,
 )
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood_papers.drawing import marked
+from veilwood_papers.drawing import mark_not_private
 from veilwood_papers.not_private.as_published import (
     DiPriMeClassifierAsPublishedNotPrivate,
     DiPriMeRegressorAsPublishedNotPrivate,
 )
 from veilwood_papers.tables import PublicTable, PublicTables
 
-RF, ERT, MEDIAN = marked("RF"), marked("ERT"), marked("median forest, no noise")
+RF, ERT, MEDIAN = mark_not_private("RF"), mark_not_private("ERT"), mark_not_private("median forest, no noise")
 DP_DF, DP_RF, DP_ERT = "DP-DF, sound greedy labels", "DP-RF, sound greedy forest", "DP-ERT, sound random trees"
 DIPRIME, EXP, FLIP = (
-    marked("DiPriMe as published"),
-    marked("DiPriMeExp as published"),
-    marked("DiPriMeFlip as published"),
+    mark_not_private("DiPriMe as published"),
+    mark_not_private("DiPriMeExp as published"),
+    mark_not_private("DiPriMeFlip as published"),
 )
 RANDOM, K_MEDIANS, SELECT = "random attribute, sound", "k-medians, sound", "select then median, sound"
 PUBLISHED_AS = {
@@ -46,9 +46,9 @@ LIKE = {RANDOM: DIPRIME, K_MEDIANS: FLIP, SELECT: FLIP}  # whose depth a sound f
 BINS = 5  # of numbers, for the greedy baselines, as in the paper
 
 
-def load(tables: PublicTables, name: str) -> PublicTable:
+def load_table(tables: PublicTables, name: str) -> PublicTable:
     """Read a data set; the robot's classes are moving forward and the rest, as in the paper."""
-    table = tables.load(name)
+    table = tables.load_table(name)
     if name != "wall-following-robot":
         return table
     (target,) = (column for column in table.facts["columns"] if column["name"] == table.facts["target"])
@@ -64,13 +64,13 @@ def error_unit(table: PublicTable) -> float:
     return (float(table.y.max()) - low) ** 2
 
 
-class _OnCodes:
+class _CodedForest:
     """A forest of scikit-learn on the codes of a schema, so that it takes categories."""
 
     def __init__(self, schema: Schema, forest: Any) -> None:
         self.encoding, self.forest = Encoding(schema), forest
 
-    def fit(self, X: Any, y: Any) -> _OnCodes:
+    def fit(self, X: Any, y: Any) -> _CodedForest:
         self.forest.fit(self.encoding.encode(X), y)
         return self
 
@@ -78,45 +78,45 @@ class _OnCodes:
         return self.forest.predict(self.encoding.encode(X))
 
 
-def make(
+def make_forest(
     method: str, table: PublicTable, *, epsilon: float, n_estimators: int, max_depth: int, seed: int,
     trees: str = "disjoint", **more: Any,
 ) -> Any:  # fmt: skip
     """Make the forest of a method, of either task."""
     classes = table.facts["task"] == "classification"
 
-    def kind(classifier: Any, regressor: Any) -> Any:
+    def select_class(classifier: Any, regressor: Any) -> Any:
         return classifier if classes else regressor
 
     size: dict[str, Any] = {"n_estimators": n_estimators, "max_depth": max_depth, "random_state": seed, "n_jobs": 1}
     if method in (RF, ERT):
         forest = (
-            kind(RandomForestClassifier, RandomForestRegressor) if method == RF
-            else kind(ExtraTreesClassifier, ExtraTreesRegressor)
+            select_class(RandomForestClassifier, RandomForestRegressor) if method == RF
+            else select_class(ExtraTreesClassifier, ExtraTreesRegressor)
         )  # fmt: skip
-        return _OnCodes(table.schema, forest(max_features=min(5, table.X.shape[1]), **size))
+        return _CodedForest(table.schema, forest(max_features=min(5, table.X.shape[1]), **size))
     size["ledger"] = MemoryLedger()
     if method in VARIANT:
-        published = kind(DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate)
+        published = select_class(DiPriMeClassifierAsPublishedNotPrivate, DiPriMeRegressorAsPublishedNotPrivate)
         return published(
             table.schema, variant=VARIANT[method], epsilon_in_paper=epsilon, trees=trees, **{**size, **more}
         )
     if method in (DP_RF, DP_DF):
-        greedy = kind(GreedyForestClassifier, GreedyForestRegressor)
+        greedy = select_class(GreedyForestClassifier, GreedyForestRegressor)
         own: dict[str, Any] = {"candidates": 5, **({"quality": "gini"} if classes else {})}
         if method == DP_DF and classes:
             own["leaf_update"] = "exponential"
-        return greedy(_binned(table), epsilon=epsilon, trees=trees, **{**size, **own, **more})
+        return greedy(_binned_schema(table), epsilon=epsilon, trees=trees, **{**size, **own, **more})
     if method == DP_ERT:
-        random = kind(RandomTreesClassifier, RandomTreesRegressor)
+        random = select_class(RandomTreesClassifier, RandomTreesRegressor)
         return random(table.schema, epsilon=epsilon, trees=trees, **{**size, **more})
-    median = kind(MedianForestClassifier, MedianForestRegressor)
+    median = select_class(MedianForestClassifier, MedianForestRegressor)
     if method == MEDIAN:
         return median(table.schema, epsilon=math.inf, trees="shared", **size)
     return median(table.schema, epsilon=epsilon, trees=trees, variant=SOUND_VARIANT[method], **{**size, **more})
 
 
-def _binned(table: PublicTable) -> Schema:
+def _binned_schema(table: PublicTable) -> Schema:
     """Cut numbers into five bins."""
     columns = []
     for column in table.facts["columns"]:
@@ -125,7 +125,7 @@ def _binned(table: PublicTable) -> Schema:
     return Schema.from_dict({**table.facts, "columns": columns})
 
 
-def score(forest: Any, table: PublicTable, seed: int, unit: float) -> float:
+def holdout_score(forest: Any, table: PublicTable, seed: int, unit: float) -> float:
     """Train on nine tenths, and return accuracy or mean squared error on the rest."""
     X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.1, random_state=seed)
     predicted = forest.fit(X, y).predict(asked)

@@ -22,8 +22,20 @@ from veilwood_papers.diprime.methods import (
     RF,
     SELECT,
 )
-from veilwood_papers.drawing import agreement
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, above, read, reasons
+from veilwood_papers.drawing import draw_agreement
+from veilwood_papers.exhibit import (
+    Cell,
+    Claim,
+    Exhibit,
+    Experiment,
+    Job,
+    Row,
+    Value,
+    Values,
+    check_above,
+    read_published,
+    reason_lookup,
+)
 from veilwood_papers.tables import PublicTables
 
 METHODS = (RF, ERT, MEDIAN, DP_RF, DP_ERT, DIPRIME, EXP, FLIP, RANDOM, K_MEDIANS, SELECT)
@@ -41,28 +53,28 @@ SECONDS = {
 }  # fmt: skip
 
 
-def sheets(name: str) -> list[dict[str, str]]:
+def published_rows(name: str) -> list[dict[str, str]]:
     """The lines of a published table."""
-    return read({"table 1": "diprime_table1_regression", "table 2": "diprime_table2_classification"}[name])
+    return read_published({"table 1": "diprime_table1_regression", "table 2": "diprime_table2_classification"}[name])
 
 
-def depths(panel: str) -> dict[str, int]:
+def published_depths(panel: str) -> dict[str, int]:
     """The published depth of every method on a data set."""
-    lines = (*sheets("table 1"), *sheets("table 2"))
+    lines = (*published_rows("table 1"), *published_rows("table 2"))
     return {PUBLISHED_AS[row["method"]]: int(row["d_max"]) for row in lines if row["dataset"] == panel}
 
 
-def unit(panel: str) -> float:
+def error_scale(panel: str) -> float:
     """The unit in which the paper prints errors of a data set."""
-    return next((float(row["unit"]) for row in sheets("table 1") if row["dataset"] == panel), 1.0)
+    return next((float(row["unit"]) for row in published_rows("table 1") if row["dataset"] == panel), 1.0)
 
 
 def measure_name(panel: str) -> str:
     """What the cells of a data set hold."""
-    return f"MSE x {1 / unit(panel):g}" if panel in REGRESSION else "accuracy"
+    return f"MSE x {1 / error_scale(panel):g}" if panel in REGRESSION else "accuracy"
 
 
-def jobs_of(panels: dict[str, str], quick: bool) -> list[Job]:
+def list_jobs(panels: dict[str, str], quick: bool) -> list[Job]:
     """One job a data set and seed."""
     return [
         Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS[panel])
@@ -73,31 +85,31 @@ def jobs_of(panels: dict[str, str], quick: bool) -> list[Job]:
 
 def regression_jobs(quick: bool) -> list[Job]:
     """The jobs of Table 1."""
-    return jobs_of(REGRESSION, quick)
+    return list_jobs(REGRESSION, quick)
 
 
 def class_jobs(quick: bool) -> list[Job]:
     """The jobs of Table 2."""
-    return jobs_of(CLASSES, quick)
+    return list_jobs(CLASSES, quick)
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods on one split, each at its published depth."""
     panel, seed = job.settings["panel"], job.settings["seed"]
-    table = methods.load(tables, job.table)
-    by_method, scale = depths(panel), methods.error_unit(table) * unit(panel)
+    table = methods.load_table(tables, job.table)
+    by_method, scale = published_depths(panel), methods.error_unit(table) * error_scale(panel)
     for method in (*METHODS, *((DP_DF,) if panel in CLASSES else ())):
         depth = by_method[LIKE.get(method, method)]
-        forest = methods.make(
+        forest = methods.make_forest(
             method, table, epsilon=10.0 if panel in REGRESSION else 2.0, n_estimators=10, max_depth=depth, seed=seed
         )
-        yield Row(Cell(panel, method, "", measure_name(panel)), seed, methods.score(forest, table, seed, scale))
+        yield Row(Cell(panel, method, "", measure_name(panel)), seed, methods.holdout_score(forest, table, seed, scale))
 
 
-def published(name: str) -> Values:
+def published_values(name: str) -> Values:
     """The printed table; its deviations, over some splits, as they are."""
     found = {}
-    for row in sheets(name):
+    for row in published_rows(name):
         value = Value(float(row["mse" if name == "table 1" else "accuracy"]), float(row["std"]))
         found[Cell(row["dataset"], PUBLISHED_AS[row["method"]], "", measure_name(row["dataset"]))] = value
     return found
@@ -115,7 +127,7 @@ NOT_TRANSCRIBED = {
 }
 """Why two of the paper's baselines have no as-published class."""
 
-why = reasons(
+deviation_reason = reason_lookup(
     {
         "Flight": "known: the paper's 800,000 flights of 2008 are not available; these are 105,475 that left New York "
         "City in 2013, and forests without noise miss it too.",
@@ -138,31 +150,31 @@ SETTINGS = (
 REGRESSION_TABLE = Exhibit(
     "diprime", "table 1", "Mean squared errors of regression, epsilon 10",
     f"{SETTINGS}Errors are divided by the square of the data's range, as in the paper. {NOT_TRANSCRIBED['DP-RF']}.",
-    Experiment("diprime-regression", regression_jobs, measure), agreement,
-    quick="5 splits, 2 of Flight.", published=lambda: published("table 1"), why=why,
+    Experiment("diprime-regression", regression_jobs, measure_job), draw_agreement,
+    quick="5 splits, 2 of Flight.", published=lambda: published_values("table 1"), why=deviation_reason,
     claims=(
         Claim("Median forests typically underperform RFs in a non-private context (in most data sets).",
-              above(MEDIAN, RF, share=0.5)),
-        Claim("DiPriMeExp and DiPriMeFlip clearly outperform DP-ERT and DP-RF.", above((DP_ERT, DP_RF), (EXP, FLIP))),
+              check_above(MEDIAN, RF, fraction=0.5)),
+        Claim("DiPriMeExp and DiPriMeFlip clearly outperform DP-ERT and DP-RF.", check_above((DP_ERT, DP_RF), (EXP, FLIP))),
         Claim("DiPriMe performs poorly on the Traffic dataset: worse than DiPriMeExp and DiPriMeFlip.",
-              above(DIPRIME, (EXP, FLIP), panel="Traffic")),
+              check_above(DIPRIME, (EXP, FLIP), panel="Traffic")),
         Claim("A sound choice of the attribute before its median errs no more than DiPriMeFlip as published (by more "
               "than 5 % of its error).", lambda values: _no_more(values)),
     ),
 )  # fmt: skip
 CLASS_TABLE = Exhibit(
     "diprime", "table 2", "Accuracies of classification, epsilon 2",
-    f"{SETTINGS}{NOT_TRANSCRIBED['DP-DF']}.", Experiment("diprime-classes", class_jobs, measure), agreement,
-    quick="5 splits, 2 of Higgs and PUC-Rio.", published=lambda: published("table 2"), why=why,
+    f"{SETTINGS}{NOT_TRANSCRIBED['DP-DF']}.", Experiment("diprime-classes", class_jobs, measure_job), draw_agreement,
+    quick="5 splits, 2 of Higgs and PUC-Rio.", published=lambda: published_values("table 2"), why=deviation_reason,
     claims=(
         Claim("In the non-private setting, median forests are consistently worse than RFs (within 1 point) ...",
-              above(RF, MEDIAN, by=-0.01)),
+              check_above(RF, MEDIAN, by=-0.01)),
         Claim("... with ERTs a little worse off (in most data sets no better than median forests).",
-              above(MEDIAN, ERT, by=-0.005, share=0.5)),
-        Claim("The performance of DiPriMe and its variants far exceeds that of DP-ERT.", above((DIPRIME, EXP, FLIP),
+              check_above(MEDIAN, ERT, by=-0.005, fraction=0.5)),
+        Claim("The performance of DiPriMe and its variants far exceeds that of DP-ERT.", check_above((DIPRIME, EXP, FLIP),
         DP_ERT)),
         Claim("There is little to choose between the variants of DiPriMe (within 3 points).",
-              above((DIPRIME, EXP, FLIP), (DIPRIME, EXP, FLIP), by=-0.03)),
+              check_above((DIPRIME, EXP, FLIP), (DIPRIME, EXP, FLIP), by=-0.03)),
     ),
 )  # fmt: skip
 

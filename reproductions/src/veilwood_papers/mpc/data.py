@@ -18,9 +18,9 @@ from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
 from veilwood.data.encoding import Encoding
-from veilwood_papers.drawing import marked
+from veilwood_papers.drawing import mark_not_private
 from veilwood_papers.exhibit import Job
-from veilwood_papers.mpc.plain import USED, Choice, first_largest, grow
+from veilwood_papers.mpc.plain import USED, SelectionRule, first_largest, grow_tree
 from veilwood_papers.tables import PublicTable, PublicTables
 from veilwood_secure.protocols.hidden_forest import level_epsilons
 from veilwood_secure.protocols.public_trees import PlainTree
@@ -58,7 +58,7 @@ DROPPED = ("fnlwgt", "education")  # a sampling weight, and the same as educatio
 
 
 @dataclass(frozen=True)
-class Data:
+class CodedTable:
     """Rows as codes, with the public sizes of their domains."""
 
     codes: Ints
@@ -71,10 +71,10 @@ class Data:
         return max(self.sizes)
 
 
-def load(tables: PublicTables, panel: str) -> Data:
+def load_table(tables: PublicTables, panel: str) -> CodedTable:
     """Read a data set, and cut or group its columns."""
     name = TABLES[panel]
-    table = tables.load(name)
+    table = tables.load_table(name)
     facts, X = table.facts, table.X.copy()
     facts["columns"] = [column for column in facts["columns"] if name != "adult" or column["name"] not in DROPPED]
     for column in facts["columns"]:
@@ -89,56 +89,58 @@ def load(tables: PublicTables, panel: str) -> Data:
             column["values"] = ["United-States", "elsewhere"]
     encoding = Encoding(PublicTable(facts, X, table.y).schema, "bins")
     codes = encoding.encode(X[list(encoding.schema.feature_names)])
-    return Data(codes.astype(np.int64), encoding.encode_target(table.y).astype(np.int64), tuple(encoding.n_codes))
+    return CodedTable(codes.astype(np.int64), encoding.encode_target(table.y).astype(np.int64), tuple(encoding.n_codes))
 
 
 # -- choices: what the protocols draw -------------------------------------------------------------------------------
 
 
-class Choices:
+class SelectionRules:
     """The choices of a tree at one epsilon and depth, with simulated noise from one generator."""
 
     def __init__(self, seed: object) -> None:
         self.rng = np.random.default_rng(seed)  # type: ignore[arg-type]
 
-    def laplace(self, epsilon: Fraction) -> Pick:
+    def laplace_noise(self, epsilon: Fraction) -> Pick:
         """The largest score after Laplace noise."""
-        return self._noisy(lambda shape: self.rng.laplace(scale=float(1 / epsilon), size=shape))
+        return self._noisy_argmax(lambda shape: self.rng.laplace(scale=float(1 / epsilon), size=shape))
 
     def noisy_max(self, epsilon: Fraction) -> Pick:
         """The largest score after one-sided geometric noise, which is enough for scores that only grow."""
         stop = -np.expm1(-float(epsilon))
-        return self._noisy(lambda shape: self.rng.geometric(stop, shape).astype(float))
+        return self._noisy_argmax(lambda shape: self.rng.geometric(stop, shape).astype(float))
 
-    def exponential(self, epsilon: Fraction) -> Pick:
+    def exponential_mechanism(self, epsilon: Fraction) -> Pick:
         """The exponential mechanism of the paper, with twice the sensitivity that monotone scores need."""
         half = float(epsilon) / 2
         return lambda scores: np.where(
             scores == USED, -np.inf, half * scores + self.rng.gumbel(size=scores.shape)
         ).argmax(axis=1)  # fmt: skip
 
-    def any(self, level: int, scores: Ints) -> Ints:
+    def random_feature(self, level: int, scores: Ints) -> Ints:
         """A feature at random."""
         return np.asarray(np.where(scores == USED, -1.0, self.rng.random(scores.shape)).argmax(axis=1))
 
-    def _noisy(self, draw: Callable[[tuple[int, ...]], NDArray[np.float64]]) -> Pick:
+    def _noisy_argmax(self, draw: Callable[[tuple[int, ...]], NDArray[np.float64]]) -> Pick:
         return lambda scores: np.where(scores == USED, -np.inf, scores + draw(scores.shape)).argmax(axis=1)
 
 
-def _per_level(choices: list[Pick | Choice]) -> Choice:
+def _per_level(choices: list[Pick | SelectionRule]) -> SelectionRule:
     return lambda level, scores: choices[level](scores)  # type: ignore[call-arg, arg-type]
 
 
-NO_NOISE, PUBLISHED = marked("MPC-ID3, no noise"), marked("ODP+FMPC-ID3 as published")
+NO_NOISE, PUBLISHED = mark_not_private("MPC-ID3, no noise"), mark_not_private("ODP+FMPC-ID3 as published")
 BASELINE, OURS = "CDP+PMPC-ID3, the paper's baseline", "hidden tree, noisy maxima (ours)"
 EXTRA = "extra trees: random structure, noisy leaves"
 SINGLE = (NO_NOISE, PUBLISHED, BASELINE, OURS)
 
 
-def choices_of(variant: str, epsilon: float, depth: int, leaf: str, seed: object) -> tuple[Choice, Choice]:
+def selection_rules(
+    variant: str, epsilon: float, depth: int, leaf: str, seed: object
+) -> tuple[SelectionRule, SelectionRule]:
     """Return how a variant chooses splits, and labels of leaves."""
-    exact, draw = Fraction(str(epsilon)), Choices(seed)
-    at_leaf = {"laplace": draw.laplace, "exponential": draw.exponential}[leaf]
+    exact, draw = Fraction(str(epsilon)), SelectionRules(seed)
+    at_leaf = {"laplace": draw.laplace_noise, "exponential": draw.exponential_mechanism}[leaf]
     nothing: list[Any] = [first_largest] * depth
     if variant == NO_NOISE:
         return first_largest, first_largest
@@ -146,32 +148,34 @@ def choices_of(variant: str, epsilon: float, depth: int, leaf: str, seed: object
         return first_largest, _per_level([*nothing, at_leaf(exact)])
     if variant == BASELINE:
         share = exact / (depth + 1)
-        choose = _per_level([*[draw.exponential(share)] * depth, at_leaf(share)])
+        choose = _per_level([*[draw.exponential_mechanism(share)] * depth, at_leaf(share)])
         return choose, choose
     if variant == OURS:
         choose = _per_level([draw.noisy_max(part) for part in level_epsilons(exact, depth)])
         return choose, choose
-    return draw.any, _per_level([*nothing, draw.noisy_max(exact)])
+    return draw.random_feature, _per_level([*nothing, draw.noisy_max(exact)])
 
 
-def train(data: Data, rows: Ints, choices: tuple[Choice, Choice], depth: int) -> PlainTree:
+def train_tree(data: CodedTable, rows: Ints, choices: tuple[SelectionRule, SelectionRule], depth: int) -> PlainTree:
     """Train one tree on some rows."""
     split, label = choices
-    return grow(
+    return grow_tree(
         data.codes[rows], data.target[rows], sizes=(data.width,) * len(data.sizes), n_classes=2, depth=depth,
         split=split, label=label,
     )  # fmt: skip
 
 
-def scores(
-    data: Data, variant: str, epsilon: float, depth: int, seed: int, leaf: str = "laplace", n_trees: int = 1
+def forest_scores(
+    data: CodedTable, variant: str, epsilon: float, depth: int, seed: int, leaf: str = "laplace", n_trees: int = 1
 ) -> tuple[float, float]:
     """Return accuracy and AUC of predicted labels on a fifth of the rows; trees of a forest see disjoint rows."""
     rows, test = train_test_split(np.arange(len(data.target)), test_size=0.2, random_state=seed)
     fixed = [seed, depth, n_trees, int(1000 * epsilon), len(variant), len(leaf)]  # public, one for each cell
     tree_of_row = np.random.default_rng(fixed).integers(0, n_trees, len(rows))
     trees = [
-        train(data, rows[tree_of_row == tree], choices_of(variant, epsilon, depth, leaf, [*fixed, tree]), depth)
+        train_tree(
+            data, rows[tree_of_row == tree], selection_rules(variant, epsilon, depth, leaf, [*fixed, tree]), depth
+        )
         for tree in range(n_trees)
     ]
     votes = np.sum([tree.predict(data.codes[test]) for tree in trees], axis=0)
@@ -180,7 +184,7 @@ def scores(
     return float(np.mean(predicted == truth)), float(roc_auc_score(truth, predicted))
 
 
-def splits(quick: bool) -> list[Job]:
+def list_splits(quick: bool) -> list[Job]:
     """A hundred splits of each data set; quick: twenty. The paper has five."""
     return [
         Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 0.6 if panel == "Adult" else 0.1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import lines
+from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import (
     Cell,
     Claim,
@@ -15,12 +15,23 @@ from veilwood_papers.exhibit import (
     Row,
     Value,
     Values,
-    above,
     as_text,
-    read,
-    reasons,
+    check_above,
+    read_published,
+    reason_lookup,
 )
-from veilwood_papers.mpc.data import BASELINE, DEPTH, EPSILONS, NO_NOISE, OURS, PUBLISHED, SINGLE, load, scores, splits
+from veilwood_papers.mpc.data import (
+    BASELINE,
+    DEPTH,
+    EPSILONS,
+    NO_NOISE,
+    OURS,
+    PUBLISHED,
+    SINGLE,
+    forest_scores,
+    list_splits,
+    load_table,
+)
 from veilwood_papers.tables import PublicTables
 
 ACCURACY, AUC = "accuracy", "AUC"
@@ -31,53 +42,55 @@ def panel_of(panel: str, measure: str) -> str:
     return f"{panel}, {measure}, depth {DEPTH[panel]}"
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All variants at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
-    data = load(tables, panel)
+    data = load_table(tables, panel)
     for variant in SINGLE:
         for epsilon in EPSILONS[panel]:
-            for name, value in zip((ACCURACY, AUC), scores(data, variant, epsilon, DEPTH[panel], seed), strict=True):
+            for name, value in zip(
+                (ACCURACY, AUC), forest_scores(data, variant, epsilon, DEPTH[panel], seed), strict=True
+            ):
                 yield Row(Cell(panel_of(panel, name), variant, as_text(epsilon), name), seed, value)
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The four points that the text names."""
     methods = {"ODP+FMPC-ID3": PUBLISHED, "CDP+PMPC-ID3": BASELINE}
     found: Values = {}
-    for row in read("secure_claims"):
+    for row in read_published("secure_claims"):
         for name, column in ((ACCURACY, "accuracy"), (AUC, "roc_auc")):
             where = panel_of(row["dataset"], name)
             found[Cell(where, methods[row["method"]], as_text(float(row["epsilon"])), name)] = Value(float(row[column]))
     return found
 
 
-why = reasons(
+deviation_reason = reason_lookup(
     {},
     "not tested: the text gives five splits without a spread, and neither the cut points of numbers nor the groups "
     "of categories; AUC is of predicted labels, since a hidden tree gives no more.",
 )
-EXPERIMENT = Experiment("secure-epsilon", splits, measure)
+EXPERIMENT = Experiment("secure-epsilon", list_splits, measure_job)
 EXHIBITS = (
     Exhibit(
         "secure", "figure 2", "Accuracy and AUC of secure trees against epsilon",
         "80:20 splits, one tree of depth 4, 3 and 5 on Titanic, Heart and Adult, 100 splits. The published tree has "
         "exact splits, "
         "NOT PRIVATE at any epsilon; ours pays for them.", EXPERIMENT,
-        lines("epsilon", "accuracy, or AUC of labels", log_x=True, columns=2), quick="20 splits.",
-        published=published, why=why,
+        line_chart("epsilon", "accuracy, or AUC of labels", log_x=True, columns=2), quick="20 splits.",
+        published=published_values, why=deviation_reason,
         claims=(
             Claim("The accuracy of our solution (ODP+FMPC-ID3 as published) consistently performs better than "
                   "CDP+PMPC-ID3 "
-                  "(in nine of ten cells).", above(PUBLISHED, BASELINE, share=0.9)),
+                  "(in nine of ten cells).", check_above(PUBLISHED, BASELINE, fraction=0.9)),
             Claim("For Adult, when epsilon is between 0.1 and 1, our approach even outperforms the non-private one.",
-                  above(PUBLISHED, NO_NOISE, measure=ACCURACY,
+                  check_above(PUBLISHED, NO_NOISE, measure=ACCURACY,
                         only=lambda panel, x: panel.startswith("Adult") and 0.1 <= float(x) <= 1)),
             Claim("In general, our solution performs better as epsilon gets smaller, beside the baseline: its lead "
                   "at the "
                   "smallest epsilon is larger than at the largest.", lambda values: _lead_grows(values)),
             Claim("A tree that pays for its splits (ours) is above the paper's baseline too (in nine of ten cells).",
-                  above(OURS, BASELINE, share=0.9)),
+                  check_above(OURS, BASELINE, fraction=0.9)),
         ),
     ),
 )  # fmt: skip

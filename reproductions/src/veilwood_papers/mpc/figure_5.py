@@ -15,23 +15,34 @@ from typing import Any
 
 import numpy as np
 
-from veilwood_papers.drawing import lines, marked
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, above, all_of, as_text, rises
+from veilwood_papers.drawing import line_chart, mark_not_private
+from veilwood_papers.exhibit import (
+    Cell,
+    Claim,
+    Exhibit,
+    Experiment,
+    Job,
+    Row,
+    all_of,
+    as_text,
+    check_above,
+    check_rises,
+)
 from veilwood_papers.tables import PublicTables
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import public_trees as id3
 from veilwood_secure.protocols.hidden_forest import level_epsilons
-from veilwood_secure.protocols.hidden_trees import Recipe, draw_noise, grow
-from veilwood_secure.protocols.public_trees import exponential_class, exponential_feature
-from veilwood_secure.protocols.records import Domain, Records, one_hot, one_hot_classes
+from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree
+from veilwood_secure.protocols.public_trees import exponential_labeller, exponential_selector
+from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
 
 SHAPES = {"Titanic": (708, 6, 5), "Heart": (237, 13, 5), "Adult": (26_120, 12, 7)}
 DEPTHS = (2, 3, 4, 5)
-OURS, PUBLISHED = "hidden tree, noisy maxima (ours)", marked("ODP+FMPC-ID3 as published")
-NO_NOISE = marked("MPC-ID3, no noise")
+OURS, PUBLISHED = "hidden tree, noisy maxima (ours)", mark_not_private("ODP+FMPC-ID3 as published")
+NO_NOISE = mark_not_private("MPC-ID3, no noise")
 LAPLACE, EXPONENTIAL = "CDP+PMPC-ID3, Laplace leaves", "CDP+PMPC-ID3, exponential leaves"
-WORDS: dict[int, tuple[Any, tuple[str, ...]]] = {
+PROTOCOLS_BY_BITS: dict[int, tuple[Any, tuple[str, ...]]] = {
     32: (np.uint32, (OURS, PUBLISHED, NO_NOISE)),
     64: (np.uint64, (LAPLACE, EXPONENTIAL)),
 }
@@ -39,73 +50,73 @@ SECONDS, TRAFFIC = "seconds of CPU", "MB sent"
 WEIGHT = {"Titanic": 15.0, "Heart": 15.0, "Adult": 90.0}
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Every protocol at every depth once, those on words of one size together; quick: Titanic, to depth 4."""
     panels = ("Titanic",) if quick else tuple(SHAPES)
     return [
-        Job(f"{panel}, {bits} bits", "", {"panel": panel, "bits": bits, "depths": _depths(panel, bits, quick)},
+        Job(f"{panel}, {bits} bits", "", {"panel": panel, "bits": bits, "depths": _depths_of(panel, bits, quick)},
             8.0 if quick else WEIGHT[panel])
         for panel in panels
         for bits in (32, 64)
     ]  # fmt: skip
 
 
-def _depths(panel: str, bits: int, quick: bool) -> tuple[int, ...]:
+def _depths_of(panel: str, bits: int, quick: bool) -> tuple[int, ...]:
     """What fits into a few gigabytes: Adult of depth 5 on words of 32 bits only."""
     if quick:
         return DEPTHS[:3]
     return DEPTHS[:3] if panel == "Adult" and bits == 64 else DEPTHS
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Some protocols at some depths, between three processes."""
     from veilwood_papers.mpc.processes import run_three  # needs MPyC
 
     panel, bits, depths = job.settings["panel"], job.settings["bits"], job.settings["depths"]
-    ring, variants = WORDS[bits]
+    ring, variants = PROTOCOLS_BY_BITS[bits]
     n, m, w = SHAPES[panel]
     rng, domain = np.random.default_rng(0), Domain((w,) * m, 2)
-    features = share(one_hot(rng.integers(0, w, (n, m)), domain), ring=ring)
-    classes = share(one_hot_classes(rng.integers(0, 2, n), domain), ring=ring)
+    features = share(encode_one_hot(rng.integers(0, w, (n, m)), domain), ring=ring)
+    classes = share(encode_classes(rng.integers(0, 2, n), domain), ring=ring)
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a party, so that CPU seconds mean something
-    out = run_three(work, variants, (n, m, w), depths, features, classes, ring=ring)
+    out = run_three(measure_server, variants, (n, m, w), depths, features, classes, ring=ring)
     for place, (variant, depth) in enumerate(product(variants, depths)):
         for name in (SECONDS, TRAFFIC):
             most = max(outcome.result[place][name] for outcome in out)
             yield Row(Cell(f"{panel}, {name}", variant, as_text(depth), name), 0, most)
 
 
-def work(
+def measure_server(
     engine: Engine, variants: tuple[str, ...], shape: tuple[int, int, int], depths: tuple[int, ...], x: Any, y: Any
 ) -> list[dict[str, float]]:
     """What one server spends on training by each protocol at each depth, noise included."""
     _, m, w = shape
-    records = Records(engine.load(x), engine.load(y))
+    records = SharedRows(engine.load(x), engine.load(y))
     found = []
     for variant, depth in product(variants, depths):
         cpu, sent = time.process_time(), engine.stats.bytes_sent
-        _train(engine, variant, records, Domain((w,) * m, 2), depth)
+        _train_once(engine, variant, records, Domain((w,) * m, 2), depth)
         found.append({SECONDS: time.process_time() - cpu, TRAFFIC: (engine.stats.bytes_sent - sent) / 1e6})
     return found
 
 
-def _train(engine: Engine, variant: str, records: Records, domain: Domain, depth: int) -> None:
+def _train_once(engine: Engine, variant: str, records: SharedRows, domain: Domain, depth: int) -> None:
     epsilon = Fraction(1)
     if variant in (OURS, PUBLISHED):
         if variant == OURS:
             *splits, leaves = (1 / part for part in level_epsilons(epsilon, depth))
             recipe = Recipe(domain, tuple(splits), leaves)
         else:
-            recipe = Recipe(domain, (None,) * depth, 1 / epsilon, leaf_law="laplace")
-        grow(engine, records, recipe, draw_noise(engine, recipe))
+            recipe = Recipe(domain, (None,) * depth, 1 / epsilon, leaf_distribution="laplace")
+        grow_hidden_tree(engine, records, recipe, draw_tree_noise(engine, recipe))
         return
     part = epsilon / (depth + 1)
     select, label = {
-        NO_NOISE: (id3.best_feature, id3.best_class),
-        LAPLACE: (exponential_feature(part), id3.class_of_noisy_counts(1 / part)),
-        EXPONENTIAL: (exponential_feature(part), exponential_class(part)),
+        NO_NOISE: (id3.select_best_features, id3.select_best_labels),
+        LAPLACE: (exponential_selector(part), id3.noisy_count_labeller(1 / part)),
+        EXPONENTIAL: (exponential_selector(part), exponential_labeller(part)),
     }[variant]
-    id3.grow_public(engine, records, domain, depth, select, label)
+    id3.grow_public_tree(engine, records, domain, depth, select, label)
 
 
 PANELS = [f"{panel}, {name}" for panel in SHAPES for name in (SECONDS, TRAFFIC)]
@@ -117,24 +128,24 @@ EXHIBITS = (
         "three, noise included. Random rows of the shapes of the training sets. ODP+FMPC with exponential leaves is "
         "not built: "
         "Laplace leaves are cheaper and better. Adult of depth 5 only on words of 32 bits.",
-        Experiment("secure-runtime", jobs, measure, packages=("mpyc",)), lines("depth", "seconds, or MB", log_y=True,
+        Experiment("secure-runtime", list_jobs, measure_job, packages=("mpyc",)), line_chart("depth", "seconds, or MB", log_y=True,
         columns=2),
         quick="Titanic, depths 2 to 4.",
         claims=(
             Claim("Overall, our solution (as published) is computationally more expensive than the existing one for "
                   "both run time "
-                  "and network traffic.", above(PUBLISHED, (LAPLACE, EXPONENTIAL))),
+                  "and network traffic.", check_above(PUBLISHED, (LAPLACE, EXPONENTIAL))),
             Claim("The run time and the network traffic greatly increase as the depth of the tree increases.",
-                  all_of(*(rises(PUBLISHED, panel=panel) for panel in PANELS))),
+                  all_of(*(check_rises(PUBLISHED, panel=panel) for panel in PANELS))),
             Claim("There was no clear distinction between the leaves for the existing approach (run times within a "
                   "factor 2).",
-                  lambda values: _alike(values)),
+                  lambda values: _have_similar_cost(values)),
         ),
     ),
 )  # fmt: skip
 
 
-def _alike(values: Any) -> bool | None:
+def _have_similar_cost(values: Any) -> bool | None:
     ratios = [
         value.mean / values[cell._replace(curve=LAPLACE)].mean
         for cell, value in values.items()

@@ -6,15 +6,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import lines
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, above, as_text
-from veilwood_papers.mpc.data import EPSILONS, EXTRA, FEW, OURS, PUBLISHED, TABLES, load, scores
+from veilwood_papers.drawing import line_chart
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Value, Values, as_text, check_above
+from veilwood_papers.mpc.data import EPSILONS, EXTRA, FEW, OURS, PUBLISHED, TABLES, forest_scores, load_table
 from veilwood_papers.tables import PublicTables
 
 VARIANTS, DEPTHS, COUNTS = (PUBLISHED, OURS, EXTRA), (2, 3, 4, 5), (1, 2, 3, 5, 7, 10)
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Twenty splits of small tables, ten of Adult; quick: five and two."""
     return [
         Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 1.5 if panel in FEW else 6.0)
@@ -23,15 +23,15 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All forests of all sizes at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
-    data = load(tables, panel)
+    data = load_table(tables, panel)
     for variant in VARIANTS:
         for epsilon in EPSILONS[panel]:
             for depth in DEPTHS:
                 for count in COUNTS:
-                    accuracy = scores(data, variant, epsilon, depth, seed, n_trees=count)[0]
+                    accuracy = forest_scores(data, variant, epsilon, depth, seed, n_trees=count)[0]
                     where = f"{as_text(epsilon)} depth={depth} trees={count}"
                     yield Row(Cell(panel, variant, where), seed, accuracy)
 
@@ -49,13 +49,13 @@ EXHIBITS = (
         "secure", "figure 6", "Accuracy of forests on disjoint rows",
         "80:20 splits, depths 2 to 5 and 1 to 10 trees, the best size chosen on the test rows, as in the paper: "
         "optimistic for every "
-        "curve. 20 splits, 10 of Adult.", Experiment("secure-forests", jobs, measure), lines("epsilon", "accuracy",
+        "curve. 20 splits, 10 of Adult.", Experiment("secure-forests", list_jobs, measure_job), line_chart("epsilon", "accuracy",
         log_x=True),
         quick="5 splits, 2 of Adult.", derive=best_size,
         claims=(
-            Claim("Our solution (as published) provides a better accuracy than extra trees.", above(PUBLISHED, EXTRA)),
+            Claim("Our solution (as published) provides a better accuracy than extra trees.", check_above(PUBLISHED, EXTRA)),
             Claim("A forest that pays for its splits (ours) does so too (in three of four cells).",
-                  above(OURS, EXTRA, share=0.75)),
+                  check_above(OURS, EXTRA, fraction=0.75)),
         ),
     ),
 )  # fmt: skip

@@ -17,19 +17,19 @@ from numpy.typing import NDArray
 
 from veilwood.errors import MechanismError
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
-from veilwood_secure.protocols.noise import WORD_BITS, unpacked
+from veilwood_secure.protocols.noise import WORD_BITS, unpack_first_bits
 from veilwood_secure.protocols.public_trees import PlainTree
 
 __all__ = [
     "FRACTION_BITS",
     "USED",
-    "Choice",
+    "SelectionRule",
     "first_largest",
-    "grow",
+    "grow_tree",
     "log_laplace_not_private",
+    "majority_vote",
     "noisy_largest",
     "poisson_epsilon",
-    "vote",
 ]
 
 
@@ -70,8 +70,12 @@ def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shar
     words = engine.random_words((UNIFORM_BITS, rows * -(-count // WORD_BITS)))
     # Most significant first, with a last digit that is always 1: U = 0.b_1 b_2 ... b_16 1
     digits = concatenate([words, ~(words[:1] & 0)])
-    leading = _leading(engine, digits)
-    bits = stack([digits, leading]).reshape(2, UNIFORM_BITS + 1, rows, -1).map(partial(unpacked, count=count))
+    leading = _leading_ones(engine, digits)
+    bits = (
+        stack([digits, leading])
+        .reshape(2, UNIFORM_BITS + 1, rows, -1)
+        .map_parts(partial(unpack_first_bits, count=count))
+    )
     numbers = engine.to_ring(bits)
     digit, first = numbers[0], numbers[1]
     place = np.arange(UNIFORM_BITS + 1)[:, None, None]
@@ -87,7 +91,7 @@ def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shar
     return square * quadratic + t * linear + constant + exponent
 
 
-def _leading(engine: Engine, digits: Bits) -> Bits:
+def _leading_ones(engine: Engine, digits: Bits) -> Bits:
     """Return the first 1 of each number alone: running products of inverted digits, in log2 many rounds."""
     none_yet = ~digits
     reach = 1
@@ -100,7 +104,7 @@ def _leading(engine: Engine, digits: Bits) -> Bits:
 
 
 Ints = NDArray[np.int64]
-Choice = Callable[[int, Ints], Ints]
+SelectionRule = Callable[[int, Ints], Ints]
 """Chooses at all nodes of a level: (level, scores of shape (nodes, candidates)) -> the place chosen at each node."""
 
 USED = -1
@@ -112,19 +116,26 @@ def first_largest(level: int, scores: Ints) -> Ints:
     return np.asarray(scores.argmax(axis=1))
 
 
-def noisy_largest(noise: Sequence[Ints | None]) -> Choice:
+def noisy_largest(noise: Sequence[Ints | None]) -> SelectionRule:
     """Return the choice that adds given noise, one array of shape (candidates, nodes) a level, to the scores."""
 
-    def choose(level: int, scores: Ints) -> Ints:
+    def select_noisy(level: int, scores: Ints) -> Ints:
         extra = noise[level]
         noisy = scores if extra is None else scores + extra.T
         return np.asarray(np.where(scores == USED, np.iinfo(np.int64).min, noisy).argmax(axis=1))
 
-    return choose
+    return select_noisy
 
 
-def grow(
-    codes: Ints, target: Ints, *, sizes: Sequence[int], n_classes: int, depth: int, split: Choice, label: Choice
+def grow_tree(
+    codes: Ints,
+    target: Ints,
+    *,
+    sizes: Sequence[int],
+    n_classes: int,
+    depth: int,
+    split: SelectionRule,
+    label: SelectionRule,
 ) -> PlainTree:
     """Train a tree: ``split`` chooses by the max operator of features, ``label`` by the class counts of leaves.
 
@@ -153,7 +164,7 @@ def grow(
     return PlainTree(tuple(splits), label(depth, leaves), tuple(sizes))
 
 
-def vote(trees: Sequence[PlainTree], codes: Ints, n_classes: int) -> Ints:
+def majority_vote(trees: Sequence[PlainTree], codes: Ints, n_classes: int) -> Ints:
     """Return the class with the most votes for each row, the first of equals."""
     votes = np.zeros((len(codes), n_classes), np.int64)
     for tree in trees:

@@ -78,7 +78,7 @@ class MpycLinks:
         """Return the next message of another server."""
         label, self._received[sender] = self._received[sender], self._received[sender] + 1
         arrival: Future[bytes] = Future()
-        self._loop.call_soon_threadsafe(self._await, sender, label, arrival)
+        self._loop.call_soon_threadsafe(self._await_message, sender, label, arrival)
         while True:
             try:
                 return arrival.result(timeout=1)
@@ -91,15 +91,15 @@ class MpycLinks:
     def close(self) -> None:
         """End the connections once everything was written."""
 
-        def end() -> None:
+        def close_connections() -> None:
             for other, peer in enumerate(self._peers):
                 if other != self.party:
                     peer.transport.close()
             self._loop.call_later(0.1, self._loop.stop)
 
-        self._loop.call_soon_threadsafe(end)
+        self._loop.call_soon_threadsafe(close_connections)
 
-    def _await(self, sender: int, label: int, arrival: Future[bytes]) -> None:
+    def _await_message(self, sender: int, label: int, arrival: Future[bytes]) -> None:
         """Fulfil `arrival` as soon as the message is there; runs in the event loop."""
         message = self._peers[sender].receive(label)
         if isinstance(message, asyncio.Future):
@@ -120,15 +120,15 @@ def run_three(
     context = multiprocessing.get_context("spawn")
     processes, ends = [], []
     for party in range(3):
-        own_args = [_own(arg, party) for arg in args]
+        own_args = [_own_argument(arg, party) for arg in args]
         here, there = context.Pipe(duplex=False)
-        process = context.Process(target=_serve, args=(there, party, ports, program, own_args, ring), daemon=True)
+        process = context.Process(target=_run_server, args=(there, party, ports, program, own_args, ring), daemon=True)
         process.start()
         there.close()
         processes.append(process)
         ends.append(here)
     try:
-        answers = [_answer(end, party) for party, end in enumerate(ends)]
+        answers = [_receive_report(end, party) for party, end in enumerate(ends)]
     finally:
         for process in processes:
             process.join(5)
@@ -136,7 +136,7 @@ def run_three(
     return answers
 
 
-def _serve(
+def _run_server(
     end: Connection, party: int, ports: Sequence[int], program: Callable[..., Any], args: Sequence[Any], ring: Any
 ) -> None:
     """Be one server: connect, run the program, report."""
@@ -153,7 +153,7 @@ def _serve(
         end.send(traceback.format_exc())
 
 
-def _answer(end: Connection, party: int) -> Any:
+def _receive_report(end: Connection, party: int) -> Any:
     """Return what a server reports."""
     try:
         answer = end.recv()
@@ -164,7 +164,7 @@ def _answer(end: Connection, party: int) -> Any:
     return answer
 
 
-def _own(arg: Any, party: int) -> Any:
+def _own_argument(arg: Any, party: int) -> Any:
     """Return the pair of one server out of three pairs, or the argument as it is."""
     three_pairs = isinstance(arg, list) and len(arg) == 3 and all(isinstance(p, tuple) and len(p) == 2 for p in arg)
     return arg[party] if three_pairs else arg

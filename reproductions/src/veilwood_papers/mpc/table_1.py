@@ -5,36 +5,36 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import agreement
-from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row, Value, Values, read
-from veilwood_papers.mpc.data import TABLES, load
+from veilwood_papers.drawing import draw_agreement
+from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row, Value, Values, read_published
+from veilwood_papers.mpc.data import TABLES, load_table
 from veilwood_papers.tables import PublicTables
 
 COLUMNS = {"sample size": "sample_size", "attributes": "attributes", "domain size": "domain_size"}
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """One a data set."""
     return [Job(panel, table, {"panel": panel}, 0.3) for panel, table in TABLES.items()]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Rows, columns, and the largest number of values of a column."""
-    data = load(tables, job.settings["panel"])
+    data = load_table(tables, job.settings["panel"])
     for name, size in zip(COLUMNS, (len(data.target), len(data.sizes), data.width), strict=True):
         yield Row(Cell(job.settings["panel"], "size", name, "number"), 0, float(size))
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The printed numbers."""
     return {
         Cell(row["dataset"], "size", name, "number"): Value(float(row[column]))
-        for row in read("secure_table1")
+        for row in read_published("secure_table1")
         for name, column in COLUMNS.items()
     }
 
 
-def why(cell: Cell) -> str:
+def deviation_reason(cell: Cell) -> str:
     """Say why a number differs."""
     if cell.x == "sample size":
         return "known: 32,651 in the paper; UCI's training file of Adult has 32,561 rows."
@@ -45,6 +45,6 @@ EXHIBITS = (
     Exhibit(
         "secure", "table 1", "Sizes of the data sets", "After numbers were cut and categories grouped, as in the "
                                                        "figures.",
-        Experiment("secure-sizes", jobs, measure), agreement, published=published, why=why,
+        Experiment("secure-sizes", list_jobs, measure_job), draw_agreement, published=published_values, why=deviation_reason,
     ),
 )  # fmt: skip

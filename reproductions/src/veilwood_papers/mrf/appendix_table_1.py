@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import agreement
-from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row, Value, Values, read, reasons
+from veilwood_papers.drawing import draw_agreement
+from veilwood_papers.exhibit import Cell, Exhibit, Experiment, Job, Row, Value, Values, read_published, reason_lookup
 from veilwood_papers.tables import PublicTables
 
 TABLES = {
@@ -15,22 +15,22 @@ TABLES = {
 }  # fmt: skip
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """One a data set."""
     return [Job(panel, table, {"panel": panel}, 0.2) for panel, table in TABLES.items()]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Rows, columns and classes."""
-    table = tables.load(job.table)
+    table = tables.load_table(job.table)
     for name, size in (("records", len(table.X)), ("features", table.X.shape[1]), ("classes", table.y.nunique())):
         yield Row(Cell(job.settings["panel"], "size", name, "number"), 0, float(size))
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The printed numbers."""
     found: Values = {}
-    for row in read("mrf_datasets"):
+    for row in read_published("mrf_datasets"):
         panel = row["dataset"].removesuffix(" (paper)")
         if panel in TABLES:
             sizes = {
@@ -42,11 +42,13 @@ def published() -> Values:
     return found
 
 
-why = reasons({}, "known: the appendix counts 124 features of Adult, its code and LIBSVM's file 123.")
+deviation_reason = reason_lookup(
+    {}, "known: the appendix counts 124 features of Adult, its code and LIBSVM's file 123."
+)
 EXHIBITS = (
     Exhibit(
         "mrf", "appendix table 1", "Sizes of the data sets", "As they are in the files.", Experiment("mrf-sizes",
-        jobs, measure),
-        agreement, published=published, why=why,
+        list_jobs, measure_job),
+        draw_agreement, published=published_values, why=deviation_reason,
     ),
 )  # fmt: skip

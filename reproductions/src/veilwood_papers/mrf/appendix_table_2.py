@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
-from veilwood_papers.drawing import bars
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, number, read, reasons
+from veilwood_papers.drawing import bar_chart
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, parse_number, read_published, reason_lookup
 from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT
 from veilwood_papers.mrf.runtime import ACCURACY, ASK, EXPERIMENT, FIT, OPTIMISE, SECONDS
 
@@ -15,24 +15,24 @@ METHODS = {
 COLUMNS = {OPTIMISE: "noise_optimisation_s", FIT: "training_s", ASK: "prediction_s"}
 
 
-def panel(q: str, tau: str) -> str:
+def panel_name(q: str, tau: str) -> str:
     """Name the size of a line of the table."""
     return "Car" + (", 16 trees" if tau == "16" else "") + (", q=2" if q == "2" else "")
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The printed table."""
     found: Values = {}
-    for row in read("mrf_runtime_car_table2"):
-        where, method = panel(row["q"], row["tau"]), METHODS[row["method"]]
+    for row in read_published("mrf_runtime_car_table2"):
+        where, method = panel_name(row["q"], row["tau"]), METHODS[row["method"]]
         for phase, column in COLUMNS.items():
             if row[column]:
-                found[Cell(where, method, phase, SECONDS)] = Value(number(row[column]))
-        found[Cell(where, method, ASK, ACCURACY)] = Value(number(row["accuracy_eps1"]))
+                found[Cell(where, method, phase, SECONDS)] = Value(parse_number(row[column]))
+        found[Cell(where, method, ASK, ACCURACY)] = Value(parse_number(row["accuracy_eps1"]))
     return found
 
 
-why = reasons(
+deviation_reason = reason_lookup(
     {
         "Car, q=2": "tested: trees of depth 4 over four features are all the same classifier, so two tables of four "
         "columns decide; the published accuracy is what subsets reach that both have persons and safety.",
@@ -46,19 +46,19 @@ EXHIBITS = (
         "mrf", "appendix table 2", "Run time and accuracy on Car, one ensemble and two",
         "Car, epsilon 1, CPU seconds on one thread (ours) and wall seconds (published), 10 repeats. q=2: two "
         "ensembles of "
-        "four features each.", EXPERIMENT, bars("seconds, or accuracy", log_y=True, columns=2), quick="3 repeats.",
+        "four features each.", EXPERIMENT, bar_chart("seconds, or accuracy", log_y=True, columns=2), quick="3 repeats.",
         shows=lambda cell: cell.panel.startswith("Car"),
-        wants=lambda job: job.settings["panel"].startswith("Car"), published=published, published_once=True, why=why,
+        wants=lambda job: job.settings["panel"].startswith("Car"), published=published_values, published_once=True, why=deviation_reason,
         claims=(
             Claim("Using multiple ensembles with random feature subsets significantly reduced optimisation costs.",
-                  lambda values: _compared(values, OPTIMISE, SECONDS, lambda one, two: two < one)),
+                  lambda values: _compare_ensembles(values, OPTIMISE, SECONDS, lambda one, two: two < one)),
             Claim("On Car, two ensembles actually improved accuracy over one.",
-                  lambda values: _compared(values, ASK, ACCURACY, lambda one, two: two > one)),
+                  lambda values: _compare_ensembles(values, ASK, ACCURACY, lambda one, two: two > one)),
         ),
     ),
 )  # fmt: skip
 
 
-def _compared(values: Values, x: str, measure: str, test: object) -> bool | None:
+def _compare_ensembles(values: Values, x: str, measure: str, test: object) -> bool | None:
     one, two = (values.get(Cell(where, TRAIN, x, measure)) for where in ("Car", "Car, q=2"))
     return None if one is None or two is None else bool(test(one.mean, two.mean))  # type: ignore[operator]

@@ -5,9 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import lines
+from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import (
-    SOMEWHERE,
+    ANY_CELL,
     Cell,
     Claim,
     Exhibit,
@@ -16,12 +16,12 @@ from veilwood_papers.exhibit import (
     Row,
     Value,
     Values,
-    above,
     all_of,
-    between,
+    check_above,
+    check_between,
     mrf_values,
-    read,
-    reasons,
+    read_published,
+    reason_lookup,
 )
 from veilwood_papers.mrf.methods import (
     BATCH,
@@ -38,11 +38,11 @@ from veilwood_papers.mrf.methods import (
     USUAL,
     PublishedSetting,
     against_epsilon,
-    load,
-    repeats,
-    split,
+    list_repeats,
+    load_table,
+    split_table,
 )
-from veilwood_papers.mrf.methods import why as why_below
+from veilwood_papers.mrf.methods import deviation_reason as why_below
 from veilwood_papers.tables import PublicTables
 
 ADULT, ADULT_TRAINING = "Adult, 8 columns", "Adult, training file"
@@ -62,36 +62,36 @@ SMALL_TABLES, LARGE_TABLES = ("Car", "Iris", "Balance"), ("Heart", "Mushroom", A
 LARGE = (ADULT, ADULT_TRAINING)
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten forests, six of Adult; quick: three of two draws, two of the larger tables."""
     found = []
     for panel, setting in SETTINGS.items():
         n = (2 if quick else 6) if panel in LARGE else (2 if panel in LARGE_TABLES else 3) if quick else 10
-        found += repeats(panel, setting.table, n, setting.seconds, panel=panel, draws=2 if quick else DRAWS)
+        found += list_repeats(panel, setting.table, n, setting.seconds, panel=panel, draws=2 if quick else DRAWS)
     return found
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
-    data = split(load(tables, setting.table), seed)
+    data = split_table(load_table(tables, setting.table), seed)
     yield from against_epsilon(setting, data, BATCH, seed, draws=job.settings["draws"])
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The authors' result files; those of Adult also beside the training file alone."""
     names = {"Adult-categorical": ADULT}
     found = mrf_values(
         "mrf_accuracy_vs_epsilon_main", "eps", PUBLISHED_AS, lambda row: names.get(row["dataset"], row["dataset"])
     )
-    for row in read("mrf_nonprivate"):
+    for row in read_published("mrf_nonprivate"):
         if not row["note"] and row["model"].startswith("scikit-learn") and row["evaluation"] == "80/20 test":
             cell = Cell(names.get(row["dataset"], row["dataset"]), EXTRA, "inf")
             found.setdefault(cell, Value(float(row["accuracy"])))
     return found | {cell._replace(panel=ADULT_TRAINING): v for cell, v in found.items() if cell.panel == ADULT}
 
 
-why = reasons(
+deviation_reason = reason_lookup(
     {
         ADULT_TRAINING: "tested: published for the 45,222 complete rows of both files; here the 30,162 of the training "
         "file. With both files, in the panel beside, the cells come out as published.",
@@ -103,7 +103,7 @@ why = reasons(
     },
     why_below,
 )
-EXPERIMENT = Experiment("mrf-epsilon", jobs, measure)
+EXPERIMENT = Experiment("mrf-epsilon", list_jobs, measure_job)
 EXHIBITS = (
     Exhibit(
         "mrf", "figure 2", "Accuracy of DP batch training and prediction against epsilon",
@@ -112,23 +112,23 @@ EXHIBITS = (
         "eight columns with grouped categories, complete rows of both files, and of the training file alone. "
         f"Baselines: one ensemble over all features. {ONE_FOREST} Heart and the training file: a split for each "
         "repeat, as the order of the authors' rows is not known. 10 repeats, 6 of Adult.",
-        EXPERIMENT, lines("epsilon", "accuracy", log_x=True, flat=(EXTRA,)),
-        quick="3 repeats of two draws, 2 of Heart, Mushroom and Adult.", published=published, published_once=True,
-        why=why,
+        EXPERIMENT, line_chart("epsilon", "accuracy", log_x=True, flat=(EXTRA,)),
+        quick="3 repeats of two draws, 2 of Heart, Mushroom and Adult.", published=published_values, published_once=True,
+        why=deviation_reason,
         claims=(
             Claim("Our optimised approaches consistently outperform the baselines.",
-                  above((TRAIN, PREDICT), EXISTING)),
+                  check_above((TRAIN, PREDICT), EXISTING)),
             Claim("... a significant accuracy improvement of 20-40 % for small to medium-sized datasets (at epsilon 1, "
                   "at least 20 points over Laplace on Car, Iris and Balance).",
-                  above(TRAIN, LAPLACE, by=0.2, only=lambda panel, x: panel in SMALL_TABLES and x == "1")),
+                  check_above(TRAIN, LAPLACE, by=0.2, only=lambda panel, x: panel in SMALL_TABLES and x == "1")),
             Claim("Larger datasets such as Heart, Mushroom, and Adult show a notable improvement of 10-20 %, "
                   "particularly "
                   "with smaller epsilon values (somewhere at least 10 points on each).",
-                  all_of(*(above(TRAIN, LAPLACE, by=0.1, share=SOMEWHERE, panel=panel) for panel in LARGE_TABLES))),
+                  all_of(*(check_above(TRAIN, LAPLACE, by=0.1, fraction=ANY_CELL, panel=panel) for panel in LARGE_TABLES))),
             Claim("On Car, batch training and batch prediction achieve 85 % at epsilon 2 (within 3 points) ...",
-                  all_of(*(between(curve, "Car", "2", 0.82, 0.88) for curve in (TRAIN, PREDICT)))),
+                  all_of(*(check_between(curve, "Car", "2", 0.82, 0.88) for curve in (TRAIN, PREDICT)))),
             Claim("... exceeding the accuracy of existing solutions by 30 % (at least 30 points over both baselines).",
-                  above((TRAIN, PREDICT), EXISTING, by=0.3, panel="Car", only=lambda panel, x: x == "2")),
+                  check_above((TRAIN, PREDICT), EXISTING, by=0.3, panel="Car", only=lambda panel, x: x == "2")),
         ),
     ),
 )  # fmt: skip

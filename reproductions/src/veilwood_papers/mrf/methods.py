@@ -17,9 +17,9 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood.trees.counting import route
-from veilwood_papers.drawing import marked
-from veilwood_papers.exhibit import Cell, Job, Row, as_text, reasons
+from veilwood.trees.counting import route_rows
+from veilwood_papers.drawing import mark_not_private
+from veilwood_papers.exhibit import Cell, Job, Row, as_text, reason_lookup
 from veilwood_papers.mrf.adult import adult_in_groups
 from veilwood_papers.tables import PublicTable, PublicTables
 
@@ -51,11 +51,11 @@ SAME_ORDER = ("car", "iris", "balance-scale", "mushroom", "adult-both")
 """Tables whose rows are in the order of the authors' files, so that this seed gives their split."""
 
 TRAIN, LAPLACE, DISJOINT = "DP batch training", "DP batch training, Laplace", "DP disjoint training, Laplace"
-FLOATING = marked("DP disjoint training, noise in floating point")
+FLOATING = mark_not_private("DP disjoint training, noise in floating point")
 PREDICT = "DP batch prediction"
 WEIGHT, WEIGHT_EACH = "subsample, weight votes, optimised", "subsample, weight votes, existing"
 HARD, HARD_EACH = "subsample, hard votes, optimised", "subsample, hard votes, existing"
-EXTRA, NO_NOISE = marked("Extra-Trees, no noise"), marked("random decision trees, no noise")
+EXTRA, NO_NOISE = mark_not_private("Extra-Trees, no noise"), mark_not_private("random decision trees, no noise")
 BATCH = (TRAIN, LAPLACE, DISJOINT, FLOATING, PREDICT, EXTRA)
 EXISTING = (LAPLACE, FLOATING)
 SUBSAMPLE = (WEIGHT, WEIGHT_EACH, HARD, HARD_EACH)
@@ -93,9 +93,9 @@ class SplitData(NamedTuple):
     truth: NDArray[Any]
 
 
-def load(tables: PublicTables, name: str) -> PublicTable:
+def load_table(tables: PublicTables, name: str) -> PublicTable:
     """Read a data set; numbers are cut at the points that the public experiments use."""
-    table = tables.load(name)
+    table = tables.load_table(name)
     if name in ("adult", "adult-both"):
         table = adult_in_groups(table)
     facts = table.facts
@@ -106,14 +106,14 @@ def load(tables: PublicTables, name: str) -> PublicTable:
     return PublicTable(facts, table.X.astype(texts), table.y)
 
 
-def split(table: PublicTable, seed: int) -> SplitData:
+def split_table(table: PublicTable, seed: int) -> SplitData:
     """Cut off a fifth for testing: the authors' own fifth where the order of their rows is known, else by the seed."""
     used = AUTHORS_SPLIT if table.facts["name"] in SAME_ORDER else seed
     X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.2, random_state=used)
     return SplitData(table.schema, X, y, asked, truth.to_numpy())
 
 
-def accuracy(
+def mean_accuracy(
     data: SplitData, method: str, trees: dict[str, Any], epsilon: float, seed: int, *, draws: int = DRAWS
 ) -> float:
     """Grow one forest, draw its noise some times, and return the mean accuracy, as the authors do."""
@@ -122,22 +122,24 @@ def accuracy(
         ordinary = ExtraTreesClassifier(trees["n_estimators"], random_state=seed).fit(encoding.encode(data.X), data.y)
         return float(np.mean(ordinary.predict(encoding.encode(data.asked)) == data.truth))
     if method == FLOATING:
-        return _floating(data, trees, epsilon, seed, draws)
+        return _floating_accuracy(data, trees, epsilon, seed, draws)
     kind, parameters = METHODS[method]
     if method in (LAPLACE, DISJOINT):  # the baselines have one ensemble over all features
         trees = {**trees, "n_ensembles": 1, "max_features": None, "feature_subsets": "independent"}
     given = {"epsilon": epsilon, "random_state": seed, "n_jobs": 1, "ledger": MemoryLedger(), **trees, **parameters}
     forest = kind(data.schema, **given)
-    labels = _answers(forest, data, draws) if kind is MatrixForestPredictor else _predictions(forest, data, draws)
+    labels = (
+        _draw_answers(forest, data, draws) if kind is MatrixForestPredictor else _draw_predictions(forest, data, draws)
+    )
     return float(np.mean([found == data.truth for found in labels]))
 
 
-def _floating(data: SplitData, trees: dict[str, Any], epsilon: float, seed: int, draws: int) -> float:
+def _floating_accuracy(data: SplitData, trees: dict[str, Any], epsilon: float, seed: int, draws: int) -> float:
     """Simulate the authors' noise: it leaves no ties between the classes of empty leaves, as whole numbers do."""
     size = {"n_estimators": trees["n_estimators"], "max_depth": trees["max_depth"], "random_state": seed, "n_jobs": 1}
     parameters: dict[str, Any] = {"mechanism": "laplace", "trees": "disjoint", "epsilon": math.inf, **size}
     forest = MatrixForestClassifier(data.schema, ledger=MemoryLedger(), **parameters).fit(data.X, data.y)
-    leaves, rng = route(forest.forest_, forest.encode(data.asked)), np.random.default_rng(seed)
+    leaves, rng = route_rows(forest.forest_, forest._encode_rows(data.asked)), np.random.default_rng(seed)
     right = []
     for _ in range(draws):
         noisy = forest.leaf_counts_ + rng.laplace(0, 1 / epsilon, forest.leaf_counts_.shape)
@@ -146,14 +148,14 @@ def _floating(data: SplitData, trees: dict[str, Any], epsilon: float, seed: int,
     return float(np.mean(right))
 
 
-def _answers(predictor: MatrixForestPredictor, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
+def _draw_answers(predictor: MatrixForestPredictor, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
     predictor.fit(data.X, data.y)
     for _ in range(draws):
         yield predictor.answer(data.asked)
         predictor.forget_answers()
 
 
-def _predictions(forest: MatrixForestClassifier, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
+def _draw_predictions(forest: MatrixForestClassifier, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
     plan = forest.plan()  # its strategy is searched once for all draws
     for _ in range(draws):
         yield forest.fit(data.X, data.y, plan=plan).predict(data.asked)
@@ -166,7 +168,7 @@ def against_epsilon(
     for method in methods:
         epsilons = setting.epsilons if method not in (EXTRA, NO_NOISE) else (float("inf"),)
         for epsilon in epsilons:
-            value = accuracy(data, method, setting.trees, epsilon, seed, draws=draws)
+            value = mean_accuracy(data, method, setting.trees, epsilon, seed, draws=draws)
             yield Row(Cell(setting.panel, method, as_text(epsilon)), seed, value)
 
 
@@ -175,13 +177,13 @@ ONE_FOREST = (
     "draws of noise; published is the same as ours where it lies within two standard deviations of repeats."
 )
 
-why = reasons(
+deviation_reason = reason_lookup(
     {EXTRA: "tested: other seeds of scikit-learn's forest, on the same rows; the published one was lucky."},
     "tested: other forests, at the same settings, on the same split, with as many draws of noise. The published "
     "one lies beyond two standard deviations of them, as about 7 of 100 do by chance where ten are drawn.",
 )
 
 
-def repeats(name: str, table: str, n: int, weight: float, **settings: Any) -> list[Job]:
+def list_repeats(name: str, table: str, n: int, weight: float, **settings: Any) -> list[Job]:
     """Return one job for each of so many public seeds."""
     return [Job(f"{name}, seed {seed}", table, {"seed": seed, **settings}, weight) for seed in range(n)]

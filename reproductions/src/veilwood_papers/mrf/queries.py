@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from veilwood_papers.drawing import lines
+from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import (
     Cell,
     Claim,
@@ -17,13 +17,13 @@ from veilwood_papers.exhibit import (
     Row,
     Value,
     Values,
-    above,
     all_of,
     as_text,
-    between,
+    check_above,
+    check_between,
     mrf_values,
-    read,
-    reasons,
+    read_published,
+    reason_lookup,
 )
 from veilwood_papers.mrf.methods import (  # fmt: skip
     DRAWS,
@@ -35,9 +35,9 @@ from veilwood_papers.mrf.methods import (  # fmt: skip
     WEIGHT,
     WEIGHT_EACH,
     SplitData,
-    accuracy,
-    load,
-    repeats,
+    list_repeats,
+    load_table,
+    mean_accuracy,
 )
 from veilwood_papers.tables import PublicTables
 
@@ -46,34 +46,34 @@ QUERIES, EPSILON, TREES = (5, 10, 50, 100, 500, 1000), 2.0, {"n_estimators": 16,
 METHODS = (PREDICT, WEIGHT_EACH, HARD_EACH, WEIGHT, HARD, EXTRA)
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Twenty forests and samples of queries; quick: three of two draws."""
-    return repeats("Car", "car", 3 if quick else 20, 5.0, queries=QUERIES, draws=2 if quick else DRAWS)
+    return list_repeats("Car", "car", 3 if quick else 20, 5.0, queries=QUERIES, draws=2 if quick else DRAWS)
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """Train on all rows and ask about some of them, as in the paper."""
-    seed, table = job.settings["seed"], load(tables, "car")
+    seed, table = job.settings["seed"], load_table(tables, "car")
     order = np.random.default_rng(seed).permutation(len(table.X))
     for n in job.settings["queries"]:
         asked = order[:n]
         data = SplitData(table.schema, table.X, table.y, table.X.iloc[asked], table.y.iloc[asked].to_numpy())
         for method in METHODS:
-            value = accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
+            value = mean_accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
             yield Row(Cell(PANEL, method, as_text(n)), seed, value)
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The authors' result files."""
     found = mrf_values("mrf_accuracy_vs_queries_car", "n_test", PUBLISHED_AS, lambda row: PANEL)
     return found | {
         Cell(PANEL, EXTRA, row["note"].split()[0]): Value(float(row["accuracy"]))
-        for row in read("mrf_nonprivate")
+        for row in read_published("mrf_nonprivate")
         if row["note"].endswith("inference queries")
     }
 
 
-why = reasons(
+deviation_reason = reason_lookup(
     {},
     "tested: other forests and samples of queries, with as many draws of noise. The published one lies beyond two "
     "standard deviations of them, as about 6 of 100 do by chance where twenty are drawn.",
@@ -82,36 +82,36 @@ SETTINGS = (
     "Car, all 1728 rows trained on and a sample of them asked about; 16 trees of depth 4, epsilon 2. A repeat is what "
     "was published once: one forest and one sample of queries, mean of five draws of noise; 20 repeats."
 )
-EXPERIMENT = Experiment("mrf-queries", jobs, measure)
+EXPERIMENT = Experiment("mrf-queries", list_jobs, measure_job)
 
 
-def by_queries(name: str, title: str, shown: Sequence[str], *claims: Claim) -> Exhibit:
+def queries_exhibit(name: str, title: str, shown: Sequence[str], *claims: Claim) -> Exhibit:
     """Show some of the curves, with what the paper says about them."""
     return Exhibit(
-        "mrf", name, title, SETTINGS, EXPERIMENT, lines("inference queries", "accuracy", log_x=True),
+        "mrf", name, title, SETTINGS, EXPERIMENT, line_chart("inference queries", "accuracy", log_x=True),
         quick="3 repeats of two draws.", published_once=True, shows=lambda cell: cell.curve in shown,
-        published=lambda: {cell: value for cell, value in published().items() if cell.curve in shown}, why=why,
+        published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in shown}, why=deviation_reason,
         claims=claims,
     )  # fmt: skip
 
 
 EXHIBITS = (
-    by_queries(
+    queries_exhibit(
         "figure 3b", "Accuracy against the number of inference queries", (PREDICT, WEIGHT_EACH, HARD_EACH, EXTRA),
         Claim("The existing approach reaches 30 % accuracy for 100 samples (between 20 and 40 %).",
-              all_of(*(between(curve, PANEL, "100", 0.2, 0.4) for curve in (WEIGHT_EACH, HARD_EACH)))),
+              all_of(*(check_between(curve, PANEL, "100", 0.2, 0.4) for curve in (WEIGHT_EACH, HARD_EACH)))),
         Claim("With DP batch prediction, accuracy remains at 90 % even when predicting 1000 samples (at least 85 "
-              "%).", between(PREDICT, PANEL, "1000", 0.85, 1.0)),
+              "%).", check_between(PREDICT, PANEL, "1000", 0.85, 1.0)),
         Claim("DP batch prediction lies above the existing approach at 50 queries and more.",
-              above(PREDICT, (WEIGHT_EACH, HARD_EACH), only=lambda panel, x: float(x) >= 50)),
+              check_above(PREDICT, (WEIGHT_EACH, HARD_EACH), only=lambda panel, x: float(x) >= 50)),
     ),
-    by_queries(
+    queries_exhibit(
         "appendix figure 4", "Subsample-and-aggregate against the number of inference queries",
         (WEIGHT, WEIGHT_EACH, HARD, HARD_EACH),
         Claim("Predicting 50 samples results in 30-35 % accuracy for the baselines (between 20 and 45 %).",
-              all_of(*(between(curve, PANEL, "50", 0.2, 0.45) for curve in (WEIGHT_EACH, HARD_EACH)))),
+              all_of(*(check_between(curve, PANEL, "50", 0.2, 0.45) for curve in (WEIGHT_EACH, HARD_EACH)))),
         Claim("The optimised allocation maintains 70 % for hard voting at 1000 samples (at least 67 %).",
-              between(HARD, PANEL, "1000", 0.67, 1.0)),
-        Claim("... and 80 % for weight voting (at least 77 %).", between(WEIGHT, PANEL, "1000", 0.77, 1.0)),
+              check_between(HARD, PANEL, "1000", 0.67, 1.0)),
+        Claim("... and 80 % for weight voting (at least 77 %).", check_between(WEIGHT, PANEL, "1000", 0.77, 1.0)),
     ),
 )  # fmt: skip

@@ -12,7 +12,7 @@ import numpy as np
 from veilwood.estimators import MatrixForestClassifier, MatrixForestPredictor
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood_papers.exhibit import Cell, Experiment, Job, Row
-from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT, SplitData, load, split
+from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN, WEIGHT, SplitData, load_table, split_table
 from veilwood_papers.tables import PublicTables
 
 OPTIMISE, FIT, ASK = "trees and strategy", "fit", "predict"
@@ -31,7 +31,7 @@ SIZES = {
 }
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten forests; quick: three."""
     return [
         Job(f"{panel}, seed {seed}", size[0], {"panel": panel, "seed": seed}, 5.0 if panel == "Mushroom" else 1.2)
@@ -40,43 +40,43 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """The phases of every method at one size, after a first small fit has loaded compiled code."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table, q, dbar, tau, h = SIZES[panel]
     trees = {"n_ensembles": q, "max_features": dbar, "n_estimators": tau, "max_depth": h}
-    data = split(load(tables, table), seed)
+    data = split_table(load_table(tables, table), seed)
     MatrixForestClassifier(data.schema, n_estimators=4, max_depth=1, n_jobs=1).fit(data.X, data.y).predict(data.asked)
     kinds = (WEIGHT,) if "16 trees" in panel else (NO_NOISE, TRAIN, PREDICT)
     for method in kinds:
-        for x, measure_name, value in _phases(method, data, trees, seed):
+        for x, measure_name, value in _time_phases(method, data, trees, seed):
             yield Row(Cell(panel, method, x, measure_name), seed, value)
 
 
-def _phases(method: str, data: SplitData, trees: dict[str, Any], seed: int) -> Iterator[tuple[str, str, float]]:
+def _time_phases(method: str, data: SplitData, trees: dict[str, Any], seed: int) -> Iterator[tuple[str, str, float]]:
     given: dict[str, Any] = {"random_state": seed, "n_jobs": 1, "ledger": MemoryLedger(), **trees}
     if method in (PREDICT, WEIGHT):
         predictor = MatrixForestPredictor(data.schema, mode="batch" if method == PREDICT else "subsample", **given)
-        fitted, forest = _timed(lambda: predictor.fit(data.X, data.y))
-        planned, _ = _timed(lambda: forest.plan_answer(data.asked))
-        asked, labels = _timed(lambda: forest.answer(data.asked))
+        fitted, forest = _time_call(lambda: predictor.fit(data.X, data.y))
+        planned, _ = _time_call(lambda: forest.plan_answer(data.asked))
+        asked, labels = _time_call(lambda: forest.answer(data.asked))
         asked = max(asked - planned, 0.0)  # an answer plans once more
     else:
         noise: dict[str, Any] = {"epsilon": float("inf"), "mechanism": "laplace"} if method == NO_NOISE else {}
         forest = MatrixForestClassifier(data.schema, **given, **noise)
-        planned, _ = _timed(forest.plan)
-        fitted, _ = _timed(lambda: forest.fit(data.X, data.y))
-        asked, labels = _timed(lambda: forest.predict(data.asked))
+        planned, _ = _time_call(forest.plan)
+        fitted, _ = _time_call(lambda: forest.fit(data.X, data.y))
+        asked, labels = _time_call(lambda: forest.predict(data.asked))
     yield OPTIMISE, SECONDS, planned
     yield FIT, SECONDS, fitted
     yield ASK, SECONDS, asked
     yield ASK, ACCURACY, float(np.mean(labels == data.truth))
 
 
-def _timed(work: Any) -> tuple[float, Any]:
+def _time_call(work: Any) -> tuple[float, Any]:
     began = time.process_time()
     result = work()
     return time.process_time() - began, result
 
 
-EXPERIMENT = Experiment("mrf-runtime", jobs, measure)
+EXPERIMENT = Experiment("mrf-runtime", list_jobs, measure_job)

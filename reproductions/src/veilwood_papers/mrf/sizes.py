@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from veilwood_papers.drawing import lines
+from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import (
     Cell,
     Claim,
@@ -16,14 +16,14 @@ from veilwood_papers.exhibit import (
     Row,
     Value,
     Values,
-    above,
     all_of,
     as_text,
-    between,
-    falls,
-    keeps,
+    check_above,
+    check_between,
+    check_falls,
+    check_keeps,
     mrf_values,
-    read,
+    read_published,
 )
 from veilwood_papers.mrf import methods
 from veilwood_papers.mrf.methods import EXISTING, EXTRA, FLOATING, LAPLACE, PREDICT, PUBLISHED_AS, TRAIN
@@ -33,29 +33,29 @@ DEPTHS, COUNTS, EPSILON = (2, 3, 4, 5), (1, 4, 8, 16, 32, 64, 128), 2.0
 BY_DEPTH, BY_TREES = "a) against depth, 16 trees", "b) against trees, depth 3"
 
 
-def by_depth(quick: bool) -> list[Job]:
+def depth_jobs(quick: bool) -> list[Job]:
     """Ten forests; quick: three of two draws."""
-    return methods.repeats("Car", "car", 3 if quick else 10, 5.0, draws=2 if quick else methods.DRAWS)
+    return methods.list_repeats("Car", "car", 3 if quick else 10, 5.0, draws=2 if quick else methods.DRAWS)
 
 
-def by_trees(quick: bool, weight: float) -> list[Job]:
+def tree_jobs(quick: bool, weight: float) -> list[Job]:
     """Ten forests of each number of trees; quick: three of two draws, and fewer numbers."""
     n, counts, draws = (3, COUNTS[::2], 2) if quick else (10, COUNTS, methods.DRAWS)
-    return methods.repeats("Car", "car", n, weight, counts=counts, draws=draws)
+    return methods.list_repeats("Car", "car", n, weight, counts=counts, draws=draws)
 
 
-def measure(
+def measure_job(
     job: Job, tables: PublicTables, names: Sequence[str], *, trees: dict[str, int], depth: dict[str, int]
 ) -> Iterator[Row]:
     """All methods along one axis or both, with one forest each: panels of so many trees, or of one depth."""
     seed = job.settings["seed"]
-    data = methods.split(methods.load(tables, "car"), seed)
+    data = methods.split_table(methods.load_table(tables, "car"), seed)
     sizes = [(panel, deep, count, deep) for panel, count in trees.items() for deep in DEPTHS]
     sizes += [(panel, count, count, deep) for panel, deep in depth.items() for count in job.settings["counts"]]
     for panel, x, count, deep in sizes:
         for method in names:
             size = {"n_estimators": count, "max_depth": deep}
-            value = methods.accuracy(data, method, size, EPSILON, seed, draws=job.settings["draws"])
+            value = methods.mean_accuracy(data, method, size, EPSILON, seed, draws=job.settings["draws"])
             yield Row(Cell(panel, method, as_text(x)), seed, value)
 
 
@@ -69,7 +69,7 @@ def published_trees() -> Values:
     found = mrf_values("mrf_accuracy_vs_trees_car", "tau", PUBLISHED_AS, lambda row: row["dataset"])
     return found | {
         Cell("Car", EXTRA, row["n_trees"]): Value(float(row["accuracy"]))
-        for row in read("mrf_nonprivate")
+        for row in read_published("mrf_nonprivate")
         if row["note"] == "accuracy-vs-trees figure"
     }
 
@@ -86,47 +86,47 @@ EXHIBITS = (
     Exhibit(
         "mrf", "figure 3a", "Accuracy against the number of trees",
         f"Car, depth 4, epsilon 2. {methods.ONE_FOREST} 10 repeats.",
-        Experiment("mrf-trees", partial(by_trees, weight=5.0),
-                   partial(measure, names=methods.BATCH, trees={}, depth={"Car": 4})),
-        lines("number of trees", "accuracy", log_x=True), quick="3 repeats of two draws, every other count.",
-        published=published_trees, published_once=True, why=methods.why,
+        Experiment("mrf-trees", partial(tree_jobs, weight=5.0),
+                   partial(measure_job, names=methods.BATCH, trees={}, depth={"Car": 4})),
+        line_chart("number of trees", "accuracy", log_x=True), quick="3 repeats of two draws, every other count.",
+        published=published_trees, published_once=True, why=methods.deviation_reason,
         claims=(
-            Claim("DP batch training preserves good accuracy as the number of trees increases.", keeps(TRAIN)),
-            Claim("Batch training with the Laplace mechanism suffers from more trees.", falls(LAPLACE)),
-            Claim("Disjoint training suffers from more trees.", falls(FLOATING)),
+            Claim("DP batch training preserves good accuracy as the number of trees increases.", check_keeps(TRAIN)),
+            Claim("Batch training with the Laplace mechanism suffers from more trees.", check_falls(LAPLACE)),
+            Claim("Disjoint training suffers from more trees.", check_falls(FLOATING)),
         ),
     ),
     Exhibit(
         "mrf", "appendix figure 1", "Accuracy against depth",
         f"Car, 128 trees, epsilon 2. {methods.ONE_FOREST} 10 repeats.",
-        Experiment("mrf-depth", by_depth, partial(measure, names=methods.BATCH[:-1], trees={"Car": 128}, depth={})),
-        lines("depth", "accuracy"),
-        quick="3 repeats of two draws.", published=published_depths, published_once=True, why=methods.why,
+        Experiment("mrf-depth", depth_jobs, partial(measure_job, names=methods.BATCH[:-1], trees={"Car": 128}, depth={})),
+        line_chart("depth", "accuracy"),
+        quick="3 repeats of two draws.", published=published_depths, published_once=True, why=methods.deviation_reason,
         claims=(
             Claim("The optimised approaches show the best accuracy of 84 % at depth 4 (within 3 points).",
-                  all_of(*(between(curve, "Car", "4", 0.81, 0.87) for curve in (TRAIN, PREDICT)))),
+                  all_of(*(check_between(curve, "Car", "4", 0.81, 0.87) for curve in (TRAIN, PREDICT)))),
             Claim("At depth 4 the existing approaches show an accuracy of 48 % (within 8 points).",
-                  all_of(*(between(curve, "Car", "4", 0.40, 0.56) for curve in EXISTING))),
+                  all_of(*(check_between(curve, "Car", "4", 0.40, 0.56) for curve in EXISTING))),
             Claim("The existing approaches have their best accuracy of 72 % at depth 2 (within 3 points) ...",
-                  all_of(*(between(curve, "Car", "2", 0.69, 0.75) for curve in EXISTING))),
-            Claim("... and as the tree becomes deeper the accuracy degrades.", all_of(falls(LAPLACE), falls(FLOATING))),
+                  all_of(*(check_between(curve, "Car", "2", 0.69, 0.75) for curve in EXISTING))),
+            Claim("... and as the tree becomes deeper the accuracy degrades.", all_of(check_falls(LAPLACE), check_falls(FLOATING))),
             Claim("Our techniques consistently outperform the baseline, regardless of depth (within 1 point).",
-                  above((TRAIN, PREDICT), EXISTING, by=-0.01)),
+                  check_above((TRAIN, PREDICT), EXISTING, by=-0.01)),
         ),
     ),
     Exhibit(
         "mrf", "appendix figure 5", "Votes of subsample-and-aggregate against depth and number of trees",
         f"Car, epsilon 2. {methods.ONE_FOREST} 10 repeats.",
-        Experiment("mrf-subsample-sizes", partial(by_trees, weight=15.0),
-                   partial(measure, names=methods.SUBSAMPLE, trees={BY_DEPTH: 16}, depth={BY_TREES: 3})),
-        lines("depth, or trees", "accuracy", columns=2),
+        Experiment("mrf-subsample-sizes", partial(tree_jobs, weight=15.0),
+                   partial(measure_job, names=methods.SUBSAMPLE, trees={BY_DEPTH: 16}, depth={BY_TREES: 3})),
+        line_chart("depth, or trees", "accuracy", columns=2),
         quick="3 repeats of two draws, every other count.", published=published_votes, published_once=True,
-        why=methods.why,
+        why=methods.deviation_reason,
         claims=(
             Claim("Weight voting tends to exhibit poor accuracy with deeper trees ...",
-                  falls(methods.WEIGHT, 0.03, panel=BY_DEPTH)),
-            Claim("... and a larger number of trees,", falls(methods.WEIGHT, 0.03, panel=BY_TREES)),
-            Claim("... hard voting does not.", keeps(methods.HARD, 0.05)),
+                  check_falls(methods.WEIGHT, 0.03, panel=BY_DEPTH)),
+            Claim("... and a larger number of trees,", check_falls(methods.WEIGHT, 0.03, panel=BY_TREES)),
+            Claim("... hard voting does not.", check_keeps(methods.HARD, 0.05)),
         ),
     ),
 )  # fmt: skip

@@ -5,18 +5,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from veilwood_papers.drawing import lines
+from veilwood_papers.drawing import line_chart
 from veilwood_papers.exhibit import (
-    SOMEWHERE,
+    ANY_CELL,
     Claim,
     Exhibit,
     Experiment,
     Job,
     Row,
     Values,
-    above,
     all_of,
-    between,
+    check_above,
+    check_between,
     mrf_values,
 )
 from veilwood_papers.mrf.methods import (  # fmt: skip
@@ -31,10 +31,10 @@ from veilwood_papers.mrf.methods import (  # fmt: skip
     WEIGHT_EACH,
     PublishedSetting,
     against_epsilon,
-    load,
-    repeats,
-    split,
-    why,
+    deviation_reason,
+    list_repeats,
+    load_table,
+    split_table,
 )
 from veilwood_papers.tables import PublicTables
 
@@ -48,12 +48,12 @@ SETTINGS = {
 }
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten forests; quick: three of two draws."""
     return [
         job
         for panel, setting in SETTINGS.items()
-        for job in repeats(
+        for job in list_repeats(
             panel,
             setting.table,
             3 if quick else 10,
@@ -64,50 +64,50 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """All methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
-    data = split(load(tables, setting.table), seed)
+    data = split_table(load_table(tables, setting.table), seed)
     yield from against_epsilon(setting, data, SUBSAMPLE, seed, draws=job.settings["draws"])
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The authors' result files, of the three data sets of the figure."""
     found = mrf_values("mrf_accuracy_vs_epsilon_subsample_aggregate", "eps", PUBLISHED_AS, lambda row: row["dataset"])
     return {cell: value for cell, value in found.items() if cell.panel in SETTINGS}
 
 
-EXPERIMENT = Experiment("mrf-subsample", jobs, measure)
+EXPERIMENT = Experiment("mrf-subsample", list_jobs, measure_job)
 EXHIBITS = (
     Exhibit(
         "mrf", "appendix figure 3", "Subsample-and-aggregate against epsilon",
         "16 trees; depth 3 on Car, 2 on Iris and Balance. Each row is given to its tree by a secret key, where the "
         f"paper cuts rows into equal parts. {ONE_FOREST} 10 repeats.", EXPERIMENT,
-        lines("epsilon", "accuracy", log_x=True), quick="3 repeats of two draws.", published=published,
-        published_once=True, why=why,
+        line_chart("epsilon", "accuracy", log_x=True), quick="3 repeats of two draws.", published=published_values,
+        published_once=True, why=deviation_reason,
         claims=(
             Claim("Our optimised strategy consistently outperforms the state-of-the-art strategy.",
-                  all_of(above(WEIGHT, WEIGHT_EACH), above(HARD, HARD_EACH))),
+                  all_of(check_above(WEIGHT, WEIGHT_EACH), check_above(HARD, HARD_EACH))),
             Claim("When epsilon is 1, Car shows 75 % for the optimised approach with weight voting (within 3 points) "
                   "...",
-                  between(WEIGHT, "Car", "1", 0.72, 0.80)),
-            Claim("... and 25 % for the existing method (within 4 points).", between(WEIGHT_EACH, "Car", "1", 0.21,
+                  check_between(WEIGHT, "Car", "1", 0.72, 0.80)),
+            Claim("... and 25 % for the existing method (within 4 points).", check_between(WEIGHT_EACH, "Car", "1", 0.21,
             0.29)),
-            Claim("Weight voting generally outperforms hard voting (in most cells).", above(WEIGHT, HARD, share=0.6)),
+            Claim("Weight voting generally outperforms hard voting (in most cells).", check_above(WEIGHT, HARD, fraction=0.6)),
         ),
     ),
     Exhibit(
         "mrf", "figure 4", "Subsample-and-aggregate on Car", f"Car, 16 trees of depth 3. {ONE_FOREST} 10 repeats.",
-        EXPERIMENT, lines("epsilon", "accuracy", log_x=True), quick="3 repeats of two draws.", published_once=True,
+        EXPERIMENT, line_chart("epsilon", "accuracy", log_x=True), quick="3 repeats of two draws.", published_once=True,
         shows=lambda cell: cell.panel == "Car",
         wants=lambda job: job.settings["panel"] == "Car",
-        published=lambda: {cell: value for cell, value in published().items() if cell.panel == "Car"}, why=why,
+        published=lambda: {cell: value for cell, value in published_values().items() if cell.panel == "Car"}, why=deviation_reason,
         claims=(
             Claim("Our technique improves the accuracy of existing solutions by up to 50 % (somewhere at least 45 "
                   "points).",
-                  above(WEIGHT, WEIGHT_EACH, by=0.45, share=SOMEWHERE)),
+                  check_above(WEIGHT, WEIGHT_EACH, by=0.45, fraction=ANY_CELL)),
             Claim("The optimised approach lies above the existing one everywhere, for hard votes too.",
-                  above(HARD, HARD_EACH)),
+                  check_above(HARD, HARD_EACH)),
         ),
     ),
 )  # fmt: skip

@@ -3,8 +3,18 @@
 
 from __future__ import annotations
 
-from veilwood_papers.drawing import bars
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, above, at, number, read
+from veilwood_papers.drawing import bar_chart
+from veilwood_papers.exhibit import (
+    Cell,
+    Claim,
+    Exhibit,
+    Value,
+    Values,
+    check_above,
+    curve_means,
+    parse_number,
+    read_published,
+)
 from veilwood_papers.mrf.methods import NO_NOISE, PREDICT, TRAIN
 from veilwood_papers.mrf.runtime import ASK, EXPERIMENT, FIT, OPTIMISE, SECONDS
 
@@ -18,12 +28,12 @@ SETTINGS = (
 )
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The bars of appendix Figure 2, read off the picture."""
     found: Values = {}
-    for row in read("mrf_runtime_all_datasets_figure2_digitised"):
+    for row in read_published("mrf_runtime_all_datasets_figure2_digitised"):
         for phase, column in COLUMNS.items():
-            seconds = number(row[column])
+            seconds = parse_number(row[column])
             if row["dataset"] in PANELS and seconds == seconds:
                 found[Cell(row["dataset"], METHODS[row["method"]], phase, SECONDS)] = Value(seconds)
     return found
@@ -32,9 +42,9 @@ def published() -> Values:
 def run_times(name: str, title: str, *claims: Claim) -> Exhibit:
     """Show the run times, with what the paper says about them."""
     return Exhibit(
-        "mrf", name, title, f"{SETTINGS} 10 repeats.", EXPERIMENT, bars("seconds", log_y=True), quick="3 repeats.",
+        "mrf", name, title, f"{SETTINGS} 10 repeats.", EXPERIMENT, bar_chart("seconds", log_y=True), quick="3 repeats.",
         shows=lambda cell: cell.panel in PANELS and cell.measure == SECONDS,
-        wants=lambda job: job.settings["panel"] in PANELS, published=published, claims=claims,
+        wants=lambda job: job.settings["panel"] in PANELS, published=published_values, claims=claims,
     )  # fmt: skip
 
 
@@ -42,21 +52,21 @@ EXHIBITS = (
     run_times(
         "table 1", "Run time of training and prediction",
         Claim("The primary overhead comes from optimisation: it takes longer than fitting and prediction.",
-              lambda values: _overhead(values)),
+              lambda values: _optimisation_dominates(values)),
         Claim("Our approach maintains minimal run-time overhead during training (at most 0.1 s more than without "
-              "noise).", above(NO_NOISE, TRAIN, by=-0.1, only=lambda panel, x: x == FIT)),
+              "noise).", check_above(NO_NOISE, TRAIN, by=-0.1, only=lambda panel, x: x == FIT)),
     ),
     run_times(
         "appendix figure 2", "Run times by phase",
         Claim("The large optimisation cost is seen with Car: more than with any other data set.",
-              lambda values: _largest(at(values, TRAIN, measure=SECONDS))),
+              lambda values: _is_car_slowest(curve_means(values, TRAIN, measure=SECONDS))),
         Claim("Noise optimisation is the larger part of Car's run time, and fitting a small one (less than half "
-              "of it).", lambda values: _small_fit(at(values, TRAIN, panel="Car", measure=SECONDS))),
+              "of it).", lambda values: _is_fit_faster(curve_means(values, TRAIN, panel="Car", measure=SECONDS))),
     ),
 )  # fmt: skip
 
 
-def _overhead(values: Values) -> bool | None:
+def _optimisation_dominates(values: Values) -> bool | None:
     answers = []
     for panel in PANELS:
         times = [values.get(Cell(panel, TRAIN, phase, SECONDS)) for phase in (OPTIMISE, FIT, ASK)]
@@ -65,10 +75,10 @@ def _overhead(values: Values) -> bool | None:
     return all(answers) if answers else None
 
 
-def _largest(times: dict[tuple[str, str], float]) -> bool | None:
+def _is_car_slowest(times: dict[tuple[str, str], float]) -> bool | None:
     found = {panel: seconds for (panel, phase), seconds in times.items() if phase == OPTIMISE}
     return max(found, key=lambda panel: found[panel]) == "Car" if "Car" in found and len(found) > 1 else None
 
 
-def _small_fit(times: dict[tuple[str, str], float]) -> bool | None:
+def _is_fit_faster(times: dict[tuple[str, str], float]) -> bool | None:
     return times["Car", FIT] < 0.5 * times["Car", OPTIMISE] if times else None

@@ -18,21 +18,21 @@ from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.estimators.base import BaseForest, Classifier, Regressor, RunParameters
-from veilwood.estimators.method import Asked, Floats, ForestDesign, Parameters
+from veilwood.estimators.method import FitRequest, Floats, ForestDesign, Parameters
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests.levelwise import LevelNodes
 from veilwood.forests.medians import MedianForest, MedianForestParameters, MedianLevel, Variant
 from veilwood.forests.random_trees import RandomTrees, RandomTreesClassifierParameters
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.loss import Loss, exact_fraction
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood.trees.forest import Forest
-from veilwood.trees.histograms import spread_range
+from veilwood.trees.histograms import impurity_range
 
 __all__ = [
     "DiPriMeClassifierAsPublishedNotPrivate",
@@ -40,7 +40,7 @@ __all__ = [
     "RandomTreesAsPrintedNotPrivate",
 ]
 
-PARTS = 2**20
+PARTS_PER_ROW = 2**20
 """The papers' noise is continuous: whole-number noise is drawn in this many parts of a row (or of a mean)."""
 
 
@@ -54,7 +54,7 @@ class PaperParameters(Parameters):
 
     def exact_epsilon(self) -> Fraction:
         """Return it as an exact number above 0."""
-        value = exact(self.epsilon_in_paper, "epsilon_in_paper")
+        value = exact_fraction(self.epsilon_in_paper, "epsilon_in_paper")
         if value <= 0:
             raise ParameterError("epsilon_in_paper", self.epsilon_in_paper, "must be above 0")
         return value
@@ -68,19 +68,19 @@ class AsPublished(BaseForest):
     privacy_unit = "row"
     adjacency = "add-remove"
 
-    def declared_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
+    def _resolve_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
         """Return the schema, and why no guarantee is stated."""
-        schema, inferred = super().declared_schema(X, y)
-        return schema, "; ".join(filter(None, (self._reason(), inferred)))
+        schema, inferred = super()._resolve_schema(X, y)
+        return schema, "; ".join(filter(None, (self._not_private_reason(), inferred)))
 
-    def _reason(self) -> str:
+    def _not_private_reason(self) -> str:
         """Why no guarantee is stated."""
         raise NotImplementedError
 
 
-def uniform(n: int) -> NDArray[np.float64]:
+def draw_uniform(n: int) -> NDArray[np.float64]:
     """Return ``n`` numbers drawn uniformly from (0, 1]."""
-    return np.asarray(((entropy.words(n) >> np.uint64(11)) + 1) / 2.0**53)
+    return np.asarray(((entropy.random_integers(n) >> np.uint64(11)) + 1) / 2.0**53)
 
 
 PAPER_VARIANTS = ("DiPriMe", "DiPriMeExp", "DiPriMeFlip")
@@ -121,21 +121,21 @@ class DiPriMe(MedianForest):
     variants: ClassVar[tuple[str, ...]] = PAPER_VARIANTS
 
     @property
-    def variant(self) -> Variant:
+    def selection_variant(self) -> Variant:
         """How attributes and medians are chosen, in the words of the sound forest."""
         return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
 
     def plan_level(self, nodes: LevelNodes) -> MedianLevel:
         """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
         level = super().plan_level(nodes)
-        budget = self._budget(exact(self.parameters.split_share) / self.parameters.max_depth)
+        budget = self._paper_budget(exact_fraction(self.parameters.split_budget) / self.parameters.max_depth)
         choose = PermuteAndFlip if self.parameters.variant == "DiPriMeFlip" else ExponentialMechanism
         if level.attributes is None:
             return replace(level, medians=replace(level.medians, mechanism=choose(budget, 2)))
         # Exponents of epsilon * MSE / (2 * 4 B^2 / N), with B the largest target: 8 times flatter than need be for
         # targets from 0 to 1; twice for classes.
         flatness = 8 if self.task == "regression" else 2
-        score_range = flatness * spread_range(self.task == "regression")
+        score_range = flatness * impurity_range(self.task == "regression")
         return MedianLevel(
             attributes=replace(level.attributes, mechanism=choose(budget / 2, score_range)),
             medians=replace(level.medians, mechanism=choose(budget / 2, 2)),
@@ -144,26 +144,30 @@ class DiPriMe(MedianForest):
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
         """Plan noise of the paper's scale: on class counts, or in parts of a mean."""
         step = super().leaf_step(schema, loss, neighbours, n_leaves)
-        scale = (1 if schema.classes else 2 * PARTS) / self._budget(1 - exact(self.parameters.split_share))
+        scale = (1 if schema.classes else 2 * PARTS_PER_ROW) / self._paper_budget(
+            1 - exact_fraction(self.parameters.split_budget)
+        )
         return replace(step, mechanism=DiscreteLaplace(scale))
 
-    def _budget(self, share: Fraction) -> Fraction:
+    def _paper_budget(self, fraction: Fraction) -> Fraction:
         """A share of the paper's epsilon for each tree: of all of it where trees see rows of their own."""
-        return self.parameters.exact_epsilon() * share / self.trees_per_row
+        return self.parameters.exact_epsilon() * fraction / self.trees_per_row
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
         """Release noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
         if self.task == "classification":
             return super().release_leaves(door, step, exact_leaves)
-        return means_as_published(exact_leaves, door.noisy(step, np.zeros_like(exact_leaves))[:, 0] / PARTS)
+        return means_as_published(
+            exact_leaves, door.release_counts(step, np.zeros_like(exact_leaves))[:, 0] / PARTS_PER_ROW
+        )
 
-    def leaf_values(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Any = None) -> Floats:
+    def clean_leaves(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Any = None) -> Floats:
         """Return class shares, or the means as they are."""
-        return super().leaf_values(forest, counts, plan) if self.task == "classification" else counts
+        return super().clean_leaves(forest, counts, plan) if self.task == "classification" else counts
 
-    def warning(self, plan: Plan, model: Any) -> str | None:
+    def utility_warning(self, plan: Plan, model: Any) -> str | None:
         """Say nothing of the noise on means, which has another scale."""
-        return super().warning(plan, model) if self.task == "classification" else None
+        return super().utility_warning(plan, model) if self.task == "classification" else None
 
 
 @dataclass(eq=False, repr=False)
@@ -182,8 +186,8 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     trees : {"disjoint", "shared"}
         Each row counts in one tree, or, as in the paper's figures without partition, in every tree, which then has an
         equal part of the budget.
-    schema, n_estimators, max_depth, split_share, candidates, random_state, ledger, n_jobs, invalid
-        As in ``MedianForestClassifier``; ``split_share`` is the paper's rho, ``candidates`` its K.
+    schema, n_estimators, max_depth, split_budget, candidates, random_state, ledger, n_jobs, invalid
+        As in ``MedianForestClassifier``; ``split_budget`` is the paper's rho, ``candidates`` its K.
 
     Notes
     -----
@@ -200,9 +204,9 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     False
     """
 
-    _method = DiPriMe
+    _method_class = DiPriMe
 
-    def _reason(self) -> str:
+    def _not_private_reason(self) -> str:
         return NOT_ACCOUNTED if self.variant == "DiPriMe" else K_MEDIANS_CHARGED_ONCE
 
 
@@ -214,7 +218,7 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
 
     Parameters
     ----------
-    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_share, candidates, trees
+    schema, epsilon_in_paper, variant, n_estimators, max_depth, split_budget, candidates, trees
         As in ``DiPriMeClassifierAsPublishedNotPrivate``.
     random_state, ledger, n_jobs, invalid
         As in ``DiPriMeClassifierAsPublishedNotPrivate``.
@@ -226,9 +230,9 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
     None, as for classes, and as the noise on means has a private scale: ``privacy_.is_private`` is False.
     """
 
-    _method = DiPriMe
+    _method_class = DiPriMe
 
-    def _reason(self) -> str:
+    def _not_private_reason(self) -> str:
         return PRIVATE_SCALE if self.variant == "DiPriMe" else f"{K_MEDIANS_CHARGED_ONCE}; {PRIVATE_SCALE}"
 
 
@@ -241,7 +245,7 @@ def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> 
     total = pairs.sum(axis=1)
     rows = np.maximum(total / TARGET_LEVELS, 1)
     mean = np.clip(pairs[:, 0] / np.maximum(total, 1) + noise / rows, 0, 1)
-    first = np.where(total > 0, mean, uniform(len(pairs)))
+    first = np.where(total > 0, mean, draw_uniform(len(pairs)))
     return np.column_stack([first, 1 - first])
 
 
@@ -261,26 +265,26 @@ class RandomTreesAsPrinted(RandomTrees):
 
     parameters: AsPrintedParameters
 
-    def design(self, asked: Asked) -> ForestDesign:
+    def make_design(self, request: FitRequest) -> ForestDesign:
         """Plan noise of scale eta/k."""
         eta = self.parameters.exact_epsilon()
-        design: ForestDesign = super().design(asked)
+        design: ForestDesign = super().make_design(request)
         # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
-        noise = DiscreteLaplace(PARTS * eta / design.forest.n_trees)
+        noise = DiscreteLaplace(PARTS_PER_ROW * eta / design.forest.n_trees)
         (step,) = design.plan.steps
-        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS)
-        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS**2)
+        step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS_PER_ROW)
+        plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS_PER_ROW**2)
         return replace(design, plan=plan)
 
-    def release(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
+    def release_sums(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
         """Release parts of counts."""
-        return super().release(design, PARTS * exact, door)
+        return super().release_sums(design, PARTS_PER_ROW * exact, door)
 
-    def leaf_values(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:
+    def clean_leaves(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:
         """Return shares as printed, random ones among them."""
-        return shares_as_printed(counts)
+        return frequencies_as_printed(counts)
 
-    def warning(self, plan: Plan, model: object) -> None:
+    def utility_warning(self, plan: Plan, model: object) -> None:
         """Say nothing of noise: there is no guarantee that it pays for."""
 
 
@@ -328,19 +332,19 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
     (False, None)
     """
 
-    _method = RandomTreesAsPrinted
+    _method_class = RandomTreesAsPrinted
 
-    def _reason(self) -> str:
+    def _not_private_reason(self) -> str:
         return (
             "Algorithm 2 of Bojarski et al. (2014) prints the noise scale eta/k, the inverse of the k/eta that the "
             "proof in the same paper needs, so its true loss is k^2/eta"
         )
 
 
-def shares_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def frequencies_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return class shares of each leaf, drawn uniformly where a count is negative or all are zero (Algorithm 2)."""
     # Exponentials divided by their sum are uniform over all shares: uniform on [0, 1] for the paper's two classes.
-    drawn = -np.log(uniform(counts.size)).reshape(counts.shape)
+    drawn = -np.log(draw_uniform(counts.size)).reshape(counts.shape)
     unusable = (counts < 0).any(axis=1) | (counts == 0).all(axis=1)
     kept = np.where(unusable[:, None], drawn, counts)
     return np.asarray(kept / kept.sum(axis=1, keepdims=True))

@@ -11,13 +11,13 @@ from typing import Any
 
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
-from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
-from veilwood.privacy.loss import exact
+from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
+from veilwood.privacy.loss import exact_fraction
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols.hidden_forest import plan_hidden_forest
-from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_noise, grow
-from veilwood_secure.protocols.records import Domain, Records
-from veilwood_secure.roles.public_programs import EXACT_SPLITS
+from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_tree_noise, grow_hidden_tree
+from veilwood_secure.protocols.records import Domain, SharedRows
+from veilwood_secure.roles.public_programs import EXACT_SPLITS_REASON
 
 
 class ExactHiddenSplitTreeNotPrivate:
@@ -50,19 +50,21 @@ class ExactHiddenSplitTreeNotPrivate:
 
     def __init__(self, schema: Any, *, epsilon_in_paper: float = 1.0, max_depth: int = 3) -> None:
         self.schema = Schema.resolve(schema)
-        self.epsilon_in_paper = exact(epsilon_in_paper, "epsilon_in_paper")
+        self.epsilon_in_paper = exact_fraction(epsilon_in_paper, "epsilon_in_paper")
         if self.epsilon_in_paper <= 0:
             raise ParameterError("epsilon_in_paper", epsilon_in_paper, "must be above 0")
-        self.recipe = Recipe(Domain.of(self.schema), (None,) * max_depth, 1 / self.epsilon_in_paper, leaf_law="laplace")
+        self.recipe = Recipe(
+            Domain.from_schema(self.schema), (None,) * max_depth, 1 / self.epsilon_in_paper, leaf_distribution="laplace"
+        )
 
     @property
-    def privacy_(self) -> PrivacyStatement:
+    def privacy_(self) -> PrivacyCertificate:
         """The certificate, which says that there is no guarantee."""
         sound = plan_hidden_forest(self.schema, epsilon=self.epsilon_in_paper, max_depth=self.recipe.depth).plan
-        spend = Spend("none", 0, sound.loss, "not", not_private=EXACT_SPLITS)
-        said = certify(sound, spend, ByServers("sampled", "rows"))
+        spend = Spend("none", 0, sound.loss, "not", not_private=EXACT_SPLITS_REASON)
+        said = build_certificate(sound, spend, ServerParticipation("sampled", "rows"))
         return replace(said, mechanism="exact splits, discrete Laplace noise on class counts of leaves", composition=())
 
-    def train(self, engine: Engine, records: Records) -> HiddenTree:
+    def train(self, engine: Engine, records: SharedRows) -> HiddenTree:
         """Train in shares; nothing is opened, and nothing is promised."""
-        return grow(engine, records, self.recipe, draw_noise(engine, self.recipe))
+        return grow_hidden_tree(engine, records, self.recipe, draw_tree_noise(engine, self.recipe))

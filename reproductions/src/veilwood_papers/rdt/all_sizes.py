@@ -39,9 +39,9 @@ TABLES = {
 """The paper's names of its data sets; Quantum cannot be had, and of Covertype a tenth."""
 
 
-def load(tables: PublicTables, panel: str) -> PublicTable:
+def load_table(tables: PublicTables, panel: str) -> PublicTable:
     """Read a data set as the paper does: an attribute is binary or a number, where it can be."""
-    table = tables.load(TABLES[panel])
+    table = tables.load_table(TABLES[panel])
     X = table.X.copy()
     for column in table.facts["columns"]:
         values = [value for value in column.get("values", ()) if value != "?"]
@@ -65,7 +65,7 @@ class SplitRows(NamedTuple):
     test: Ints
 
 
-def split(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
+def split_rows(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
     """Cut off a tenth for testing, and a tenth of the rest to choose sizes by."""
     order = np.random.default_rng(seed).permutation(len(table.X))
     n_train = round(0.9 * len(order))
@@ -74,7 +74,7 @@ def split(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
     return SplitRows(codes, classes, order[:n_own], order[n_own:n_train], order[n_train:])
 
 
-def levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
+def node_levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
     """Yield the node of every row in every tree, level by level; a leaf that is reached early stays."""
     node = np.broadcast_to(forest.roots, (len(codes), forest.n_trees)).astype(np.int64)
     rows = np.arange(len(codes))[:, None]
@@ -99,7 +99,7 @@ class Reading(NamedTuple):
     test: tuple[float, ...]
 
 
-def readings(
+def read_sizes(
     parts: SplitRows, encoding: Encoding, heights: Sequence[int], counts: Sequence[int],
     noises: Sequence[tuple[NoiseKind, float]], thresholds: Thresholds, seed: int,
 ) -> dict[tuple[NoiseKind, float], list[Reading]]:  # fmt: skip
@@ -114,7 +114,7 @@ def readings(
     found: dict[tuple[NoiseKind, float], list[Reading]] = {noise: [] for noise in noises}
     asked = np.concatenate([parts.validation, parts.test])
     truth, n_validation = parts.classes[asked], len(parts.validation)
-    walks = zip(levels(forest, parts.codes[parts.train]), levels(forest, parts.codes[asked]), strict=False)
+    walks = zip(node_levels(forest, parts.codes[parts.train]), node_levels(forest, parts.codes[asked]), strict=False)
     coin = rng.random(len(asked))
     for h, (node, place) in enumerate(walks):
         if h not in heights:
@@ -127,7 +127,7 @@ def readings(
         for (kind, eta), readings_of in found.items():
             for k in counts:
                 scale = {"none": 0.0, "printed": eta / k, "proven": k / eta if eta else 0.0}[kind]
-                share = _shares(totals[reached] + scale * unit, random_share if kind == "printed" else None)
+                share = _class_frequencies(totals[reached] + scale * unit, random_share if kind == "printed" else None)
                 own = share[spot[:, :k]]
                 votes = np.where(own == 0.5, 0.5, own > 0.5).mean(axis=1)
                 average = own.mean(axis=1)
@@ -143,12 +143,12 @@ def readings(
     return found
 
 
-def best(found: Sequence[Reading], rule: int) -> Reading:
+def best_size(found: Sequence[Reading], rule: int) -> Reading:
     """Return the size with the smallest validation error, the smaller forest of equals."""
     return min(found, key=lambda reading: (reading.validation[rule], reading.k * 2**reading.h))
 
 
-def _shares(counts: Floats, random_share: Floats | None) -> Floats:
+def _class_frequencies(counts: Floats, random_share: Floats | None) -> Floats:
     """Return the share of the second class: where a count is negative, a random one as printed, or what is above 0."""
     kept = np.maximum(counts, 0)
     total = kept.sum(axis=1)

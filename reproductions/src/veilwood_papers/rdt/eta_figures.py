@@ -7,9 +7,20 @@ from collections.abc import Iterator, Sequence
 
 from veilwood.data.encoding import Encoding
 from veilwood.trees.random import Thresholds
-from veilwood_papers.drawing import lines, marked
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Experiment, Job, Row, Values, above, as_text, rises
-from veilwood_papers.rdt.all_sizes import RULES, TABLES, NoiseKind, best, load, readings, split
+from veilwood_papers.drawing import line_chart, mark_not_private
+from veilwood_papers.exhibit import (
+    Cell,
+    Claim,
+    Exhibit,
+    Experiment,
+    Job,
+    Row,
+    Values,
+    as_text,
+    check_above,
+    check_rises,
+)
+from veilwood_papers.rdt.all_sizes import RULES, TABLES, NoiseKind, best_size, load_table, read_sizes, split_rows
 from veilwood_papers.rdt.sizes import ERROR, LARGE, PANELS, PRINTED, PROVEN
 from veilwood_papers.tables import PublicTables
 
@@ -17,11 +28,11 @@ ETAS, HEIGHTS = (0.001, 0.01, 0.1, 1.0, 10.0), (5, 10)
 COUNTS, QUICK_COUNTS = tuple(range(1, 102, 2)), (1, 5, 11, 21, 51, 101)
 SHOWN_ETAS = (0.01, 0.1, 1.0)
 SECONDS = {"Adult": 4.0, "Covertype": 5.0, "Mushroom": 1.0}
-BY_COUNT = {eta: marked(f"dpRFMV as printed, eta = {eta:g}") for eta in SHOWN_ETAS}
-BY_COUNT_TA = {eta: marked(f"dpRFTA as printed, eta = {eta:g}") for eta in SHOWN_ETAS}
+BY_COUNT = {eta: mark_not_private(f"dpRFMV as printed, eta = {eta:g}") for eta in SHOWN_ETAS}
+BY_COUNT_TA = {eta: mark_not_private(f"dpRFTA as printed, eta = {eta:g}") for eta in SHOWN_ETAS}
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten runs on each data set; quick: three, two of large tables, and few numbers of trees."""
     return [
         Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 0.4))
@@ -30,12 +41,12 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One split: a forest of 101 trees read at two heights with noise for every eta."""
     panel, seed = job.settings["panel"], job.settings["seed"]
-    table = load(tables, panel)
+    table = load_table(tables, panel)
     encoding = Encoding(table.schema, "grid")
-    parts = split(encoding, table, seed)
+    parts = split_rows(encoding, table, seed)
     counts = QUICK_COUNTS if job.settings["quick"] else COUNTS
     kinds: tuple[tuple[NoiseKind, Thresholds, dict[str, str]], ...] = (
         ("printed", "range", PRINTED),
@@ -43,12 +54,12 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
     )
     for kind, thresholds, curves in kinds:
         noises = [(kind, eta) for eta in ETAS]
-        found = readings(parts, encoding, HEIGHTS, counts, noises, thresholds, seed)
+        found = read_sizes(parts, encoding, HEIGHTS, counts, noises, thresholds, seed)
         for (_, eta), of_eta in found.items():
             for h in HEIGHTS:
                 of_height = [reading for reading in of_eta if reading.h == h]
                 for place, rule in enumerate(RULES):
-                    error = best(of_height, place).test[place]
+                    error = best_size(of_height, place).test[place]
                     yield Row(Cell(f"{panel} a) against eta, h = {h}", curves[rule], as_text(eta), ERROR), seed, error)
             if kind == "printed" and eta in SHOWN_ETAS:
                 for reading in (r for r in of_eta if r.h == HEIGHTS[1]):
@@ -60,22 +71,22 @@ def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
 def falls_with_eta(values: Values) -> bool | None:
     """Check that with the scale of the proof a larger eta never errs more, from its smallest to its largest."""
     chosen = {cell: value for cell, value in values.items() if " a) " in cell.panel}
-    answer = rises(PROVEN["RFTA"])(chosen)
+    answer = check_rises(PROVEN["RFTA"])(chosen)
     return None if answer is None else not answer
 
 
-def exhibit(number: int, panels: Sequence[str]) -> Exhibit:
+def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
     """Make one of the figures."""
     return Exhibit(
         "rdt", f"figure {number}", f"Errors of dpRFMV, dpRFTA and dpRFPA against eta: {', '.join(panels)}",
         "90:10 splits, k in 1, 3, ..., 101 chosen on validation rows; 10 runs. The text does not "
         "say which eta and heights the paper draws: 0.001 to 10, and 5 and 10 here.",
-        EXPERIMENT, lines("eta, or k", ERROR, columns=3), quick="3 runs, 2 of Adult and Covertype, k in 1, 5, 11, "
+        EXPERIMENT, line_chart("eta, or k", ERROR, columns=3), quick="3 runs, 2 of Adult and Covertype, k in 1, 5, 11, "
                                                                 "21, 51, 101.",
         shows=lambda cell: cell.panel.split(" ")[0] in panels and cell.curve != PROVEN["RFPA"],
         claims=(
             Claim("In most cases dpRFTA outperforms the remaining differentially-private classifiers (as printed).",
-                  above((PRINTED["RFMV"], PRINTED["RFPA"]), PRINTED["RFTA"], share=0.5)),
+                  check_above((PRINTED["RFMV"], PRINTED["RFPA"]), PRINTED["RFTA"], fraction=0.5)),
             Claim("The noise as printed has its scale upside down: a larger eta, less privacy, does not lower its "
                   "error "
                   "(dpRFTA at 0.001 errs no more than at 10, on average over panels, within a point).",
@@ -95,5 +106,5 @@ def _no_gain_by_eta(values: Values) -> bool | None:
     return sum(small - large for small, large in pairs) <= len(pairs) if pairs else None
 
 
-EXPERIMENT = Experiment("rdt-eta", jobs, measure)
-EXHIBITS = tuple(exhibit(2 * n, panels) for n, panels in enumerate(PANELS, 1))
+EXPERIMENT = Experiment("rdt-eta", list_jobs, measure_job)
+EXHIBITS = tuple(make_exhibit(2 * n, panels) for n, panels in enumerate(PANELS, 1))

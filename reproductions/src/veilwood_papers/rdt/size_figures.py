@@ -8,29 +8,29 @@ from typing import Any
 
 import numpy as np
 
-from veilwood_papers.drawing import lines, marked
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, above, as_text
+from veilwood_papers.drawing import line_chart, mark_not_private
+from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, as_text, check_above
 from veilwood_papers.rdt.sizes import ERROR, EXPERIMENT, PANELS, PRINTED, PROVEN
 
 OF_SIZES: dict[str, Callable[[list[float]], Any]] = {"smallest": np.min, "mean": np.mean, "largest": np.max}
-SPREAD = {name: marked(f"dpRFMV as printed, {name} of all sizes") for name in OF_SIZES}
+SPREAD = {name: mark_not_private(f"dpRFMV as printed, {name} of all sizes") for name in OF_SIZES}
 TWO_COUNTS, TWO_HEIGHTS = (3, 21), (5, 11)
 SHOWN = (*PRINTED.values(), PROVEN["RFMV"], PROVEN["RFTA"])
 
 
-def place_of(cell: Cell) -> tuple[int, int]:
+def parse_size(cell: Cell) -> tuple[int, int]:
     """Return k and h of a size."""
     k, h = (int(part.split("=")[1]) for part in cell.x.split())
     return k, h
 
 
-def derive(values: Values) -> Values:
+def arrange_panels(values: Values) -> Values:
     """Arrange the errors of all sizes as the paper's panels a to d."""
     found: Values = {}
     for panel in dict.fromkeys(cell.panel for cell in values):
         own = {cell: value for cell, value in values.items() if cell.panel == panel}
         for cell, value in own.items():
-            k, h = place_of(cell)
+            k, h = parse_size(cell)
             if k in TWO_COUNTS:
                 found[Cell(f"{panel} a) against h, k = {k}", cell.curve, as_text(h), ERROR)] = value
             if h in TWO_HEIGHTS:
@@ -39,7 +39,7 @@ def derive(values: Values) -> Values:
             along: dict[int, list[float]] = {}
             for cell, value in own.items():
                 if cell.curve == PRINTED["RFMV"]:
-                    along.setdefault(place_of(cell)[place], []).append(value.mean)
+                    along.setdefault(parse_size(cell)[place], []).append(value.mean)
             for x, errors in along.items():
                 for which, take in OF_SIZES.items():
                     where = Cell(f"{panel} {letter}) against {name}, all sizes", SPREAD[which], as_text(x), ERROR)
@@ -47,7 +47,7 @@ def derive(values: Values) -> Values:
     return dict(sorted(found.items(), key=lambda entry: entry[0].panel))
 
 
-def _spread(values: Values, curve: str) -> dict[str, float]:
+def _error_range(values: Values, curve: str) -> dict[str, float]:
     """How far the errors of one rule lie apart over a panel."""
     found: dict[str, list[float]] = {}
     for cell, value in values.items():
@@ -58,11 +58,11 @@ def _spread(values: Values, curve: str) -> dict[str, float]:
 
 def less_sensitive(values: Values) -> bool | None:
     """Check that majority votes depend less on the size than threshold averages, in most panels."""
-    majority, average = _spread(values, PRINTED["RFMV"]), _spread(values, PRINTED["RFTA"])
+    majority, average = _error_range(values, PRINTED["RFMV"]), _error_range(values, PRINTED["RFTA"])
     return float(np.mean([majority[p] <= average[p] for p in majority])) > 0.5 if majority else None
 
 
-def comparable(values: Values) -> bool | None:
+def is_comparable(values: Values) -> bool | None:
     """Check that the best of majority votes is within two points of the best of threshold averages."""
     best: dict[tuple[str, str], float] = {}
     for cell, value in values.items():
@@ -74,7 +74,7 @@ def comparable(values: Values) -> bool | None:
     return all(abs(one - other) <= 2 for one, other in pairs) if pairs else None
 
 
-def overlap(values: Values) -> bool | None:
+def rules_agree(values: Values) -> bool | None:
     """Check that one tree gives the same answer by votes and by averages."""
     pairs = [
         (value.mean, values[cell._replace(curve=PRINTED["RFTA"])].mean)
@@ -84,7 +84,7 @@ def overlap(values: Values) -> bool | None:
     return all(abs(one - other) < 1e-9 for one, other in pairs) if pairs else None
 
 
-def exhibit(number: int, panels: Sequence[str]) -> Exhibit:
+def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
     """Make one of the figures."""
     return Exhibit(
         "rdt", f"figure {number}", f"Errors of dpRFMV, dpRFTA and dpRFPA at all sizes: {', '.join(panels)}",
@@ -93,13 +93,13 @@ def exhibit(number: int, panels: Sequence[str]) -> Exhibit:
         "mean and largest error of dpRFMV over all numbers of trees, or over all heights. As printed: noise of scale "
         "eta/k; "
         "scale of the proof: k/eta, simulated on the forest that the library grows.",
-        EXPERIMENT, lines("h or k", ERROR, columns=3), quick="5 runs, 2 of Adult and Covertype, fewer sizes.",
-        shows=lambda cell: cell.panel in panels and cell.x.startswith("k=") and cell.curve in SHOWN, derive=derive,
+        EXPERIMENT, line_chart("h or k", ERROR, columns=3), quick="5 runs, 2 of Adult and Covertype, fewer sizes.",
+        shows=lambda cell: cell.panel in panels and cell.x.startswith("k=") and cell.curve in SHOWN, derive=arrange_panels,
         claims=(
             Claim("RFPA is worse than RFMV and RFTA (in nine of ten cells).",
-                  above(PRINTED["RFPA"], (PRINTED["RFMV"], PRINTED["RFTA"]), share=0.9)),
-            Claim("With one tree, majority voting and threshold averaging are equivalent.", overlap),
-            Claim("dpRFMV has comparable performance to dpRFTA (the best within two points) ...", comparable),
+                  check_above(PRINTED["RFPA"], (PRINTED["RFMV"], PRINTED["RFTA"]), fraction=0.9)),
+            Claim("With one tree, majority voting and threshold averaging are equivalent.", rules_agree),
+            Claim("dpRFMV has comparable performance to dpRFTA (the best within two points) ...", is_comparable),
             Claim("... but is much less sensitive to the setting of the forest parameters (in most panels).",
                   less_sensitive),
         ),
@@ -107,4 +107,4 @@ def exhibit(number: int, panels: Sequence[str]) -> Exhibit:
     )  # fmt: skip
 
 
-EXHIBITS = tuple(exhibit(2 * n - 1, panels) for n, panels in enumerate(PANELS, 1))
+EXHIBITS = tuple(make_exhibit(2 * n - 1, panels) for n, panels in enumerate(PANELS, 1))

@@ -11,9 +11,9 @@ from sklearn.tree import DecisionTreeClassifier
 from veilwood.data.encoding import Encoding
 from veilwood.estimators import RandomTreesClassifier
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood_papers.drawing import marked
+from veilwood_papers.drawing import mark_not_private
 from veilwood_papers.exhibit import Cell, Experiment, Job, Row
-from veilwood_papers.rdt.all_sizes import RULES, TABLES, SplitRows, best, load, readings, split
+from veilwood_papers.rdt.all_sizes import RULES, TABLES, SplitRows, best_size, load_table, read_sizes, split_rows
 from veilwood_papers.tables import PublicTable, PublicTables
 
 ERROR = "error (%)"
@@ -27,17 +27,17 @@ SECONDS = {"Adult": 8.0, "Covertype": 5.0, "Mushroom": 2.5}
 # With k = 11 and h = 6 the two are equal, whatever n is: one public choice for all data sets, made without data.
 PUBLIC_K, PUBLIC_H = 11, 6
 
-CART = marked("CART, pruned as rpart does")
-NOISE_FREE = {rule: marked(f"n-dp{rule}, thresholds as printed") for rule in RULES}
-NOISE_FREE_OURS = {rule: marked(f"n-dp{rule}, our thresholds") for rule in RULES}
-PRINTED = {rule: marked(f"dp{rule} as printed") for rule in RULES}
-PROVEN = {rule: marked(f"dp{rule}, scale of the proof, simulated") for rule in RULES}
+CART = mark_not_private("CART, pruned as rpart does")
+NOISE_FREE = {rule: mark_not_private(f"n-dp{rule}, thresholds as printed") for rule in RULES}
+NOISE_FREE_OURS = {rule: mark_not_private(f"n-dp{rule}, our thresholds") for rule in RULES}
+PRINTED = {rule: mark_not_private(f"dp{rule} as printed") for rule in RULES}
+PROVEN = {rule: mark_not_private(f"dp{rule}, scale of the proof, simulated") for rule in RULES}
 SOUND = {rule: f"dp{rule}, sound, k={PUBLIC_K} h={PUBLIC_H}" for rule in RULES}
 VOTING = dict(zip(RULES, ("majority", "threshold", "probabilistic"), strict=True))
 CHOSEN = "chosen"  # x of what validation rows chose; every other x is a size, and "" a method without one
 
 
-def jobs(quick: bool) -> list[Job]:
+def list_jobs(quick: bool) -> list[Job]:
     """Ten runs as printed, on each data set; quick: five, two of large tables, and fewer sizes."""
     return [
         Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 1.0))
@@ -46,42 +46,42 @@ def jobs(quick: bool) -> list[Job]:
     ]
 
 
-def size(k: int, h: int) -> str:
+def size_name(k: int, h: int) -> str:
     """Name a size as a coordinate."""
     return f"k={k} h={h}"
 
 
-def measure(job: Job, tables: PublicTables) -> Iterator[Row]:
+def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     """One split: two forests read at all sizes, CART, and sound forests of one public size."""
     panel, seed, quick = job.settings["panel"], job.settings["seed"], job.settings["quick"]
-    table = load(tables, panel)
+    table = load_table(tables, panel)
     encoding = Encoding(table.schema, "grid")
-    parts = split(encoding, table, seed)
+    parts = split_rows(encoding, table, seed)
     heights, counts = (QUICK_HEIGHTS, QUICK_COUNTS) if quick else (HEIGHTS, COUNTS)
     eta = 1000 / (len(parts.train) + len(parts.validation))
 
-    def row(curve: str, x: str, value: float, measure: str = ERROR) -> Row:
+    def make_row(curve: str, x: str, value: float, measure: str = ERROR) -> Row:
         return Row(Cell(panel, curve, x, measure), seed, value)
 
-    by_range = readings(parts, encoding, heights, counts, [("none", 0.0), ("printed", eta)], "range", seed)
-    by_path = readings(parts, encoding, heights, counts, [("none", 0.0), ("proven", eta)], "path", seed)
+    by_range = read_sizes(parts, encoding, heights, counts, [("none", 0.0), ("printed", eta)], "range", seed)
+    by_path = read_sizes(parts, encoding, heights, counts, [("none", 0.0), ("proven", eta)], "path", seed)
     chosen = {
         **{NOISE_FREE[rule]: by_range["none", 0.0] for rule in RULES},
         **{PRINTED[rule]: by_range["printed", eta] for rule in RULES},
         **{NOISE_FREE_OURS[rule]: by_path["none", 0.0] for rule in RULES},
     }
     for place, (curve, found) in enumerate(chosen.items()):
-        reading = best(found, place % len(RULES))
-        yield row(curve, CHOSEN, reading.test[place % len(RULES)])
-        yield row(curve, CHOSEN, reading.k, "k")
-        yield row(curve, CHOSEN, reading.h, "h")
+        reading = best_size(found, place % len(RULES))
+        yield make_row(curve, CHOSEN, reading.test[place % len(RULES)])
+        yield make_row(curve, CHOSEN, reading.k, "k")
+        yield make_row(curve, CHOSEN, reading.h, "h")
     for curves, found in ((PRINTED, by_range["printed", eta]), (PROVEN, by_path["proven", eta])):
         for reading in found:
             for rule, error in zip(RULES, reading.test, strict=True):
-                yield row(curves[rule], size(reading.k, reading.h), error)
-    yield row(CART, CHOSEN, _cart_error(parts))
+                yield make_row(curves[rule], size_name(reading.k, reading.h), error)
+    yield make_row(CART, CHOSEN, _cart_error(parts))
     for rule, error in _sound_errors(table, parts, seed).items():
-        yield row(SOUND[rule], CHOSEN, error)
+        yield make_row(SOUND[rule], CHOSEN, error)
 
 
 def _cart_error(parts: SplitRows) -> float:
@@ -109,4 +109,4 @@ def _sound_errors(table: PublicTable, parts: SplitRows, seed: int) -> dict[str, 
     return found
 
 
-EXPERIMENT = Experiment("rdt-sizes", jobs, measure)
+EXPERIMENT = Experiment("rdt-sizes", list_jobs, measure_job)

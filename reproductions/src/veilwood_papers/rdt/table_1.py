@@ -3,8 +3,18 @@
 
 from __future__ import annotations
 
-from veilwood_papers.drawing import agreement
-from veilwood_papers.exhibit import Cell, Claim, Exhibit, Value, Values, above, number, read, reasons
+from veilwood_papers.drawing import draw_agreement
+from veilwood_papers.exhibit import (
+    Cell,
+    Claim,
+    Exhibit,
+    Value,
+    Values,
+    check_above,
+    parse_number,
+    read_published,
+    reason_lookup,
+)
 from veilwood_papers.rdt.sizes import (  # fmt: skip
     CART,
     CHOSEN,
@@ -25,19 +35,19 @@ CURVES = (CART, *NOISE_FREE.values(), *NOISE_FREE_OURS.values(), *PRINTED.values
 NAMES = {"Covertypes": "Covertype"}
 
 
-def published() -> Values:
+def published_values() -> Values:
     """The printed table; its intervals of 95 % as standard errors."""
     found: Values = {}
-    for row in read("rdt_table1"):
+    for row in read_published("rdt_table1"):
         panel, curve = NAMES.get(row["dataset"], row["dataset"]), PUBLISHED_AS[row["method"]]
         found[Cell(panel, curve, CHOSEN, ERROR)] = Value(float(row["error_percent"]), float(row["ci95"]) / 1.96, 10)
         for size in ("k", "h"):
             if row[size]:
-                found[Cell(panel, curve, CHOSEN, size)] = Value(number(row[size]))
+                found[Cell(panel, curve, CHOSEN, size)] = Value(parse_number(row[size]))
     return found
 
 
-why = reasons(
+deviation_reason = reason_lookup(
     {
         CART: "not tested: scikit-learn's CART with rpart's defaults is not rpart, which has surrogate splits for "
         "missing values.",
@@ -56,20 +66,20 @@ EXHIBITS = (
         "runs. Choosing k and h by private rows costs privacy that nobody counted: all columns but the sound ones "
         "are NOT "
         "PRIVATE. Sound forests have k = 11 and h = 6, where noise and leaf are equal at this eta, whatever n is.",
-        EXPERIMENT, agreement,
+        EXPERIMENT, draw_agreement,
         quick="5 runs, 2 of Adult and Covertype, k in 1, 3, 7, 13, 21, every other h.",
-        shows=lambda cell: cell.x == CHOSEN and cell.curve in CURVES, published=published, why=why,
+        shows=lambda cell: cell.x == CHOSEN and cell.curve in CURVES, published=published_values, why=deviation_reason,
         claims=(
             Claim("The performance of RFPA was significantly worse than the competitive methods (without noise, "
                   "everywhere).",
-                  above(NOISE_FREE["RFPA"], (NOISE_FREE["RFMV"], NOISE_FREE["RFTA"]), measure=ERROR)),
+                  check_above(NOISE_FREE["RFPA"], (NOISE_FREE["RFMV"], NOISE_FREE["RFTA"]), measure=ERROR)),
             Claim("Without noise random forests err less than rpart on CVR, Mam_Mass and Mushroom (threshold "
                   "averaging).",
-                  above(CART, NOISE_FREE["RFTA"], measure=ERROR,
+                  check_above(CART, NOISE_FREE["RFTA"], measure=ERROR,
                         only=lambda panel, x: panel in ("CVR", "Mam_Mass", "Mushroom"))),
             Claim("Privacy costs little: dpRFTA errs at most 5 points more than n-dpRFTA on all but the largest tables "
                   "(the noise as printed).",
-                  above(NOISE_FREE["RFTA"], PRINTED["RFTA"], by=-5.0, measure=ERROR,
+                  check_above(NOISE_FREE["RFTA"], PRINTED["RFTA"], by=-5.0, measure=ERROR,
                         only=lambda panel, x: panel not in ("Adult", "Covertype"))),
         ),
     ),

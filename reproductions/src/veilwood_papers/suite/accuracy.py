@@ -3,7 +3,7 @@
 
 Skill = (score - floor) / (best - floor), cut to [-1, 1.05]. The score is accuracy or R2 on a quarter of the rows, held
 back; the floor is what the most frequent class, or the mean, of the training rows has there; the best is the better of
-ExtraTrees and HistGradientBoosting without privacy, on the same split. A table in which they are not LEAST_GAP above
+ExtraTrees and HistGradientBoosting without privacy, on the same split. A table in which they are not MIN_GAP above
 the floor has no skill; its scores are told apart.
 
 Every result is one line of the cache, by table, estimator, epsilon, delta and seed: a run that was broken off goes on
@@ -36,23 +36,46 @@ from sklearn.ensemble import (
 
 from veilwood import estimators
 from veilwood.errors import UseError, VeilwoodError
-from veilwood_papers.suite.peers import PEERS, PeerError, fit_elsewhere
-from veilwood_papers.suite.tables import MOST_TESTED, FitJob, Suite, SuiteTable, load, names, refused, scored, split
+from veilwood_papers.suite.peers import PEERS, PeerError, fit_peer_models
+from veilwood_papers.suite.tables import (
+    MAX_TEST_ROWS,
+    FitJob,
+    Suite,
+    SuiteTable,
+    load_table,
+    result_row,
+    skipped_row,
+    split_rows,
+    table_names,
+)
 
 __all__ = [
-    "BUDGETS", "ESTIMATORS", "FLOOR", "MOST_TESTED", "PLAIN", "SIBLINGS", "FitJob", "compute", "done", "jobs_of",
-    "report", "run", "run_suite", "skills", "split",
+    "BUDGETS",
+    "ESTIMATORS",
+    "FLOOR",
+    "MAX_TEST_ROWS",
+    "PLAIN",
+    "SIBLINGS",
+    "FitJob",
+    "add_skills",
+    "compute_results",
+    "list_jobs",
+    "read_results",
+    "render_report",
+    "run_fit",
+    "run_suite",
+    "split_rows",
 ]  # fmt: skip
 
 BUDGETS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
-LEAST_GAP: Final = 0.02
+MIN_GAP: Final = 0.02
 PLAIN, FLOOR = ("ExtraTrees", "HistGradientBoosting"), "floor"
 SIBLINGS: Final = ("RandomTrees", "MedianForest", "GreedyForest")
 ESTIMATORS: Final = ("PrivateForest", *SIBLINGS)
 FIELDS: Final = ("suite", "table", "estimator", "epsilon", "delta", "seed", "score", "log_loss", "cpu_s", "note")
 SECONDS_BETWEEN_LINES: Final = 20.0
 
-Said = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def run_suite(
@@ -68,15 +91,17 @@ def run_suite(
     n_jobs: int = 1,
     references: bool = True,
     others: Sequence[Path] = (),
-    say: Said = print,
+    print_line: PrintLine = print,
 ) -> str:
     """Compute what is not in the cache, and return the report of it and of other caches."""
-    jobs = jobs_of(suite, tables or names(suite, folder), estimators, epsilons, delta, seeds, references=references)
-    compute(jobs, folder, cache, n_jobs, say)
-    return report(done(cache, *others), suite, delta)
+    jobs = list_jobs(
+        suite, tables or table_names(suite, folder), estimators, epsilons, delta, seeds, references=references
+    )
+    compute_results(jobs, folder, cache, n_jobs, print_line)
+    return render_report(read_results(cache, *others), suite, delta)
 
 
-def jobs_of(
+def list_jobs(
     suite: Suite,
     tables: Sequence[str],
     estimators: Sequence[str],
@@ -102,12 +127,12 @@ def jobs_of(
 
 
 @lru_cache(maxsize=2)
-def _loaded(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
-    return load(suite, name, folder)
+def _load_cached(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
+    return load_table(suite, name, folder)
 
 
 @lru_cache(maxsize=8)
-def _class_in(place: str) -> Any:
+def _load_class(place: str) -> Any:
     file, _, name = place.partition(":")
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     if spec is None or spec.loader is None:
@@ -117,17 +142,17 @@ def _class_in(place: str) -> Any:
     return getattr(module, name)
 
 
-def _private(job: FitJob, table: SuiteTable) -> Any:
+def _make_private(job: FitJob, table: SuiteTable) -> Any:
     budget = {"epsilon": job.epsilon, "delta": job.delta, "random_state": job.seed}
     if ".py:" in job.estimator:
-        return _class_in(job.estimator)(table.schema, **budget)
+        return _load_class(job.estimator)(table.schema, **budget)
     name = job.estimator + ("Classifier" if table.schema.task == "classification" else "Regressor")
     if name not in estimators.__all__:
         raise UseError(f"there is no {name}. Hint: one of {', '.join((*ESTIMATORS, *PEERS))}, or FILE.py:NAME.")
     return getattr(estimators, name)(table.schema, **budget, n_jobs=1)
 
 
-def _plain(job: FitJob, table: SuiteTable) -> Any:
+def _make_reference(job: FitJob, table: SuiteTable) -> Any:
     regression = table.schema.task == "regression"
     if job.estimator == "ExtraTrees":
         return (ExtraTreesRegressor if regression else ExtraTreesClassifier)(100, random_state=job.seed, n_jobs=1)
@@ -142,11 +167,11 @@ def _as_numbers(table: SuiteTable) -> Any:
     return pd.get_dummies(X, columns=few, dummy_na=False).astype(np.float32).fillna(-1.0).to_numpy()
 
 
-def run(job: FitJob, folder: Path | None) -> dict[str, Any]:
+def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
     """Fit and score once."""
     warnings.simplefilter("ignore")
-    table = _loaded(job.suite, job.table, folder)
-    train, test = split(len(table.y), job.seed)
+    table = _load_cached(job.suite, job.table, folder)
+    train, test = split_rows(len(table.y), job.seed)
     y_train = table.y.iloc[train]
     classes, began, note, shares = table.schema.classes, time.process_time(), "", None
     if job.estimator == FLOOR:
@@ -158,24 +183,24 @@ def run(job: FitJob, folder: Path | None) -> dict[str, Any]:
             predicted = np.full(len(test), y_train.mean())
     elif job.estimator in PLAIN:
         X = _as_numbers(table)
-        predicted = _plain(job, table).fit(X[train], y_train.to_numpy()).predict(X[test])
+        predicted = _make_reference(job, table).fit(X[train], y_train.to_numpy()).predict(X[test])
     else:
         try:
-            model = _private(job, table).fit(table.X.iloc[train], y_train)
+            model = _make_private(job, table).fit(table.X.iloc[train], y_train)
         except VeilwoodError as error:  # a method that refuses a table or a budget
-            return refused(job, str(error))
+            return skipped_row(job, str(error))
         predicted = model.predict(table.X.iloc[test])
         note = str(model.plan_.choices.get("learned", "")) if hasattr(model, "plan_") else getattr(model, "note_", "")
         if classes and hasattr(model, "predict_proba"):
             order = [list(map(str, model.classes_)).index(name) for name in classes]
             shares = model.predict_proba(table.X.iloc[test])[:, order]
-    return scored(job, table, test, predicted, shares, time.process_time() - began, note)
+    return result_row(job, table, test, predicted, shares, time.process_time() - began, note)
 
 
 # -- the cache -----------------------------------------------------------------------------------------------------
 
 
-def done(*caches: Path) -> pd.DataFrame:
+def read_results(*caches: Path) -> pd.DataFrame:
     """Read what was computed."""
     found = [pd.read_csv(cache, dtype={"note": str}) for cache in caches if cache.exists()]
     if not found:
@@ -183,15 +208,19 @@ def done(*caches: Path) -> pd.DataFrame:
     return pd.concat(found).drop_duplicates(subset=list(FIELDS[:6]), keep="last").reset_index(drop=True)
 
 
-def _key(row: Any) -> tuple[Any, ...]:
+def _result_key(row: Any) -> tuple[Any, ...]:
     return (row.suite, row.table, row.estimator, float(row.epsilon), float(row.delta), int(row.seed))
 
 
-def compute(jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: int = 1, say: Said = print) -> None:
+def compute_results(
+    jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: int = 1, print_line: PrintLine = print
+) -> None:
     """Run what is not in the cache; every result is written as soon as it is there."""
-    known = {_key(row) for row in done(cache).itertuples()}
+    known = {_result_key(row) for row in read_results(cache).itertuples()}
     # Jobs of one table stand together, so that a process loads it once.
-    left = sorted((job for job in dict.fromkeys(jobs) if _key(job) not in known), key=lambda j: (j.table, j.seed))
+    left = sorted(
+        (job for job in dict.fromkeys(jobs) if _result_key(job) not in known), key=lambda j: (j.table, j.seed)
+    )
     ours, theirs = [job for job in left if job.estimator not in PEERS], [job for job in left if job.estimator in PEERS]
     new = not cache.exists()
     began = spoken = time.monotonic()
@@ -199,38 +228,38 @@ def compute(jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: in
         writer = csv.DictWriter(file, FIELDS)
         if new:
             writer.writeheader()
-        for count, result in enumerate(_results(ours, theirs, folder, n_jobs, say), 1):
+        for count, result in enumerate(_run_fits(ours, theirs, folder, n_jobs, print_line), 1):
             writer.writerow(result)
             file.flush()
             if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
                 spoken = time.monotonic()
                 minutes = (spoken - began) / count * (len(left) - count) / 60
-                say(f"{count} of {len(left)} fits, about {minutes:.0f} minutes left")
+                print_line(f"{count} of {len(left)} fits, about {minutes:.0f} minutes left")
 
 
-def _results(
-    ours: list[FitJob], theirs: list[FitJob], folder: Path | None, n_jobs: int, say: Said
+def _run_fits(
+    ours: list[FitJob], theirs: list[FitJob], folder: Path | None, n_jobs: int, print_line: PrintLine
 ) -> Iterator[dict[str, Any]]:
     if n_jobs == 1:
-        yield from (run(job, folder) for job in ours)
+        yield from (run_fit(job, folder) for job in ours)
     elif ours:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with ProcessPoolExecutor(n_jobs) as pool:
-            yield from pool.map(run, ours, [folder] * len(ours), chunksize=4)
+            yield from pool.map(run_fit, ours, [folder] * len(ours), chunksize=4)
     for peer in dict.fromkeys(job.estimator for job in theirs):
         mine = [job for job in theirs if job.estimator == peer]
         try:
             for name in dict.fromkeys(job.table for job in mine):
-                table = _loaded(mine[0].suite, name, folder)
-                yield from fit_elsewhere(peer, [job for job in mine if job.table == name], table, say)
+                table = _load_cached(mine[0].suite, name, folder)
+                yield from fit_peer_models(peer, [job for job in mine if job.table == name], table, print_line)
         except PeerError as error:
-            say(f"{peer} is left out: {error}")
+            print_line(f"{peer} is left out: {error}")
 
 
 # -- skills --------------------------------------------------------------------------------------------------------
 
 
-def skills(found: pd.DataFrame) -> pd.DataFrame:
+def add_skills(found: pd.DataFrame) -> pd.DataFrame:
     """Add the skill of each private result whose references were computed, and its table's gap."""
     found = found[found.score.notna()]
     reference = ["suite", "table", "seed"]
@@ -244,19 +273,19 @@ def skills(found: pd.DataFrame) -> pd.DataFrame:
     return rest
 
 
-def report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
+def render_report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
     """Mean skill by estimator and budget, and every table; what was fitted with another delta says so.
 
     Forests of other libraries do not take every table: they stand beside ours on their own tables and splits.
     """
     found = found[found.suite == suite]
-    told = skills(found)
+    told = add_skills(found)
     if not told.gap.notna().any():
         return f"# Suite of {suite}: no skill, as no floor and no plain forest was computed, or nothing else\n"
     named = told.estimator.where(told.delta == delta, told.estimator + ", delta " + told.delta.map("{:g}".format))
     told = told.assign(peer=told.estimator.isin(PEERS), estimator=named)
-    skilled = told[told.gap >= LEAST_GAP]
-    cells = _by_cell(skilled)
+    skilled = told[told.gap >= MIN_GAP]
+    cells = _skill_by_table(skilled)
     head = "| | " + " | ".join(f"{epsilon:g}" for epsilon in cells.columns) + " |"
     rule = "|---" * (len(cells.columns) + 1) + "|"
     ours = skilled[~skilled.peer]
@@ -264,36 +293,36 @@ def report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
     most = n_tables.max()
     lines = [f"# Suite of {suite}: skill, delta {delta:g}", "", f"{cells.index.unique('table').size} tables.", ""]
     lines += [head, rule] if len(ours) else []
-    for name, row in _rows(_by_cell(ours).groupby("estimator").mean()):
-        lines.append(_line(name if n_tables[name] == most else f"{name} ({n_tables[name]} tables)", row))
+    for name, row in _iter_rows(_skill_by_table(ours).groupby("estimator").mean()):
+        lines.append(_format_row(name if n_tables[name] == most else f"{name} ({n_tables[name]} tables)", row))
     split = ["table", "seed"]
     for name, own in skilled[skilled.peer].groupby("estimator"):
         fitted = own[split].drop_duplicates()
-        alike = _by_cell(pd.concat([ours.merge(fitted, on=split), own]))
+        alike = _skill_by_table(pd.concat([ours.merge(fitted, on=split), own]))
         tables, splits = fitted.table.nunique(), fitted.seed.nunique()
         lines += ["", f"Tables that {name!s} takes: {tables}, splits of each: {splits}.", "", head, rule]
-        lines += [_line(other, row) for other, row in _rows(alike.groupby("estimator").mean())]
+        lines += [_format_row(other, row) for other, row in _iter_rows(alike.groupby("estimator").mean())]
     free = found[found.estimator.isin([FLOOR, *PLAIN])].groupby(["table", "estimator"]).score.mean()
     for name, rows in cells.groupby("table"):
         scores = ", ".join(f"{other} {free[name, other]:.3f}" for other in (FLOOR, *PLAIN) if (name, other) in free)
         lines += ["", f"## {name!s}", "", f"Scores without privacy: {scores}.", "", head, rule]
-        lines += [_line(i[0], row) for i, row in _rows(rows)]
-    flat = told[told.gap < LEAST_GAP]
+        lines += [_format_row(i[0], row) for i, row in _iter_rows(rows)]
+    flat = told[told.gap < MIN_GAP]
     if len(flat):
         by_table = flat.groupby(["table", "estimator", "epsilon"]).score.mean().unstack("epsilon")
         lines += ["", "## Tables without skill: scores", "", head, rule]
-        lines += [_line(f"{i[0]}, {i[1]}", row.reindex(cells.columns)) for i, row in _rows(by_table)]
+        lines += [_format_row(f"{i[0]}, {i[1]}", row.reindex(cells.columns)) for i, row in _iter_rows(by_table)]
     return "\n".join([*lines, ""])
 
 
-def _by_cell(told: pd.DataFrame) -> pd.DataFrame:
+def _skill_by_table(skills: pd.DataFrame) -> pd.DataFrame:
     """Mean skill of each estimator on each table at each budget."""
-    return told.groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
+    return skills.groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
 
 
-def _rows(frame: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
+def _iter_rows(frame: pd.DataFrame) -> Iterator[tuple[Any, Any]]:
     yield from frame.iterrows()
 
 
-def _line(name: Any, row: Any) -> str:
+def _format_row(name: Any, row: Any) -> str:
     return f"| {name} | " + " | ".join("" if np.isnan(value) else f"{value:.3f}" for value in row) + " |"

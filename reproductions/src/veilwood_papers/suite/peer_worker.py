@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits forests of another library, inside an environment that has it: this file is run there, by its path.
 
-It knows nothing of Veilwood. ``python peer_worker.py FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits each
+It knows nothing of Veilwood. ``python peer_worker.py DEFAULT_FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits each
 job in turn, writes FOLDER/N.npz for the N-th, and prints its number and CPU seconds, or why it was refused, as JSON.
 """
 
@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 
-def fit(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, Any]) -> Any:
+def fit_peer(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, Any]) -> Any:
     """Fit one model; ValueError says what a library cannot do."""
     columns, n_classes = facts["columns"], facts["n_classes"]
     if peer == "DP-EBM":
@@ -37,10 +37,10 @@ def fit(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, Any]) -
             if not column["bounds"]:
                 frame[:, i] = [f"v{int(code)}" for code in X[:, i]]
         if n_classes:
-            return Readable(DPExplainableBoostingClassifier(**given).fit(frame, y), columns)
+            return CodedModel(DPExplainableBoostingClassifier(**given).fit(frame, y), columns)
         low, high = facts["target"]
         model = DPExplainableBoostingRegressor(**given, privacy_target_min=low, privacy_target_max=high)
-        return Readable(model.fit(frame, y), columns)
+        return CodedModel(model.fit(frame, y), columns)
     from diffprivlib.models import RandomForestClassifier  # pure epsilon, which a delta only weakens
 
     if not n_classes:
@@ -54,14 +54,14 @@ def fit(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, Any]) -
     return model.fit(X, y)
 
 
-class Readable:
+class CodedModel:
     """A model that takes categories as codes."""
 
     def __init__(self, model: Any, columns: list[dict[str, Any]]) -> None:
         self.model, self.columns = model, columns
         self.classes_ = getattr(model, "classes_", None)
 
-    def _named(self, X: Any) -> Any:
+    def _decode_categories(self, X: Any) -> Any:
         frame = np.array(X, dtype=object)
         for i, column in enumerate(self.columns):
             if not column["bounds"]:
@@ -70,11 +70,11 @@ class Readable:
 
     def predict(self, X: Any) -> Any:
         """Predict."""
-        return self.model.predict(self._named(X))
+        return self.model.predict(self._decode_categories(X))
 
     def predict_proba(self, X: Any) -> Any:
         """Return shares of classes."""
-        return self.model.predict_proba(self._named(X))
+        return self.model.predict_proba(self._decode_categories(X))
 
 
 def main(folder: Path) -> None:
@@ -88,7 +88,7 @@ def main(folder: Path) -> None:
         train, test, began = table[f"train{job['seed']}"], table[f"test{job['seed']}"], time.process_time()
         told: dict[str, Any] = {"job": number}
         try:
-            model = fit(facts["peer"], facts, X[train], y[train], job)
+            model = fit_peer(facts["peer"], facts, X[train], y[train], job)
             predicted = np.asarray(model.predict(X[test]), float)
             shares = np.zeros((0, 0))
             if facts["n_classes"]:

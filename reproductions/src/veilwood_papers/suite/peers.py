@@ -21,13 +21,13 @@ import numpy as np
 
 from veilwood.errors import SetupError
 from veilwood.safe_io import cache_folder
-from veilwood_papers.suite.tables import FitJob, SuiteTable, refused, scored, split
+from veilwood_papers.suite.tables import FitJob, SuiteTable, result_row, skipped_row, split_rows
 
-__all__ = ["PEERS", "Peer", "PeerError", "environment", "fit_elsewhere"]
+__all__ = ["PEERS", "Peer", "PeerError", "fit_peer_models", "peer_python"]
 
 WORKER: Final = Path(__file__).with_name("peer_worker.py")
-PLACE: Final = "VEILWOOD_PEERS"  # a variable that names the folder of environments
-_LAST_LINES: Final = 300  # characters of what an installer said
+FOLDER_VARIABLE: Final = "VEILWOOD_PEERS"  # a variable that names the folder of environments
+_MAX_ERROR_CHARACTERS: Final = 300  # characters of what an installer said
 
 
 class Peer(NamedTuple):
@@ -48,61 +48,63 @@ class PeerError(SetupError):
     """A library that cannot be installed or run here."""
 
 
-def environment(peer: str, say: Callable[[str], None] = print) -> Path:
+def peer_python(peer: str, print_line: Callable[[str], None] = print) -> Path:
     """Return the interpreter of a library's environment; make the environment if it is not there.
 
     It is made with uv where that is found, and with venv and pip otherwise, in a folder of the user's cache.
     """
     wanted = PEERS[peer]
     mark = hashlib.sha256(repr((wanted, sys.version_info[:2])).encode()).hexdigest()[:12]
-    folder = _place() / f"{peer}-{mark}"
+    folder = _environments_folder() / f"{peer}-{mark}"
     python = folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
     if (folder / "ready").exists():
         return python
-    say(f"making an environment for {peer} in {folder}")
+    print_line(f"making an environment for {peer} in {folder}")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise PeerError(f"{folder.parent} cannot be made: {error.strerror}. Hint: set {PLACE} to a folder.") from None
+        raise PeerError(
+            f"{folder.parent} cannot be made: {error.strerror}. Hint: set {FOLDER_VARIABLE} to a folder."
+        ) from None
     if uv := shutil.which("uv"):
-        _call([uv, "venv", "--python", sys.executable, str(folder)])
-        _call([uv, "pip", "install", "--python", str(python), *wanted.requirements])
+        _run_command([uv, "venv", "--python", sys.executable, str(folder)])
+        _run_command([uv, "pip", "install", "--python", str(python), *wanted.requirements])
     else:
-        _call([sys.executable, "-m", "venv", str(folder)])
-        _call([str(python), "-m", "pip", "install", "--quiet", *wanted.requirements])
-    _call([str(python), "-c", f"import {wanted.module}"])
+        _run_command([sys.executable, "-m", "venv", str(folder)])
+        _run_command([str(python), "-m", "pip", "install", "--quiet", *wanted.requirements])
+    _run_command([str(python), "-c", f"import {wanted.module}"])
     (folder / "ready").touch()
     return python
 
 
-def _place() -> Path:
-    given = os.environ.get(PLACE)
+def _environments_folder() -> Path:
+    given = os.environ.get(FOLDER_VARIABLE)
     return Path(given) if given else cache_folder("peers") or Path(tempfile.gettempdir()) / "veilwood-peers"
 
 
-def _call(command: Sequence[str]) -> None:
+def _run_command(command: Sequence[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        said = " ".join((error.stderr or error.stdout or "").split())[-_LAST_LINES:]
+        said = " ".join((error.stderr or error.stdout or "").split())[-_MAX_ERROR_CHARACTERS:]
         raise PeerError(f"{Path(command[0]).name} failed: {said or error.returncode}") from None
     except OSError as error:
         raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from None
 
 
-def fit_elsewhere(
-    peer: str, jobs: Sequence[FitJob], table: SuiteTable, say: Callable[[str], None] = print
+def fit_peer_models(
+    peer: str, jobs: Sequence[FitJob], table: SuiteTable, print_line: Callable[[str], None] = print
 ) -> Iterator[dict[str, Any]]:
     """Fit a peer's model for each job, all of one table, and yield scored lines as they come."""
     if any(column.nullable for column in table.schema.features):
-        yield from (refused(job, "takes no missing values") for job in jobs)
+        yield from (skipped_row(job, "takes no missing values") for job in jobs)
         return
-    python = environment(peer, say)
+    python = peer_python(peer, print_line)
     classes = table.schema.classes
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        _hand_over(peer, jobs, table, folder)
+        _write_table(peer, jobs, table, folder)
         worker = subprocess.Popen(
             [str(python), str(WORKER), name], stdout=subprocess.PIPE, stderr=(folder / "errors").open("w"), text=True
         )
@@ -112,22 +114,22 @@ def fit_elsewhere(
                 told = json.loads(line)
                 job = jobs[told["job"]]
                 if "refused" in told:
-                    yield refused(job, told["refused"])
+                    yield skipped_row(job, told["refused"])
                     continue
                 with np.load(folder / f"{told['job']}.npz") as found:
                     predicted, shares = found["predicted"], found["shares"]
                 label = np.array(classes, object)[predicted.astype(int)] if classes else predicted
-                _, test = split(len(table.y), job.seed)
-                yield scored(job, table, test, label, shares if classes else None, told["cpu_s"], peer)
+                _, test = split_rows(len(table.y), job.seed)
+                yield result_row(job, table, test, label, shares if classes else None, told["cpu_s"], peer)
             if worker.wait():
-                said = " ".join((folder / "errors").read_text().split())[-_LAST_LINES:]
+                said = " ".join((folder / "errors").read_text().split())[-_MAX_ERROR_CHARACTERS:]
                 raise PeerError(f"its worker stopped: {said}")
         finally:
             worker.kill()
             worker.wait()
 
 
-def _hand_over(peer: str, jobs: Sequence[FitJob], table: SuiteTable, folder: Path) -> None:
+def _write_table(peer: str, jobs: Sequence[FitJob], table: SuiteTable, folder: Path) -> None:
     """Write a table as numbers, categories as codes, with what is public about it, for the worker."""
     schema = table.schema
     columns = []
@@ -142,7 +144,7 @@ def _hand_over(peer: str, jobs: Sequence[FitJob], table: SuiteTable, folder: Pat
     y = table.y.astype(str).map(place).to_numpy(np.int64) if schema.classes else table.y.to_numpy(float)
     parts = {}
     for seed in {job.seed for job in jobs}:
-        parts[f"train{seed}"], parts[f"test{seed}"] = split(len(y), seed)
+        parts[f"train{seed}"], parts[f"test{seed}"] = split_rows(len(y), seed)
     np.savez(folder / "table.npz", X=np.column_stack(columns), y=y, **parts)
     facts = {
         "peer": peer,

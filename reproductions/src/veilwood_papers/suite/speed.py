@@ -2,7 +2,7 @@
 """How fast estimators are beside others, in one run: CPU seconds of one thread, and how they grow.
 
 Every fit is a process of its own (``speed_worker``). Ratios to HistGradientBoosting in the same run are what can be
-compared between machines; ``slower`` says what got slower between two results files.
+compared between machines; ``find_slowdowns`` says what got slower between two results files.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from typing import Any, Final
 from veilwood._version import __version__
 from veilwood.errors import FileError
 from veilwood.safe_io import read_json, read_text
-from veilwood_papers.suite.peers import PEERS, PeerError, environment
+from veilwood_papers.suite.peers import PEERS, PeerError, peer_python
 
-__all__ = ["cases", "run_speed", "slower", "told"]
+__all__ = ["find_slowdowns", "list_cases", "run_speed", "to_markdown"]
 
 WORKER: Final = Path(__file__).with_name("speed_worker.py")
 REFERENCE: Final = "HistGradientBoosting"
-NOTICED: Final = 1.25  # times as slow, from which on it is said
-LEAST: Final = 0.05  # CPU seconds, below which a difference is chance
+MIN_SLOWDOWN: Final = 1.25  # times as slow, from which on it is said
+MIN_CPU_SECONDS: Final = 0.05  # CPU seconds, below which a difference is chance
 ESTIMATORS: Final = ("PrivateForest", "DP-EBM", REFERENCE, "ExtraTrees", "RandomTrees", "MedianForest", "GreedyForest",
                      "MatrixForest")  # fmt: skip
-MOST_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # of those that take minutes beyond
+MAX_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # of those that take minutes beyond
 ONE_THREAD: Final = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "VEILWOOD_CACHE": "off",  # what was searched before would cost nothing
@@ -42,16 +42,16 @@ GROWTH: Final[dict[str, tuple[float, ...]]] = {
 }  # fmt: skip
 
 Case = dict[str, Any]
-Said = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
-def cases(*, quick: bool = False) -> list[Case]:
+def list_cases(*, quick: bool = False) -> list[Case]:
     """List what is measured: estimators side by side, then one number at a time that grows."""
     sizes = (2_000,) if quick else (100_000, 1_000_000)
     usual = {"columns": 20, "classes": 2, "epsilon": 1.0}
     found = [
         {"estimator": name, "rows": rows, **usual, "one_row": rows == sizes[0]}
-        for rows in sizes for name in ESTIMATORS if rows <= MOST_ROWS.get(name, rows)
+        for rows in sizes for name in ESTIMATORS if rows <= MAX_ROWS.get(name, rows)
     ]  # fmt: skip
     base = {"rows": sizes[0], **usual}
     for axis, values in GROWTH.items():
@@ -65,37 +65,37 @@ def cases(*, quick: bool = False) -> list[Case]:
     return found
 
 
-def run_speed(*, quick: bool = False, peers: bool = True, say: Said = print) -> dict[str, Any]:
+def run_speed(*, quick: bool = False, peers: bool = True, print_line: PrintLine = print) -> dict[str, Any]:
     """Measure every case, and return what was found as plain numbers."""
     pythons: dict[str, Path | None] = {}
     if peers:
         for peer in PEERS:
             if peer in ESTIMATORS:
-                pythons[peer] = _environment(peer, say)
+                pythons[peer] = _find_peer_python(peer, print_line)
     results = []
-    for case in cases(quick=quick):
+    for case in list_cases(quick=quick):
         name = case["estimator"]
         python = pythons.get(name) if name in PEERS else Path(sys.executable)
         if python is None:
             continue
-        figures = _measured(case, python)
+        figures = _measure_case(case, python)
         results.append({**case, **figures})
-        say(_line(results[-1]))
+        print_line(_format_result(results[-1]))
     return {
         "veilwood": __version__, "python": platform.python_version(), "machine": platform.machine(),
-        "cores": os.cpu_count(), "import": imports(), "core_bytes": core_bytes(), "results": results,
+        "cores": os.cpu_count(), "import": time_imports(), "core_bytes": installed_bytes(), "results": results,
     }  # fmt: skip
 
 
-def _environment(peer: str, say: Said) -> Path | None:
+def _find_peer_python(peer: str, print_line: PrintLine) -> Path | None:
     try:
-        return environment(peer, say)
+        return peer_python(peer, print_line)
     except PeerError as error:
-        say(f"{peer} is left out: {error}")
+        print_line(f"{peer} is left out: {error}")
         return None
 
 
-def _measured(case: Case, python: Path) -> dict[str, Any]:
+def _measure_case(case: Case, python: Path) -> dict[str, Any]:
     done = subprocess.run(
         [str(python), str(WORKER), json.dumps(case)], capture_output=True, text=True, env={**os.environ, **ONE_THREAD}
     )
@@ -105,25 +105,25 @@ def _measured(case: Case, python: Path) -> dict[str, Any]:
     return figures
 
 
-def _line(result: dict[str, Any]) -> str:
+def _format_result(result: dict[str, Any]) -> str:
     what = f"{result['estimator']}, {result['rows']:,} x {result['columns']}, epsilon {result['epsilon']:g}"
     if "failed" in result:
         return f"{what}: failed, {result['failed']}"
     return f"{what}: fit {result['fit']:.2f} s, predict {result['predict']:.2f} s"
 
 
-def imports(times: int = 5) -> dict[str, float]:
+def time_imports(times: int = 5) -> dict[str, float]:
     """CPU seconds of importing scikit-learn's forests, and then Veilwood in the same process; the least of a few."""
     clocked = (
-        "import time; began = time.process_time(); import sklearn.ensemble; between = time.process_time(); "
-        "import veilwood; print(between - began, time.process_time() - between)"
+        "import time; began = time.process_time(); import sklearn.ensemble; check_between = time.process_time(); "
+        "import veilwood; print(check_between - began, time.process_time() - check_between)"
     )
     runs = [subprocess.run([sys.executable, "-c", clocked], capture_output=True, text=True) for _ in range(times)]
     both = [[float(seconds) for seconds in run.stdout.split()] for run in runs]
     return {"sklearn": min(each[0] for each in both), "veilwood_on_top": min(each[1] for each in both)}
 
 
-def core_bytes() -> dict[str, int]:
+def installed_bytes() -> dict[str, int]:
     """Bytes on disk of Veilwood without extras: of each package that it needs, the largest first."""
     sizes: dict[str, int] = {}
     left = ["veilwood"]
@@ -145,7 +145,7 @@ def core_bytes() -> dict[str, int]:
 # -- results files -------------------------------------------------------------------------------------------------
 
 
-def told(found: dict[str, Any]) -> str:
+def to_markdown(found: dict[str, Any]) -> str:
     """Return results as Markdown."""
     results = [each for each in found["results"] if "failed" not in each]
     lines = [
@@ -158,7 +158,7 @@ def told(found: dict[str, Any]) -> str:
         "8 bytes a cell.", "",
     ]  # fmt: skip
     for axis in GROWTH:
-        lines += [f"## How it grows with {axis}", "", *_growth(results, axis), ""]
+        lines += [f"## How it grows with {axis}", "", *_growth_table(results, axis), ""]
     numbers = [each for each in results if each["classes"] == 0]
     if numbers:
         lines += ["## Regression", "", "| | rows | fit | predict |", "|---|---|---|---|"]
@@ -173,7 +173,7 @@ def told(found: dict[str, Any]) -> str:
         f"{imported['veilwood_on_top']:.2f} on top. Installed without extras: {sum(sizes.values()) / 1e6:.0f} MB "
         f"({largest}).", "",
     ]  # fmt: skip
-    apart = [_line(each) for each in found["results"] if "failed" in each]
+    apart = [_format_result(each) for each in found["results"] if "failed" in each]
     apart += found.get("notes", [])
     return "\n".join([*lines, *([*apart, ""] if apart else [])])
 
@@ -190,7 +190,7 @@ def _side_by_side(results: list[dict[str, Any]]) -> Iterator[str]:
         yield f"| {each['estimator']} | {each['rows']:,} | " + " | ".join(cells) + " |"
 
 
-def _growth(results: list[dict[str, Any]], axis: str) -> Iterator[str]:
+def _growth_table(results: list[dict[str, Any]], axis: str) -> Iterator[str]:
     mine = [each for each in results if each.get("grows") == axis]
     if axis == "rows":  # those that stand side by side go on
         mine += [each for each in results if "grows" not in each and each["classes"]
@@ -204,18 +204,18 @@ def _growth(results: list[dict[str, Any]], axis: str) -> Iterator[str]:
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
-def slower(old: Path, new: Path) -> list[str]:
+def find_slowdowns(old: Path, new: Path) -> list[str]:
     """Say what got slower from one results file to another, in times the reference of the same run."""
-    before, after = (_ratios(path) for path in (old, new))
+    before, after = (_read_ratios(path) for path in (old, new))
     found = []
     for key in sorted(before.keys() & after.keys()):
         (then, _), (now, seconds) = before[key], after[key]
-        if now > NOTICED * then and seconds > LEAST:
+        if now > MIN_SLOWDOWN * then and seconds > MIN_CPU_SECONDS:
             found.append(f"{' '.join(map(str, key))}: {now / then:.2f} times as slow ({then:.3g} -> {now:.3g})")
     return found
 
 
-def _ratios(path: Path) -> dict[tuple[Any, ...], tuple[float, float]]:
+def _read_ratios(path: Path) -> dict[tuple[Any, ...], tuple[float, float]]:
     """CPU seconds in times those of the reference with the same rows (else of all of them), and as they are."""
     try:
         results = [each for each in read_json(read_text(path))["results"] if "failed" not in each]

@@ -22,7 +22,7 @@ ONE_ROW_TIMES = 200
 PRIVATE = ("PrivateForest", "RandomTrees", "MedianForest", "GreedyForest", "MatrixForest")
 
 
-def table(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, Any]:
+def make_table(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, Any]:
     """Bell-shaped columns and classes by a sum and a product of some of them; numbers if there are no classes."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n_rows, n_columns))
@@ -33,7 +33,7 @@ def table(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, Any]:
     return X, np.searchsorted(np.quantile(score, np.arange(1, n_classes) / n_classes), score)
 
 
-def model_of(case: dict[str, Any]) -> Any:
+def make_model(case: dict[str, Any]) -> Any:
     """Make an estimator with its defaults."""
     kind, n_classes, columns = case["estimator"], case["classes"], case["columns"]
     task = "Classifier" if n_classes else "Regressor"
@@ -59,12 +59,12 @@ def model_of(case: dict[str, Any]) -> Any:
     return getattr(ensemble, kind + task)(random_state=0)
 
 
-def resident() -> int:
+def resident_bytes() -> int:
     """Bytes that are in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
-def one_row(model: Any, row: Any) -> float:
+def time_one_row(model: Any, row: Any) -> float:
     """Return the CPU milliseconds of a prediction of one row."""
     model.predict(row)
     began = time.process_time()
@@ -73,10 +73,10 @@ def one_row(model: Any, row: Any) -> float:
     return (time.process_time() - began) / ONE_ROW_TIMES * 1e3
 
 
-def measure(case: dict[str, Any]) -> dict[str, float]:
+def measure_case(case: dict[str, Any]) -> dict[str, float]:
     """Fit and predict, after a small fit that loads and compiles what is needed."""
-    X, y = table(case["rows"], case["columns"], case["classes"])
-    small = model_of(case)
+    X, y = make_table(case["rows"], case["columns"], case["classes"])
+    small = make_model(case)
     if case["estimator"] in PRIVATE:
         small.random_state = 1  # strategies that are searched for other trees are of no use to the fit
     small.fit(X[:WARM_ROWS], y[:WARM_ROWS]).predict(X[:WARM_ROWS])
@@ -84,8 +84,8 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     peak = Path("/proc/self/clear_refs")
     if peak.exists():
         peak.write_text("5")  # forget the highest memory so far
-    before = resident() if Path("/proc/self/statm").exists() else 0
-    model, began = model_of(case), time.process_time()
+    before = resident_bytes() if Path("/proc/self/statm").exists() else 0
+    model, began = make_model(case), time.process_time()
     model.fit(X, y)
     figures["fit"] = time.process_time() - began
     if before:
@@ -96,14 +96,14 @@ def measure(case: dict[str, Any]) -> dict[str, float]:
     figures["predict"] = time.process_time() - began
     figures["score"] = float((predicted == y).mean() if case["classes"] else np.corrcoef(predicted, y)[0, 1] ** 2)
     if case.get("one_row"):
-        figures["row_ms"] = one_row(model, X[:1])
+        figures["row_ms"] = time_one_row(model, X[:1])
         if hasattr(model, "feature_names_in_"):
             import pandas as pd
 
-            figures["frame_ms"] = one_row(model, pd.DataFrame(X[:1], columns=list(model.feature_names_in_)))
+            figures["frame_ms"] = time_one_row(model, pd.DataFrame(X[:1], columns=list(model.feature_names_in_)))
     return figures
 
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    print(json.dumps(measure(json.loads(sys.argv[1]))))
+    print(json.dumps(measure_case(json.loads(sys.argv[1]))))

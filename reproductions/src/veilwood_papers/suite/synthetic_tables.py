@@ -33,15 +33,15 @@ class SuiteTable(NamedTuple):
     y: pd.Series[Any]
 
 
-Maker: TypeAlias = Callable[[np.random.Generator], SuiteTable]
-MADE: Final[dict[Suite, dict[str, Maker]]] = {"development": {}, "validation": {}}
+TableMaker: TypeAlias = Callable[[np.random.Generator], SuiteTable]
+SYNTHETIC: Final[dict[Suite, dict[str, TableMaker]]] = {"development": {}, "validation": {}}
 
 
-def _made(suite: Suite, name: str) -> Callable[[Maker], Maker]:
-    def add(maker: Maker) -> Maker:
-        if any(name in made for made in MADE.values()):
+def _synthetic_table(suite: Suite, name: str) -> Callable[[TableMaker], TableMaker]:
+    def add(maker: TableMaker) -> TableMaker:
+        if any(name in made for made in SYNTHETIC.values()):
             raise ValueError(f"there are two tables {name!r}")
-        MADE[suite][name] = maker
+        SYNTHETIC[suite][name] = maker
         return maker
 
     return add
@@ -50,7 +50,7 @@ def _made(suite: Suite, name: str) -> Callable[[Maker], Maker]:
 # -- helpers for made tables -----------------------------------------------------------------------------------------
 
 
-def _table(
+def _make_table(
     name: str,
     columns: dict[str, tuple[Any, Bounds | list[str]]] | Floats,
     target: Any,
@@ -79,19 +79,19 @@ def _table(
     return SuiteTable(schema, pd.DataFrame({column: values for column, (values, _) in columns.items()}), y)
 
 
-def _bits(rng: np.random.Generator, score: Floats) -> NDArray[np.bool_]:
+def _binary_labels(rng: np.random.Generator, score: Floats) -> NDArray[np.bool_]:
     """Draw classes with these log-odds."""
     return rng.random(len(score)) < 1 / (1 + np.exp(-score))
 
 
-def _correlated(rng: np.random.Generator, n: int, blocks: int, width: int, correlation: float) -> Floats:
+def _correlated_columns(rng: np.random.Generator, n: int, blocks: int, width: int, correlation: float) -> Floats:
     """Draw normal columns in blocks that share a common part."""
     common = np.repeat(rng.standard_normal((n, blocks)), width, axis=1)
     own = rng.standard_normal((n, blocks * width))
     return np.asarray(np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own)
 
 
-def _clusters(rng: np.random.Generator, n: int, classes: int, columns: int, parts: int, apart: float) -> Any:
+def _gaussian_clusters(rng: np.random.Generator, n: int, classes: int, columns: int, parts: int, apart: float) -> Any:
     """Draw classes that are mixtures of Gaussian clusters; the columns share directions."""
     centres = apart * rng.standard_normal((classes, parts, columns))
     mixing = rng.standard_normal((columns, columns)) / np.sqrt(columns)
@@ -103,10 +103,10 @@ def _three_classes(rng: np.random.Generator, name: str, n: int, columns: int, ap
     """Draw a small table of three classes, one Gaussian cluster each."""
     label = rng.integers(3, size=n)
     X = rng.standard_normal((n, columns)) + apart * rng.standard_normal((3, columns))[label]
-    return _table(name, X, label, 3, (-6, 6))
+    return _make_table(name, X, label, 3, (-6, 6))
 
 
-def _arm(rng: np.random.Generator, n: int, columns: int) -> tuple[Floats, Floats]:
+def _robot_arm(rng: np.random.Generator, n: int, columns: int) -> tuple[Floats, Floats]:
     """Return joint angles and how far from a point an arm of eight links ends: two of the joints matter most."""
     angles = rng.uniform(-np.pi, np.pi, (n, columns)) / 2
     turn = np.cumsum(angles[:, :8] * np.array([1.0, 1.0, 0.3, 0.2, 0.2, 0.1, 0.1, 0.1]), axis=1)
@@ -114,11 +114,11 @@ def _arm(rng: np.random.Generator, n: int, columns: int) -> tuple[Floats, Floats
     return angles, np.sqrt((x - 0.1) ** 2 + (y - 0.1) ** 2) + 0.02 * rng.standard_normal(n)
 
 
-def _bundled(name: str, data: Any, bounds: list[Bounds] | Bounds, goal: Bounds | int) -> SuiteTable:
+def _bundled_table(name: str, data: Any, bounds: list[Bounds] | Bounds, goal: Bounds | int) -> SuiteTable:
     values, target = np.asarray(data.data, float), np.asarray(data.target)
     each = bounds if isinstance(bounds, list) else [bounds] * values.shape[1]
     columns: dict[str, Any] = {f"x{i}": (values[:, i], each[i]) for i in range(values.shape[1])}
-    return _table(name, columns, target, goal)
+    return _make_table(name, columns, target, goal)
 
 
 def _round_bounds(values: Floats) -> list[Bounds]:
@@ -133,69 +133,69 @@ def _round_bounds(values: Floats) -> list[Bounds]:
 # -- development -----------------------------------------------------------------------------------------------------
 
 
-@_made("development", "breast-cancer")
+@_synthetic_table("development", "breast-cancer")
 def _(rng: np.random.Generator) -> SuiteTable:
     data = bundled.load_breast_cancer()
-    return _bundled("breast-cancer", data, _round_bounds(data.data), 2)
+    return _bundled_table("breast-cancer", data, _round_bounds(data.data), 2)
 
 
-@_made("development", "digits")
+@_synthetic_table("development", "digits")
 def _(rng: np.random.Generator) -> SuiteTable:
-    return _bundled("digits", bundled.load_digits(), (0.0, 16.0), 10)
+    return _bundled_table("digits", bundled.load_digits(), (0.0, 16.0), 10)
 
 
-@_made("development", "iris")
+@_synthetic_table("development", "iris")
 def _(rng: np.random.Generator) -> SuiteTable:
-    return _bundled("iris", bundled.load_iris(), [(4, 8), (2, 4.5), (1, 7), (0, 2.6)], 3)
+    return _bundled_table("iris", bundled.load_iris(), [(4, 8), (2, 4.5), (1, 7), (0, 2.6)], 3)
 
 
-@_made("development", "twonorm")
+@_synthetic_table("development", "twonorm")
 def _(rng: np.random.Generator) -> SuiteTable:
     label = rng.integers(2, size=7_400)
     X = rng.standard_normal((7_400, 20)) + np.where(label, 1, -1)[:, None] * 2 / np.sqrt(20)
-    return _table("twonorm", X, label, 2, (-5, 5))
+    return _make_table("twonorm", X, label, 2, (-5, 5))
 
 
-@_made("development", "xor-of-two")
+@_synthetic_table("development", "xor-of-two")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((20_000, 8))
     label = ((X[:, 2] > 0.5) ^ (X[:, 5] > 0.5)) ^ (rng.random(20_000) < 0.1)
-    return _table("xor-of-two", X, label, 2)
+    return _make_table("xor-of-two", X, label, 2)
 
 
-@_made("development", "sparse-additive-classes")
+@_synthetic_table("development", "sparse-additive-classes")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((20_000, 100))
-    return _table("sparse-additive-classes", X, _bits(rng, 8 * (X[:, 17] + X[:, 60] - 1)), 2)
+    return _make_table("sparse-additive-classes", X, _binary_labels(rng, 8 * (X[:, 17] + X[:, 60] - 1)), 2)
 
 
-@_made("development", "sparse-additive-regression")
+@_synthetic_table("development", "sparse-additive-regression")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((4_000, 100))
     y = np.sin(2 * np.pi * X[:, 8]) + 2 * X[:, 71] + 0.3 * rng.standard_normal(4_000)
-    return _table("sparse-additive-regression", X, y, (-4, 6))
+    return _make_table("sparse-additive-regression", X, y, (-4, 6))
 
 
-@_made("development", "friedman1")
+@_synthetic_table("development", "friedman1")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, y = bundled.make_friedman1(5_000, noise=1.0, random_state=1)
-    return _table("friedman1", X, y, (-5, 35))
+    return _make_table("friedman1", X, y, (-5, 35))
 
 
-@_made("development", "friedman3")
+@_synthetic_table("development", "friedman3")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, y = bundled.make_friedman3(1_000, noise=0.1, random_state=3)
     limits: list[Bounds] = [(0, 100), (100, 1800), (0, 1), (0, 12)]
-    return _table("friedman3", {f"x{i}": (X[:, i], limits[i]) for i in range(4)}, y, (-1, 3))
+    return _make_table("friedman3", {f"x{i}": (X[:, i], limits[i]) for i in range(4)}, y, (-1, 3))
 
 
-@_made("development", "robot-arm-32")
+@_synthetic_table("development", "robot-arm-32")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X, y = _arm(rng, 8_192, 32)
-    return _table("robot-arm-32", X, y, (0, 1.5), (-1.6, 1.6))
+    X, y = _robot_arm(rng, 8_192, 32)
+    return _make_table("robot-arm-32", X, y, (0, 1.5), (-1.6, 1.6))
 
 
-@_made("development", "computer-activity")
+@_synthetic_table("development", "computer-activity")
 def _(rng: np.random.Generator) -> SuiteTable:
     load_ = rng.gamma(2.0, 1.0, 8_192)
     rates = np.exp(rng.normal(0, 0.7, (8_192, 20)) + np.outer(np.log1p(load_), rng.random(20)))
@@ -203,71 +203,73 @@ def _(rng: np.random.Generator) -> SuiteTable:
     y = np.clip(np.where(rng.random(8_192) < 0.03, 0, busy + rng.standard_normal(8_192)), 0, 100)
     columns: dict[str, Any] = {f"rate{i}": (rates[:, i], (0.0, 100.0)) for i in range(20)}
     columns["load"] = (load_ + 0.1 * rng.standard_normal(8_192), (0.0, 50.0))
-    return _table("computer-activity", columns, y, (0, 100))
+    return _make_table("computer-activity", columns, y, (0, 100))
 
 
-@_made("development", "pen-strokes")
+@_synthetic_table("development", "pen-strokes")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X, label = _clusters(rng, 10_000, 10, 16, 3, 1.2)
-    return _table("pen-strokes", X, label, 10, (-6, 6))
+    X, label = _gaussian_clusters(rng, 10_000, 10, 16, 3, 1.2)
+    return _make_table("pen-strokes", X, label, 10, (-6, 6))
 
 
-@_made("development", "rare-classes")
+@_synthetic_table("development", "rare-classes")
 def _(rng: np.random.Generator) -> SuiteTable:
     label = rng.choice(5, p=[0.7, 0.2, 0.06, 0.03, 0.01], size=8_000)
     X = rng.standard_normal((8_000, 8)) + 1.2 * rng.standard_normal((5, 8))[label]
-    return _table("rare-classes", X, label, 5, (-6, 6))
+    return _make_table("rare-classes", X, label, 5, (-6, 6))
 
 
-@_made("development", "lognormal-wide-bounds")
+@_synthetic_table("development", "lognormal-wide-bounds")
 def _(rng: np.random.Generator) -> SuiteTable:
     Z = rng.standard_normal((8_000, 10))
-    return _table("lognormal-wide-bounds", np.exp(Z), _bits(rng, 2 * Z[:, 0] + 2 * Z[:, 3] - Z[:, 4]), 2, (0, 5_000))
+    return _make_table(
+        "lognormal-wide-bounds", np.exp(Z), _binary_labels(rng, 2 * Z[:, 0] + 2 * Z[:, 3] - Z[:, 4]), 2, (0, 5_000)
+    )
 
 
-@_made("development", "correlated-blocks")
+@_synthetic_table("development", "correlated-blocks")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X = _correlated(rng, 2_000, 3, 4, 0.9)
-    return _table("correlated-blocks", X, _bits(rng, X[:, :4].sum(axis=1) - 2 * X[:, 4]), 2, (-5, 5))
+    X = _correlated_columns(rng, 2_000, 3, 4, 0.9)
+    return _make_table("correlated-blocks", X, _binary_labels(rng, X[:, :4].sum(axis=1) - 2 * X[:, 4]), 2, (-5, 5))
 
 
-@_made("development", "few-rows-classes")
+@_synthetic_table("development", "few-rows-classes")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.standard_normal((200, 5))
-    return _table("few-rows-classes", X, _bits(rng, 3 * X[:, 0] + X[:, 1]), 2, (-4, 4))
+    return _make_table("few-rows-classes", X, _binary_labels(rng, 3 * X[:, 0] + X[:, 1]), 2, (-4, 4))
 
 
-@_made("development", "few-rows-regression")
+@_synthetic_table("development", "few-rows-regression")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((800, 6))
-    return _table("few-rows-regression", X, 3 * X[:, 0] + X[:, 1] ** 2 + 0.3 * rng.standard_normal(800), (-2, 6))
+    return _make_table("few-rows-regression", X, 3 * X[:, 0] + X[:, 1] ** 2 + 0.3 * rng.standard_normal(800), (-2, 6))
 
 
-@_made("development", "nulls")
+@_synthetic_table("development", "nulls")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((6_000, 6))
     shop = rng.integers(12, size=6_000)
     missing = rng.random((6_000, 6)) < 0.2
-    label = _bits(rng, 5 * (X[:, 0] - 0.5) + 2.0 * missing[:, 1] + np.sin(shop))
+    label = _binary_labels(rng, 5 * (X[:, 0] - 0.5) + 2.0 * missing[:, 1] + np.sin(shop))
     columns: dict[str, Any] = {f"x{i}": (np.where(missing[:, i], np.nan, X[:, i]), (0.0, 1.0)) for i in range(6)}
     shops = np.array([f"s{i}" for i in range(12)], object)
     visited = shops[shop]
     visited[rng.random(6_000) < 0.05] = None
     columns["shop"] = (visited, shops.tolist())
-    return _table("nulls", columns, label, 2, nullable=True)
+    return _make_table("nulls", columns, label, 2, nullable=True)
 
 
-@_made("development", "one-column-decides")
+@_synthetic_table("development", "one-column-decides")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, kinds = rng.integers(6, size=(6_000, 9)), np.array([f"k{i}" for i in range(9)], object)
     kind = rng.choice(9, p=np.arange(9, 0, -1) / 45, size=6_000)
     label = np.where(rng.random(6_000) < 0.06, rng.integers(3, size=6_000), np.array([0, 1, 1, 0, 2, 0, 1, 2, 2])[kind])
     columns: dict[str, Any] = {f"x{i}": (kinds[X[:, i]], kinds[:6].tolist()) for i in range(9)}
     columns["kind"] = (kinds[kind], kinds.tolist())
-    return _table("one-column-decides", columns, label, 3)
+    return _make_table("one-column-decides", columns, label, 3)
 
 
-@_made("development", "many-values")
+@_synthetic_table("development", "many-values")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, columns = rng.random((15_000, 3)), dict[str, Any]()
     score = 3 * (X[:, 0] - 0.5)
@@ -277,42 +279,42 @@ def _(rng: np.random.Generator) -> SuiteTable:
         score = score + 1.2 * rng.standard_normal(n_values)[value]
         columns[name] = (values[value], values.tolist())
     columns |= {f"x{i}": (X[:, i], (0.0, 1.0)) for i in range(3)}
-    return _table("many-values", columns, _bits(rng, score), 2)
+    return _make_table("many-values", columns, _binary_labels(rng, score), 2)
 
 
-@_made("development", "few-rows-many-columns")
+@_synthetic_table("development", "few-rows-many-columns")
 def _(rng: np.random.Generator) -> SuiteTable:
     return _three_classes(rng, "few-rows-many-columns", 180, 12, 1.1)
 
 
-@_made("development", "image-moments")
+@_synthetic_table("development", "image-moments")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X, label = _clusters(rng, 4_000, 6, 8, 2, 1.3)
+    X, label = _gaussian_clusters(rng, 4_000, 6, 8, 2, 1.3)
     both = np.column_stack([X, np.abs(X @ rng.standard_normal((8, 16)) / 3)])
-    return _table("image-moments", both, label, 6, (-8, 8))
+    return _make_table("image-moments", both, label, 6, (-8, 8))
 
 
-@_made("development", "sum-of-sizes")
+@_synthetic_table("development", "sum-of-sizes")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.laplace(size=(10_000, 12))
-    return _table("sum-of-sizes", X, np.abs(X[:, :8]).sum(axis=1) > 7.67, 2, (-10, 10))
+    return _make_table("sum-of-sizes", X, np.abs(X[:, :8]).sum(axis=1) > 7.67, 2, (-10, 10))
 
 
-@_made("development", "steps-of-four")
+@_synthetic_table("development", "steps-of-four")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, y = rng.random((10_000, 10)), 0.1 * rng.standard_normal(10_000)
     for _ in range(12):
         sides = rng.choice(10, 4, replace=False)
         y += rng.standard_normal() * (X[:, sides] < rng.uniform(0.3, 0.9, 4)).all(axis=1)
-    return _table("steps-of-four", X, y, (-5, 5))
+    return _make_table("steps-of-four", X, y, (-5, 5))
 
 
-@_made("development", "constant-class")
+@_synthetic_table("development", "constant-class")
 def _(rng: np.random.Generator) -> SuiteTable:
-    return _table("constant-class", rng.random((1_000, 5)), np.ones(1_000), 3)
+    return _make_table("constant-class", rng.random((1_000, 5)), np.ones(1_000), 3)
 
 
-@_made("development", "late-payments")
+@_synthetic_table("development", "late-payments")
 def _(rng: np.random.Generator) -> SuiteTable:
     """Months that tell nearly the same, as in tables of credit: the latest, status0, decides."""
     n, names = 20_000, np.array([f"s{i}" for i in range(9)], object)
@@ -325,10 +327,10 @@ def _(rng: np.random.Generator) -> SuiteTable:
     columns["limit"] = (limit, (0.0, 50.0))
     often = late[:, 1:].max(axis=1) >= 2
     score = 3.4 * (late[:, 0] >= 2) - 1.9 + 0.25 * often - 0.3 * np.log(limit / 2)
-    return _table("late-payments", columns, _bits(rng, score), 2)
+    return _make_table("late-payments", columns, _binary_labels(rng, score), 2)
 
 
-@_made("development", "party-votes")
+@_synthetic_table("development", "party-votes")
 def _(rng: np.random.Generator) -> SuiteTable:
     """One vote tells the party, many others nearly, and these are wrong together."""
     party, names = rng.random(430) < 0.4, np.array(["no", "yes", "none"], object)
@@ -338,155 +340,155 @@ def _(rng: np.random.Generator) -> SuiteTable:
         vote = np.where(100 * rng.random(430) < follows, side, ~side).astype(int)
         vote[rng.random(430) < 0.05] = 2
         columns[f"vote{i}"] = (names[vote], names.tolist())
-    return _table("party-votes", columns, party, 2)
+    return _make_table("party-votes", columns, party, 2)
 
 
-@_made("development", "towns")
+@_synthetic_table("development", "towns")
 def _(rng: np.random.Generator) -> SuiteTable:
     sizes, names = rng.pareto(1.2, 600) + 0.2, np.array([f"t{i}" for i in range(600)], object)
     town, X = rng.choice(600, p=sizes / sizes.sum(), size=12_000), rng.random((12_000, 5))
     score = 1.3 * rng.standard_normal(600)[town] + 2 * (X[:, 0] - 0.5) + 1.5 * (X[:, 1] - 0.5)
     columns: dict[str, Any] = {f"x{i}": (X[:, i], (0.0, 1.0)) for i in range(5)}
     columns["town"] = (names[town], names.tolist())
-    return _table("towns", columns, _bits(rng, score), 2)
+    return _make_table("towns", columns, _binary_labels(rng, score), 2)
 
 
-@_made("development", "wide-interaction")
+@_synthetic_table("development", "wide-interaction")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.laplace(size=(7_000, 7)) * np.exp(0.7 * rng.standard_normal((7_000, 7)))
     y = 4 * np.tanh(X[:, 0]) + 5 * np.tanh(X[:, 1]) * np.tanh(2 * X[:, 3]) + rng.standard_normal(7_000)
-    return _table("wide-interaction", X, y, (-40, 40), (-200, 200))
+    return _make_table("wide-interaction", X, y, (-40, 40), (-200, 200))
 
 
 # -- validation ------------------------------------------------------------------------------------------------------
 
 
-@_made("validation", "wine")
+@_synthetic_table("validation", "wine")
 def _(rng: np.random.Generator) -> SuiteTable:
     data = bundled.load_wine()
-    return _bundled("wine", data, _round_bounds(data.data), 3)
+    return _bundled_table("wine", data, _round_bounds(data.data), 3)
 
 
-@_made("validation", "diabetes")
+@_synthetic_table("validation", "diabetes")
 def _(rng: np.random.Generator) -> SuiteTable:
-    return _bundled("diabetes", bundled.load_diabetes(), (-0.2, 0.2), (0, 400))
+    return _bundled_table("diabetes", bundled.load_diabetes(), (-0.2, 0.2), (0, 400))
 
 
-@_made("validation", "linnerud")
+@_synthetic_table("validation", "linnerud")
 def _(rng: np.random.Generator) -> SuiteTable:
     data = bundled.load_linnerud()
     columns: dict[str, Any] = {f"x{i}": (data.data[:, i], (0.0, 300.0)) for i in range(3)}
-    return _table("linnerud", columns, data.target[:, 1], (20, 60))
+    return _make_table("linnerud", columns, data.target[:, 1], (20, 60))
 
 
-@_made("validation", "ringnorm")
+@_synthetic_table("validation", "ringnorm")
 def _(rng: np.random.Generator) -> SuiteTable:
     label = rng.integers(2, size=7_400)
     X = rng.standard_normal((7_400, 20)) * np.where(label, 2.0, 1.0)[:, None] + (1 - label)[:, None] * 2 / np.sqrt(20)
-    return _table("ringnorm", X, label, 2, (-8, 8))
+    return _make_table("ringnorm", X, label, 2, (-8, 8))
 
 
-@_made("validation", "waveform")
+@_synthetic_table("validation", "waveform")
 def _(rng: np.random.Generator) -> SuiteTable:
     place = np.arange(1, 22)
     waves = np.stack([np.maximum(6 - abs(place - centre), 0) for centre in (11, 15, 7)])
     label, part = rng.integers(3, size=5_000), rng.random((5_000, 1))
     first, second = waves[np.array([0, 0, 1])[label]], waves[np.array([1, 2, 2])[label]]
     X = part * first + (1 - part) * second + rng.standard_normal((5_000, 21))
-    return _table("waveform", X, label, 3, (-5, 10))
+    return _make_table("waveform", X, label, 3, (-5, 10))
 
 
-@_made("validation", "hastie")
+@_synthetic_table("validation", "hastie")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, label = bundled.make_hastie_10_2(12_000, random_state=2)
-    return _table("hastie", X, label > 0, 2, (-5, 5))
+    return _make_table("hastie", X, label > 0, 2, (-5, 5))
 
 
-@_made("validation", "xor-of-three")
+@_synthetic_table("validation", "xor-of-three")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((20_000, 8))
     label = ((X[:, 1] > 0.5) ^ (X[:, 4] > 0.5) ^ (X[:, 6] > 0.5)) ^ (rng.random(20_000) < 0.1)
-    return _table("xor-of-three", X, label, 2)
+    return _make_table("xor-of-three", X, label, 2)
 
 
-@_made("validation", "xor-and-sum")
+@_synthetic_table("validation", "xor-and-sum")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((10_000, 12))
     score = 4 * np.sign((X[:, 0] - 0.5) * (X[:, 7] - 0.5)) + 4 * (X[:, 3] + X[:, 9] - 1)
-    return _table("xor-and-sum", X, _bits(rng, score), 2)
+    return _make_table("xor-and-sum", X, _binary_labels(rng, score), 2)
 
 
-@_made("validation", "sparse-regression-20000")
+@_synthetic_table("validation", "sparse-regression-20000")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((20_000, 100))
     y = 3 * abs(X[:, 30] - 0.5) + X[:, 77] ** 2 + 0.2 * rng.standard_normal(20_000)
-    return _table("sparse-regression-20000", X, y, (-2, 5))
+    return _make_table("sparse-regression-20000", X, y, (-2, 5))
 
 
-@_made("validation", "friedman2")
+@_synthetic_table("validation", "friedman2")
 def _(rng: np.random.Generator) -> SuiteTable:
     X, y = bundled.make_friedman2(4_000, noise=50.0, random_state=2)
     limits: list[Bounds] = [(0, 100), (100, 1800), (0, 1), (0, 12)]
-    return _table("friedman2", {f"x{i}": (X[:, i], limits[i]) for i in range(4)}, y, (0, 2_000))
+    return _make_table("friedman2", {f"x{i}": (X[:, i], limits[i]) for i in range(4)}, y, (0, 2_000))
 
 
-@_made("validation", "robot-arm-8")
+@_synthetic_table("validation", "robot-arm-8")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X, y = _arm(rng, 8_192, 8)
-    return _table("robot-arm-8", X, y, (0, 1.5), (-1.6, 1.6))
+    X, y = _robot_arm(rng, 8_192, 8)
+    return _make_table("robot-arm-8", X, y, (0, 1.5), (-1.6, 1.6))
 
 
-@_made("validation", "letters")
+@_synthetic_table("validation", "letters")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X, label = _clusters(rng, 16_000, 26, 16, 2, 1.2)
-    return _table("letters", X, label, 26, (-6, 6))
+    X, label = _gaussian_clusters(rng, 16_000, 26, 16, 2, 1.2)
+    return _make_table("letters", X, label, 26, (-6, 6))
 
 
-@_made("validation", "image-segments")
+@_synthetic_table("validation", "image-segments")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X, label = _clusters(rng, 2_310, 7, 9, 2, 1.5)
+    X, label = _gaussian_clusters(rng, 2_310, 7, 9, 2, 1.5)
     both = np.column_stack([np.exp(X / 2), X @ rng.standard_normal((9, 9)) / 3])
     columns: dict[str, Any] = {f"x{i}": (both[:, i], (0.0, 50.0) if i < 9 else (-8.0, 8.0)) for i in range(18)}
-    return _table("image-segments", columns, label, 7)
+    return _make_table("image-segments", columns, label, 7)
 
 
-@_made("validation", "rare-event")
+@_synthetic_table("validation", "rare-event")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.random((15_000, 10))
-    return _table("rare-event", X, _bits(rng, 12 * X[:, 2] * X[:, 5] - 6), 2)
+    return _make_table("rare-event", X, _binary_labels(rng, 12 * X[:, 2] * X[:, 5] - 6), 2)
 
 
-@_made("validation", "heavy-tails")
+@_synthetic_table("validation", "heavy-tails")
 def _(rng: np.random.Generator) -> SuiteTable:
     X = rng.standard_t(2, (8_000, 8))
     y = 10 * np.arctan(X[:, 0]) + 5 * np.arctan(X[:, 1] * X[:, 2]) + rng.standard_t(3, 8_000)
-    return _table("heavy-tails", X, y, (-100, 100), (-500, 500))
+    return _make_table("heavy-tails", X, y, (-100, 100), (-500, 500))
 
 
-@_made("validation", "correlated-regression")
+@_synthetic_table("validation", "correlated-regression")
 def _(rng: np.random.Generator) -> SuiteTable:
-    X = _correlated(rng, 2_000, 3, 4, 0.9)
-    return _table(
+    X = _correlated_columns(rng, 2_000, 3, 4, 0.9)
+    return _make_table(
         "correlated-regression", X, X[:, 0] + X[:, 1] - X[:, 5] + rng.standard_normal(2_000), (-12, 12), (-5, 5)
     )
 
 
-@_made("validation", "many-categories")
+@_synthetic_table("validation", "many-categories")
 def _(rng: np.random.Generator) -> SuiteTable:
     towns = np.array([f"t{i}" for i in range(1_000)], object)
     town = np.minimum(rng.geometric(0.01, 20_000) - 1, 999)
     effect, X = rng.standard_normal(1_000), rng.random((20_000, 4))
-    label = _bits(rng, 1.5 * effect[town] + 3 * (X[:, 0] - 0.5))
+    label = _binary_labels(rng, 1.5 * effect[town] + 3 * (X[:, 0] - 0.5))
     columns: dict[str, Any] = {f"x{i}": (X[:, i], (0.0, 1.0)) for i in range(4)}
     columns["town"] = (towns[town], towns.tolist())
-    return _table("many-categories", columns, label, 2)
+    return _make_table("many-categories", columns, label, 2)
 
 
-@_made("validation", "few-rows-three-classes")
+@_synthetic_table("validation", "few-rows-three-classes")
 def _(rng: np.random.Generator) -> SuiteTable:
     return _three_classes(rng, "few-rows-three-classes", 120, 6, 1.5)
 
 
-@_made("validation", "constant-number")
+@_synthetic_table("validation", "constant-number")
 def _(rng: np.random.Generator) -> SuiteTable:
-    return _table("constant-number", rng.random((1_000, 5)), np.full(1_000, 3.0), (0, 10))
+    return _make_table("constant-number", rng.random((1_000, 5)), np.full(1_000, 3.0), (0, 10))

@@ -18,31 +18,31 @@ import pandas as pd
 from sklearn.metrics import log_loss, r2_score
 
 from veilwood.data.schema import Schema
-from veilwood_papers.suite.synthetic_tables import MADE, Suite, SuiteTable
+from veilwood_papers.suite.synthetic_tables import SYNTHETIC, Suite, SuiteTable
 
 __all__ = [
-    "LONG",
-    "MADE",
-    "MOST_ROWS",
-    "MOST_TESTED",
-    "REAL",
+    "MAX_ROWS",
+    "MAX_TEST_ROWS",
+    "REAL_TABLES",
+    "SYNTHETIC",
+    "UNTRUNCATED",
     "FitJob",
     "Suite",
     "SuiteTable",
-    "load",
-    "names",
-    "refused",
-    "scored",
-    "split",
+    "load_table",
+    "result_row",
+    "skipped_row",
+    "split_rows",
+    "table_names",
 ]
 
 
-MOST_ROWS: Final = 20_000
-"""Of a table; of longer ones a fixed random part is used, except of those named in ``LONG``."""
+MAX_ROWS: Final = 20_000
+"""Of a table; of longer ones a fixed random part is used, except of those named in ``UNTRUNCATED``."""
 
-LONG: Final = frozenset({"adult", "metro-traffic", "covertype", "adult-a1at", "gas-turbine"})
+UNTRUNCATED: Final = frozenset({"adult", "metro-traffic", "covertype", "adult-a1at", "gas-turbine"})
 
-REAL: Final[dict[Suite, tuple[str, ...]]] = {
+REAL_TABLES: Final[dict[Suite, tuple[str, ...]]] = {
     "development": (
         "adult", "balance-scale", "banknote", "flight-delay-nyc2013", "heart", "higgs", "mammographic",
         "metro-traffic", "mushroom", "parkinsons", "wall-following-robot",
@@ -54,24 +54,24 @@ REAL: Final[dict[Suite, tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def names(suite: Suite, folder: Path | None) -> list[str]:
+def table_names(suite: Suite, folder: Path | None) -> list[str]:
     """Return the tables of a suite; without a folder those that need none."""
-    real = [name for name in REAL[suite] if folder is not None and (folder / f"{name}.csv.gz").exists()]
-    return [*real, *MADE[suite]]
+    real = [name for name in REAL_TABLES[suite] if folder is not None and (folder / f"{name}.csv.gz").exists()]
+    return [*real, *SYNTHETIC[suite]]
 
 
-def load(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
+def load_table(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
     """Make or read a table."""
-    if name in MADE[suite]:
-        return MADE[suite][name](np.random.default_rng(zlib.crc32(name.encode())))
-    if name not in REAL[suite]:
-        raise ValueError(f"there is no table {name!r}: {', '.join((*REAL[suite], *MADE[suite]))}")
+    if name in SYNTHETIC[suite]:
+        return SYNTHETIC[suite][name](np.random.default_rng(zlib.crc32(name.encode())))
+    if name not in REAL_TABLES[suite]:
+        raise ValueError(f"there is no table {name!r}: {', '.join((*REAL_TABLES[suite], *SYNTHETIC[suite]))}")
     if folder is None:
         raise ValueError(f"table {name!r} is read from a folder: give it with --data")
     schema = Schema.load(folder / f"{name}.json")
     frame = pd.read_csv(folder / f"{name}.csv.gz", keep_default_na=False, dtype=str)
-    if len(frame) > MOST_ROWS and name not in LONG:
-        frame = frame.sample(MOST_ROWS, random_state=0).reset_index(drop=True)
+    if len(frame) > MAX_ROWS and name not in UNTRUNCATED:
+        frame = frame.sample(MAX_ROWS, random_state=0).reset_index(drop=True)
     # The tables are public, and so are bounds that were read off them.
     facts, columns = replace(schema, inferred=False).to_dict(), {}
     for entry in facts["columns"]:
@@ -86,8 +86,8 @@ def load(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
     return SuiteTable(schema, pd.DataFrame(columns), y)
 
 
-MOST_TESTED: Final = 5_000
-_LONGEST_NOTE: Final = 80
+MAX_TEST_ROWS: Final = 5_000
+_MAX_NOTE_LENGTH: Final = 80
 
 
 class FitJob(NamedTuple):
@@ -101,38 +101,40 @@ class FitJob(NamedTuple):
     seed: int
 
 
-def split(n: int, seed: int) -> tuple[Any, Any]:
-    """Return training rows and at most ``MOST_TESTED`` test rows."""
+def split_rows(n: int, seed: int) -> tuple[Any, Any]:
+    """Return training rows and at most ``MAX_TEST_ROWS`` test rows."""
     order = np.random.default_rng([seed, 7]).permutation(n)
     n_test = max(1, n // 4)
-    return order[n_test:], order[: min(n_test, MOST_TESTED)]
+    return order[n_test:], order[: min(n_test, MAX_TEST_ROWS)]
 
 
-def refused(job: FitJob, why: str) -> dict[str, Any]:
+def skipped_row(job: FitJob, reason: str) -> dict[str, Any]:
     """Return the line of a fit that did not happen."""
-    note = f"refused: {' '.join(why.split())}"[:_LONGEST_NOTE]
+    note = f"refused: {' '.join(reason.split())}"[:_MAX_NOTE_LENGTH]
     return {**job._asdict(), "score": "", "log_loss": "", "cpu_s": "", "note": note}
 
 
-def scored(
-    job: FitJob, table: SuiteTable, test: Any, predicted: Any, shares: Any, took: float, note: str
+def result_row(
+    job: FitJob, table: SuiteTable, test: Any, predicted: Any, probabilities: Any, cpu_seconds: float, note: str
 ) -> dict[str, Any]:
     """Return the line of a fit: predicted labels or numbers, and shares of classes where there are any."""
     truth, classes, told = table.y.iloc[test], table.schema.classes, float("nan")
-    score = float(np.mean(np.asarray(predicted) == truth.to_numpy())) if classes else _r2(truth, predicted)
-    if shares is not None:
-        told = _log_loss(truth, shares, classes)
-    line = {"score": round(score, 5), "log_loss": round(told, 5), "cpu_s": round(took, 3), "note": note}
+    score = float(np.mean(np.asarray(predicted) == truth.to_numpy())) if classes else _r_squared(truth, predicted)
+    if probabilities is not None:
+        told = _log_loss(truth, probabilities, classes)
+    line = {"score": round(score, 5), "log_loss": round(told, 5), "cpu_s": round(cpu_seconds, 3), "note": note}
     return {**job._asdict(), **line}
 
 
-def _r2(truth: Any, predicted: Any) -> float:
+def _r_squared(truth: Any, predicted: Any) -> float:
     if np.ptp(truth) == 0:  # a constant target: how near its scale the prediction is
         return 1.0 - float(np.mean((np.asarray(predicted) - np.asarray(truth)) ** 2))
     return float(r2_score(truth, predicted))
 
 
-def _log_loss(truth: Any, shares: Any, classes: tuple[str, ...]) -> float:
-    shares = np.clip(np.asarray(shares, float), 1e-6, 1.0)
+def _log_loss(truth: Any, probabilities: Any, classes: tuple[str, ...]) -> float:
+    probabilities = np.clip(np.asarray(probabilities, float), 1e-6, 1.0)
     place = np.array([classes.index(value) for value in truth])
-    return float(log_loss(place, shares / shares.sum(axis=1, keepdims=True), labels=list(range(len(classes)))))
+    return float(
+        log_loss(place, probabilities / probabilities.sum(axis=1, keepdims=True), labels=list(range(len(classes))))
+    )

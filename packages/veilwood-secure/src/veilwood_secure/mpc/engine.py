@@ -21,7 +21,7 @@ from veilwood.errors import MechanismError
 
 __all__ = ["Bits", "Engine", "Parts", "Product", "Shared", "Stats", "concatenate", "stack"]
 
-Words = NDArray[np.unsignedinteger[Any]]
+RingArray = NDArray[np.unsignedinteger[Any]]
 Ints = NDArray[np.int64]
 Kind = TypeVar("Kind", "Shared", "Bits")
 
@@ -54,7 +54,7 @@ class Parts:
     __slots__ = ("parts", "public_at")
     __array_ufunc__ = None  # so that `numbers + shared` asks the handle, not numpy
 
-    def __init__(self, parts: Sequence[Words], public_at: int | None) -> None:
+    def __init__(self, parts: Sequence[RingArray], public_at: int | None) -> None:
         self.parts = tuple(parts)
         self.public_at = public_at
 
@@ -80,31 +80,31 @@ class Parts:
         return f"{type(self).__name__}(shape={self.shape}, dtype={self.dtype})"
 
     def __getitem__(self, index: Any) -> Self:
-        return self.map(lambda part: part[index])
+        return self.map_parts(lambda part: part[index])
 
-    def map(self, change: Callable[[Words], Words]) -> Self:
+    def map_parts(self, operation: Callable[[RingArray], RingArray]) -> Self:
         """Return the array whose parts are the changed parts; right only for changes that are linear."""
-        return type(self)([np.asarray(change(part)) for part in self.parts], self.public_at)
+        return type(self)([np.asarray(operation(part)) for part in self.parts], self.public_at)
 
     def reshape(self, *shape: int) -> Self:
         """Return the same secrets in another shape."""
-        return self.map(lambda part: part.reshape(shape))
+        return self.map_parts(lambda part: part.reshape(shape))
 
     def transpose(self, *axes: int) -> Self:
         """Return the same secrets with axes in another order."""
-        return self.map(lambda part: part.transpose(*axes))
+        return self.map_parts(lambda part: part.transpose(*axes))
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Self:
         """Return the secrets repeated to a shape, without copying."""
-        return self.map(lambda part: np.broadcast_to(part, shape))
+        return self.map_parts(lambda part: np.broadcast_to(part, shape))
 
-    def _both(self, other: Self, operation: Callable[[Words, Words], Words]) -> Self:
+    def _combine_parts(self, other: Self, operation: Callable[[RingArray, RingArray], RingArray]) -> Self:
         """Return the parts of two arrays joined one by one."""
         return type(self)([operation(a, b) for a, b in zip(self.parts, other.parts, strict=True)], self.public_at)
 
-    def _public(self, values: ArrayLike, operation: Callable[[Words, Words], Words]) -> Self:
+    def _combine_public(self, values: ArrayLike, operation: Callable[[RingArray, RingArray], RingArray]) -> Self:
         """Return the array after public values were joined to the one part that takes them."""
-        words = as_words(values, self.dtype)
+        words = as_ring_array(values, self.dtype)
         shape = np.broadcast_shapes(self.shape, words.shape)
         joined = [
             operation(part, words) if at == self.public_at else np.broadcast_to(part, shape)
@@ -131,34 +131,38 @@ class Shared(Parts):
     __slots__ = ()
 
     def __add__(self, other: Shared | ArrayLike) -> Shared:
-        return self._both(other, np.add) if isinstance(other, Shared) else self._public(other, np.add)
+        return self._combine_parts(other, np.add) if isinstance(other, Shared) else self._combine_public(other, np.add)
 
     __radd__ = __add__
 
     def __sub__(self, other: Shared | ArrayLike) -> Shared:
-        return self._both(other, np.subtract) if isinstance(other, Shared) else self._public(other, np.subtract)
+        return (
+            self._combine_parts(other, np.subtract)
+            if isinstance(other, Shared)
+            else self._combine_public(other, np.subtract)
+        )
 
     def __rsub__(self, other: ArrayLike) -> Shared:
         return -self + other
 
     def __neg__(self) -> Shared:
-        return self.map(np.negative)
+        return self.map_parts(np.negative)
 
     def __mul__(self, factor: ArrayLike) -> Shared:
         if isinstance(factor, Shared):
             raise MechanismError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
-        words = as_words(factor, self.dtype)
-        return self.map(lambda part: part * words)
+        words = as_ring_array(factor, self.dtype)
+        return self.map_parts(lambda part: part * words)
 
     __rmul__ = __mul__
 
     def sum(self, axis: int | tuple[int, ...] | None = None) -> Shared:
         """Return the sums along an axis."""
-        return self.map(lambda part: np.asarray(np.sum(part, axis=axis, dtype=part.dtype)))
+        return self.map_parts(lambda part: np.asarray(np.sum(part, axis=axis, dtype=part.dtype)))
 
     def cumsum(self, axis: int) -> Shared:
         """Return the running sums along an axis."""
-        return self.map(lambda part: np.cumsum(part, axis=axis, dtype=part.dtype))
+        return self.map_parts(lambda part: np.cumsum(part, axis=axis, dtype=part.dtype))
 
 
 class Bits(Parts):
@@ -171,7 +175,11 @@ class Bits(Parts):
     __slots__ = ()
 
     def __xor__(self, other: Bits | ArrayLike) -> Bits:
-        return self._both(other, np.bitwise_xor) if isinstance(other, Bits) else self._public(other, np.bitwise_xor)
+        return (
+            self._combine_parts(other, np.bitwise_xor)
+            if isinstance(other, Bits)
+            else self._combine_public(other, np.bitwise_xor)
+        )
 
     __rxor__ = __xor__
 
@@ -179,14 +187,14 @@ class Bits(Parts):
         return self ^ np.iinfo(self.dtype).max
 
     def __and__(self, mask: ArrayLike) -> Bits:
-        words = as_words(mask, self.dtype)
-        return self.map(lambda part: part & words)
+        words = as_ring_array(mask, self.dtype)
+        return self.map_parts(lambda part: part & words)
 
     def __lshift__(self, count: int) -> Bits:
-        return self.map(lambda part: part << part.dtype.type(count))
+        return self.map_parts(lambda part: part << part.dtype.type(count))
 
     def __rshift__(self, count: int) -> Bits:
-        return self.map(lambda part: part >> part.dtype.type(count))
+        return self.map_parts(lambda part: part >> part.dtype.type(count))
 
 
 class Engine(ABC):
@@ -214,10 +222,10 @@ class Engine(ABC):
         """Return public integers as a shared array."""
 
     @abstractmethod
-    def load(self, parts: Sequence[Words]) -> Shared:
+    def load(self, parts: Sequence[RingArray]) -> Shared:
         """Return the shared array of which this server got `parts`, from a client or from storage."""
 
-    def pair(self, x: Shared) -> tuple[Words, ...]:
+    def local_shares(self, x: Shared) -> tuple[RingArray, ...]:
         """Return the parts this server holds, for storage or for a user; `refresh` first what is linear in inputs."""
         return x.parts
 
@@ -226,7 +234,7 @@ class Engine(ABC):
         """Return the same secrets in fresh, independent shares; one round."""
 
     @abstractmethod
-    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
         """Return integers that one server knows (the others pass None) as a shared array; one round."""
 
     @abstractmethod
@@ -238,11 +246,11 @@ class Engine(ABC):
         """Return the integers themselves, to all three servers; one round."""
 
     @abstractmethod
-    def all_zero(self, x: Shared) -> bool:
+    def is_all_zero(self, x: Shared) -> bool:
         """Return whether all secrets are zero; two rounds. While they are, nothing else is learnt."""
 
     @abstractmethod
-    def consistent(self, x: Shared) -> bool:
+    def is_consistent(self, x: Shared) -> bool:
         """Return whether servers that hold the same part hold the same numbers (so that `x` is shared at all)."""
 
     # Products: one round each, traffic of the size of the result
@@ -260,7 +268,7 @@ class Engine(ABC):
         """Return the products, broadcast as numpy does, added up along an axis (counted after broadcasting)."""
 
     @abstractmethod
-    def many(self, products: Sequence[Product]) -> list[Shared]:
+    def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
         """Return several products, all in one round."""
 
     @abstractmethod
@@ -278,7 +286,7 @@ class Engine(ABC):
         return self.to_ring(self.random_words(shape, np.uint8) & 1)
 
     @abstractmethod
-    def toss(self, count: int) -> Ints:
+    def toss_coins(self, count: int) -> Ints:
         """Return this many words of fair coins that all servers see, and nobody before; one round."""
 
     # Comparisons
@@ -321,22 +329,22 @@ class Engine(ABC):
         c, d = self.split_bits(x)
         return c + d - self.mul(c, d) * 2
 
-    def negative(self, x: Shared) -> Shared:
+    def is_negative(self, x: Shared) -> Shared:
         """Return 1 where an integer is negative, else 0; nine rounds (32 bits)."""
         return self.to_ring(self.sign_bits(x))
 
 
 def stack(arrays: Sequence[Kind], axis: int = 0) -> Kind:
     """Return arrays stacked along a new axis."""
-    return _join(arrays, lambda parts: np.stack(parts, axis=axis))
+    return _join_parts(arrays, lambda parts: np.stack(parts, axis=axis))
 
 
 def concatenate(arrays: Sequence[Kind], axis: int = 0) -> Kind:
     """Return arrays joined along an axis."""
-    return _join(arrays, lambda parts: np.concatenate(parts, axis=axis))
+    return _join_parts(arrays, lambda parts: np.concatenate(parts, axis=axis))
 
 
-def as_words(values: ArrayLike, dtype: np.dtype[Any]) -> Words:
+def as_ring_array(values: ArrayLike, dtype: np.dtype[Any]) -> RingArray:
     """Return public integers as words that wrap around."""
     array = np.asarray(values)
     if array.dtype.kind not in "iub":
@@ -344,7 +352,7 @@ def as_words(values: ArrayLike, dtype: np.dtype[Any]) -> Words:
     return array.astype(dtype, copy=False)
 
 
-def _join(arrays: Sequence[Kind], join: Callable[[list[Words]], Words]) -> Kind:
+def _join_parts(arrays: Sequence[Kind], join: Callable[[list[RingArray]], RingArray]) -> Kind:
     """Return one array made of the parts of several."""
     parts = [join(list(parts)) for parts in zip(*(array.parts for array in arrays), strict=True)]
     return type(arrays[0])(parts, arrays[0].public_at)

@@ -28,14 +28,14 @@ from numpy.typing import ArrayLike
 from veilwood.errors import MechanismError, PartyError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as arithmetic
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Parts, Product, Shared, Words, as_words
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Parts, Product, RingArray, Shared, as_ring_array
 
-__all__ = ["Links", "ReplicatedEngine", "ThreadLinks", "agree_keys", "run_threads"]
+__all__ = ["Links", "ReplicatedEngine", "ThreadLinks", "agree_keys", "run_in_threads"]
 
 
 Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
-PATIENCE_S = 120.0  # how long a thread waits for another
+THREAD_TIMEOUT_S = 120.0  # how long a thread waits for another
 
 
 class Links(Protocol):
@@ -64,7 +64,7 @@ class ThreadLinks:
     def receive(self, sender: int) -> Buffer:
         """Return the next message of another thread."""
         try:
-            data = self._queues[sender, self.party].get(timeout=PATIENCE_S)
+            data = self._queues[sender, self.party].get(timeout=THREAD_TIMEOUT_S)
         except Empty:
             data = None
         if data is None:
@@ -85,12 +85,12 @@ def agree_keys(links: Links) -> tuple[bytes, bytes]:
     return mine, bytes(links.receive((links.party + 1) % 3))
 
 
-def run_threads(program: Callable[[Links], Result]) -> list[Result]:
+def run_in_threads(program: Callable[[Links], Result]) -> list[Result]:
     """Run a program at three servers that are threads of this process; return the three results."""
     queues: dict[tuple[int, int], SimpleQueue[Buffer | None]]
     queues = {(a, b): SimpleQueue() for a in range(3) for b in range(3) if a != b}
 
-    def serve(party: int) -> Result:
+    def run_party(party: int) -> Result:
         links = ThreadLinks(party, queues)
         try:
             return program(links)
@@ -98,7 +98,7 @@ def run_threads(program: Callable[[Links], Result]) -> list[Result]:
             links.close()
 
     with ThreadPoolExecutor(3) as pool:
-        waiting = [pool.submit(serve, party) for party in range(3)]
+        waiting = [pool.submit(run_party, party) for party in range(3)]
     # A server whose neighbour stopped stops too: report the first error that is not an echo of another one.
     errors = [error for future in waiting if (error := future.exception())]
     for error in sorted(errors, key=lambda error: isinstance(error, PartyError)):
@@ -107,7 +107,7 @@ def run_threads(program: Callable[[Links], Result]) -> list[Result]:
 
 
 BLOCK_BYTES = 1 << 20  # worked on and sent at a time: stays in the processor's cache, and sending starts early
-BLOCKS_UNDER_WAY = 16
+MAX_PENDING_BLOCKS = 16
 Operation = Callable[..., Any]
 Index = slice | EllipsisType
 
@@ -121,7 +121,7 @@ class KeyStream:
         # The counter may start at zero because a key serves one session only.
         self._cipher = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
 
-    def words(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Words:
+    def next_integers(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RingArray:
         """Return the next words of the stream."""
         count = int(np.prod(shape)) * dtype.itemsize
         stream = bytearray(count + 16)  # the cipher wants room for one block more
@@ -146,14 +146,14 @@ class ReplicatedEngine(Engine):
 
     Examples
     --------
-    >>> from veilwood_secure.mpc.replicated import run_threads
+    >>> from veilwood_secure.mpc.replicated import run_in_threads
     >>> from veilwood_secure.mpc.shares import share
     >>> pairs = share([3, -4])
     >>> def program(links):
     ...     engine = ReplicatedEngine(links)
     ...     x = engine.load(pairs[links.party])
     ...     return engine.open(engine.mul(x, x))
-    >>> run_threads(program)[0]
+    >>> run_in_threads(program)[0]
     array([ 9, 16])
     """
 
@@ -173,10 +173,10 @@ class ReplicatedEngine(Engine):
 
     def constant(self, values: ArrayLike) -> Shared:
         """Return public integers as a shared array."""
-        words = as_words(values, self.ring)
-        return Shared(self._at_part(0, words), self._public_at)
+        words = as_ring_array(values, self.ring)
+        return Shared(self._pair_at_part(0, words), self._public_at)
 
-    def load(self, parts: Sequence[Words]) -> Shared:
+    def load(self, parts: Sequence[RingArray]) -> Shared:
         """Return the shared array of which this server got a pair."""
         first, second = (np.asarray(part) for part in parts)
         if first.shape != second.shape or {first.dtype, second.dtype} != {self.ring}:
@@ -190,61 +190,61 @@ class ReplicatedEngine(Engine):
         """Return the same secrets in fresh shares."""
         return Shared(self._reshare(x.shape, x.dtype, lambda at, out: np.copyto(out, x.parts[0][at])), x.public_at)
 
-    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
         """Return integers that one server knows as a shared array."""
-        words = None if values is None else np.broadcast_to(as_words(values, self.ring), shape)
-        return Shared(self._deal(server, words, shape, self.ring, np.subtract), self._public_at)
+        words = None if values is None else np.broadcast_to(as_ring_array(values, self.ring), shape)
+        return Shared(self._deal_pair(server, words, shape, self.ring, np.subtract), self._public_at)
 
     def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
         # Part j is stream k_j plus what server j-1 sends to server j: its draw minus stream k_(j-1).
-        first, second = (stream.words(shape, self.ring) for stream in self._streams)
-        rest = as_words(draw(), self.ring).reshape(shape) - first
-        self._send(self._next, rest)
-        received = self._receive(self._previous, shape, self.ring)
+        first, second = (stream.next_integers(shape, self.ring) for stream in self._streams)
+        rest = as_ring_array(draw(), self.ring).reshape(shape) - first
+        self._send_array(self._next, rest)
+        received = self._receive_array(self._previous, shape, self.ring)
         self.stats.rounds += 1
         return Shared([first + received, second + rest], self._public_at)
 
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
-        self._send(self._next, x.parts[0])
-        missing = self._receive(self._previous, x.shape, x.dtype)
+        self._send_array(self._next, x.parts[0])
+        missing = self._receive_array(self._previous, x.shape, x.dtype)
         self.stats.rounds += 1
-        return arithmetic.signed(np.asarray(x.parts[0] + x.parts[1] + missing))
+        return arithmetic.to_signed(np.asarray(x.parts[0] + x.parts[1] + missing))
 
-    def all_zero(self, x: Shared) -> bool:
+    def is_all_zero(self, x: Shared) -> bool:
         """Return whether all secrets are zero: then the sum of two parts is minus the third."""
-        return self._agree(-(x.parts[0] + x.parts[1]), x.parts[1])
+        return self._all_agree(-(x.parts[0] + x.parts[1]), x.parts[1])
 
-    def consistent(self, x: Shared) -> bool:
+    def is_consistent(self, x: Shared) -> bool:
         """Return whether servers that hold the same part hold the same numbers."""
-        return self._agree(x.parts[1], x.parts[0])
+        return self._all_agree(x.parts[1], x.parts[0])
 
     # Products
 
     def mul(self, x: Shared, y: Shared) -> Shared:
         """Return the products of secrets."""
-        return Shared(self._product(x, y, np.multiply, np.add, np.subtract), self._public_at)
+        return Shared(self._multiply_shared(x, y, np.multiply, np.add, np.subtract), self._public_at)
 
     def land(self, x: Bits, y: Bits) -> Bits:
         """Return the bitwise and of secret words."""
-        return Bits(self._product(x, y, np.bitwise_and, np.bitwise_xor, np.bitwise_xor), self._public_at)
+        return Bits(self._multiply_shared(x, y, np.bitwise_and, np.bitwise_xor, np.bitwise_xor), self._public_at)
 
     def matmul(self, x: Shared, y: Shared) -> Shared:
         """Return the matrix product."""
-        return self._summed(arithmetic.matmul(_cross_terms(x, y)))
+        return self._share_sums(arithmetic.sum_matrix_products(_cross_terms(x, y)))
 
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products added up along an axis."""
-        return self._summed(arithmetic.dot(_cross_terms(x, y), axis))
+        return self._share_sums(arithmetic.sum_products_along(_cross_terms(x, y), axis))
 
-    def many(self, products: Sequence[Product]) -> list[Shared]:
+    def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
         """Return several products: the brackets are added up locally, and all sent in one message."""
         if len(products) == 1:
             kind, x, y, axis = products[0]
             return [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y)]
-        sums = [_of_terms(product) for product in products]
-        joined = self._summed(np.concatenate([part.ravel() for part in sums]))
+        sums = [_local_product(product) for product in products]
+        joined = self._share_sums(np.concatenate([part.ravel() for part in sums]))
         ends = np.cumsum([part.size for part in sums]).tolist()
         return [joined[end - part.size : end].reshape(*part.shape) for part, end in zip(sums, ends, strict=True)]
 
@@ -252,11 +252,11 @@ class ReplicatedEngine(Engine):
 
     def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
         """Return words of uniform secret bits: the pair streams are such a sharing already."""
-        return Bits([stream.words(shape, np.dtype(dtype)) for stream in self._streams], self._public_at)
+        return Bits([stream.next_integers(shape, np.dtype(dtype)) for stream in self._streams], self._public_at)
 
     # Comparisons: server 0 knows the parts 0 and 1, servers 1 and 2 both know part 2
 
-    def toss(self, count: int) -> Ints:
+    def toss_coins(self, count: int) -> Ints:
         """Return fair coins; they are no result, so that whoever records what is opened does not see them here."""
         words = self.random_words((count,), self.ring.type)
         return ReplicatedEngine.open(self, Shared(words.parts, self._public_at))
@@ -264,19 +264,21 @@ class ReplicatedEngine(Engine):
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return shared words u = x_0 + x_1 and v = x_2."""
         mine = x.parts[0] + x.parts[1] if self.party == 0 else None
-        dealt = self._deal(0, mine, x.shape, x.dtype, np.bitwise_xor)
-        return Bits(dealt, self._public_at), Bits(self._known_to_1_and_2(x.parts), self._public_at)
+        dealt = self._deal_pair(0, mine, x.shape, x.dtype, np.bitwise_xor)
+        return Bits(dealt, self._public_at), Bits(self._pair_of_part_2(x.parts), self._public_at)
 
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
         """Return shared integers c = x_0 ^ x_1 and d = x_2, of the lowest bit alone."""
         x = x & 1  # the other bits of the parts are random, even where the secret has none
         mine = (x.parts[0] ^ x.parts[1]).astype(self.ring) if self.party == 0 else None
-        dealt = self._deal(0, mine, x.shape, self.ring, np.subtract)
-        return Shared(dealt, self._public_at), Shared(self._known_to_1_and_2(x.parts, self.ring), self._public_at)
+        dealt = self._deal_pair(0, mine, x.shape, self.ring, np.subtract)
+        return Shared(dealt, self._public_at), Shared(self._pair_of_part_2(x.parts, self.ring), self._public_at)
 
     # Below: messages
 
-    def _product(self, x: Parts, y: Parts, times: Operation, plus: Operation, minus: Operation) -> list[Words]:
+    def _multiply_shared(
+        self, x: Parts, y: Parts, times: Operation, plus: Operation, minus: Operation
+    ) -> list[RingArray]:
         """Return the pair of x*y: part i is x_i*y_i + x_i*y_(i+1) + x_(i+1)*y_i, masked, and sent to server i-1."""
         if y.size > x.size:
             x, y = y, x  # the sum of y's parts is stored: let y be the smaller
@@ -284,14 +286,14 @@ class ReplicatedEngine(Engine):
         x0, x1 = (np.broadcast_to(part, shape) for part in x.parts)
         y0, both = (np.broadcast_to(part, shape) for part in (y.parts[0], plus(*y.parts)))
 
-        def fill(at: Index, out: Words) -> None:
+        def fill_block(at: Index, out: RingArray) -> None:
             times(x0[at], both[at], out=out)
             plus(out, times(x1[at], y0[at]), out=out)
 
         self.stats.products += int(np.prod(shape))
-        return self._reshare(shape, x.dtype, fill, plus=plus, minus=minus)
+        return self._reshare(shape, x.dtype, fill_block, plus=plus, minus=minus)
 
-    def _summed(self, sums: Words) -> Shared:
+    def _share_sums(self, sums: RingArray) -> Shared:
         """Return the shared array of which each server has one part, a sum of products."""
         self.stats.products += sums.size
         return Shared(self._reshare(sums.shape, sums.dtype, None, into=sums), self._public_at)
@@ -300,12 +302,12 @@ class ReplicatedEngine(Engine):
         self,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],
-        fill: Callable[[Index, Words], None] | None,
+        fill: Callable[[Index, RingArray], None] | None,
         *,
-        into: Words | None = None,
+        into: RingArray | None = None,
         plus: Operation = np.add,
         minus: Operation = np.subtract,
-    ) -> list[Words]:
+    ) -> list[RingArray]:
         """Return the pair of the secret of which each server has one part, given by `fill` or already `into`.
 
         The part goes to the server before, hidden by stream k_i minus stream k_(i+1): over the servers these masks
@@ -313,55 +315,55 @@ class ReplicatedEngine(Engine):
         """
         mine = np.empty(shape, dtype) if into is None else into
         theirs = np.empty(shape, dtype)
-        blocks = list(_blocks(shape, dtype.itemsize))
+        blocks = list(_iter_blocks(shape, dtype.itemsize))
         for number, at in enumerate(blocks):
             out = mine[at]
             if fill is not None:
                 fill(at, out)
             for stream, join in zip(self._streams, (plus, minus), strict=True):
-                join(out, stream.words(out.shape, dtype), out=out)
-            self._send(self._previous, out)
+                join(out, stream.next_integers(out.shape, dtype), out=out)
+            self._send_array(self._previous, out)
             # Take in what has come while working, so that no more than a few blocks wait in between.
-            if number >= BLOCKS_UNDER_WAY:
-                self._receive_into(theirs, blocks[number - BLOCKS_UNDER_WAY])
-        for at in blocks[max(len(blocks) - BLOCKS_UNDER_WAY, 0) :]:
+            if number >= MAX_PENDING_BLOCKS:
+                self._receive_into(theirs, blocks[number - MAX_PENDING_BLOCKS])
+        for at in blocks[max(len(blocks) - MAX_PENDING_BLOCKS, 0) :]:
             self._receive_into(theirs, at)
         self.stats.rounds += 1
         return [mine, theirs]
 
-    def _deal(
-        self, server: int, words: Words | None, shape: tuple[int, ...], dtype: np.dtype[Any], minus: Operation
-    ) -> list[Words]:
+    def _deal_pair(
+        self, server: int, words: RingArray | None, shape: tuple[int, ...], dtype: np.dtype[Any], minus: Operation
+    ) -> list[RingArray]:
         """Return the pair of words one server knows: its own stream, the rest (sent to the next), and zero."""
         self.stats.rounds += 1
         if self.party == server:
             if words is None:
                 raise MechanismError(f"server {server} deals, so it must give values. Hint: only others pass None.")
-            mask = self._streams[0].words(shape, dtype)
+            mask = self._streams[0].next_integers(shape, dtype)
             rest = np.asarray(minus(words, mask))
-            self._send(self._next, rest)
+            self._send_array(self._next, rest)
             return [mask, rest]
         zero = np.broadcast_to(np.zeros((), dtype), shape)
         if self._previous == server:
-            return [self._receive(server, shape, dtype), zero]
-        return [zero, self._streams[1].words(shape, dtype)]
+            return [self._receive_array(server, shape, dtype), zero]
+        return [zero, self._streams[1].next_integers(shape, dtype)]
 
-    def _known_to_1_and_2(self, parts: Sequence[Words], dtype: np.dtype[Any] | None = None) -> list[Words]:
+    def _pair_of_part_2(self, parts: Sequence[RingArray], dtype: np.dtype[Any] | None = None) -> list[RingArray]:
         """Return the pair of what part 2 holds, which servers 1 and 2 know."""
         if self.party == 0:
-            return self._at_part(2, np.zeros(parts[0].shape, dtype or parts[0].dtype))
+            return self._pair_at_part(2, np.zeros(parts[0].shape, dtype or parts[0].dtype))
         known = parts[1 if self.party == 1 else 0]
-        return self._at_part(2, known.astype(dtype or known.dtype, copy=False))
+        return self._pair_at_part(2, known.astype(dtype or known.dtype, copy=False))
 
-    def _at_part(self, part: int, words: Words) -> list[Words]:
+    def _pair_at_part(self, part: int, words: RingArray) -> list[RingArray]:
         """Return the pair of a secret that lies in one part alone."""
         zero = np.broadcast_to(np.zeros((), words.dtype), words.shape)
         return [words if (self.party + at) % 3 == part else zero for at in range(2)]
 
-    def _agree(self, claim: Words, own: Words) -> bool:
+    def _all_agree(self, claim: RingArray, own: RingArray) -> bool:
         """Return whether every server's `own` is what the server before it claims, by their digests."""
-        self._send_bytes(self._next, _digest(claim))
-        agrees = bytes(self._links.receive(self._previous)) == _digest(own)
+        self._send_bytes(self._next, _hash_array(claim))
+        agrees = bytes(self._links.receive(self._previous)) == _hash_array(own)
         verdict = bytes([agrees])
         for other in (self._previous, self._next):
             self._send_bytes(other, verdict)
@@ -370,7 +372,7 @@ class ReplicatedEngine(Engine):
         self.stats.rounds += 2
         return agrees and verdicts == [b"\1", b"\1"]
 
-    def _send(self, to: int, words: Words) -> None:
+    def _send_array(self, to: int, words: RingArray) -> None:
         """Send words as they lie in memory."""
         self._send_bytes(to, np.ascontiguousarray(words).reshape(-1).view(np.uint8).data)
 
@@ -379,11 +381,11 @@ class ReplicatedEngine(Engine):
         self.stats.bytes_sent += len(data)
         self._links.send(to, data)
 
-    def _receive_into(self, words: Words, at: Index) -> None:
+    def _receive_into(self, words: RingArray, at: Index) -> None:
         """Fill one block with the next message of the next server."""
-        words[at] = self._receive(self._next, words[at].shape, words.dtype)
+        words[at] = self._receive_array(self._next, words[at].shape, words.dtype)
 
-    def _receive(self, sender: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Words:
+    def _receive_array(self, sender: int, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RingArray:
         """Return the words of the next message."""
         data = np.frombuffer(self._links.receive(sender), np.uint8)
         expected = int(np.prod(shape)) * dtype.itemsize
@@ -396,7 +398,7 @@ class ReplicatedEngine(Engine):
         return data.view(dtype).reshape(shape)
 
 
-def _blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
+def _iter_blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
     """Return indices along the first axis that cut an array into blocks of about BLOCK_BYTES."""
     if not shape:
         yield ...
@@ -406,22 +408,22 @@ def _blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
         yield slice(start, start + step)
 
 
-def _cross_terms(x: Shared, y: Shared) -> list[tuple[Words, Words]]:
-    """Return the factors whose products add up to this server's part of a product: see `_product`."""
+def _cross_terms(x: Shared, y: Shared) -> list[tuple[RingArray, RingArray]]:
+    """Return the factors whose products add up to this server's part of a product: see `_multiply_shared`."""
     return [(x.parts[0], y.parts[0] + y.parts[1]), (x.parts[1], y.parts[0])]
 
 
-def _of_terms(product: Product) -> Words:
+def _local_product(product: Product) -> RingArray:
     """Return this server's part of a product."""
     terms = _cross_terms(product.x, product.y)
     if product.kind == "matmul":
-        return arithmetic.matmul(terms)
+        return arithmetic.sum_matrix_products(terms)
     if product.kind == "dot":
-        return arithmetic.dot(terms, product.axis)
+        return arithmetic.sum_products_along(terms, product.axis)
     (a, b), (c, d) = terms
     return np.asarray(a * b + c * d)
 
 
-def _digest(words: Words) -> bytes:
+def _hash_array(words: RingArray) -> bytes:
     """Return a digest of words."""
     return hashlib.sha256(np.ascontiguousarray(words).reshape(-1).view(np.uint8).data).digest()

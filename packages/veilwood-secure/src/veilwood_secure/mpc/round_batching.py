@@ -15,15 +15,15 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, Shared, Words, concatenate
+from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, RingArray, Shared, concatenate
 
-__all__ = ["together"]
+__all__ = ["run_in_lockstep"]
 
 Result = TypeVar("Result")
 Kind = TypeVar("Kind", Shared, Bits)
 
 
-def together(engine: Engine, programs: Sequence[Callable[[Engine], Result]]) -> list[Result]:
+def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result]]) -> list[Result]:
     """Run programs that do not wait for one another; return what each returns.
 
     Examples
@@ -31,7 +31,7 @@ def together(engine: Engine, programs: Sequence[Callable[[Engine], Result]]) -> 
     >>> from veilwood_testing.mpc_oracle import PlainEngine
     >>> engine = PlainEngine()
     >>> x = engine.constant([3, -4])
-    >>> found = together(engine, [lambda e: e.negative(x), lambda e: e.negative(x - 5)])
+    >>> found = run_in_lockstep(engine, [lambda e: e.negative(x), lambda e: e.negative(x - 5)])
     >>> [engine.open(one).tolist() for one in found], engine.stats.rounds
     ([[0, 1], [1, 1]], 11)
     """
@@ -40,19 +40,19 @@ def together(engine: Engine, programs: Sequence[Callable[[Engine], Result]]) -> 
     lanes = [_Lane(engine, program) for program in programs]
     try:
         answers: list[Any] = [None] * len(lanes)
-        while any(not lane.done for lane in lanes):
+        while any(not lane.is_done for lane in lanes):
             for lane, answer in zip(lanes, answers, strict=True):
-                if not lane.done:
-                    lane.go_on(answer)
-            wanted = [None if lane.done else lane.wish for lane in lanes]
-            answers = _granted(engine, wanted)
+                if not lane.is_done:
+                    lane.resume(answer)
+            wanted = [None if lane.is_done else lane.pending_request for lane in lanes]
+            answers = _serve_requests(engine, wanted)
     finally:
         for lane in lanes:
             lane.stop()
-    return [lane.value for lane in lanes]
+    return [lane.result for lane in lanes]
 
 
-class _Stopped(BaseException):
+class _LaneStopped(BaseException):
     """Another program failed."""
 
 
@@ -62,46 +62,46 @@ class _Lane(Engine):
     def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
         super().__init__(engine.party, engine.ring.type)
         self.stats, self._engine = engine.stats, engine
-        self.done, self.wish = False, ("", ())
-        self.value: Any = None
+        self.is_done, self.pending_request = False, ("", ())
+        self.result: Any = None
         self._error: BaseException | None = None
-        self._turn, self._back, self._stopped = threading.Semaphore(0), threading.Semaphore(0), False
+        self._may_run, self._has_paused, self._stopped = threading.Semaphore(0), threading.Semaphore(0), False
         context = copy_context()
-        self._thread = threading.Thread(target=context.run, args=(self._run, program), daemon=True)
+        self._thread = threading.Thread(target=context.run, args=(self._run_program, program), daemon=True)
         self._thread.start()
 
-    def _run(self, program: Callable[[Engine], Any]) -> None:
-        self._turn.acquire()
+    def _run_program(self, program: Callable[[Engine], Any]) -> None:
+        self._may_run.acquire()
         try:
             if not self._stopped:
-                self.value = program(self)
-        except _Stopped:
+                self.result = program(self)
+        except _LaneStopped:
             pass
         except BaseException as error:
             self._error = error
-        self.done = True
-        self._back.release()
+        self.is_done = True
+        self._has_paused.release()
 
-    def go_on(self, answer: Any) -> None:
+    def resume(self, answer: Any) -> None:
         """Run until the next message is needed, or to the end."""
         self._answer = answer
-        self._turn.release()
-        self._back.acquire()
+        self._may_run.release()
+        self._has_paused.acquire()
         if self._error is not None:
             raise self._error
 
     def stop(self) -> None:
         """End the program wherever it is."""
-        if not self.done:
+        if not self.is_done:
             self._stopped = True
-            self.go_on(None)
+            self.resume(None)
 
-    def _ask(self, kind: str, *about: Any) -> Any:
-        self.wish = (kind, about)
-        self._back.release()
-        self._turn.acquire()
+    def _request(self, kind: str, *arguments: Any) -> Any:
+        self.pending_request = (kind, arguments)
+        self._has_paused.release()
+        self._may_run.acquire()
         if self._stopped:
-            raise _Stopped
+            raise _LaneStopped
         return self._answer
 
     # -- without a message ---------------------------------------------------------------------------------------
@@ -110,7 +110,7 @@ class _Lane(Engine):
         """Return public integers as a shared array."""
         return self._engine.constant(values)
 
-    def load(self, parts: Sequence[Words]) -> Shared:
+    def load(self, parts: Sequence[RingArray]) -> Shared:
         """Return the shared array of which this server got `parts`."""
         return self._engine.load(parts)
 
@@ -122,99 +122,99 @@ class _Lane(Engine):
 
     def mul(self, x: Shared, y: Shared) -> Shared:
         """Return the products of secrets."""
-        return self._ask("product", Product("mul", x, y))  # type: ignore[no-any-return]
+        return self._request("product", Product("mul", x, y))  # type: ignore[no-any-return]
 
     def matmul(self, x: Shared, y: Shared) -> Shared:
         """Return the matrix product."""
-        return self._ask("product", Product("matmul", x, y))  # type: ignore[no-any-return]
+        return self._request("product", Product("matmul", x, y))  # type: ignore[no-any-return]
 
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
         """Return the products added up along an axis."""
-        return self._ask("product", Product("dot", x, y, axis))  # type: ignore[no-any-return]
+        return self._request("product", Product("dot", x, y, axis))  # type: ignore[no-any-return]
 
-    def many(self, products: Sequence[Product]) -> list[Shared]:
+    def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
         """Return several products."""
-        return [self._ask("product", product) for product in products]
+        return [self._request("product", product) for product in products]
 
     def land(self, x: Bits, y: Bits) -> Bits:
         """Return the bitwise and of secret words."""
-        return self._ask("land", x, y)  # type: ignore[no-any-return]
+        return self._request("land", x, y)  # type: ignore[no-any-return]
 
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return shared words whose sum is `x`."""
-        return self._ask("split", x)  # type: ignore[no-any-return]
+        return self._request("split", x)  # type: ignore[no-any-return]
 
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
         """Return integers whose exclusive or is the lowest bit of `x`."""
-        return self._ask("split_bits", x)  # type: ignore[no-any-return]
+        return self._request("split_bits", x)  # type: ignore[no-any-return]
 
     def refresh(self, x: Shared) -> Shared:
         """Return the same secrets in fresh shares."""
-        return self._ask("refresh", x)  # type: ignore[no-any-return]
+        return self._request("refresh", x)  # type: ignore[no-any-return]
 
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
-        return self._ask("open", x)  # type: ignore[no-any-return]
+        return self._request("open", x)  # type: ignore[no-any-return]
 
-    def deal(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
+    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
         """Return integers that one server knows as a shared array."""
-        return self._ask("alone", self._engine.deal, server, values, shape)  # type: ignore[no-any-return]
+        return self._request("alone", self._engine.deal_values, server, values, shape)  # type: ignore[no-any-return]
 
     def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
-        return self._ask("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
+        return self._request("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
 
-    def toss(self, count: int) -> Ints:
+    def toss_coins(self, count: int) -> Ints:
         """Return fair coins."""
-        return self._ask("alone", self._engine.toss, count)  # type: ignore[no-any-return]
+        return self._request("alone", self._engine.toss_coins, count)  # type: ignore[no-any-return]
 
-    def all_zero(self, x: Shared) -> bool:
+    def is_all_zero(self, x: Shared) -> bool:
         """Return whether all secrets are zero."""
-        return self._ask("alone", self._engine.all_zero, x)  # type: ignore[no-any-return]
+        return self._request("alone", self._engine.is_all_zero, x)  # type: ignore[no-any-return]
 
-    def consistent(self, x: Shared) -> bool:
+    def is_consistent(self, x: Shared) -> bool:
         """Return whether servers that hold the same part hold the same numbers."""
-        return self._ask("alone", self._engine.consistent, x)  # type: ignore[no-any-return]
+        return self._request("alone", self._engine.is_consistent, x)  # type: ignore[no-any-return]
 
 
-def _granted(engine: Engine, wanted: Sequence[tuple[str, Any] | None]) -> list[Any]:
+def _serve_requests(engine: Engine, requests: Sequence[tuple[str, Any] | None]) -> list[Any]:
     """Send what all programs want to send, each kind in one message; return the answers."""
-    answers: list[Any] = [None] * len(wanted)
+    answers: list[Any] = [None] * len(requests)
     groups: dict[Any, list[int]] = {}
-    for place, wish in enumerate(wanted):
+    for place, wish in enumerate(requests):
         if wish is not None:
             kind, about = wish
             word = about[0].dtype if kind in ("land", "split_bits") else None
             groups.setdefault((kind, word), []).append(place)
     for (kind, _), places in groups.items():
-        asked = [wanted[place][1] for place in places]  # type: ignore[index]
-        for place, answer in zip(places, _answered(engine, kind, asked), strict=True):
+        asked = [requests[place][1] for place in places]  # type: ignore[index]
+        for place, answer in zip(places, _serve_batch(engine, kind, asked), strict=True):
             answers[place] = answer
     return answers
 
 
-def _answered(engine: Engine, kind: str, asked: Sequence[Any]) -> Sequence[Any]:
+def _serve_batch(engine: Engine, kind: str, requests: Sequence[Any]) -> Sequence[Any]:
     if kind == "alone":
-        return [call(*about) for call, *about in asked]
+        return [call(*about) for call, *about in requests]
     if kind == "product":
-        return engine.many([product for (product,) in asked])
-    shapes = [np.broadcast_shapes(*(one.shape for one in about)) for about in asked]
-    joined = [_flat([about[place] for about in asked], shapes) for place in range(len(asked[0]))]
+        return engine.multiply_many([product for (product,) in requests])
+    shapes = [np.broadcast_shapes(*(one.shape for one in about)) for about in requests]
+    joined = [_flatten_arrays([about[place] for about in requests], shapes) for place in range(len(requests[0]))]
     if kind == "open":
         opened = engine.open(joined[0])
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
         return [part.reshape(shape) for part, shape in zip(np.split(opened, ends[:-1]), shapes, strict=True)]
     found = getattr(engine, kind)(*joined)
     if isinstance(found, tuple):
-        return list(zip(*(_apart(part, shapes) for part in found), strict=True))
-    return _apart(found, shapes)
+        return list(zip(*(_split_arrays(part, shapes) for part in found), strict=True))
+    return _split_arrays(found, shapes)
 
 
-def _flat(arrays: Sequence[Kind], shapes: Sequence[tuple[int, ...]]) -> Kind:
+def _flatten_arrays(arrays: Sequence[Kind], shapes: Sequence[tuple[int, ...]]) -> Kind:
     return concatenate([one.broadcast_to(shape).reshape(-1) for one, shape in zip(arrays, shapes, strict=True)])
 
 
-def _apart(joined: Kind, shapes: Sequence[tuple[int, ...]]) -> list[Kind]:
+def _split_arrays(joined: Kind, shapes: Sequence[tuple[int, ...]]) -> list[Kind]:
     found, start = [], 0
     for shape in shapes:
         size = int(np.prod(shape))

@@ -18,12 +18,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import UnreadableError
 from veilwood.privacy import entropy
-from veilwood_secure.mpc.engine import as_words
+from veilwood_secure.mpc.engine import as_ring_array
 
-__all__ = ["Pair", "dot", "from_bytes", "matmul", "reconstruct", "share", "signed", "to_bytes"]
+__all__ = [
+    "SharePair",
+    "pair_from_bytes",
+    "pair_to_bytes",
+    "reconstruct",
+    "share",
+    "sum_matrix_products",
+    "sum_products_along",
+    "to_signed",
+]
 
 
-Words = NDArray[np.unsignedinteger[Any]]
+RingArray = NDArray[np.unsignedinteger[Any]]
 Floats = NDArray[np.float64]
 
 # A word is written in limbs; the product of two limbs, added over the inner dimension, must stay below 2**53, where
@@ -33,14 +42,14 @@ LIMB_BITS = {4: 16, 8: 22}
 BLOCK_VALUES = 1 << 17  # doubles made of one operand at a time: a megabyte, which stays near the processor
 
 
-def matmul(terms: Sequence[tuple[Words, Words]]) -> Words:
+def sum_matrix_products(terms: Sequence[tuple[RingArray, RingArray]]) -> RingArray:
     """Return the sum of the matrix products x @ y of all terms, over the last two axes; leading axes broadcast.
 
     Examples
     --------
     >>> import numpy as np
     >>> x = np.array([[2**31, 3]], dtype=np.uint32)
-    >>> matmul([(x, x.T), (x, x.T)])
+    >>> sum_matrix_products([(x, x.T), (x, x.T)])
     array([[18]], dtype=uint32)
     """
     x, y = terms[0]
@@ -53,8 +62,8 @@ def matmul(terms: Sequence[tuple[Words, Words]]) -> Words:
     step = max(min(BLOCK_VALUES // max(widest, 1), 1 << (53 - 2 * bits)), 16)
     for start in range(0, inner, step):
         for x, y in terms:
-            left = _limbs(x[..., start : start + step], bits, limbs)
-            right = _limbs(y[..., start : start + step, :], bits, limbs)
+            left = _split_limbs(x[..., start : start + step], bits, limbs)
+            right = _split_limbs(y[..., start : start + step, :], bits, limbs)
             for place in range(limbs):
                 # Digits i + j = place; what lies above the word's width falls away in the shift.
                 for i in range(place + 1):
@@ -63,14 +72,14 @@ def matmul(terms: Sequence[tuple[Words, Words]]) -> Words:
     return total
 
 
-def dot(terms: Sequence[tuple[Words, Words]], axis: int) -> Words:
+def sum_products_along(terms: Sequence[tuple[RingArray, RingArray]], axis: int) -> RingArray:
     """Return the sum of the products x * y of all terms, added up along an axis, without storing all products.
 
     Examples
     --------
     >>> import numpy as np
     >>> x = np.array([[1], [2]], dtype=np.uint32)
-    >>> dot([(x, np.array([[1, 2], [3, 4]], dtype=np.uint32))], axis=0)
+    >>> sum_products_along([(x, np.array([[1, 2], [3, 4]], dtype=np.uint32))], axis=0)
     array([ 7, 10], dtype=uint32)
     """
     x, y = terms[0]
@@ -84,12 +93,12 @@ def dot(terms: Sequence[tuple[Words, Words]], axis: int) -> Words:
     return total
 
 
-def signed(words: Words) -> NDArray[np.int64]:
+def to_signed(words: RingArray) -> NDArray[np.int64]:
     """Return words as the integers they stand for in two's complement."""
     return words.view(f"i{words.dtype.itemsize}").astype(np.int64)
 
 
-def _limbs(words: Words, bits: int, count: int) -> list[Floats]:
+def _split_limbs(words: RingArray, bits: int, count: int) -> list[Floats]:
     """Return the limbs of words as doubles, lowest first."""
     if (
         words.dtype == np.dtype("<u4") and words.size and sys.byteorder == "little"
@@ -98,16 +107,16 @@ def _limbs(words: Words, bits: int, count: int) -> list[Floats]:
             halves = words.view(np.uint16)
             return [halves[..., at::2].astype(np.float64) for at in range(2)]
         if words.strides[-2] == 4:
-            return [half.swapaxes(-1, -2) for half in _limbs(words.swapaxes(-1, -2), bits, count)]
+            return [half.swapaxes(-1, -2) for half in _split_limbs(words.swapaxes(-1, -2), bits, count)]
     mask = words.dtype.type((1 << bits) - 1)
     return [((words >> words.dtype.type(bits * at)) & mask).astype(np.float64) for at in range(count)]
 
 
-Pair = tuple[Words, Words]
-SERVERS = 3
+SharePair = tuple[RingArray, RingArray]
+N_SERVERS = 3
 
 
-def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) -> list[Pair]:
+def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) -> list[SharePair]:
     """Split integers into the pairs of servers 0, 1 and 2, with bits of the operating system.
 
     Examples
@@ -116,14 +125,14 @@ def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) ->
     >>> reconstruct(pairs)
     array([ 5, -7])
     """
-    words = as_words(values, np.dtype(ring))
+    words = as_ring_array(values, np.dtype(ring))
     bits = 8 * words.dtype.itemsize
-    first, second = (entropy.words(words.size, bits).reshape(words.shape) for _ in range(2))
+    first, second = (entropy.random_integers(words.size, bits).reshape(words.shape) for _ in range(2))
     parts = [first, second, words - first - second]
-    return [(parts[i], parts[(i + 1) % SERVERS]) for i in range(SERVERS)]
+    return [(parts[i], parts[(i + 1) % N_SERVERS]) for i in range(N_SERVERS)]
 
 
-def reconstruct(pairs: Sequence[Pair]) -> NDArray[np.int64]:
+def reconstruct(pairs: Sequence[SharePair]) -> NDArray[np.int64]:
     """Join the pairs of servers 0, 1 and 2, after checking that servers with the same part agree on it.
 
     Raises
@@ -131,29 +140,29 @@ def reconstruct(pairs: Sequence[Pair]) -> NDArray[np.int64]:
     VeilwoodError
         If two servers hold different numbers for the same part.
     """
-    for i in range(SERVERS):
-        if not np.array_equal(pairs[i][1], pairs[(i + 1) % SERVERS][0]):
+    for i in range(N_SERVERS):
+        if not np.array_equal(pairs[i][1], pairs[(i + 1) % N_SERVERS][0]):
             raise UnreadableError(
-                f"servers {i} and {(i + 1) % SERVERS} disagree about a part they both hold. "
+                f"servers {i} and {(i + 1) % N_SERVERS} disagree about a part they both hold. "
                 "Hint: one of them sent something else than it computed; do not use the result."
             )
-    return signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
+    return to_signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
 
 
-def to_bytes(pair: Pair) -> bytes:
+def pair_to_bytes(pair: SharePair) -> bytes:
     """Return a pair as raw little-endian words, first part first."""
     return b"".join(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).tobytes() for part in pair)
 
 
-def from_bytes(
+def pair_from_bytes(
     data: bytes | memoryview, shape: tuple[int, ...], ring: type[np.unsignedinteger[Any]] = np.uint32
-) -> Pair:
-    """Return the pair that `to_bytes` wrote, of arrays of a shape agreed before.
+) -> SharePair:
+    """Return the pair that `pair_to_bytes` wrote, of arrays of a shape agreed before.
 
     Examples
     --------
     >>> pair = share([[1, 2, 3]])[0]
-    >>> again = from_bytes(to_bytes(pair), (1, 3))
+    >>> again = pair_from_bytes(pair_to_bytes(pair), (1, 3))
     >>> all(np.array_equal(*parts) for parts in zip(pair, again))
     True
     """

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
-ALL_PAIRS = 16
+MAX_ALL_PAIRS = 16
 """Candidates that are compared each with each: more comparisons than a tournament, in a fraction of its rounds."""
 
 RADIX, QUOTIENT_DIGITS = 16, 8
@@ -24,7 +24,7 @@ RADIX, QUOTIENT_DIGITS = 16, 8
 
 def absolute(engine: Engine, x: Shared) -> Shared:
     """Return \\|x\\| of signed numbers."""
-    return engine.mul(x, 1 - engine.negative(x) * 2)
+    return engine.mul(x, 1 - engine.is_negative(x) * 2)
 
 
 def maximum(engine: Engine, x: Shared) -> Shared:
@@ -34,12 +34,12 @@ def maximum(engine: Engine, x: Shared) -> Shared:
         left, right = x[:half], x[half : 2 * half]
         # left + max(0, right - left)
         gain = right - left
-        larger = left + engine.mul(gain, 1 - engine.negative(gain))
+        larger = left + engine.mul(gain, 1 - engine.is_negative(gain))
         x = concatenate([larger, x[2 * half :]], axis=0)
     return x[0]
 
 
-def quotient(engine: Engine, x: Shared, y: Shared) -> Shared:
+def floor_divide(engine: Engine, x: Shared, y: Shared) -> Shared:
     """Return x // y, digit by digit, for x from 0 to 2^58, y from 1 to 2^26 and quotients below 2^32.
 
     A digit says how many of the fifteen multiples of y, shifted to its place, the rest has room for.
@@ -49,14 +49,14 @@ def quotient(engine: Engine, x: Shared, y: Shared) -> Shared:
     for place in reversed(range(QUOTIENT_DIGITS)):
         shifted = y * RADIX**place
         multiples = shifted.reshape(1, *y.shape).broadcast_to((RADIX - 1, *y.shape)) * times
-        too_large = engine.negative(rest.reshape(1, *x.shape).broadcast_to(multiples.shape) - multiples)
+        too_large = engine.is_negative(rest.reshape(1, *x.shape).broadcast_to(multiples.shape) - multiples)
         digit = RADIX - 1 - too_large.sum(axis=0)
         rest = rest - engine.mul(digit, shifted)
         found = found + digit * RADIX**place
     return found
 
 
-def all_true(engine: Engine, bits: Bits) -> Bits:
+def and_reduce(engine: Engine, bits: Bits) -> Bits:
     """Return the "and" of words of bits along the first axis, in as many rounds as halvings."""
     while bits.shape[0] > 1:
         half = bits.shape[0] // 2
@@ -68,14 +68,14 @@ def all_true(engine: Engine, bits: Bits) -> Bits:
 def argmax(engine: Engine, x: Shared) -> Shared:
     """Return the place of the largest number along the first axis as one-hot; the first of equals wins.
 
-    Up to ``ALL_PAIRS`` candidates are compared each with each, in the rounds of one comparison; more are cut into
+    Up to ``MAX_ALL_PAIRS`` candidates are compared each with each, in the rounds of one comparison; more are cut into
     groups whose winners meet again.
     """
     count = x.shape[0]
     if count == 1:
         return engine.constant(np.ones(x.shape, np.int64))
-    if count > ALL_PAIRS:
-        return _argmax_of_groups(engine, x)
+    if count > MAX_ALL_PAIRS:
+        return _argmax_by_groups(engine, x)
     first, second = np.triu_indices(count, 1)
     later_wins = engine.sign_bits(x[first] - x[second])  # the earlier one keeps a tie
     verdicts = concatenate([later_wins, later_wins ^ 1], axis=0)
@@ -83,11 +83,11 @@ def argmax(engine: Engine, x: Shared) -> Shared:
     place[second, first] = np.arange(len(first))
     place[first, second] = np.arange(len(first)) + len(first)
     others = place[~np.eye(count, dtype=bool)].reshape(count, count - 1)
-    return engine.to_ring(all_true(engine, verdicts[others.T]) & 1)  # the masks of `land` leave the other bits random
+    return engine.to_ring(and_reduce(engine, verdicts[others.T]) & 1)  # the masks of `land` leave the other bits random
 
 
-def _argmax_of_groups(engine: Engine, x: Shared) -> Shared:
-    groups = np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // ALL_PAIRS))
+def _argmax_by_groups(engine: Engine, x: Shared) -> Shared:
+    groups = np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // MAX_ALL_PAIRS))
     width = len(groups[0])
     # The last member stands in for the missing ones of short groups: as a later twin it never wins.
     members = np.array([np.pad(group, (0, width - len(group)), mode="edge") for group in groups])
@@ -99,69 +99,69 @@ def _argmax_of_groups(engine: Engine, x: Shared) -> Shared:
     return concatenate([chosen[: len(group), place] for place, group in enumerate(groups)], axis=0)
 
 
-WORD: Final = 64
-ONES: Final = np.uint64(2**WORD - 1)
+WORD_BITS: Final = 64
+ALL_ONES: Final = np.uint64(2**WORD_BITS - 1)
 
-Words = NDArray[np.unsignedinteger[Any]]
+BitWords = NDArray[np.unsignedinteger[Any]]
 
 
-def bits_of(engine: Engine, x: Shared) -> Bits:
+def decompose_bits(engine: Engine, x: Shared) -> Bits:
     """Return the words of shared integers as shared bits: those that owners packed their rows into."""
     u, v = engine.split(x)
     carries, propagates, reach = engine.land(u, v), u ^ v, 1
     total = propagates
-    while reach < WORD:
+    while reach < WORD_BITS:
         both = engine.land(propagates[None], stack([carries << reach, propagates << reach]))
         carries, propagates, reach = carries ^ both[0], both[1], 2 * reach
     return total ^ (carries << 1)
 
 
-def public(like: Bits, digits: NDArray[np.bool_]) -> Bits:
+def public_planes(like: Bits, digits: NDArray[np.bool_]) -> Bits:
     """Return planes that are all ones or all zeros, by public digits; ``like`` is any plane."""
-    words = np.where(digits, ONES, np.uint64(0)).reshape(*digits.shape, *[1] * len(like.shape))
+    words = np.where(digits, ALL_ONES, np.uint64(0)).reshape(*digits.shape, *[1] * len(like.shape))
     return (like & 0).broadcast_to((*digits.shape, *like.shape)) ^ words
 
 
-def digits_of(values: Any, n_digits: int) -> NDArray[np.bool_]:
+def binary_digits(values: Any, n_digits: int) -> NDArray[np.bool_]:
     """Return the lowest binary digits of public whole numbers, along a new first axis.
 
-    >>> digits_of([5, -1], 4).astype(int).T.tolist()
+    >>> binary_digits([5, -1], 4).astype(int).T.tolist()
     [[1, 0, 1, 0], [1, 1, 1, 1]]
     """
     whole = np.asarray(values, np.int64)
     return np.stack([(whole >> digit & 1).astype(bool) for digit in range(n_digits)])
 
 
-def add(engine: Engine, x: Bits, y: Bits, *, one_more: bool = False) -> Bits:
+def add_bits(engine: Engine, x: Bits, y: Bits, *, plus_one: bool = False) -> Bits:
     """Return x + y (and 1 more) in as many digits as they have."""
     propagates, carries, reach = x ^ y, engine.land(x, y), 1
     total = propagates
-    if one_more:
+    if plus_one:
         carries = concatenate([carries[:1] ^ propagates[:1], carries[1:]])
     while reach < len(total):
         both = engine.land(propagates[reach:][None], stack([carries[:-reach], propagates[:-reach]]))
         carries = concatenate([carries[:reach], carries[reach:] ^ both[0]])
         propagates = concatenate([propagates[:reach], both[1]])
         reach *= 2
-    first = (total[:1] & 0) ^ (ONES if one_more else np.uint64(0))
+    first = (total[:1] & 0) ^ (ALL_ONES if plus_one else np.uint64(0))
     return total ^ concatenate([first, carries[:-1]])
 
 
-def subtract(engine: Engine, x: Bits, y: Bits) -> Bits:
+def subtract_bits(engine: Engine, x: Bits, y: Bits) -> Bits:
     """Return x - y in as many digits as they have."""
-    return add(engine, x, ~y, one_more=True)
+    return add_bits(engine, x, ~y, plus_one=True)
 
 
-def either(engine: Engine, which: Bits, x: Bits, y: Bits) -> Bits:
+def mux(engine: Engine, condition: Bits, x: Bits, y: Bits) -> Bits:
     """Return x where a bit is set, y elsewhere."""
-    return y ^ engine.land(which.broadcast_to(x.shape), x ^ y)
+    return y ^ engine.land(condition.broadcast_to(x.shape), x ^ y)
 
 
-def capped(engine: Engine, x: Bits, n_digits: int) -> Bits:
+def saturate(engine: Engine, x: Bits, n_digits: int) -> Bits:
     """Return a number that is not negative in fewer digits, the largest that they hold where it is larger."""
     if len(x) <= n_digits:
         return concatenate([x, (x[:1] & 0).broadcast_to((n_digits - len(x), *x.shape[1:]))])
-    small = all_true(engine, ~x[n_digits:])
+    small = and_reduce(engine, ~x[n_digits:])
     # All ones where it is not small: ~(small & ~x).
     return ~engine.land(small[None].broadcast_to((n_digits, *x.shape[1:])), ~x[:n_digits])
 
@@ -179,13 +179,13 @@ def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
     return both.reshape(-1, *x.shape[1:])[:n_values]
 
 
-def looked_up(planes: Bits, values: Any, n_digits: int) -> Bits:
+def lookup(planes: Bits, values: Any, n_digits: int) -> Bits:
     """Return, for planes of which at most one is set, the digits of its value in a public table; no message."""
-    digits = digits_of(values, n_digits)
-    return planes.map(lambda part: np.stack([np.bitwise_xor.reduce(part[chosen], axis=0) for chosen in digits]))
+    digits = binary_digits(values, n_digits)
+    return planes.map_parts(lambda part: np.stack([np.bitwise_xor.reduce(part[chosen], axis=0) for chosen in digits]))
 
 
-def counted(engine: Engine, planes: Bits) -> Shared:
+def popcount(engine: Engine, planes: Bits) -> Shared:
     """Return how many bits of each plane (last axis: its words) are set, as integers."""
     number = planes[None]
     while number.shape[-1] > 1:
@@ -193,33 +193,33 @@ def counted(engine: Engine, planes: Bits) -> Shared:
             number = concatenate([number, number[..., :1] & 0], axis=-1)
         number = concatenate([number, number[:1] & 0])
         half = number.shape[-1] // 2
-        number = add(engine, number[..., :half], number[..., half:])
-    lanes = WORD // 2
+        number = add_bits(engine, number[..., :half], number[..., half:])
+    lanes = WORD_BITS // 2
     while lanes:  # fold the word: above the lanes that are left lies what does not count
         number = concatenate([number, number[:1] & 0])
-        number = add(engine, number, number >> lanes)
+        number = add_bits(engine, number, number >> lanes)
         lanes //= 2
     weights = (1 << np.arange(len(number))).reshape(-1, *[1] * (len(planes.shape) - 1))
     return (engine.to_ring(number[..., 0] & 1) * weights).sum(axis=0)
 
 
-def in_rows(engine: Engine, planes: Bits) -> Shared:
+def to_rows(engine: Engine, planes: Bits) -> Shared:
     """Return the bits of planes as integers 0 and 1, one for each row along the last axis."""
-    return engine.to_ring(planes.map(unpacked))
+    return engine.to_ring(planes.map_parts(unpack_bits))
 
 
-def unpacked(words: Words) -> Words:
+def unpack_bits(words: BitWords) -> BitWords:
     """Return the bits of words along the last axis, one in each byte."""
     flat = np.ascontiguousarray(words)
     return np.unpackbits(flat.view(np.uint8), axis=-1, bitorder="little")
 
 
-def packed(bits: NDArray[Any]) -> Words:
-    """Return rows of bits in words, along the last axis, filled up with zeros; the inverse of ``unpacked``.
+def pack_bits(bits: NDArray[Any]) -> BitWords:
+    """Return rows of bits in words, along the last axis, filled up with zeros; the inverse of ``unpack_bits``.
 
-    >>> packed(np.array([[1, 0, 1]])).tolist()
+    >>> pack_bits(np.array([[1, 0, 1]])).tolist()
     [[5]]
     """
-    filled = np.zeros((*bits.shape[:-1], -(-bits.shape[-1] // WORD) * WORD), np.uint8)
+    filled = np.zeros((*bits.shape[:-1], -(-bits.shape[-1] // WORD_BITS) * WORD_BITS), np.uint8)
     filled[..., : bits.shape[-1]] = bits
     return np.packbits(filled, axis=-1, bitorder="little").view(np.uint64)

@@ -24,18 +24,18 @@ from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
 from veilwood_secure.mpc.engine import Engine, Ints
-from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
-from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_noise, grow
-from veilwood_secure.protocols.records import Domain, Records
+from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_tree_noise, grow_hidden_tree
+from veilwood_secure.protocols.records import Domain, SharedRows
 
-SPLIT_SHARE = Fraction(3, 10)
+SPLIT_FRACTION = Fraction(3, 10)
 """Share of epsilon that chooses the splits; the leaves get the rest."""
 
-GROWTH = Fraction(3, 2)
+LEVEL_GROWTH = Fraction(3, 2)
 """Each level gets this many times the budget of the level above: deeper nodes hold fewer rows."""
 
-LARGEST_NOISE = 1 << 26
+MAX_NOISE = 1 << 26
 """Noise reaches this far at most, so that scores of up to 2^26 rows stay within 32-bit words."""
 
 
@@ -54,9 +54,9 @@ def level_epsilons(epsilon: Fraction, depth: int) -> tuple[Fraction, ...]:
     >>> [str(part) for part in level_epsilons(Fraction(1), 2)]
     ['3/25', '9/50', '7/10']
     """
-    weights = [GROWTH**level for level in range(depth)]
-    splits = [SPLIT_SHARE * epsilon * weight / sum(weights) for weight in weights]
-    return (*splits, (1 - SPLIT_SHARE) * epsilon)
+    weights = [LEVEL_GROWTH**level for level in range(depth)]
+    splits = [SPLIT_FRACTION * epsilon * weight / sum(weights) for weight in weights]
+    return (*splits, (1 - SPLIT_FRACTION) * epsilon)
 
 
 def plan_hidden_forest(
@@ -93,13 +93,13 @@ def plan_hidden_forest(
         raise MechanismError(
             "epsilon=inf trains without noise. Hint: vw.secure has no such mode; use id3.best_feature."
         )
-    domain = Domain.of(schema)
+    domain = Domain.from_schema(schema)
     budgets = level_epsilons(loss.epsilon, max_depth)
     score_range = neighbours.score_range(1)
     scales = [score_range / budget for budget in budgets]
     recipe = Recipe(domain, tuple(scales[:-1]), scales[-1], n_cuts=n_cuts)
-    reach = max(noise.largest(scale) for scale in scales)
-    if reach > LARGEST_NOISE:
+    reach = max(noise.max_draw(scale) for scale in scales)
+    if reach > MAX_NOISE:
         raise MechanismError(
             f"epsilon={epsilon} over {max_depth} levels needs noise of up to {reach:.3g} rows, more than words hold. "
             "Hint: a larger epsilon or a smaller depth."
@@ -108,7 +108,7 @@ def plan_hidden_forest(
     steps = tuple(
         Step(
             name, Loss.pure(budget), NoisyMax(budget, score_range), score_range,
-            (n_trees * recipe.nodes(level), recipe.n_candidates if level < max_depth else domain.n_classes),
+            (n_trees * recipe.n_nodes(level), recipe.n_candidates if level < max_depth else domain.n_classes),
         )
         for level, (name, budget) in enumerate(zip(names, budgets, strict=True))
     )  # fmt: skip
@@ -121,16 +121,16 @@ def plan_hidden_forest(
         released="nothing but predictions of a forest that stays in shares, by choices made with noise",
         schema_name=schema.name,
         schema_hash=schema.fingerprint(),
-        layout=layout_of(recipe, n_trees),
+        layout=forest_layout(recipe, n_trees),
         expected_leaf_mse=0.0,
     )
     return HiddenPlan(plan, recipe, n_trees)
 
 
-def layout_of(recipe: Recipe, n_trees: int) -> Layout:
+def forest_layout(recipe: Recipe, n_trees: int) -> Layout:
     """Return the layout of a hidden forest, whose trees each have rows of their own."""
     records = EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE
-    return Layout(n_trees, n_trees * recipe.nodes(recipe.depth), recipe.depth, records)
+    return Layout(n_trees, n_trees * recipe.n_nodes(recipe.depth), recipe.depth, records)
 
 
 def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> Fraction:
@@ -149,7 +149,7 @@ def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> 
     return delta
 
 
-def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:
+def assign_rows_to_trees(engine: Engine, n_rows: int, n_trees: int) -> Ints:
     """Give each row to one tree, by a key that the servers draw together; they see it, owners and users do not.
 
     Notes
@@ -159,26 +159,28 @@ def trees_of_rows(engine: Engine, n_rows: int, n_trees: int) -> Ints:
     The tree of a row is drawn by its place alone, independently of all rows' values, so a forest costs what one
     tree costs (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
     """
-    words = engine.open(engine.deal_sum(lambda: entropy.words(8, 32).astype(np.int64), (8,)))
-    return Assignment(words.tobytes(), n_trees).trees(0, 0, n_rows).astype(np.int64)
+    words = engine.open(engine.deal_sum(lambda: entropy.random_integers(8, 32).astype(np.int64), (8,)))
+    return Assignment(words.tobytes(), n_trees).trees_of_rows(0, 0, n_rows).astype(np.int64)
 
 
-def of_tree(records: Records, tree_of_row: Ints, tree: int) -> Records:
+def select_tree_rows(records: SharedRows, tree_of_row: Ints, tree: int) -> SharedRows:
     """Return the rows that were given to one tree."""
     rows = np.flatnonzero(tree_of_row == tree)
-    return Records(records.features[..., rows], records.classes[:, rows])
+    return SharedRows(records.features[..., rows], records.classes[:, rows])
 
 
-def grow_hidden_forest(engine: Engine, records: Records, planned: HiddenPlan) -> list[HiddenTree]:
+def grow_hidden_forest(engine: Engine, records: SharedRows, planned: HiddenPlan) -> list[HiddenTree]:
     """Train a hidden tree, or several on disjoint records (ID3-based forest), all in the rounds of one.
 
     Everything stays in shares.
     """
     if planned.n_trees == 1:
-        return [grow(engine, records, planned.recipe, draw_noise(engine, planned.recipe))]
-    tree_of_row = trees_of_rows(engine, records.n_rows, planned.n_trees)
+        return [grow_hidden_tree(engine, records, planned.recipe, draw_tree_noise(engine, planned.recipe))]
+    tree_of_row = assign_rows_to_trees(engine, records.n_rows, planned.n_trees)
 
-    def grown(tree: int, lane: Engine) -> HiddenTree:
-        return grow(lane, of_tree(records, tree_of_row, tree), planned.recipe, draw_noise(lane, planned.recipe))
+    def grow_tree(tree: int, lane: Engine) -> HiddenTree:
+        return grow_hidden_tree(
+            lane, select_tree_rows(records, tree_of_row, tree), planned.recipe, draw_tree_noise(lane, planned.recipe)
+        )
 
-    return together(engine, [partial(grown, tree) for tree in range(planned.n_trees)])
+    return run_in_lockstep(engine, [partial(grow_tree, tree) for tree in range(planned.n_trees)])

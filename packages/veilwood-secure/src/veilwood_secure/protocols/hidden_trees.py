@@ -23,12 +23,12 @@ import numpy as np
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate, stack
-from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import absolute, argmax, maximum
-from veilwood_secure.protocols.records import Domain, Records
+from veilwood_secure.protocols.records import Domain, SharedRows
 
-MOST_BINARY_LEVELS: Final = 12
+MAX_BINARY_LEVELS: Final = 12
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,15 @@ class Recipe:
     """For each level, the scale of the geometric noise on the scores of features; None for no noise."""
     leaf_scale: Fraction | None
     """The scale of the noise on the class counts of leaves; None for no noise."""
-    leaf_law: Literal["geometric", "laplace"] = "geometric"
+    leaf_distribution: Literal["geometric", "laplace"] = "geometric"
     """The law of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts."""
     n_cuts: int | None = None
     """In binary trees, the number of candidates at a node; None where a split has a branch for each value."""
 
     def __post_init__(self) -> None:
         if self.n_cuts is not None:
-            if not 1 <= self.depth <= MOST_BINARY_LEVELS:
-                raise UseError(
-                    f"a binary tree of depth {self.depth} cannot be grown. Hint: up to {MOST_BINARY_LEVELS}."
-                )
+            if not 1 <= self.depth <= MAX_BINARY_LEVELS:
+                raise UseError(f"a binary tree of depth {self.depth} cannot be grown. Hint: up to {MAX_BINARY_LEVELS}.")
             return
         if not 1 <= self.depth <= self.domain.n_features:
             raise UseError(
@@ -69,7 +67,7 @@ class Recipe:
         """Between how many splits a node chooses."""
         return self.domain.n_features if self.n_cuts is None else self.n_cuts
 
-    def nodes(self, level: int) -> int:
+    def n_nodes(self, level: int) -> int:
         """Return the number of nodes at a depth; those at depth ``depth`` are the leaves."""
         return int((self.domain.width if self.n_cuts is None else 2) ** level)
 
@@ -85,15 +83,15 @@ class TreeNoise:
     leaves: Shared | None
 
 
-def draw_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
+def draw_tree_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
     """Draw the secret noise of one tree, unknown to every server."""
     m, u = recipe.n_candidates, recipe.domain.n_classes
     splits = [
-        None if scale is None else noise.geometric(engine, scale, (m, recipe.nodes(level)))
+        None if scale is None else noise.geometric(engine, scale, (m, recipe.n_nodes(level)))
         for level, scale in enumerate(recipe.split_scales)
     ]
-    draw = noise.geometric if recipe.leaf_law == "geometric" else noise.discrete_laplace
-    shape = (u, recipe.nodes(recipe.depth))
+    draw = noise.geometric if recipe.leaf_distribution == "geometric" else noise.discrete_laplace
+    shape = (u, recipe.n_nodes(recipe.depth))
     leaves = None if recipe.leaf_scale is None else draw(engine, recipe.leaf_scale, shape)
     return TreeNoise(tuple(splits), leaves)
 
@@ -110,7 +108,7 @@ class HiddenTree:
     leaves: Shared
 
 
-def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> HiddenTree:
+def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_noise: TreeNoise) -> HiddenTree:
     """Train a hidden tree level by level, all nodes of a level in the same rounds.
 
     Notes
@@ -134,7 +132,7 @@ def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> 
     free = engine.constant(np.ones((m, 1), np.int64))  # (m, W): 1 for features not yet used on the path
     counts = cells.sum(axis=3).reshape(g, m, w, 1)  # (g, m, w, W)
     for level in range(recipe.depth):
-        nodes, extra = recipe.nodes(level), added.splits[level]
+        nodes, extra = recipe.n_nodes(level), tree_noise.splits[level]
         scores = (absolute(engine, counts[0]) if two else maximum(engine, counts)).sum(axis=1)  # (m, W)
         if extra is not None:
             scores = scores + (extra * 2 if two else extra)
@@ -145,32 +143,32 @@ def grow(engine: Engine, records: Records, recipe: Recipe, added: TreeNoise) -> 
         if level + 1 == recipe.depth:
             break
         free = (free - chosen).reshape(m, nodes, 1).broadcast_to((m, nodes, w)).reshape(m, nodes * w)
-        branch = _branch(engine, records.features, chosen, rows_in)  # (w, n)
+        branch = _row_branches(engine, records.features, chosen, rows_in)  # (w, n)
         if level + 2 == recipe.depth and rows_in is not None and g * m < nodes:
             # The masks of the last level would be used once; the cells times the branch are fewer.
             parts = engine.mul(cells.reshape(g * m * w, 1, n), branch.reshape(1, w, n)).reshape(g * m * w * w, n)
             table = engine.matmul(parts, rows_in.transpose()).reshape(g, m, w, w, nodes)
             counts = table.transpose(0, 1, 2, 4, 3).reshape(g, m, w, nodes * w)
         else:
-            rows_in = _descend(engine, rows_in, branch)
+            rows_in = _descend_multiway(engine, rows_in, branch)
             counts = engine.matmul(cells.reshape(g * m * w, n), rows_in.transpose()).reshape(g, m, w, nodes * w)
 
     # The counts of the leaves stand in the last table already: those of the chosen feature.
     totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
-    labels = labels_of(engine, totals.transpose(0, 2, 1).reshape(g, -1), added.leaves)
+    labels = label_leaves(engine, totals.transpose(0, 2, 1).reshape(g, -1), tree_noise.leaves)
     return HiddenTree(tuple(splits), labels)
 
 
-def labels_of(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
+def label_leaves(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
     """Choose the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
     if totals.shape[0] > 1:
         return argmax(engine, totals if extra is None else totals + extra)
     difference = totals[0] if extra is None else totals[0] + extra[0] - extra[1]
-    second = engine.negative(difference)  # the first class keeps a tie
+    second = engine.is_negative(difference)  # the first class keeps a tie
     return stack([1 - second, second])
 
 
-def _branch(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
+def _row_branches(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
     """Return which value each row has in the feature of its node, one-hot, shape (w, n)."""
     m, w, n = features.shape
     if rows_in is None:
@@ -179,7 +177,7 @@ def _branch(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | 
     return engine.dot(feature.reshape(m, 1, n), features, axis=0)
 
 
-def _descend(engine: Engine, rows_in: Shared | None, branch: Shared) -> Shared:
+def _descend_multiway(engine: Engine, rows_in: Shared | None, branch: Shared) -> Shared:
     """Return which rows are in which node of the next level, shape (W w, n)."""
     if rows_in is None:
         return branch
@@ -187,15 +185,15 @@ def _descend(engine: Engine, rows_in: Shared | None, branch: Shared) -> Shared:
     return engine.mul(rows_in.reshape(nodes, 1, n), branch.reshape(1, w, n)).reshape(nodes * w, n)
 
 
-def votes(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
+def classify_queries(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
     """Return the class a hidden tree gives to each query, one-hot, shape (u, queries) (Algorithm 4).
 
     ``queries`` are one-hot rows of shape (m, w, queries). Nothing is compared.
     """
     rows_in: Shared | None = None
     for chosen in tree.splits[:-1]:
-        rows_in = _descend(engine, rows_in, _branch(engine, queries, chosen, rows_in))
-    branch = _branch(engine, queries, tree.splits[-1], rows_in)  # (w, queries)
+        rows_in = _descend_multiway(engine, rows_in, _row_branches(engine, queries, chosen, rows_in))
+    branch = _row_branches(engine, queries, tree.splits[-1], rows_in)  # (w, queries)
     (w, n), u = branch.shape, tree.leaves.shape[0]
     if rows_in is None:
         return engine.matmul(tree.leaves, branch)
@@ -204,30 +202,30 @@ def votes(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
     return engine.dot(below, branch.reshape(1, w, n), axis=1)
 
 
-def total_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
+def sum_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
     """Return how many trees vote for each class, all trees in the same rounds; shape (u, queries)."""
-    cast = together(engine, [partial(votes, tree=tree, queries=queries) for tree in trees])
+    cast = run_in_lockstep(engine, [partial(classify_queries, tree=tree, queries=queries) for tree in trees])
     total = cast[0]
     for one in cast[1:]:
         total = total + one
     return total
 
 
-def predict(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
+def predict_queries(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
     """Return the place of the predicted class of each query: most votes, the first class of equals.
 
     The shares are fresh, so they can be handed to the user as they are.
     """
-    total = total_votes(engine, trees, queries)
+    total = sum_votes(engine, trees, queries)
     winner = total if len(trees) == 1 else argmax(engine, total)
     return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
 
 
 @dataclass(frozen=True)
-class Cuts:
+class CutCandidates:
     """The questions that a node can ask: public, from the schema.
 
-    >>> Cuts((3, 2, 4), (True, False, False)).count
+    >>> CutCandidates((3, 2, 4), (True, False, False)).n_cuts
     7
     """
 
@@ -235,18 +233,18 @@ class Cuts:
     ordered: tuple[bool, ...]
 
     @classmethod
-    def of(cls, schema: Schema) -> Cuts:
+    def from_schema(cls, schema: Schema) -> CutCandidates:
         """Numbers in bins have thresholds, categories have values."""
-        return cls(Domain.of(schema).sizes, tuple(column.kind == "numeric" for column in schema.features))
+        return cls(Domain.from_schema(schema).sizes, tuple(column.kind == "numeric" for column in schema.features))
 
     @property
-    def count(self) -> int:
+    def n_cuts(self) -> int:
         """How many there are: a column of two values, and each threshold, has one side only."""
         return sum(
             size - 1 if number or size == 2 else size for size, number in zip(self.sizes, self.ordered, strict=True)
         )
 
-    def left(self, features: Shared) -> Shared:
+    def left_indicators(self, features: Shared) -> Shared:
         """Return, from one-hot features (S, n), which rows each cut sends to the left, shape (q, n); no message."""
         parts, start = [], 0
         for size, number in zip(self.sizes, self.ordered, strict=True):
@@ -256,8 +254,8 @@ class Cuts:
         return concatenate(parts)
 
 
-def grow_binary(
-    engine: Engine, features: Shared, classes: Shared, cuts: Cuts, recipe: Recipe, added: TreeNoise
+def grow_binary_tree(
+    engine: Engine, features: Shared, classes: Shared, cuts: CutCandidates, recipe: Recipe, tree_noise: TreeNoise
 ) -> HiddenTree:
     """Train a hidden binary tree level by level, all nodes of a level in the same rounds.
 
@@ -266,19 +264,19 @@ def grow_binary(
     Guarantee
 
     A row is in one node of a level and on one side of each cut, so that the score of a cut, the rows of the most
-    frequent class of both sides, grows by 0 or 1: what ``hidden_tree.grow`` costs (proofs/secure.md, attacked by
+    frequent class of both sides, grows by 0 or 1: what ``hidden_tree.grow_hidden_tree`` costs (proofs/secure.md, attacked by
     packages/veilwood-secure/tests/protocols/test_binary_tree.py).
     """
     n, two = features.shape[-1], recipe.domain.n_classes == 2
     kept = (classes[0] - classes[1]).reshape(1, n) if two else classes
     g = kept.shape[0]
-    left = cuts.left(features)
+    left = cuts.left_indicators(features)
     q = left.shape[0]
     cells = engine.mul(left.reshape(q, 1, n), kept.reshape(1, g, n)).reshape(q * g, n)
     splits: list[Shared] = []
     rows_in: Shared | None = None
     for level in range(recipe.depth):
-        nodes, extra = recipe.nodes(level), added.splits[level]
+        nodes, extra = recipe.n_nodes(level), tree_noise.splits[level]
         if rows_in is None:
             counts, totals = cells.sum(axis=1).reshape(q, g, 1), kept.sum(axis=1).reshape(g, 1)
         else:
@@ -298,7 +296,7 @@ def grow_binary(
     # What the leaves count stands in the last table already: the sides of the chosen cut.
     first = engine.dot(counts, chosen.reshape(q, 1, -1), axis=0)  # (g, W)
     leaves = stack([first, totals - first], axis=2).reshape(g, -1)
-    return HiddenTree(tuple(splits), labels_of(engine, leaves, added.leaves))
+    return HiddenTree(tuple(splits), label_leaves(engine, leaves, tree_noise.leaves))
 
 
 def _descend_binary(engine: Engine, left: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
@@ -311,19 +309,19 @@ def _descend_binary(engine: Engine, left: Shared, chosen: Shared, rows_in: Share
     return stack([there, rows_in - there], axis=1).reshape(2 * nodes, n)
 
 
-def binary_votes(engine: Engine, tree: HiddenTree, cuts: Cuts, queries: Shared) -> Shared:
+def classify_binary(engine: Engine, tree: HiddenTree, cuts: CutCandidates, queries: Shared) -> Shared:
     """Return the class of each query as one-hot, shape (u, queries), from one-hot features (S, queries)."""
-    left, rows_in = cuts.left(queries), None
+    left, rows_in = cuts.left_indicators(queries), None
     for chosen in tree.splits:
         rows_in = _descend_binary(engine, left, chosen, rows_in)
     assert rows_in is not None
     return engine.matmul(tree.leaves, rows_in)
 
 
-def narrow(one_hot: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
+def drop_dummy_values(one_hot: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
     """Return one-hot features without the values that fill them up: (m, w, n) to (S, n).
 
-    >>> narrow(np.arange(6).reshape(2, 3, 1), (3, 1)).ravel().tolist()
+    >>> drop_dummy_values(np.arange(6).reshape(2, 3, 1), (3, 1)).ravel().tolist()
     [0, 1, 2, 3]
     """
     return np.concatenate([own[:size] for own, size in zip(one_hot, sizes, strict=True)])

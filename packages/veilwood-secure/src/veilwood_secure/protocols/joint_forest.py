@@ -25,7 +25,7 @@ from veilwood.errors import MechanismError, ParameterError, PartyError, PlanErro
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Design
 from veilwood.estimators.one_pass import OnePassForest
-from veilwood.privacy.certificate import ByServers
+from veilwood.privacy.certificate import ServerParticipation
 from veilwood.privacy.door import Door, UnchargedDoor
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
 from veilwood.privacy.loss import Loss
@@ -35,26 +35,26 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Ints, Shared
-from veilwood_secure.mpc.shares import from_bytes, share, to_bytes
+from veilwood_secure.mpc.shares import pair_from_bytes, pair_to_bytes, share
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
 from veilwood_secure.protocols.hidden_forest import sampling_delta
-from veilwood_secure.protocols.records import can_be_added
-from veilwood_secure.protocols.secret_array import SecretNumbers
+from veilwood_secure.protocols.records import may_be_summed
+from veilwood_secure.protocols.secret_array import SecretArray
 
-Law = Literal["dealt", "sampled"]
-LAWS: tuple[Law, ...] = ("dealt", "sampled")
+NoiseProtocol = Literal["dealt", "sampled"]
+NOISE_PROTOCOLS: tuple[NoiseProtocol, ...] = ("dealt", "sampled")
 
 RING = np.uint64
 """Word type for sums: the weighted ones of a matrix strategy can leave 32 bits."""
 
-DEALT_VARIANCE = Fraction(3, 2)
+DEALT_VARIANCE_FACTOR = Fraction(3, 2)
 """Three servers deal half a discrete Laplace each, so that two of them suffice."""
 
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 """What all noise of a fit whose steps are not known before may add to delta; a door refuses more."""
 
-OUT_OF_REACH: Final = -(1 << 61)
+EXCLUDED_SCORE: Final = -(1 << 61)
 """The score of what may not be chosen."""
 
 
@@ -71,22 +71,22 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
         )
     if isinstance(estimator.schema, str) and estimator.schema == "infer":
         raise UseError("schema='infer' reads the rows, which nobody here sees. Hint: declare a schema.")
-    _, neighbours = estimator.promise()
+    _, neighbours = estimator._requested_privacy()
     if isinstance(neighbours.unit, RowsOf):
         raise UseError(
             f"privacy_unit={estimator.privacy_unit!r}: owners cannot tell which rows of one person others hold. "
             "Hint: a number of rows, counting all owners."
         )
-    schema, not_private = estimator.declared_schema()
+    schema, not_private = estimator._resolve_schema()
     if not_private:
         raise UseError(f"owners must not share rows for a model that is not private: {not_private}.")
-    design = estimator.prepare(schema)
-    if design.plan.loss.undecided:
+    design = estimator._design_for(schema)
+    if design.plan.loss.accounting_open:
         raise PlanError("later steps may need Gaussian noise, and servers add discrete Laplace noise. Hint: delta=0.")
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace | NoisyMax | PermuteAndFlip):
             raise PlanError(
-                f"step {step.name!r} is planned with {step.describe}, and servers add discrete Laplace noise or choose "
+                f"step {step.name!r} is planned with {step.mechanism_text}, and servers add discrete Laplace noise or choose "
                 "by noisy maxima. Hint: delta=0, a finite epsilon, and selection='flip' where there is one."
             )
     own = design.plan  # without the delta of noise that is sampled in shares
@@ -95,43 +95,46 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
     return design
 
 
-def stays_online(estimator: Any) -> bool:
+def needs_online_owners(estimator: Any) -> bool:
     """Whether owners answer question after question, and do not share one array of sums and leave."""
     return not isinstance(estimator, OnePassForest)
 
 
-def joint_plan(estimator: Any, law: Law) -> Plan:
+def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
     """Return the plan as servers carry it out: with the variance of dealt noise, or the delta of sampled noise."""
     plan = joint_design(estimator).plan
     assert plan.loss.epsilon is not None
-    if stays_online(estimator):
-        if law == "dealt":
+    if needs_online_owners(estimator):
+        if noise_protocol == "dealt":
             raise ParameterError(
-                "law", law, "is for forests that are counted once", "law='sampled': choices are drawn on shares"
+                "law",
+                noise_protocol,
+                "is for forests that are counted once",
+                "law='sampled': choices are drawn on shares",
             )
         sampling_delta(plan.loss.epsilon, [])  # refuses what protects nothing
         return replace(plan, loss=Loss(plan.loss.epsilon, ADAPTIVE_DELTA))
-    if law == "sampled":
-        draws = [(_scale(step), 2 * math.prod(step.shape)) for step in plan.steps]
+    if noise_protocol == "sampled":
+        draws = [(_laplace_scale(step), 2 * math.prod(step.shape)) for step in plan.steps]
         return replace(plan, loss=Loss(plan.loss.epsilon, sampling_delta(plan.loss.epsilon, draws)))
     for step in plan.steps:
-        if _scale(step) > noise.LARGEST_DEALT_SCALE:  # here, before anything is charged
+        if _laplace_scale(step) > noise.MAX_DEALT_SCALE:  # here, before anything is charged
             raise MechanismError(
-                f"step {step.name!r} needs noise of scale {float(_scale(step)):.6g}, and servers deal up to "
-                f"{noise.LARGEST_DEALT_SCALE}. Hint: law='sampled', or a larger epsilon."
+                f"step {step.name!r} needs noise of scale {float(_laplace_scale(step)):.6g}, and servers deal up to "
+                f"{noise.MAX_DEALT_SCALE}. Hint: law='sampled', or a larger epsilon."
             )
-    return replace(plan, expected_leaf_mse=float(DEALT_VARIANCE) * plan.expected_leaf_mse)
+    return replace(plan, expected_leaf_mse=float(DEALT_VARIANCE_FACTOR) * plan.expected_leaf_mse)
 
 
-def default_law(estimator: Any) -> Law:
+def default_noise_protocol(estimator: Any) -> NoiseProtocol:
     """Dealt noise takes one round; choices, and noise larger than what is dealt, are sampled."""
-    if stays_online(estimator):
+    if needs_online_owners(estimator):
         return "sampled"
-    wide = any(_scale(step) > noise.LARGEST_DEALT_SCALE for step in joint_design(estimator).plan.steps)
+    wide = any(_laplace_scale(step) > noise.MAX_DEALT_SCALE for step in joint_design(estimator).plan.steps)
     return "sampled" if wide else "dealt"
 
 
-def _scale(step: Step) -> Fraction:
+def _laplace_scale(step: Step) -> Fraction:
     assert isinstance(step.mechanism, DiscreteLaplace)
     return step.mechanism.scale
 
@@ -139,7 +142,7 @@ def _scale(step: Step) -> Fraction:
 # -- at an owner -------------------------------------------------------------------------------------------------------
 
 
-class Voice(Protocol):
+class OwnerChannel(Protocol):
     """A channel between an owner and a server."""
 
     def send(self, data: Any) -> None:
@@ -149,27 +152,27 @@ class Voice(Protocol):
         """Return the next message."""
 
 
-class Servers:
+class ServerChannels:
     """The three servers, as an owner that stays talks to them."""
 
-    def __init__(self, voices: Sequence[Voice]) -> None:
-        self._voices = voices
+    def __init__(self, channels: Sequence[OwnerChannel]) -> None:
+        self._channels = channels
 
-    def give(self, sums: Ints) -> None:
+    def send_share(self, sums: Ints) -> None:
         """Send each server its share of an owner's sums."""
-        for voice, pair in zip(self._voices, share(sums, RING), strict=True):
-            voice.send(to_bytes(pair))
+        for voice, pair in zip(self._channels, share(sums, RING), strict=True):
+            voice.send(pair_to_bytes(pair))
 
-    def opened(self, count: int) -> Ints:
+    def receive_opened(self, count: int) -> Ints:
         """Return what the servers opened, on which all three agree."""
-        said = [bytes(voice.receive()) for voice in self._voices]
+        said = [bytes(voice.receive()) for voice in self._channels]
         for party in range(3):
             if said.count(said[party]) == 1:
                 raise PartyError(f"server {party} opened something else.", party=f"server {party}")
-        return numbers_of(said[0], count)
+        return parse_opened(said[0], count)
 
 
-def numbers_of(data: bytes, count: int) -> Ints:
+def parse_opened(data: bytes, count: int) -> Ints:
     """Return opened numbers as they travel."""
     if len(data) != 8 * count:
         raise PartyError(f"the servers opened another number of results than the {count} that are due.")
@@ -177,24 +180,24 @@ def numbers_of(data: bytes, count: int) -> Ints:
 
 
 @dataclass(frozen=True, repr=False)
-class OwnersRows(Source):
+class OwnerRowSource(Source):
     """An owner's rows: what they add up to goes to the servers in shares, and zeros take its place here."""
 
-    servers: Servers | None = None
+    servers: ServerChannels | None = None
 
-    def hand_over(self, sums: Ints) -> Ints:
+    def share_sums(self, sums: Ints) -> Ints:
         """Share the sums."""
         assert self.servers is not None
-        self.servers.give(np.asarray(sums, np.int64))
+        self.servers.send_share(np.asarray(sums, np.int64))
         return np.zeros(sums.shape, np.int64)
 
     @property
-    def alone(self) -> bool:
+    def is_complete(self) -> bool:
         """Others have rows too."""
         return False
 
 
-def take_part(estimator: BaseForest, plan: Plan, X: Any, y: Any, voices: Sequence[Voice]) -> None:
+def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
     """Answer the servers' questions about an owner's rows until the method has ended.
 
     A ledger of the estimator is charged here; in a deployment the owner's own is, before (``secure.roles.client``).
@@ -206,24 +209,24 @@ def take_part(estimator: BaseForest, plan: Plan, X: Any, y: Any, voices: Sequenc
     All that leaves the owner are shares of sums; the loss stands in its ledger before the first of them
     (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
     """
-    design, method, servers = joint_design(estimator, plan), estimator.make_method(), Servers(voices)
+    design, method, servers = joint_design(estimator, plan), estimator._make_method(), ServerChannels(channels)
     own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
-    own.check_passes(method.several_passes, type(estimator).__name__)
-    source = OwnersRows(own._read, own.once, own.n_partitions, servers)
-    with JointDoor(plan, open_ledger(estimator.ledger), servers.opened, "sampled") as door:
-        method.measure(design, source, door, estimator.n_jobs)
+    own.check_passes(method.multi_pass, type(estimator).__name__)
+    source = OwnerRowSource(own._read, own.single_pass, own.n_partitions, servers)
+    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, "sampled") as door:
+        method.measure_rows(design, source, door, estimator.n_jobs)
 
 
 # -- at a server -------------------------------------------------------------------------------------------------------
 
 
-class Owners:
+class OnlineOwners:
     """The owners that stay, as a server hears them."""
 
-    def __init__(self, engine: Engine, voices: Mapping[str, Voice], estimator: BaseForest) -> None:
-        self._engine, self._voices, self._histograms = engine, voices, estimator.make_method().histograms
+    def __init__(self, engine: Engine, channels: Mapping[str, OwnerChannel], estimator: BaseForest) -> None:
+        self._engine, self._channels, self._histograms = engine, channels, estimator._make_method().histogram_kind
 
-    def sums(self, shape: tuple[int, ...]) -> Shared:
+    def collect_sums(self, shape: tuple[int, ...]) -> Shared:
         """Return what all owners' rows add up to, in shares, if nothing of it can wrap around.
 
         Notes
@@ -233,32 +236,32 @@ class Owners:
         A wrong owner adds a constant to what others send and turns no small difference into a large one
         (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
         """
-        owners = sorted(self._voices)  # servers check them in one order, whoever came first
-        parts = {owner: self._engine.load(self._pair(owner, shape)) for owner in owners}
+        owners = sorted(self._channels)  # servers check them in one order, whoever came first
+        parts = {owner: self._engine.load(self._receive_share(owner, shape)) for owner in owners}
         for owner, part in parts.items():
-            if not can_be_added(self._engine, part, len(parts), self._histograms):
+            if not may_be_summed(self._engine, part, len(parts), self._histograms):
                 raise PartyError(
                     f"client {owner} sent shares that do not fit together, or sums of more rows than there can be.",
                     party=f"client {owner}",
                 )
-        return sum_of(list(parts.values()))
+        return sum_shares(list(parts.values()))
 
-    def _pair(self, owner: str, shape: tuple[int, ...]) -> Any:
-        data = self._voices[owner].receive()
+    def _receive_share(self, owner: str, shape: tuple[int, ...]) -> Any:
+        data = self._channels[owner].receive()
         try:
-            return from_bytes(memoryview(data), shape, RING)
+            return pair_from_bytes(memoryview(data), shape, RING)
         except ValueError:
             raise PartyError(
                 f"client {owner} answered another question. Hint: compare versions.", party=f"client {owner}"
             ) from None
 
-    def tell(self, opened: Ints) -> None:
+    def broadcast(self, opened: Ints) -> None:
         """Tell every owner what was opened."""
-        for voice in self._voices.values():
+        for voice in self._channels.values():
             voice.send(np.ascontiguousarray(opened, "<i8").tobytes())
 
 
-def sum_of(parts: Sequence[Shared]) -> Shared:
+def sum_shares(parts: Sequence[Shared]) -> Shared:
     """Return the sum of the owners' shares."""
     total = parts[0]
     for part in parts[1:]:
@@ -274,19 +277,19 @@ class SharedSums(Source):
     collect: Callable[[tuple[int, ...]], Shared] | None = None
 
     @classmethod
-    def of(cls, engine: Engine, collect: Callable[[tuple[int, ...]], Shared]) -> SharedSums:
+    def from_collector(cls, engine: Engine, collect: Callable[[tuple[int, ...]], Shared]) -> SharedSums:
         """Return the source of a server; ``collect`` returns sums of a shape."""
         return cls(no_batches, False, 1, engine, collect)
 
-    def hand_over(self, sums: Ints) -> Ints:
+    def share_sums(self, sums: Ints) -> Ints:
         """Put the shares of all owners in the place of sums over no rows."""
         assert self.engine is not None
         assert self.collect is not None
-        found: Any = SecretNumbers(self.engine, self.collect(sums.shape))
+        found: Any = SecretArray(self.engine, self.collect(sums.shape))
         return found  # type: ignore[no-any-return]
 
     @property
-    def alone(self) -> bool:
+    def is_complete(self) -> bool:
         """Others have the rows."""
         return False
 
@@ -296,13 +299,13 @@ def no_batches() -> Iterator[Callable[[], Batch]]:
     return iter(())
 
 
-def serve(
+def run_server(
     engine: Engine,
     estimator: BaseForest,
     plan: Plan,
-    law: Law,
+    noise_protocol: NoiseProtocol,
     source: Source,
-    tell: Callable[[Ints], None] | None = None,
+    broadcast: Callable[[Ints], None] | None = None,
 ) -> Ints:
     """Carry a method out on shares: the servers' part; return all that was opened, one after the other.
 
@@ -313,23 +316,25 @@ def serve(
     What is opened costs the plan's loss, also towards one of the servers (proofs/secure-joint.md, attacked by
     packages/veilwood-secure/tests/protocols/test_joint_forest.py and packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
     """
-    design, method = joint_design(estimator, plan), estimator.make_method()
-    with ServersDoor(plan, engine, law, tell) as door:
-        method.measure(design, source, door, 1)
+    design, method = joint_design(estimator, plan), estimator._make_method()
+    with ServerDoor(plan, engine, noise_protocol, broadcast) as door:
+        method.measure_rows(design, source, door, 1)
     return np.concatenate([np.zeros(0, np.int64), *door.opened])
 
 
-class ServersDoor(UnchargedDoor):
+class ServerDoor(UnchargedDoor):
     """The door at a server: noise is drawn on shares, and only what the step releases is opened.
 
     The server's ledger is charged before it is made; owners and analyst have doors and ledgers of their own.
     """
 
-    joins_noise = False  # servers add discrete Laplace noise, to each table by itself
+    supports_joint_noise = False  # servers add discrete Laplace noise, to each table by itself
 
-    def __init__(self, plan: Plan, engine: Engine, law: Law, tell: Callable[[Ints], None] | None = None) -> None:
+    def __init__(
+        self, plan: Plan, engine: Engine, noise_protocol: NoiseProtocol, broadcast: Callable[[Ints], None] | None = None
+    ) -> None:
         super().__init__(plan, None)
-        self._engine, self._law, self._tell = engine, law, tell
+        self._engine, self._noise_protocol, self._broadcast = engine, noise_protocol, broadcast
         self._draws: list[tuple[Fraction, int]] = []
         self.opened: list[Ints] = []
 
@@ -337,44 +342,46 @@ class ServersDoor(UnchargedDoor):
         """Go on under a plan made of what was opened, with the delta that sampled noise is allowed."""
         super().refine(replace(plan, loss=self.plan.loss))
 
-    def noisy(self, step: Step, exact: Any) -> Ints:
+    def release_counts(self, step: Step, exact: Any) -> Ints:
         """Add the planned noise on shares, and open."""
-        self._pass(step, exact.shape)
+        self._admit(step, exact.shape)
         if not isinstance(step.mechanism, DiscreteLaplace):
-            raise PlanError(f"step {step.name!r} is planned with {step.describe}, and servers add Laplace noise.")
-        shared, scale = _in_shares(self._engine, exact), step.mechanism.scale
-        if self._law == "dealt":
+            raise PlanError(f"step {step.name!r} is planned with {step.mechanism_text}, and servers add Laplace noise.")
+        shared, scale = _to_shared(self._engine, exact), step.mechanism.scale
+        if self._noise_protocol == "dealt":
             added = noise.dealt_laplace(self._engine, scale, shared.shape)
         else:
-            self._count(scale, 2 * shared.size)
+            self._check_delta(scale, 2 * shared.size)
             added = noise.discrete_laplace(self._engine, scale, shared.shape)
-        return self._out(self._engine.open(shared + added))
+        return self._record_opened(self._engine.open(shared + added))
 
     def select(self, step: Step, scores: Any, admissible: NDArray[np.bool_] | None = None) -> Ints:
         """Choose by a noisy maximum on shares, and open the place of the winner alone."""
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
-        self._pass(step, (step.shape[0], scores.shape[1]))
+        self._admit(step, (step.shape[0], scores.shape[1]))
         if not isinstance(step.mechanism, NoisyMax | PermuteAndFlip):
-            raise PlanError(f"step {step.name!r} is planned with {step.describe}, and servers choose by noisy maxima.")
+            raise PlanError(
+                f"step {step.name!r} is planned with {step.mechanism_text}, and servers choose by noisy maxima."
+            )
         if not len(scores):
-            return self._out(np.zeros(0, np.int64))
-        shared = _in_shares(self._engine, scores)
+            return self._record_opened(np.zeros(0, np.int64))
+        shared = _to_shared(self._engine, scores)
         scale = Fraction(step.mechanism.score_range) / step.mechanism.epsilon
-        self._count(scale, shared.size)
+        self._check_delta(scale, shared.size)
         noisy = shared + noise.geometric(self._engine, scale, shared.shape)
         if admissible is not None:
             kept = np.broadcast_to(admissible, shared.shape).astype(np.int64)
-            noisy = noisy * kept + OUT_OF_REACH * (1 - kept)
+            noisy = noisy * kept + EXCLUDED_SCORE * (1 - kept)
         winner = argmax(self._engine, noisy.transpose())
         place = np.arange(winner.shape[0]).reshape(-1, 1)
-        return self._out(self._engine.open((winner * place).sum(axis=0)))
+        return self._record_opened(self._engine.open((winner * place).sum(axis=0)))
 
-    def sparse(self, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
+    def release_sparse(self, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
         """Refuse: which cells hold rows is nobody's to list."""
         raise PlanError("cells that hold rows cannot be listed on shares.")
 
-    def _count(self, scale: Fraction, draws: int) -> None:
+    def _check_delta(self, scale: Fraction, draws: int) -> None:
         """Refuse noise whose distance from its law, with all before, exceeds what the plan allows."""
         self._draws.append((scale, draws))
         epsilon = self.plan.loss.epsilon
@@ -382,26 +389,26 @@ class ServersDoor(UnchargedDoor):
         if sampling_delta(epsilon, self._draws) > self.plan.loss.delta:
             raise MechanismError("so many draws exceed what the plan allows for delta. Hint: a smaller epsilon.")
 
-    def _out(self, opened: Ints) -> Ints:
+    def _record_opened(self, opened: Ints) -> Ints:
         self.opened.append(opened.ravel())
-        if self._tell is not None:
-            self._tell(opened)
+        if self._broadcast is not None:
+            self._broadcast(opened)
         return opened
 
 
-def _in_shares(engine: Engine, exact: Any) -> Shared:
+def _to_shared(engine: Engine, exact: Any) -> Shared:
     """Return exact numbers in shares; those that no row can move, such as leaves never grown, are public zeros."""
-    return exact.shared if isinstance(exact, SecretNumbers) else engine.constant(exact)
+    return exact.shared if isinstance(exact, SecretArray) else engine.constant(exact)
 
 
 # -- one array of sums, shared once --------------------------------------------------------------------------------
 
 
-def count_rows(estimator: Any, X: Any, y: Any = None) -> Ints:
+def compute_owner_sums(estimator: Any, X: Any, y: Any = None) -> Ints:
     """Return what an owner's rows add to the estimator's sums: exact, so to be shared and never sent as it is."""
     design = joint_design(estimator)
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
-    return source.add_up(estimator.make_method().count(design), n_jobs=estimator.n_jobs).ravel()
+    return source.aggregate(estimator._make_method().count(design), n_jobs=estimator.n_jobs).ravel()
 
 
 # -- at the analyst ----------------------------------------------------------------------------------------------------
@@ -418,25 +425,27 @@ class JointDoor(Door):
     packages/veilwood-secure/tests/protocols/test_joint_forest.py).
     """
 
-    joins_noise = False  # servers add discrete Laplace noise, to each table by itself
+    supports_joint_noise = False  # servers add discrete Laplace noise, to each table by itself
 
-    def __init__(self, plan: Plan, ledger: Ledger, opened: Callable[[int], Ints], law: Law) -> None:
+    def __init__(
+        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], noise_protocol: NoiseProtocol
+    ) -> None:
         super().__init__(plan, ledger)
-        self._opened, self._servers = opened, ByServers(law, "counts")
+        self._receive_opened, self._participation = receive_opened, ServerParticipation(noise_protocol, "counts")
 
     def refine(self, plan: Plan) -> None:
         """Go on under a plan made of what was opened, with the delta that sampled noise is allowed."""
         super().refine(replace(plan, loss=self.plan.loss))
 
-    def noisy(self, step: Step, exact: Ints) -> Ints:
+    def release_counts(self, step: Step, exact: Ints) -> Ints:
         """Hand out what the servers opened; nothing was counted here."""
-        self._pass(step, exact.shape)
-        return self._opened(math.prod(step.shape)).reshape(step.shape)
+        self._admit(step, exact.shape)
+        return self._receive_opened(math.prod(step.shape)).reshape(step.shape)
 
     def select(self, step: Step, scores: Ints, admissible: NDArray[np.bool_] | None = None) -> Ints:
         """Hand out the choices that the servers opened."""
-        self._pass(step, (step.shape[0], scores.shape[1]))
-        chosen = self._opened(len(scores))
+        self._admit(step, (step.shape[0], scores.shape[1]))
+        chosen = self._receive_opened(len(scores))
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < scores.shape[1]:
             raise PartyError(f"the servers chose what is no candidate in step {step.name!r}.")
         return chosen
@@ -447,7 +456,7 @@ class NoRows(Source):
     """What an analyst has: nothing. All sums are zeros, which the door replaces."""
 
     @property
-    def alone(self) -> bool:
+    def is_complete(self) -> bool:
         """Others have the rows."""
         return False
 
@@ -457,30 +466,30 @@ class Parties(ABC):
 
     Parameters
     ----------
-    law : {"dealt", "sampled"}, optional
+    noise_protocol : {"dealt", "sampled"}, optional
         Each server adds a part of the noise, or all three draw it together in shares; by default what fits.
     """
 
-    def __init__(self, law: Law | None = None) -> None:
-        if law is not None and law not in LAWS:
-            raise ParameterError("law", law, "is not known", "'dealt' or 'sampled'")
-        self.law = law
+    def __init__(self, noise_protocol: NoiseProtocol | None = None) -> None:
+        if noise_protocol is not None and noise_protocol not in NOISE_PROTOCOLS:
+            raise ParameterError("law", noise_protocol, "is not known", "'dealt' or 'sampled'")
+        self.noise_protocol = noise_protocol
 
     @abstractmethod
     def release(self, estimator: BaseForest, plan: Plan) -> Ints:
         """Have owners and servers carry the plan out; return what was opened, one after the other."""
 
-    def law_of(self, estimator: BaseForest) -> Law:
+    def resolve_noise_protocol(self, estimator: BaseForest) -> NoiseProtocol:
         """Return the law of the noise."""
-        return self.law or default_law(estimator)
+        return self.noise_protocol or default_noise_protocol(estimator)
 
-    def teach(self, estimator: BaseForest) -> None:
+    def fit_estimator(self, estimator: BaseForest) -> None:
         """Fit the estimator from what the servers release, charging its ledger before they are asked."""
-        design, law = joint_design(estimator), self.law_of(estimator)
+        design, law = joint_design(estimator), self.resolve_noise_protocol(estimator)
         plan = joint_plan(estimator, law)
         left: list[Ints] = []
 
-        def opened(count: int) -> Ints:
+        def take_opened(count: int) -> Ints:
             if not left:
                 left.append(self.release(estimator, plan))
             if len(left[0]) < count:
@@ -488,10 +497,10 @@ class Parties(ABC):
             first, left[0] = left[0][:count], left[0][count:]
             return first
 
-        door = JointDoor(plan, open_ledger(estimator.ledger), opened, law)
-        method = estimator.make_method()
-        estimator.go_through(
-            door, design, method, lambda door: method.measure(design, NoRows(no_batches), door, estimator.n_jobs)
+        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, law)
+        method = estimator._make_method()
+        estimator._run_release(
+            door, design, method, lambda door: method.measure_rows(design, NoRows(no_batches), door, estimator.n_jobs)
         )
         if left and len(left[0]):
             raise PartyError("the servers released more numbers than the plan has.")

@@ -25,13 +25,13 @@ from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
 from veilwood_secure.mpc.engine import Bits, Engine, Ints, Shared, concatenate, stack
 
-__all__ = ["dealt_laplace", "discrete_laplace", "geometric", "largest", "total_variation"]
+__all__ = ["dealt_laplace", "discrete_laplace", "geometric", "max_draw", "total_variation"]
 
-PRECISION = 80  # bits of a secret uniform number that decide a digit
+PRECISION_BITS = 80  # bits of a secret uniform number that decide a digit
 WORD_BITS = 64
-WORDS_AT_A_TIME = 1 << 22  # words of secret random bits worked on together: bounds memory
-COINS_AT_A_TIME = 1 << 26
-LARGEST_DEALT_SCALE = 1 << 12  # rejection takes about b**1.5 coins a draw
+WORDS_PER_BATCH = 1 << 22  # words of secret random bits worked on together: bounds memory
+COINS_PER_BATCH = 1 << 26
+MAX_DEALT_SCALE = 1 << 12  # rejection takes about b**1.5 coins a draw
 
 
 def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
@@ -42,10 +42,10 @@ def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared
     >>> from veilwood_testing.mpc_oracle import PlainEngine
     >>> engine = PlainEngine()
     >>> draws = engine.open(geometric(engine, Fraction(2), (1000,)))
-    >>> bool((draws >= 0).all()), int(draws.max()) <= largest(Fraction(2))
+    >>> bool((draws >= 0).all()), int(draws.max()) <= max_draw(Fraction(2))
     (True, True)
     """
-    return _signed_sum(engine, scale, shape, signs=(1,))
+    return _sum_signed_geometrics(engine, scale, shape, signs=(1,))
 
 
 def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
@@ -60,7 +60,7 @@ def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) ->
     >>> discrete_laplace(engine, Fraction(1), (10, 3))
     Shared(shape=(10, 3), dtype=uint32)
     """
-    return _signed_sum(engine, scale, shape, signs=(1, -1))
+    return _sum_signed_geometrics(engine, scale, shape, signs=(1, -1))
 
 
 def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
@@ -69,18 +69,18 @@ def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Sh
     One round. To a server, which can take its own part off, the rest is discrete Laplace of this scale; to everybody
     else there is half as much noise again (1.5 times the variance).
     """
-    if not 0 < scale <= LARGEST_DEALT_SCALE:
+    if not 0 < scale <= MAX_DEALT_SCALE:
         raise MechanismError(
-            f"scale must be above 0 and at most {LARGEST_DEALT_SCALE} for noise that servers deal, got {scale}. "
+            f"scale must be above 0 and at most {MAX_DEALT_SCALE} for noise that servers deal, got {scale}. "
             "Hint: draw it jointly, with discrete_laplace."
         )
     count = int(np.prod(shape))
-    return engine.deal_sum(lambda: (polya(scale, count) - polya(scale, count)).reshape(shape), shape)
+    return engine.deal_sum(lambda: (sample_polya(scale, count) - sample_polya(scale, count)).reshape(shape), shape)
 
 
-def largest(scale: Fraction) -> int:
+def max_draw(scale: Fraction) -> int:
     """Return the largest integer that `geometric` can draw, and the largest magnitude that `discrete_laplace` can."""
-    return (1 << len(_thresholds(scale))) - 1
+    return (1 << len(_digit_thresholds(scale))) - 1
 
 
 def total_variation(scale: Fraction, count: int) -> Fraction:
@@ -92,10 +92,10 @@ def total_variation(scale: Fraction, count: int) -> Fraction:
     True
     """
     # Each digit's probability is off by less than 2 units of the last bit; cutting the law at J digits adds one.
-    return Fraction(count * (2 * len(_thresholds(scale)) + 1), 1 << PRECISION)
+    return Fraction(count * (2 * len(_digit_thresholds(scale)) + 1), 1 << PRECISION_BITS)
 
 
-def polya(scale: Fraction, n: int) -> Ints:
+def sample_polya(scale: Fraction, n: int) -> Ints:
     """Draw from the Polya law of index 1/2, in the clear and exactly: two of them add up to a geometric.
 
     P(k) is proportional to C(2k, k) / 4**k * exp(-k/scale): a geometric draw k, kept if 2k coins show k heads.
@@ -104,13 +104,13 @@ def polya(scale: Fraction, n: int) -> Ints:
     missing = np.arange(n)
     while missing.size:
         proposal = samplers.geometric(scale, missing.size)
-        kept = _heads(2 * proposal) == proposal
+        kept = _count_heads(2 * proposal) == proposal
         drawn[missing[kept]] = proposal[kept]
         missing = missing[~kept]
     return drawn
 
 
-def _heads(coins: Ints) -> Ints:
+def _count_heads(coins: Ints) -> Ints:
     """Toss so many fair coins each, and return how many show heads."""
     heads = np.zeros(coins.size, dtype=np.int64)
     words = -(-coins // WORD_BITS)
@@ -118,10 +118,10 @@ def _heads(coins: Ints) -> Ints:
     start = 0
     while start < coins.size:
         done = int(ends[start - 1]) if start else 0
-        stop = max(int(np.searchsorted(ends, done + COINS_AT_A_TIME // WORD_BITS, side="right")), start + 1)
+        stop = max(int(np.searchsorted(ends, done + COINS_PER_BATCH // WORD_BITS, side="right")), start + 1)
         batch = words[start:stop]
         owner = np.repeat(np.arange(start, stop), batch)
-        tossed = entropy.words(int(batch.sum()), WORD_BITS).copy()
+        tossed = entropy.random_integers(int(batch.sum()), WORD_BITS).copy()
         # The last word of each is used in part: shift away what is too much.
         last = np.cumsum(batch)[batch > 0] - 1
         surplus = (batch * WORD_BITS - coins[start:stop])[batch > 0]
@@ -131,11 +131,11 @@ def _heads(coins: Ints) -> Ints:
     return heads
 
 
-def _signed_sum(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: tuple[int, ...]) -> Shared:
+def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: tuple[int, ...]) -> Shared:
     """Return the sum of one geometric draw for each sign."""
     if scale <= 0:
         raise MechanismError(f"scale must be positive, got {scale}. Hint: it is sensitivity / epsilon.")
-    thresholds = _thresholds(scale)
+    thresholds = _digit_thresholds(scale)
     digits = len(thresholds)
     if digits > 8 * engine.ring.itemsize - 3:
         raise MechanismError(
@@ -146,28 +146,28 @@ def _signed_sum(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: 
     if not count or not digits:  # no digits: the law gives anything but 0 less than 2**-PRECISION
         return engine.constant(np.zeros(shape, dtype=np.int64))
     weights = np.array([[sign << j] for sign in signs for j in range(digits)], dtype=np.int64)
-    words_a_draw = PRECISION * len(weights) / WORD_BITS
-    at_a_time = max(int(WORDS_AT_A_TIME / words_a_draw), WORD_BITS)
+    words_a_draw = PRECISION_BITS * len(weights) / WORD_BITS
+    at_a_time = max(int(WORDS_PER_BATCH / words_a_draw), WORD_BITS)
     drawn = []
     for start in range(0, count, at_a_time):
         now = min(at_a_time, count - start)
-        bits = _below(engine, thresholds * len(signs), -(-now // WORD_BITS))
+        bits = _uniform_below(engine, thresholds * len(signs), -(-now // WORD_BITS))
         # x = sum_j w_j (c_j ^ d_j), where a ^ b = a + b - 2ab: one round for all the products, added up before it.
-        c, d = engine.split_bits(bits.map(partial(unpacked, count=now)))
+        c, d = engine.split_bits(bits.map_parts(partial(unpack_first_bits, count=now)))
         weighted = c * weights
         drawn.append(weighted.sum(axis=0) + (d * weights).sum(axis=0) - engine.dot(weighted, d, axis=0) * 2)
     return concatenate(drawn).reshape(*shape)
 
 
-def _below(engine: Engine, thresholds: list[int], words: int) -> Bits:
+def _uniform_below(engine: Engine, thresholds: list[int], words: int) -> Bits:
     """Return secret bits, 1 where a fresh uniform number of PRECISION bits is below its row's threshold.
 
     64 numbers lie side by side in a word, bit k of all of them in words[k]; a tree of depth log2(PRECISION) joins
     `less` and `equal` of ever longer pieces, the most significant first.
     """
-    uniform = engine.random_words((PRECISION, len(thresholds), words))
+    uniform = engine.random_words((PRECISION_BITS, len(thresholds), words))
     ones = np.uint64(2**WORD_BITS - 1)
-    bit_set = [[threshold >> (PRECISION - 1 - k) & 1 for threshold in thresholds] for k in range(PRECISION)]
+    bit_set = [[threshold >> (PRECISION_BITS - 1 - k) & 1 for threshold in thresholds] for k in range(PRECISION_BITS)]
     public = np.array(bit_set, dtype=np.uint64)[:, :, None] * ones
     less = ~uniform & public
     equal = uniform ^ (public ^ ones)
@@ -181,18 +181,18 @@ def _below(engine: Engine, thresholds: list[int], words: int) -> Bits:
     return less[0]
 
 
-def unpacked(words: NDArray[np.unsignedinteger[Any]], count: int) -> NDArray[np.uint8]:
+def unpack_first_bits(words: NDArray[np.unsignedinteger[Any]], count: int) -> NDArray[np.uint8]:
     """Return the first bits of each row of words, one in each byte."""
     return np.unpackbits(np.ascontiguousarray(words).view(np.uint8), axis=-1, count=count)
 
 
 @lru_cache(maxsize=256)
-def _thresholds(scale: Fraction) -> list[int]:
+def _digit_thresholds(scale: Fraction) -> list[int]:
     """Return P(z_j = 1) for j = 0, 1, ..., J-1, in units of 2**-PRECISION, rounded down."""
-    bits = PRECISION + 32
+    bits = PRECISION_BITS + 32
     thresholds: list[int] = []
     while True:
         low, high = samplers.exp_minus(2 ** len(thresholds) / scale, bits)
-        if high <= 1 << (bits - PRECISION):  # exp(-2**J / b): what lies beyond J digits
+        if high <= 1 << (bits - PRECISION_BITS):  # exp(-2**J / b): what lies beyond J digits
             return thresholds
-        thresholds.append((low << PRECISION) // ((1 << bits) + low))
+        thresholds.append((low << PRECISION_BITS) // ((1 << bits) + low))

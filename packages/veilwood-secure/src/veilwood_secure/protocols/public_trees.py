@@ -18,11 +18,11 @@ from numpy.typing import NDArray
 
 from veilwood.errors import MechanismError, UseError
 from veilwood_secure.mpc.engine import Engine, Ints, Shared, concatenate
-from veilwood_secure.mpc.round_batching import together
+from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax, maximum
-from veilwood_secure.protocols.hidden_forest import of_tree, trees_of_rows
-from veilwood_secure.protocols.records import Domain, Records
+from veilwood_secure.protocols.hidden_forest import assign_rows_to_trees, select_tree_rows
+from veilwood_secure.protocols.records import Domain, SharedRows
 
 Bools = NDArray[np.bool_]
 
@@ -39,7 +39,7 @@ class PlainTree:
     leaves: Ints
     sizes: tuple[int, ...]
 
-    def leaf_of(self, codes: Ints) -> Ints:
+    def leaf_indices(self, codes: Ints) -> Ints:
         """Return the leaf that each row falls into."""
         node = np.zeros(len(codes), np.int64)
         for feature in self.splits:
@@ -50,31 +50,36 @@ class PlainTree:
 
     def predict(self, codes: Ints) -> Ints:
         """Return the class of each row."""
-        return self.leaves[self.leaf_of(codes)]
+        return self.leaves[self.leaf_indices(codes)]
 
 
 @dataclass(frozen=True)
-class WaitingLevel:
+class PendingLevel:
     """The choice of splits that a level of a public tree waits for."""
 
     depth: int
-    free: Bools  # (m, nodes): features not yet used on the path to a node
+    unused_features: Bools  # (m, nodes): features not yet used on the path to a node
     scores: Callable[[Engine], Shared]  # (m, nodes): the max operator plus 1, and 0 where a feature was used
 
 
-Select = Callable[[Engine, WaitingLevel], Ints]
+SelectFeatures = Callable[[Engine, PendingLevel], Ints]
 """Chooses the feature of each node of a level, in the open."""
 
-ChooseLabel = Callable[[Engine, Shared], Ints]
+SelectLabels = Callable[[Engine, Shared], Ints]
 """Chooses the class of each leaf, in the open, from shared class counts of shape (u, leaves)."""
 
 
-def grow_public(
-    engine: Engine, records: Records, domain: Domain, depth: int, select: Select, label: ChooseLabel
+def grow_public_tree(
+    engine: Engine,
+    records: SharedRows,
+    domain: Domain,
+    depth: int,
+    select_features: SelectFeatures,
+    select_labels: SelectLabels,
 ) -> PlainTree:
     """Train a tree whose choices are opened level by level, all nodes of a level in the same rounds.
 
-    What is opened is what ``select`` and ``label`` open, and nothing else. A node has as many branches as its feature
+    What is opened is what ``select_features`` and ``select_labels`` open, and nothing else. A node has as many branches as its feature
     has values: no dummies are needed where features are known.
     """
     if not 1 <= depth <= domain.n_features:
@@ -92,78 +97,80 @@ def grow_public(
             branch = records.features[feature, value]
             rows_in = branch if rows_in is None else engine.mul(rows_in[parent], branch)
             counts = engine.matmul(cells.reshape(u * m * w, n), rows_in.transpose()).reshape(u, m, w, -1)
-        waiting = WaitingLevel(level, free, _scores(counts, free))
-        chosen = select(engine, waiting)
+        waiting = PendingLevel(level, free, _score_function(counts, free))
+        chosen = select_features(engine, waiting)
         splits.append(chosen)
         parent = np.repeat(np.arange(len(chosen)), sizes[chosen])
         feature = chosen[parent]
         value = np.arange(len(parent)) - np.repeat(np.cumsum(sizes[chosen]) - sizes[chosen], sizes[chosen])
         free = free[:, parent] & (np.arange(m)[:, None] != feature)
     totals = counts[:, feature, value, parent]  # of the leaves: they stand in the last table already
-    return PlainTree(tuple(splits), label(engine, totals), domain.sizes)
+    return PlainTree(tuple(splits), select_labels(engine, totals), domain.sizes)
 
 
-def _scores(counts: Shared, free: Bools) -> Callable[[Engine], Shared]:
-    def compute(engine: Engine) -> Shared:
+def _score_function(counts: Shared, free: Bools) -> Callable[[Engine], Shared]:
+    def compute_scores(engine: Engine) -> Shared:
         return (maximum(engine, counts).sum(axis=1) + 1) * free.astype(np.int64)
 
-    return compute
+    return compute_scores
 
 
 # -- choices of features ---------------------------------------------------------------------------------------
 
 
-def best_feature(engine: Engine, level: WaitingLevel) -> Ints:
+def select_best_features(engine: Engine, level: PendingLevel) -> Ints:
     """Open the feature with the largest score: MPC-ID3, which is not private."""
-    return _opened(engine, argmax(engine, level.scores(engine)))
+    return _open_index(engine, argmax(engine, level.scores(engine)))
 
 
-def noisy_feature(scale: Fraction) -> Select:
+def noisy_max_selector(scale: Fraction) -> SelectFeatures:
     """Return the choice by geometric noise of a scale: one level costs score range / scale (proofs/secure.md)."""
 
-    def select(engine: Engine, level: WaitingLevel) -> Ints:
-        drawn = noise.geometric(engine, scale, level.free.shape)
-        return _opened(engine, argmax(engine, level.scores(engine) + drawn * level.free.astype(np.int64)))
+    def select_features(engine: Engine, level: PendingLevel) -> Ints:
+        drawn = noise.geometric(engine, scale, level.unused_features.shape)
+        return _open_index(
+            engine, argmax(engine, level.scores(engine) + drawn * level.unused_features.astype(np.int64))
+        )
 
-    return select
+    return select_features
 
 
-def random_feature(rng: np.random.Generator) -> Select:
+def random_selector(rng: np.random.Generator) -> SelectFeatures:
     """Return the choice without data: a free feature, uniformly, from public randomness (extra trees, appendix D)."""
 
-    def select(engine: Engine, level: WaitingLevel) -> Ints:
-        return np.asarray(np.where(level.free, rng.random(level.free.shape), -1.0).argmax(axis=0))
+    def select_features(engine: Engine, level: PendingLevel) -> Ints:
+        return np.asarray(np.where(level.unused_features, rng.random(level.unused_features.shape), -1.0).argmax(axis=0))
 
-    return select
+    return select_features
 
 
 # -- classes of leaves -------------------------------------------------------------------------------------------
 
 
-def best_class(engine: Engine, totals: Shared) -> Ints:
+def select_best_labels(engine: Engine, totals: Shared) -> Ints:
     """Open the most frequent class: not private."""
-    return _opened(engine, argmax(engine, totals))
+    return _open_index(engine, argmax(engine, totals))
 
 
-def class_of_noisy_counts(scale: Fraction) -> ChooseLabel:
+def noisy_count_labeller(scale: Fraction) -> SelectLabels:
     """Return the label by discrete Laplace noise on counts, opened and compared in the clear (Algorithm 9)."""
 
-    def label(engine: Engine, totals: Shared) -> Ints:
+    def select_labels(engine: Engine, totals: Shared) -> Ints:
         return np.asarray(engine.open(totals + noise.discrete_laplace(engine, scale, totals.shape)).argmax(axis=0))
 
-    return label
+    return select_labels
 
 
-def noisy_class(scale: Fraction) -> ChooseLabel:
+def noisy_max_labeller(scale: Fraction) -> SelectLabels:
     """Return the label by a noisy maximum, of which the winner alone is opened."""
 
-    def label(engine: Engine, totals: Shared) -> Ints:
-        return _opened(engine, argmax(engine, totals + noise.geometric(engine, scale, totals.shape)))
+    def select_labels(engine: Engine, totals: Shared) -> Ints:
+        return _open_index(engine, argmax(engine, totals + noise.geometric(engine, scale, totals.shape)))
 
-    return label
+    return select_labels
 
 
-def _opened(engine: Engine, one_hot: Shared) -> Ints:
+def _open_index(engine: Engine, one_hot: Shared) -> Ints:
     """Open the place of the 1 along the first axis."""
     place = np.arange(one_hot.shape[0]).reshape(-1, *[1] * (len(one_hot.shape) - 1))
     return engine.open((one_hot * place).sum(axis=0))
@@ -173,22 +180,28 @@ def _opened(engine: Engine, one_hot: Shared) -> Ints:
 
 
 def grow_public_forest(
-    engine: Engine, records: Records, domain: Domain, depth: int, ways: Sequence[tuple[Select, ChooseLabel]]
+    engine: Engine,
+    records: SharedRows,
+    domain: Domain,
+    depth: int,
+    selection_rules: Sequence[tuple[SelectFeatures, SelectLabels]],
 ) -> list[PlainTree]:
     """Train a tree for each way to choose, each on records of its own, all in the same rounds."""
-    if len(ways) == 1:
-        return [grow_public(engine, records, domain, depth, *ways[0])]
-    tree_of_row = trees_of_rows(engine, records.n_rows, len(ways))
+    if len(selection_rules) == 1:
+        return [grow_public_tree(engine, records, domain, depth, *selection_rules[0])]
+    tree_of_row = assign_rows_to_trees(engine, records.n_rows, len(selection_rules))
 
-    def grown(tree: int, lane: Engine) -> PlainTree:
-        return grow_public(lane, of_tree(records, tree_of_row, tree), domain, depth, *ways[tree])
+    def grow_tree(tree: int, lane: Engine) -> PlainTree:
+        return grow_public_tree(
+            lane, select_tree_rows(records, tree_of_row, tree), domain, depth, *selection_rules[tree]
+        )
 
-    return together(engine, [partial(grown, tree) for tree in range(len(ways))])
+    return run_in_lockstep(engine, [partial(grow_tree, tree) for tree in range(len(selection_rules))])
 
 
 def grow_extra_trees(
     engine: Engine,
-    records: Records,
+    records: SharedRows,
     domain: Domain,
     *,
     depth: int,
@@ -209,84 +222,84 @@ def grow_extra_trees(
     seeds = np.random.SeedSequence(random_state).spawn(n_trees)
     return grow_public_forest(
         engine, records, domain, depth,
-        [(random_feature(np.random.default_rng(seed)), noisy_class(leaf_scale)) for seed in seeds],
+        [(random_selector(np.random.default_rng(seed)), noisy_max_labeller(leaf_scale)) for seed in seeds],
     )  # fmt: skip
 
 
 WEIGHT_BITS = 28  # of the largest weight
 COIN_BITS = 29  # of the uniform number; weight times number must fit 63 bits
-MOST_COMPARISONS = 1 << 24
+MAX_COMPARISONS = 1 << 24
 
 
-def exponential_delta(epsilon: Fraction, candidates: int, choices: int) -> float:
-    """Return a bound on the delta of ``choices`` choices: weights and the uniform number are rounded.
+def exponential_delta(epsilon: Fraction, n_candidates: int, n_selections: int) -> float:
+    """Return a bound on the delta of ``n_selections`` choices: weights and the uniform number are rounded.
 
     A weight is off by less than one unit of a total of at least 2^WEIGHT_BITS, a boundary by less than one coin.
     """
-    distance = choices * candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
+    distance = n_selections * n_candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
     return (1 + math.exp(epsilon)) * distance
 
 
-def _running_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
+def _cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
     """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
     if engine.ring != np.uint64:
         raise MechanismError("weights need 64-bit words. Hint: an engine with ring=numpy.uint64.")
     rate = float(epsilon) / 2  # the paper's form, with twice the sensitivity 1
     table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1)))
-    if len(table) * scores.size > MOST_COMPARISONS:
+    if len(table) * scores.size > MAX_COMPARISONS:
         raise MechanismError(
             f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. Hint: noisy maxima need few."
         )
     steps = (table - np.append(table[1:], 0)).astype(np.int64)
     gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)
     # A weight is the sum of the steps from its gap on: as many comparisons as the table is long, and no exponential.
-    reached = engine.negative(gap - np.arange(1, len(steps) + 1)[:, None])  # gap <= 0, 1, 2, ...
+    reached = engine.is_negative(gap - np.arange(1, len(steps) + 1)[:, None])  # gap <= 0, 1, 2, ...
     weights: Shared = (reached * steps[:, None]).sum(axis=0).reshape(*scores.shape)
     return (weights * allowed).cumsum(axis=0)
 
 
-def _mark(engine: Engine, total: Shared) -> Shared:
+def _draw_threshold(engine: Engine, total: Shared) -> Shared:
     """Return a uniform secret number below each total, in units of 2^-COIN_BITS."""
     bits = engine.random_bits((COIN_BITS, total.size))
     uniform = (bits * (1 << np.arange(COIN_BITS))[:, None]).sum(axis=0)
     return engine.mul(uniform.reshape(*total.shape), total)
 
 
-def exponential_choice(engine: Engine, scores: Shared, epsilon: Fraction) -> Shared:
+def select_exponential(engine: Engine, scores: Shared, epsilon: Fraction) -> Shared:
     """Choose along the first axis by the exponential mechanism; one-hot, by comparing with every candidate in turn."""
-    running = _running_weights(engine, scores, epsilon, np.ones(scores.shape, np.int64))
-    mark = _mark(engine, running[-1]).reshape(1, *scores.shape[1:])
-    below = engine.negative(mark - running[:-1] * (1 << COIN_BITS))  # 0 ... 0 1 ... 1
+    running = _cumulative_weights(engine, scores, epsilon, np.ones(scores.shape, np.int64))
+    mark = _draw_threshold(engine, running[-1]).reshape(1, *scores.shape[1:])
+    below = engine.is_negative(mark - running[:-1] * (1 << COIN_BITS))  # 0 ... 0 1 ... 1
     first = below[:1] * 0
     return concatenate([below, first + 1], axis=0) - concatenate([first, below], axis=0)
 
 
-def exponential_opened(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Ints:
-    """Choose as `exponential_choice` and open the place, found by binary search: log2 of the candidates comparisons."""
-    running = _running_weights(engine, scores, epsilon, allowed)
-    mark = _mark(engine, running[-1])
+def open_exponential_selection(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Ints:
+    """Choose as `select_exponential` and open the place, found by binary search: log2 of the candidates comparisons."""
+    running = _cumulative_weights(engine, scores, epsilon, allowed)
+    mark = _draw_threshold(engine, running[-1])
     columns = np.arange(scores.shape[1])
     low, high = np.zeros(len(columns), np.int64), np.full(len(columns), scores.shape[0] - 1)
     while (low < high).any():
         middle = (low + high) // 2
-        left = engine.open(engine.negative(mark - running[middle, columns] * (1 << COIN_BITS))) == 1
+        left = engine.open(engine.is_negative(mark - running[middle, columns] * (1 << COIN_BITS))) == 1
         low, high = np.where(left | (low == high), low, middle + 1), np.where(left, middle, high)
     return low
 
 
-def exponential_feature(epsilon: Fraction) -> Select:
+def exponential_selector(epsilon: Fraction) -> SelectFeatures:
     """Return the paper's choice of splits (Algorithm 8)."""
 
-    def select(engine: Engine, level: WaitingLevel) -> Ints:
-        return exponential_opened(engine, level.scores(engine), epsilon, level.free.astype(np.int64))
+    def select_features(engine: Engine, level: PendingLevel) -> Ints:
+        return open_exponential_selection(engine, level.scores(engine), epsilon, level.unused_features.astype(np.int64))
 
-    return select
+    return select_features
 
 
-def exponential_class(epsilon: Fraction) -> ChooseLabel:
+def exponential_labeller(epsilon: Fraction) -> SelectLabels:
     """Return the paper's choice of classes of leaves (Algorithm 10)."""
 
-    def label(engine: Engine, totals: Shared) -> Ints:
-        return exponential_opened(engine, totals, epsilon, np.ones(totals.shape, np.int64))
+    def select_labels(engine: Engine, totals: Shared) -> Ints:
+        return open_exponential_selection(engine, totals, epsilon, np.ones(totals.shape, np.int64))
 
-    return label
+    return select_labels

@@ -28,17 +28,17 @@ from veilwood.errors import ModelFileError, PartyError
 from veilwood.safe_io import read_json, write_file
 from veilwood_secure.mpc.engine import Ints, Shared
 from veilwood_secure.mpc.replicated import ReplicatedEngine
-from veilwood_secure.roles.sessions import agree
+from veilwood_secure.roles.sessions import agree_on_facts
 from veilwood_secure.roles.transport import TlsLinks
 
-__all__ = ["Checkpoint", "RecordedEngine", "Safe", "Stored", "Vault"]
+__all__ = ["Checkpoint", "EncryptedFolder", "ModelStore", "RecordedEngine", "StoredModel"]
 
 
-_MAGIC: Final = b"VWCHECK1"
+_CHECKPOINT_MAGIC: Final = b"VWCHECK1"
 _SALT, _NONCE = 16, 12
 
 
-class Safe:
+class EncryptedFolder:
     """A folder of small encrypted files that only their owner may read; the key is derived once.
 
     Parameters
@@ -53,9 +53,9 @@ class Safe:
     Examples
     --------
     >>> import tempfile
-    >>> safe = Safe(Path(tempfile.mkdtemp()), b"secret", "server 0")
-    >>> safe.write("flowers/state", b"17")
-    >>> safe.read("flowers/state"), safe.read("flowers/other")
+    >>> folder = EncryptedFolder(Path(tempfile.mkdtemp()), b"secret", "server 0")
+    >>> folder.write("flowers/state", b"17")
+    >>> folder.read("flowers/state"), folder.read("flowers/other")
     (b'17', None)
     """
 
@@ -70,12 +70,14 @@ class Safe:
         for left_over in folder.rglob(".*.part"):  # of a write that a crash cut short
             left_over.unlink()
 
-    def write(self, name: str, plain: bytes) -> None:
+    def write(self, name: str, plaintext: bytes) -> None:
         """Write a file so that a crash leaves the old one or the new one."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         nonce = secrets.token_bytes(_NONCE)
-        write_file(path, _MAGIC + nonce + self._cipher.encrypt(nonce, plain, self._about(name)))
+        write_file(
+            path, _CHECKPOINT_MAGIC + nonce + self._cipher.encrypt(nonce, plaintext, self._associated_data(name))
+        )
         path.chmod(0o600)
         if os.name == "posix":  # the name must survive a power failure too
             folder = os.open(path.parent, os.O_RDONLY)
@@ -88,11 +90,11 @@ class Safe:
             data = (self._folder / name).read_bytes()
         except FileNotFoundError:
             return None
-        start = len(_MAGIC) + _NONCE
+        start = len(_CHECKPOINT_MAGIC) + _NONCE
         try:
-            if not data.startswith(_MAGIC):
+            if not data.startswith(_CHECKPOINT_MAGIC):
                 raise InvalidTag
-            return self._cipher.decrypt(data[len(_MAGIC) : start], data[start:], self._about(name))
+            return self._cipher.decrypt(data[len(_CHECKPOINT_MAGIC) : start], data[start:], self._associated_data(name))
         except InvalidTag:
             raise ModelFileError(
                 f"checkpoint {name!r} does not open: altered, of another server, or another secret. Hint: restore the "
@@ -107,7 +109,7 @@ class Safe:
         else:
             path.unlink(missing_ok=True)
 
-    def _about(self, name: str) -> bytes:
+    def _associated_data(self, name: str) -> bytes:
         return f"{self._owner}/{name}".encode()
 
 
@@ -116,7 +118,7 @@ class Checkpoint:
 
     Parameters
     ----------
-    safe : Safe
+    folder : Safe
         Where it is kept.
     task : str
         The task's name.
@@ -133,9 +135,9 @@ class Checkpoint:
     by packages/veilwood-secure/tests/roles/test_server_crashes.py and packages/veilwood-secure/tests/roles/test_uploads.py).
     """
 
-    def __init__(self, safe: Safe, task: str, subject: str = "") -> None:
-        self._safe, self._task, self.subject = safe, task, subject
-        data = safe.read(f"{task}/state")
+    def __init__(self, folder: EncryptedFolder, task: str, subject: str = "") -> None:
+        self._folder, self._task, self.subject = folder, task, subject
+        data = folder.read(f"{task}/state")
         facts: dict[str, Any] = {} if data is None else read_json(data)
         self.counter: int = facts.get("counter", 0)
         self.heard: list[int] = facts.get("heard", [0, 0, 0])
@@ -146,14 +148,14 @@ class Checkpoint:
         self.approvals: dict[str, dict[str, Any]] = facts.get("approvals", {})
         self.ledger_entries: int = facts.get("ledger_entries", 0)
         self.opened: list[Ints] = []
-        while (value := safe.read(f"{task}/opening-{len(self.opened)}")) is not None:
+        while (value := folder.read(f"{task}/opening-{len(self.opened)}")) is not None:
             self.opened.append(np.load(io.BytesIO(value), allow_pickle=False))
         self.ticket: str = facts.get("ticket", "")
         if not self.ticket:
             self.renew_ticket()
-            self._write()
+            self._write_state()
         if data is not None and facts.get("subject") != subject:  # the spend of what was under way stays in the ledger
-            self.end()
+            self.end_training()
             self.forget_rows()
             self.renew_ticket()
             self.save()
@@ -167,26 +169,26 @@ class Checkpoint:
         """Give the next charge a name of its own; owners agree to be charged under the names of all three servers."""
         self.ticket = secrets.token_hex(8)
 
-    def disagree(self, party: int) -> list[str]:
+    def disagreeing_owners(self, party: int) -> list[str]:
         """Return the owners that have agreed to another charge than the next one."""
         return [owner for owner, word in self.approvals.items() if word["tickets"][party] != self.ticket]
 
     def save(self) -> None:
         """Write the facts, under the next number."""
         self.counter += 1
-        self._write()
+        self._write_state()
 
-    def _write(self) -> None:
+    def _write_state(self) -> None:
         keys = ("subject", "counter", "heard", "parts", "attempt", "intents", "approvals", "ledger_entries", "ticket")
-        self._safe.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
+        self._folder.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
-    def hear(self, counters: Sequence[Any], *, several: bool = False) -> None:
+    def check_counters(self, counters: Sequence[Any], *, concurrent: bool = False) -> None:
         """Take what all three servers say of their numbers; refuse one that was further before.
 
-        Where ``several`` owners upload at once, what they say may come in another order than it was said. Then the
+        Where ``concurrent`` owners upload at once, what they say may come in another order than it was said. Then the
         numbers of the life before decide; a training, of which there is one at a time, compares with all.
         """
-        known = self._heard_before if several else self.heard
+        known = self._heard_before if concurrent else self.heard
         for party, count in enumerate(counters):
             if not isinstance(count, int) or count < known[party]:
                 raise PartyError(
@@ -197,64 +199,64 @@ class Checkpoint:
         highest = [max(pair) for pair in zip(self.heard, counters, strict=True)]
         if self.heard != highest:
             self.heard = highest
-            self._write()
+            self._write_state()
 
     @property
-    def standing(self) -> tuple[int, bool, list[int]]:
+    def state_summary(self) -> tuple[int, bool, list[int]]:
         """What the others are told before an owner is admitted."""
         return self.counter, self.is_empty, self.heard
 
-    def meet(self, standings: Sequence[tuple[int, bool, list[int]]], party: int) -> None:
+    def agree_on_state(self, summaries: Sequence[tuple[int, bool, list[int]]], party: int) -> None:
         """Hear the standings of all three; if none has anything to go on with, nothing of theirs can be older.
 
         Then each goes on from the highest number that anybody heard of it, so that what it had before stays older.
         """
-        counters, empty, heard = zip(*standings, strict=True)
+        counters, empty, heard = zip(*summaries, strict=True)
         if not all(empty) or not self.is_empty:
-            self.hear(counters, several=True)
+            self.check_counters(counters, concurrent=True)
             return
         self.heard = [max(numbers) for numbers in zip(self.heard, counters, *heard, strict=True)]
         self.counter = max(self.counter, self.heard[party])
-        self._write()
+        self._write_state()
 
     # -- rows ----------------------------------------------------------------------------------------------------
 
-    def piece(self, owner: str, part: str, number: int) -> bytes | None:
+    def read_piece(self, owner: str, part: str, number: int) -> bytes | None:
         """Return the shares of a piece of an owner's rows, as they arrived."""
-        return self._safe.read(self._piece(owner, part, number))
+        return self._folder.read(self._piece_path(owner, part, number))
 
-    def keep(self, owner: str, part: str, number: int, data: bytes) -> None:
+    def write_piece(self, owner: str, part: str, number: int, data: bytes) -> None:
         """Write a piece of an owner's rows."""
-        self._safe.write(self._piece(owner, part, number), data)
+        self._folder.write(self._piece_path(owner, part, number), data)
 
-    def drop(self, owner: str, part: str) -> None:
+    def drop_part(self, owner: str, part: str) -> None:
         """Forget a part of an owner's rows."""
         self.parts.get(owner, {}).pop(part, None)
-        self._safe.remove(f"{self._task}/rows/{owner}/{part}")
+        self._folder.remove(f"{self._task}/rows/{owner}/{part}")
 
-    def forget_rows_of(self, owner: str) -> None:
+    def forget_owner_rows(self, owner: str) -> None:
         """Forget all rows of an owner, which must send them again."""
         self.parts.pop(owner, None)
-        self._safe.remove(f"{self._task}/rows/{owner}")
+        self._folder.remove(f"{self._task}/rows/{owner}")
 
     def forget_rows(self) -> None:
         """Forget all rows, and what their owners agreed to: the training has ended."""
         self.parts, self.approvals = {}, {}
-        self._safe.remove(f"{self._task}/rows")
+        self._folder.remove(f"{self._task}/rows")
 
-    def _piece(self, owner: str, part: str, number: int) -> str:
+    def _piece_path(self, owner: str, part: str, number: int) -> str:
         return f"{self._task}/rows/{owner}/{part}/{number}"
 
     # -- trainings -----------------------------------------------------------------------------------------------
 
-    def begin(self, training: str, entry: int) -> None:
+    def begin_training(self, training: str, entry: int) -> None:
         """Record a training whose loss stands in the ledger, before anything of it is opened."""
         self.forget_openings()
         self.attempt = {"training": training, "entry": entry}
         self.ledger_entries = max(self.ledger_entries, entry)
         self.save()
 
-    def end(self) -> None:
+    def end_training(self) -> None:
         """Forget a training under way."""
         self.forget_openings()
         self.attempt = None
@@ -262,19 +264,19 @@ class Checkpoint:
     def forget_openings(self) -> None:
         """Forget what was opened."""
         for number in range(len(self.opened)):
-            self._safe.remove(f"{self._task}/opening-{number}")
+            self._folder.remove(f"{self._task}/opening-{number}")
         self.opened, self.intents = [], 0
 
-    def about_to_open(self, number: int) -> None:
+    def record_intent(self, number: int) -> None:
         """Record that a number will be opened."""
         self.intents = number + 1
         self.save()
 
-    def has_opened(self, values: Ints) -> None:
+    def record_opening(self, values: Ints) -> None:
         """Record what was opened."""
         data = io.BytesIO()
         np.save(data, values, allow_pickle=False)
-        self._safe.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
+        self._folder.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
         self.opened.append(values)
 
 
@@ -287,7 +289,7 @@ class RecordedEngine(ReplicatedEngine):
 
     def __init__(self, links: TlsLinks, ring: type[np.unsignedinteger[Any]], state: Checkpoint) -> None:
         super().__init__(links, ring=ring)
-        self._tls, self._state, self._number = links, state, 0
+        self._tls_links, self._state, self._number = links, state, 0
 
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
@@ -298,16 +300,16 @@ class RecordedEngine(ReplicatedEngine):
             if found.shape != x.shape:
                 raise PartyError(f"opening {number} has another shape than it had. Hint: compare versions.")
             return found
-        state.about_to_open(number)
-        state.hear(agree(self._tls, {"opening": number}, also=state.counter))
+        state.record_intent(number)
+        state.check_counters(agree_on_facts(self._tls_links, {"opening": number}, exchange=state.counter))
         values = super().open(x)
-        state.has_opened(values)
+        state.record_opening(values)
         return values
 
 
-def level_openings(links: TlsLinks, state: Checkpoint, counts: Sequence[int]) -> None:
+def sync_openings(links: TlsLinks, state: Checkpoint, opening_counts: Sequence[int]) -> None:
     """Give servers that miss the last openings what the others have: all three knew it, or were about to."""
-    best = int(np.argmax(counts))
+    best = int(np.argmax(opening_counts))
     if links.party == best:
         data = io.BytesIO()
         np.savez(data, *state.opened)
@@ -316,37 +318,37 @@ def level_openings(links: TlsLinks, state: Checkpoint, counts: Sequence[int]) ->
         return
     with np.load(io.BytesIO(bytes(links.receive(best))), allow_pickle=False) as found:
         values = [found[f"arr_{number}"] for number in range(len(found.files))]
-    if len(values) != counts[best] or not all(map(np.array_equal, state.opened, values)):
+    if len(values) != opening_counts[best] or not all(map(np.array_equal, state.opened, values)):
         raise PartyError(f"server {best} opened something else than server {links.party}.", party=f"server {best}")
     for value in values[len(state.opened) :]:
-        state.has_opened(value.astype(np.int64))
+        state.record_opening(value.astype(np.int64))
     state.intents = len(values)
 
 
-_STORE_MAGIC: Final = b"VWSHARE1"
+_MODEL_MAGIC: Final = b"VWSHARE1"
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredModel:
     """One server's part of a model: public facts, and arrays that are uniformly random by themselves."""
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
 
 
-class Vault:
+class ModelStore:
     """A folder of encrypted models.
 
     Parameters
     ----------
     folder, secret, owner
-        As of ``checkpoints.Safe``, but that each file has a salt of its own.
+        As of ``checkpoints.EncryptedFolder``, but that each file has a salt of its own.
 
     Examples
     --------
     >>> import tempfile
-    >>> vault = Vault(Path(tempfile.mkdtemp()), b"secret", "server 0")
-    >>> vault.save("flowers", Stored({"rounds": 3}, {"leaves": np.arange(4)}))
+    >>> vault = ModelStore(Path(tempfile.mkdtemp()), b"secret", "server 0")
+    >>> vault.save("flowers", StoredModel({"rounds": 3}, {"leaves": np.arange(4)}))
     >>> vault.names(), vault.load("flowers").facts
     (['flowers'], {'rounds': 3})
     """
@@ -357,53 +359,53 @@ class Vault:
         for left_over in folder.glob(".*.part"):  # of a write that a crash cut short: encrypted, and of no use
             left_over.unlink()
 
-    def names(self) -> list[str]:
+    def list_names(self) -> list[str]:
         """Which models are stored."""
         return sorted(path.stem for path in self._folder.glob("[!.]*.share"))
 
-    def save(self, name: str, model: Stored) -> None:
+    def save(self, name: str, model: StoredModel) -> None:
         """Write a model so that a crash leaves the old file or the new one, and nothing in clear."""
         facts = np.frombuffer(json.dumps(dict(model.facts)).encode(), np.uint8)
         plain = write_arrays(
             {"facts": facts} | {f"array.{key}": np.ascontiguousarray(a) for key, a in model.arrays.items()}
         )
         salt, nonce = secrets.token_bytes(_SALT), secrets.token_bytes(_NONCE)
-        sealed = self._cipher(salt).encrypt(nonce, plain, self._about(name))
-        write_file(self._path(name), _STORE_MAGIC + salt + nonce + sealed)
-        self._sync()
+        sealed = self._derive_cipher(salt).encrypt(nonce, plain, self._associated_data(name))
+        write_file(self._model_path(name), _MODEL_MAGIC + salt + nonce + sealed)
+        self._sync_folder()
 
-    def load(self, name: str) -> Stored:
+    def load(self, name: str) -> StoredModel:
         """Read a model, refusing a file that was altered, swapped or written under another secret."""
-        data = self._path(name).read_bytes()
-        start = len(_STORE_MAGIC) + _SALT
-        salt, nonce, sealed = data[len(_STORE_MAGIC) : start], data[start : start + _NONCE], data[start + _NONCE :]
+        data = self._model_path(name).read_bytes()
+        start = len(_MODEL_MAGIC) + _SALT
+        salt, nonce, sealed = data[len(_MODEL_MAGIC) : start], data[start : start + _NONCE], data[start + _NONCE :]
         try:
-            if not data.startswith(_STORE_MAGIC):
+            if not data.startswith(_MODEL_MAGIC):
                 raise InvalidTag
-            arrays = parse_arrays(self._cipher(salt).decrypt(nonce, sealed, self._about(name)))
+            arrays = parse_arrays(self._derive_cipher(salt).decrypt(nonce, sealed, self._associated_data(name)))
         except InvalidTag:
             raise ModelFileError(
                 f"the stored part of model {name!r} does not open: altered, of another server, or another secret. "
                 "Hint: restore the file, or delete it and train again."
             ) from None
         facts = read_json(arrays.pop("facts").tobytes())
-        return Stored(facts, {key.removeprefix("array."): array for key, array in arrays.items()})
+        return StoredModel(facts, {key.removeprefix("array."): array for key, array in arrays.items()})
 
     def delete(self, name: str) -> None:
         """Forget a model."""
-        self._path(name).unlink(missing_ok=True)
-        self._sync()
+        self._model_path(name).unlink(missing_ok=True)
+        self._sync_folder()
 
-    def _path(self, name: str) -> Path:
+    def _model_path(self, name: str) -> Path:
         return self._folder / f"{name}.share"
 
-    def _about(self, name: str) -> bytes:
+    def _associated_data(self, name: str) -> bytes:
         return f"{self._owner}/{name}".encode()
 
-    def _cipher(self, salt: bytes) -> AESGCM:
+    def _derive_cipher(self, salt: bytes) -> AESGCM:
         return AESGCM(Scrypt(salt=salt, length=32, n=1 << 14, r=8, p=1).derive(self._secret))
 
-    def _sync(self) -> None:
+    def _sync_folder(self) -> None:
         """Make names survive a power failure, as contents do."""
         if os.name == "posix":
             folder = os.open(self._folder, os.O_RDONLY)

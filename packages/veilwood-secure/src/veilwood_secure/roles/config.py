@@ -21,14 +21,14 @@ from typing import Any, Final, NamedTuple
 
 from veilwood.data.schema import Schema
 from veilwood.errors import SchemaError, SetupError, UseError, VeilwoodError
-from veilwood.safe_io import rational, read_json, read_text
-from veilwood_secure.roles.identity import Authority, Identity, Name, Role, new_secret, write_private
+from veilwood.safe_io import parse_fraction, read_json, read_text
+from veilwood_secure.roles.identity import Authority, Identity, PartyName, Role, generate_secret, write_private_file
 
-__all__ = ["Address", "Config", "Task", "set_up", "task_name"]
+__all__ = ["Address", "Config", "Task", "default_task_name", "set_up_roles"]
 
-CONFIG: Final = "config.json"
+CONFIG_FILE: Final = "config.json"
 SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
-_PEOPLE: Final[tuple[Role, ...]] = ("client", "user")
+_PARTICIPANTS: Final[tuple[Role, ...]] = ("client", "user")
 
 
 @dataclass(frozen=True)
@@ -73,12 +73,12 @@ class Task:
     def __post_init__(self) -> None:
         for role, names in (("client", [self.name, *self.owners]), ("user", self.users)):
             for name in names:
-                Name(role, name)  # type: ignore[arg-type]
+                PartyName(role, name)  # type: ignore[arg-type]
         if not self.owners:
             raise UseError(f"task {self.name!r} has no owners. Hint: name those who hold the rows.")
-        if self.loss <= 0:
+        if self.exact_epsilon <= 0:
             raise UseError(f"task {self.name!r} has epsilon {self.epsilon}. Hint: it must be above 0.")
-        if self.public.inferred:
+        if self.public_schema.inferred:
             raise SchemaError(
                 f"the schema of task {self.name!r} is an unreviewed draft, so nothing it is used for is private. "
                 'Hint: replace its bounds by public knowledge and delete the marks "bounds", "notes" and "inferred".'
@@ -89,7 +89,7 @@ class Task:
         held = [column for columns in self.owners.values() for column in columns or ()]
         if not held:
             return
-        wanted = sorted([*self.public.feature_names, self.public.target.name])
+        wanted = sorted([*self.public_schema.feature_names, self.public_schema.target.name])
         if None in self.owners.values() or sorted(held) != wanted:
             raise UseError(
                 f"task {self.name!r}: the owners hold the columns {sorted(held)}, the schema has {wanted}. "
@@ -97,29 +97,29 @@ class Task:
             )
 
     @property
-    def by_columns(self) -> bool:
+    def is_vertical(self) -> bool:
         """Whether owners hold columns of the same rows (vertical), not rows of the same columns."""
         return any(columns is not None for columns in self.owners.values())
 
-    def places(self, owner: str) -> list[int]:
+    def feature_indices(self, owner: str) -> list[int]:
         """The places of the features an owner holds."""
         held = self.owners[owner]
-        return [i for i, name in enumerate(self.public.feature_names) if held is None or name in held]
+        return [i for i, name in enumerate(self.public_schema.feature_names) if held is None or name in held]
 
     def holds_target(self, owner: str) -> bool:
         """Whether an owner holds the column to be predicted."""
         held = self.owners[owner]
-        return held is None or self.public.target.name in held
+        return held is None or self.public_schema.target.name in held
 
     @cached_property
-    def public(self) -> Schema:
+    def public_schema(self) -> Schema:
         """The schema."""
         return Schema.from_dict(self.schema)
 
     @property
-    def loss(self) -> Fraction:
+    def exact_epsilon(self) -> Fraction:
         """Epsilon, exactly."""
-        return rational(self.epsilon, "epsilon")
+        return parse_fraction(self.epsilon, "epsilon")
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of everything above: roles that mean the same task share it."""
@@ -175,9 +175,9 @@ class Config:
     """Tasks of the file that make no sense, as they stand there, each with the reason: the others are not harmed."""
 
     @property
-    def who(self) -> Name:
+    def party_name(self) -> PartyName:
         """The name in this role's certificate."""
-        return Name(self.role, self.name)
+        return PartyName(self.role, self.name)
 
     @property
     def servers_authority(self) -> Path:
@@ -185,7 +185,7 @@ class Config:
         return self.folder / "servers.pem"
 
     @property
-    def people_authority(self) -> Path:
+    def participants_authority(self) -> Path:
         """The certificate of the authority that signs clients and users."""
         return self.folder / "people.pem"
 
@@ -201,34 +201,38 @@ class Config:
         if self.secret is not None and (self.folder / self.secret).exists():
             return (self.folder / self.secret).read_bytes().strip()
         if sys.stdin.isatty():
-            return getpass.getpass(f"Secret of {self.who}: ").encode()
+            return getpass.getpass(f"Secret of {self.party_name}: ").encode()
         place = self.folder / self.secret if self.secret else "no file is named"
         raise SetupError(
-            f"the secret of {self.who} is not at hand ({place}). Hint: put the file back, or set {SECRET_VARIABLE}."
+            f"the secret of {self.party_name} is not at hand ({place}). Hint: put the file back, or set {SECRET_VARIABLE}."
         )
 
-    def task(self, name: str | None) -> Task:
+    def find_task(self, name: str | None) -> Task:
         """The task of a name; without one, the only task there is."""
         named = {task.name: task for task in self.tasks}
         if name is None and len(named) == 1:
             return self.tasks[0]
         for raw, reason in self.faulty:
             if name is not None and isinstance(raw, dict) and raw.get("name") == name:
-                raise SetupError(f"the configuration of {self.who} has a task {name!r} that makes no sense: {reason}")
+                raise SetupError(
+                    f"the configuration of {self.party_name} has a task {name!r} that makes no sense: {reason}"
+                )
         if name not in named:
             asked = f"has no task {name!r}" if name is not None else "has several tasks"
-            raise SetupError(f"the configuration of {self.who} {asked}. Hint: one of {', '.join(named) or 'none'}.")
+            raise SetupError(
+                f"the configuration of {self.party_name} {asked}. Hint: one of {', '.join(named) or 'none'}."
+            )
         return named[name]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
         """Read a configuration from its file, or from the folder it is in."""
-        file = Path(path) / CONFIG if Path(path).is_dir() else Path(path)
+        file = Path(path) / CONFIG_FILE if Path(path).is_dir() else Path(path)
         try:
             data = read_json(read_text(file))
             data["servers"] = tuple(Address(**address) for address in data["servers"])
-            data["tasks"], data["faulty"] = _sorted_out(data["tasks"])
-            data["refused"] = tuple(map(_refusal, data.get("refused", ())))
+            data["tasks"], data["faulty"] = _parse_tasks(data["tasks"])
+            data["refused"] = tuple(map(_parse_refusal, data.get("refused", ())))
             found = cls(folder=file.parent, **data)
         except FileNotFoundError:
             raise SetupError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
@@ -239,11 +243,11 @@ class Config:
         return found
 
     @classmethod
-    def of_role(cls, role: str, config: Config | str | os.PathLike[str]) -> Config:
+    def load_for_role(cls, role: str, config: Config | str | os.PathLike[str]) -> Config:
         """Return a configuration, given as such or by its place, that must belong to a role."""
         found = config if isinstance(config, Config) else cls.load(config)
         if found.role != role:
-            raise UseError(f"{found.folder} belongs to {found.who}. Hint: give the folder of a {role}.")
+            raise UseError(f"{found.folder} belongs to {found.party_name}. Hint: give the folder of a {role}.")
         return found
 
     def save(self) -> None:
@@ -252,25 +256,25 @@ class Config:
         data = {key: getattr(self, key) for key in kept} | {"servers": [server._asdict() for server in self.servers]}
         data["tasks"] = [task.to_dict() for task in self.tasks] + [raw for raw, _ in self.faulty]
         text = json.dumps(data, indent=1) + "\n"
-        new = self.folder / f"{CONFIG}.new"
+        new = self.folder / f"{CONFIG_FILE}.new"
         new.write_text(text, encoding="utf-8")
-        new.replace(self.folder / CONFIG)  # a server may be reading it
+        new.replace(self.folder / CONFIG_FILE)  # a server may be reading it
 
 
-def _refusal(who: str) -> str:
+def _parse_refusal(text: str) -> str:
     """Read whom a server refuses: a hash as tools write it, or a role and name; anything else would refuse nobody."""
-    if (digits := re.sub(r"[:\s]|-$", "", who).lower()) and re.fullmatch(r"[0-9a-f]{64}", digits):
+    if (digits := re.sub(r"[:\s]|-$", "", text).lower()) and re.fullmatch(r"[0-9a-f]{64}", digits):
         return digits
-    role, _, name = who.partition(" ")
-    if role not in ("server", *_PEOPLE):
-        raise ValueError(f'{who!r} in "refused" is neither a role and name nor the SHA-256 of a certificate')
-    return str(Name(role, name))
+    role, _, name = text.partition(" ")
+    if role not in ("server", *_PARTICIPANTS):
+        raise ValueError(f'{text!r} in "refused" is neither a role and name nor the SHA-256 of a certificate')
+    return str(PartyName(role, name))
 
 
-def _sorted_out(found: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any, str], ...]]:
+def _parse_tasks(raw_tasks: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any, str], ...]]:
     """Read the tasks of a file: one that makes no sense must not keep a server from serving the others."""
     tasks, faulty = [], []
-    for raw in found:
+    for raw in raw_tasks:
         try:
             tasks.append(Task.from_dict(raw))
         except (VeilwoodError, TypeError, AttributeError, KeyError, ValueError) as error:
@@ -280,19 +284,19 @@ def _sorted_out(found: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any
     return tuple(tasks), tuple(faulty)
 
 
-def task_name(schema: Schema) -> str:
+def default_task_name(schema: Schema) -> str:
     """Return a name for the task of a schema, as certificates and files can hold it.
 
     Examples
     --------
     >>> import veilwood as vw
-    >>> task_name(vw.datasets.balance_scale().schema)
+    >>> default_task_name(vw.datasets.balance_scale().schema)
     'balance-scale'
     """
     return re.sub(r"[^a-z0-9]+", "-", schema.name.lower()).strip("-")[:40].rstrip("-") or "task"
 
 
-def set_up(
+def set_up_roles(
     folder: Path,
     task: Task,
     *,
@@ -310,18 +314,18 @@ def set_up(
     role, the secret that opens them, to be handed over by another way and kept elsewhere. Where the servers are is
     asked for once: an added task has those of the first.
     """
-    if (folder / "server-0" / CONFIG).exists():
+    if (folder / "server-0" / CONFIG_FILE).exists():
         addresses = Config.load(folder / "server-0").servers
     folder.mkdir(parents=True, exist_ok=True)
     secrets = folder / "secrets"
     secrets.mkdir(mode=0o700, exist_ok=True)
-    signers: dict[Role, Authority] = {"server": authority_of(folder, "servers", ("server",))}
-    signers["client"] = signers["user"] = authority_of(folder, "people", _PEOPLE)
-    people = [Name("client", owner) for owner in task.owners] + [Name("user", user) for user in task.users]
+    signers: dict[Role, Authority] = {"server": load_or_create_authority(folder, "servers", ("server",))}
+    signers["client"] = signers["user"] = load_or_create_authority(folder, "people", _PARTICIPANTS)
+    people = [PartyName("client", owner) for owner in task.owners] + [PartyName("user", user) for user in task.users]
     made = []
-    for who in [*(Name("server", str(party)) for party in range(3)), *people]:
+    for who in [*(PartyName("server", str(party)) for party in range(3)), *people]:
         place = folder / f"{who.role}-{who.name}"
-        if (place / CONFIG).exists():
+        if (place / CONFIG_FILE).exists():
             config = Config.load(place)
             if any(known.name == task.name for known in config.tasks):
                 raise UseError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
@@ -331,7 +335,7 @@ def set_up(
                 (place / "budgets").mkdir(exist_ok=True)
             if keys:
                 identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
-                write_private(secrets / f"{place.name}.secret", identity.secret + b"\n")
+                write_private_file(secrets / f"{place.name}.secret", identity.secret + b"\n")
             for authority in ("servers", "people"):
                 (place / f"{authority}.pem").write_bytes((folder / "authorities" / f"{authority}.pem").read_bytes())
             at = (listen or [address.host for address in addresses])[int(who.name)] if who.role == "server" else ""
@@ -343,7 +347,7 @@ def set_up(
     return made
 
 
-def authority_of(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
+def load_or_create_authority(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
     """Load an authority of this folder, or draw it."""
     place, secret = folder / "authorities", folder / "secrets" / f"authority-{name}.secret"
     place.mkdir(exist_ok=True)
@@ -351,6 +355,6 @@ def authority_of(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
     if certificate.exists():
         return Authority.load(roles, certificate, key, secret.read_bytes().strip())
     made = Authority.create(roles)
-    write_private(secret, new_secret() + b"\n")
+    write_private_file(secret, generate_secret() + b"\n")
     made.save(certificate, key, secret.read_bytes().strip())
     return made

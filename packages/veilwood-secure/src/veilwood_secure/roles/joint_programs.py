@@ -17,14 +17,23 @@ from veilwood import estimators
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError
-from veilwood.forests.adaptive.contingency import columns_of
-from veilwood.privacy.certificate import ByServers
+from veilwood.forests.adaptive.contingency import bin_columns
+from veilwood.privacy.certificate import ServerParticipation
 from veilwood_secure.mpc.engine import Bits, Engine, concatenate, stack
 from veilwood_secure.protocols import circuits
 from veilwood_secure.protocols import joint_forest as joint
-from veilwood_secure.protocols.shared_backend import BitRows
+from veilwood_secure.protocols.shared_backend import BitslicedRows
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.program import NOBODY, Arrays, Program, Shapes, Shares, Trained, Voices, completed
+from veilwood_secure.roles.program import (
+    NO_OWNERS,
+    Arrays,
+    OwnerChannels,
+    Program,
+    Shapes,
+    Shares,
+    TrainingResult,
+    complete_settings,
+)
 
 
 class JointForest(Program):
@@ -34,73 +43,77 @@ class JointForest(Program):
     owners attend.
     """
 
-    reveals = True
+    opens_values = True
     ring = joint.RING
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": None,
     }  # fmt: skip
-    offered: ClassVar[tuple[str, ...]] = tuple(n for n in estimators.__all__ if n != "MatrixForestPredictor")
-    otherwise: ClassVar[str] = "answers to one batch of questions are no model; MatrixForestClassifier is one"
-    takes_columns: ClassVar[bool] = False
+    estimator_names: ClassVar[tuple[str, ...]] = tuple(n for n in estimators.__all__ if n != "MatrixForestPredictor")
+    alternatives_hint: ClassVar[str] = "answers to one batch of questions are no model; MatrixForestClassifier is one"
+    allows_columns: ClassVar[bool] = False
 
     def __init__(self, task: Task) -> None:
         self.task = task
-        chosen = completed(task, self.settings)
+        chosen = complete_settings(task, self.settings)
         name, law = chosen["estimator"], chosen["law"]
-        if law not in (None, *joint.LAWS):
-            raise UseError(f"task {task.name!r}: law {law!r} is not known. Hint: {' or '.join(joint.LAWS)}.")
-        if name not in self.offered:
+        if law not in (None, *joint.NOISE_PROTOCOLS):
+            raise UseError(f"task {task.name!r}: law {law!r} is not known. Hint: {' or '.join(joint.NOISE_PROTOCOLS)}.")
+        if name not in self.estimator_names:
             raise UseError(
                 f"task {task.name!r}: estimator {name!r} cannot be trained by {task.protocol!r}. Hint: "
-                f"{', '.join(self.offered)}; {self.otherwise}."
+                f"{', '.join(self.estimator_names)}; {self.alternatives_hint}."
             )
-        if task.by_columns and not self.takes_columns:
+        if task.is_vertical and not self.allows_columns:
             raise UseError(
                 f"task {task.name!r}: owners of columns cannot add up rows. Hint: protocol 'forest-on-shares'."
             )
         try:
-            self.estimator = getattr(estimators, name)(task.public, epsilon=task.loss, **chosen["parameters"])
+            self.estimator = getattr(estimators, name)(
+                task.public_schema, epsilon=task.exact_epsilon, **chosen["parameters"]
+            )
         except TypeError:
             raise UseError(f"task {task.name!r}: {name} does not take all of these parameters.") from None
-        self.law: joint.Law = law or joint.default_law(self.estimator)
-        self.plan = joint.joint_plan(self.estimator, self.law)
-        self.servers = ByServers(self.law, "counts")
-        self.attended = joint.stays_online(self.estimator)
-        self._size = sum(math.prod(step.shape) for step in self.plan.steps)
+        self.noise_protocol: joint.NoiseProtocol = law or joint.default_noise_protocol(self.estimator)
+        self.plan = joint.joint_plan(self.estimator, self.noise_protocol)
+        self.participation = ServerParticipation(self.noise_protocol, "counts")
+        self.needs_online_owners = joint.needs_online_owners(self.estimator)
+        self._n_sums = sum(math.prod(step.shape) for step in self.plan.steps)
 
-    def part_of_schema(self, owner: str) -> Schema:
+    def owner_schema(self, owner: str) -> Schema:
         """The whole schema: owners hold whole rows."""
-        return self.task.public
+        return self.task.public_schema
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
         """Count an owner's rows; servers do not learn how many there are."""
-        if self.attended:
+        if self.needs_online_owners:
             raise UseError(f"owners of task {self.task.name!r} answer while it is trained. Hint: attend.")
-        return {"sums": joint.count_rows(self.estimator, X, y)}, 1
+        return {"sums": joint.compute_owner_sums(self.estimator, X, y)}, 1
 
-    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> Shapes:
         """The shape of these sums; owners that attend send them one after the other, as they are asked."""
-        return {} if self.attended else {"sums": (self._size,)}
+        return {} if self.needs_online_owners else {"sums": (self._n_sums,)}
 
-    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
         """Find nothing: a wrong count harms the model, and no other owner."""
         return None
 
-    def attend(self, X: Any, y: Any, voices: Sequence[joint.Voice]) -> None:
+    def run_owner(self, X: Any, y: Any, channels: Sequence[joint.OwnerChannel]) -> None:
         """Answer the servers, at an owner, until the training has ended."""
-        joint.take_part(self.estimator, self.plan, X, y, voices)
+        joint.run_owner(self.estimator, self.plan, X, y, channels)
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
+    def train(
+        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
+    ) -> TrainingResult:
         """Carry the estimator's method out on the owners' sums."""
-        if self.attended:
-            owners = joint.Owners(engine, present, self.estimator)
-            source = joint.SharedSums.of(engine, owners.sums)
-            opened = joint.serve(engine, self.estimator, self.plan, self.law, source, owners.tell)
+        if self.needs_online_owners:
+            owners = joint.OnlineOwners(engine, owner_channels, self.estimator)
+            source = joint.SharedSums.from_collector(engine, owners.collect_sums)
+            opened = joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source, owners.broadcast)
         else:
-            sums = joint.sum_of([part["sums"] for part in rows.values()])
-            source = joint.SharedSums.of(engine, lambda shape: sums.reshape(*shape))
-            opened = joint.serve(engine, self.estimator, self.plan, self.law, source)
-        return Trained(released={"opened": opened})
+            sums = joint.sum_shares([part["sums"] for part in rows.values()])
+            source = joint.SharedSums.from_collector(engine, lambda shape: sums.reshape(*shape))
+            opened = joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source)
+        return TrainingResult(released={"opened": opened})
 
 
 class ForestOnShares(JointForest):
@@ -109,90 +122,98 @@ class ForestOnShares(JointForest):
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": "sampled",
     }  # fmt: skip
-    offered: ClassVar[tuple[str, ...]] = ("PrivateForestClassifier", "PrivateForestRegressor")
-    otherwise: ClassVar[str] = "others by protocol 'public-forest', where owners hold whole rows"
-    takes_columns: ClassVar[bool] = True
+    estimator_names: ClassVar[tuple[str, ...]] = ("PrivateForestClassifier", "PrivateForestRegressor")
+    alternatives_hint: ClassVar[str] = "others by protocol 'public-forest', where owners hold whole rows"
+    allows_columns: ClassVar[bool] = True
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self.attended = False
-        self.servers = ByServers(self.law, "columns" if task.by_columns else "rows")
-        self._columns = columns_of(Encoding(task.public, "grid"))
-        self._digits = [max((column.n_cells - 1).bit_length(), 1) for column in self._columns]
-        classes = len(task.public.classes)
+        self.needs_online_owners = False
+        self.participation = ServerParticipation(self.noise_protocol, "columns" if task.is_vertical else "rows")
+        self._columns = bin_columns(Encoding(task.public_schema, "grid"))
+        self._digits = [max((column.n_bins - 1).bit_length(), 1) for column in self._columns]
+        classes = len(task.public_schema.classes)
         self._target_digits = max((classes - 1).bit_length(), 1) if classes else TARGET_LEVELS.bit_length()
 
-    def part_of_schema(self, owner: str) -> Schema:
+    def owner_schema(self, owner: str) -> Schema:
         """The schema of an owner's own table; its target is not in the table of every owner."""
-        public = self.task.public
-        features = tuple(public.features[place] for place in self.task.places(owner))
+        public = self.task.public_schema
+        features = tuple(public.features[place] for place in self.task.feature_indices(owner))
         return Schema(public.name, public.task, public.target, features)
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
         """Encode an owner's rows as binary digits, 64 rows in a word; padding counts nowhere."""
-        encoding = Encoding(self.part_of_schema(owner), "grid")
-        codes, places = encoding.encode(X), self.task.places(owner)
-        rows = padded_rows(len(codes), pad_to)
-        cells = [self._columns[place].cells(codes[:, at]) for at, place in enumerate(places)]
-        digits = [circuits.digits_of(cell, self._digits[place]) for cell, place in zip(cells, places, strict=True)]
-        out: Arrays = {"cells": circuits.packed(_filled(np.concatenate(digits), rows))}
+        encoding = Encoding(self.owner_schema(owner), "grid")
+        codes, places = encoding.encode(X), self.task.feature_indices(owner)
+        rows = padded_row_count(len(codes), pad_to)
+        cells = [self._columns[place].bin_codes(codes[:, at]) for at, place in enumerate(places)]
+        digits = [circuits.binary_digits(cell, self._digits[place]) for cell, place in zip(cells, places, strict=True)]
+        out: Arrays = {"cells": circuits.pack_bits(_pad_planes(np.concatenate(digits), rows))}
         if self.task.holds_target(owner):
             if y is None:
-                raise UseError(f"client {owner} holds the target {self.task.public.target.name!r}. Hint: give y.")
+                raise UseError(
+                    f"client {owner} holds the target {self.task.public_schema.target.name!r}. Hint: give y."
+                )
             target = encoding.encode_target(y)
             if len(target) != len(codes):
                 raise UseError("X and y have different numbers of rows.")
             there = np.ones((1, len(target)), bool)
-            planes = np.concatenate([circuits.digits_of(target, self._target_digits), there])
-            out["target"] = circuits.packed(_filled(planes, rows))
+            planes = np.concatenate([circuits.binary_digits(target, self._target_digits), there])
+            out["target"] = circuits.pack_bits(_pad_planes(planes, rows))
         return out, rows
 
-    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> Shapes:
         """The shapes of these words."""
-        words = -(-rows // circuits.WORD)
-        out: Shapes = {"cells": (sum(self._digits[place] for place in self.task.places(owner)), words)}
+        words = -(-rows // circuits.WORD_BITS)
+        out: Shapes = {"cells": (sum(self._digits[place] for place in self.task.feature_indices(owner)), words)}
         return out | ({"target": (self._target_digits + 1, words)} if self.task.holds_target(owner) else {})
 
-    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
         """Whether every cell, and class, is one that the schema has."""
-        planes = circuits.bits_of(engine, shares["cells"])
-        sizes = [self._columns[place].n_cells for place in self.task.places(owner)]
-        parts = list(zip(self._cut(planes, owner), sizes, strict=True))
-        if "target" in shares and self.task.public.classes:
-            target = circuits.bits_of(engine, shares["target"])
-            parts.append((target[: self._target_digits], len(self.task.public.classes)))
+        planes = circuits.decompose_bits(engine, shares["cells"])
+        sizes = [self._columns[place].n_bins for place in self.task.feature_indices(owner)]
+        parts = list(zip(self._split_columns(planes, owner), sizes, strict=True))
+        if "target" in shares and self.task.public_schema.classes:
+            target = circuits.decompose_bits(engine, shares["target"])
+            parts.append((target[: self._target_digits], len(self.task.public_schema.classes)))
         wrong = [
-            ~circuits.one_hot_bits(engine, digits, size).map(lambda part: np.bitwise_xor.reduce(part, axis=0))
+            ~circuits.one_hot_bits(engine, digits, size).map_parts(lambda part: np.bitwise_xor.reduce(part, axis=0))
             for digits, size in parts
             if size < 1 << len(digits)
         ]
-        if wrong and not engine.all_zero(circuits.counted(engine, stack(wrong))):
+        if wrong and not engine.is_all_zero(circuits.popcount(engine, stack(wrong))):
             return "cells or classes that the schema does not have"
         return None
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
+    def train(
+        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
+    ) -> TrainingResult:
         """Carry PrivateForest out on the shared rows."""
         cells: dict[int, Bits] = {}
-        if self.task.by_columns:
+        if self.task.is_vertical:
             for owner, part in rows.items():
-                held = self._cut(circuits.bits_of(engine, part["cells"]), owner)
-                cells |= dict(zip(self.task.places(owner), held, strict=True))
+                held = self._split_columns(circuits.decompose_bits(engine, part["cells"]), owner)
+                cells |= dict(zip(self.task.feature_indices(owner), held, strict=True))
             (target,) = (part["target"] for part in rows.values() if "target" in part)
         else:
             joined = concatenate([part["cells"] for part in rows.values()], axis=1)
             target = concatenate([part["target"] for part in rows.values()], axis=1)
-            cells = dict(enumerate(self._cut(circuits.bits_of(engine, joined), next(iter(rows)))))
-        planes = circuits.bits_of(engine, target)
-        source = BitRows.of(engine, [cells[place] for place in range(len(cells))], planes[:-1], planes[-1])
-        return Trained(released={"opened": joint.serve(engine, self.estimator, self.plan, self.law, source)})
+            cells = dict(enumerate(self._split_columns(circuits.decompose_bits(engine, joined), next(iter(rows)))))
+        planes = circuits.decompose_bits(engine, target)
+        source = BitslicedRows.from_shares(
+            engine, [cells[place] for place in range(len(cells))], planes[:-1], planes[-1]
+        )
+        return TrainingResult(
+            released={"opened": joint.run_server(engine, self.estimator, self.plan, self.noise_protocol, source)}
+        )
 
-    def _cut(self, planes: Bits, owner: str) -> list[Bits]:
+    def _split_columns(self, planes: Bits, owner: str) -> list[Bits]:
         """Return the digits of each of an owner's columns."""
-        ends = np.cumsum([self._digits[place] for place in self.task.places(owner)]).tolist()
+        ends = np.cumsum([self._digits[place] for place in self.task.feature_indices(owner)]).tolist()
         return [planes[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
-def padded_rows(rows: int, pad_to: int | None) -> int:
+def padded_row_count(rows: int, pad_to: int | None) -> int:
     """Return how many rows are shared, filled up to a public number if one is given."""
     if rows == 0:
         raise UseError("there are no rows. Hint: some are needed.")
@@ -201,6 +222,6 @@ def padded_rows(rows: int, pad_to: int | None) -> int:
     return rows if pad_to is None else pad_to
 
 
-def _filled(planes: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
+def _pad_planes(planes: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
     """Add rows of zeros: no such row is there."""
     return np.pad(planes, ((0, 0), (0, rows - planes.shape[1])))

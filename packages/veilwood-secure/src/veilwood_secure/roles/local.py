@@ -34,20 +34,20 @@ from veilwood import datasets
 from veilwood.data.schema import Schema
 from veilwood.errors import SetupError
 from veilwood.forests.adaptive.private_forest import PrivateForestClassifier
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.plan import Plan
-from veilwood_secure.protocols.joint_forest import Law, Parties, stays_online
-from veilwood_secure.roles.config import Address, Task, set_up, task_name
-from veilwood_secure.roles.owner import Client
+from veilwood_secure.protocols.joint_forest import NoiseProtocol, Parties, needs_online_owners
+from veilwood_secure.roles.config import Address, Task, default_task_name, set_up_roles
+from veilwood_secure.roles.owner import Owner
 from veilwood_secure.roles.user import User
 
-__all__ = ["LocalServers", "Story", "local_servers", "run"]
+__all__ = ["LocalServers", "SecureDemoResult", "local_servers", "run_demo"]
 
 
-_START_SECONDS = 60.0
-_STOP_SECONDS = 5.0
-_READY = " listens on "  # a server's word in its log
+_START_TIMEOUT_S = 60.0
+_STOP_TIMEOUT_S = 5.0
+_READY_MARK = " listens on "  # a server's word in its log
 _PORTS = range(20_000, 32_000)  # below those that systems give to outgoing connections: 32768 and more
 
 
@@ -99,7 +99,7 @@ def local_servers(
     public = Schema.resolve(schema)
     named = owners if isinstance(owners, Mapping) else dict.fromkeys(owners)
     task = Task(
-        task_name(public), public.to_dict(), str(epsilon), named, tuple(users),
+        default_task_name(public), public.to_dict(), str(epsilon), named, tuple(users),
         protocol=protocol, settings=settings,
     )  # fmt: skip
     return LocalServers(task, folder, timeout, start)
@@ -114,18 +114,18 @@ class LocalServers:
         addresses = [
             Address("127.0.0.1", peers, people) for peers, people in zip(*[iter(_free_ports(6))] * 2, strict=True)
         ]
-        set_up(self.folder, task, addresses=addresses, timeout=timeout)
+        set_up_roles(self.folder, task, addresses=addresses, timeout=timeout)
         self._start = start
         self.processes: list[subprocess.Popen[bytes] | None] = [None, None, None]
 
-    def add(self, task: Task) -> None:
+    def add_task(self, task: Task) -> None:
         """Add a task, and the people it names; running servers read it when they are asked about it."""
-        set_up(self.folder, task)
+        set_up_roles(self.folder, task)
 
     def start(self, *parties: int) -> None:
         """Start servers, all three if none is named, and wait until they listen."""
         chosen = parties or (0, 1, 2)
-        ready = {party: self.log(party).count(_READY) + 1 for party in chosen}
+        ready = {party: self.read_log(party).count(_READY_MARK) + 1 for party in chosen}
         for party in chosen:
             place = self.folder / f"server-{party}"
             with open(place / "log.txt", "ab") as log:
@@ -133,12 +133,14 @@ class LocalServers:
                     [sys.executable, "-m", "veilwood", "secure", "server", str(place)],
                     stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 )  # fmt: skip
-        until = time.monotonic() + _START_SECONDS
+        until = time.monotonic() + _START_TIMEOUT_S
         for party in chosen:
             process = self.processes[party]
-            while self.log(party).count(_READY) < ready[party]:
+            while self.read_log(party).count(_READY_MARK) < ready[party]:
                 if process is None or process.poll() is not None or time.monotonic() > until:
-                    raise SetupError(f"server {party} did not start: {' '.join(self.log(party).splitlines()[-1:])}")
+                    raise SetupError(
+                        f"server {party} did not start: {' '.join(self.read_log(party).splitlines()[-1:])}"
+                    )
                 time.sleep(0.05)
 
     def kill(self, party: int) -> None:
@@ -148,27 +150,27 @@ class LocalServers:
             process.kill()
             process.wait()
 
-    def client(self, name: str, task: str | None = None) -> Client:
+    def owner(self, name: str, task: str | None = None) -> Owner:
         """The client of an owner."""
-        return Client(self.folder / f"client-{name}", task)
+        return Owner(self.folder / f"client-{name}", task)
 
     def user(self, name: str, task: str | None = None) -> User:
         """A user."""
         return User(self.folder / f"user-{name}", task)
 
-    def parties(self, tables: Mapping[str, tuple[Any, Any]], law: Law | None = None) -> Parties:
+    def parties(self, tables: Mapping[str, tuple[Any, Any]], noise_protocol: NoiseProtocol | None = None) -> Parties:
         """Owners with their rows, to be given to an estimator: ``PrivateForestClassifier(...).fit(parties)``.
 
         Parameters
         ----------
         tables : dict
             X and y of each owner.
-        law : {"dealt", "sampled"}, optional
+        noise_protocol : {"dealt", "sampled"}, optional
             Each server adds a part of the noise, or all three draw it together in shares; by default what fits.
         """
-        return _LocalParties(self, tables, law)
+        return _LocalParties(self, tables, noise_protocol)
 
-    def log(self, party: int) -> str:
+    def read_log(self, party: int) -> str:
         """What a server wrote: names and times; never a value or a number of rows."""
         file = self.folder / f"server-{party}" / "log.txt"
         return file.read_text(encoding="utf-8", errors="replace") if file.exists() else ""
@@ -180,7 +182,7 @@ class LocalServers:
             process.terminate()
         for process in running:
             try:
-                process.wait(_STOP_SECONDS)
+                process.wait(_STOP_TIMEOUT_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
@@ -205,8 +207,10 @@ class LocalServers:
 class _LocalParties(Parties):
     """Owners on this machine: each fit is a task of its own."""
 
-    def __init__(self, servers: LocalServers, tables: Mapping[str, tuple[Any, Any]], law: Law | None) -> None:
-        super().__init__(law)
+    def __init__(
+        self, servers: LocalServers, tables: Mapping[str, tuple[Any, Any]], noise_protocol: NoiseProtocol | None
+    ) -> None:
+        super().__init__(noise_protocol)
         self._servers, self._tables = servers, tables
 
     def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
@@ -215,16 +219,16 @@ class _LocalParties(Parties):
         schema = Schema.resolve(parameters.pop("schema"))
         for own in ("epsilon", "ledger", "n_jobs"):
             parameters.pop(own)
-        settings = {"estimator": type(estimator).__name__, "parameters": parameters, "law": self.law}
+        settings = {"estimator": type(estimator).__name__, "parameters": parameters, "law": self.noise_protocol}
         task = Task(
             f"fit-{secrets.token_hex(4)}", schema.to_dict(), str(plan.loss.epsilon), dict.fromkeys(self._tables),
             ("analyst",), "public-forest", settings,
         )  # fmt: skip
-        self._servers.add(task)
-        clients = {owner: self._servers.client(owner, task.name) for owner in self._tables}
-        if stays_online(estimator):
+        self._servers.add_task(task)
+        clients = {owner: self._servers.owner(owner, task.name) for owner in self._tables}
+        if needs_online_owners(estimator):
             with ThreadPoolExecutor(len(clients)) as pool:
-                list(pool.map(lambda owner: clients[owner].attend(*self._tables[owner]), clients))
+                list(pool.map(lambda owner: clients[owner].participate(*self._tables[owner]), clients))
         else:
             for owner, (X, y) in self._tables.items():
                 clients[owner].contribute(X, y)
@@ -247,106 +251,116 @@ def _free_ports(count: int) -> list[int]:
 
 
 EPSILON = "1"
-HELD_OUT = 400
-POOLED_FITS = 5
-VICTIM = 2
-KILLED_AFTER = 3  # openings
+N_QUERIES = 400
+N_POOLED_FITS = 5
+KILLED_SERVER = 2
+KILL_AFTER_OPENINGS = 3  # openings
 
 
 @dataclass(frozen=True)
-class Story:
+class SecureDemoResult:
     """What came out of the demonstration."""
 
     seconds: float
     accuracy: float
-    pooled: float
-    majority: float
-    statement: PrivacyStatement
-    opened_before: int
-    charged: int
+    pooled_accuracy: float
+    majority_accuracy: float
+    certificate: PrivacyCertificate
+    openings_before_kill: int
+    n_charges: int
 
 
-def run(folder: Path | None = None, console: Console | None = None) -> Story:
+def run_demo(folder: Path | None = None, console: Console | None = None) -> SecureDemoResult:
     """Set up, share, train, ask and tell; keep configurations and logs if a folder is given."""
     out = console or Console(soft_wrap=True, highlight=False)
     began = time.monotonic()
 
-    def tell(text: str) -> None:
+    def print_step(text: str) -> None:
         out.print(f"[dim]{time.monotonic() - began:5.1f} s[/dim]  {text}")
 
     schema, X, y = datasets.car()
     order = np.random.default_rng(0).permutation(len(X))
-    asked, north, south = np.split(order, [HELD_OUT, HELD_OUT + (len(X) - HELD_OUT) // 3])
+    asked, north, south = np.split(order, [N_QUERIES, N_QUERIES + (len(X) - N_QUERIES) // 3])
     with (
         tempfile.TemporaryDirectory() as scratch,
         local_servers(schema, epsilon=EPSILON, folder=folder, start=False, protocol="public-forest") as here,
     ):
-        tell(f"[bold]setup[/bold]    two authorities, six certificates; task car: PrivateForest, epsilon {EPSILON}")
+        print_step(
+            f"[bold]setup[/bold]    two authorities, six certificates; task car: PrivateForest, epsilon {EPSILON}"
+        )
         here.start()
         tables = {"north": Path(scratch, "north.csv"), "south": Path(scratch, "south.csv")}
         for owner, places in (("north", north), ("south", south)):
             X.iloc[places].assign(**{schema.target.name: y.iloc[places]}).to_csv(tables[owner], index=False)
         X.iloc[asked].to_csv(Path(scratch, "questions.csv"), index=False)
-        tell(f"[bold]servers[/bold]  three processes listen on loopback ({_ports(here)})")
+        print_step(f"[bold]servers[/bold]  three processes listen on loopback ({_format_ports(here)})")
 
-        owners = [_start("client", here.folder / f"client-{name}", tables[name], "--json") for name in tables]
-        tell(f"[bold]owners[/bold]   north has {len(north)} rows, south {len(south)}; both answer with shares of sums")
-        opened = _kill_in_the_middle(here, owners)
-        tell(f"[bold]kill[/bold]     server {VICTIM} is killed while it trains, with {opened} openings on disk")
-        here.start(VICTIM)
-        tell(f"[bold]servers[/bold]  server {VICTIM} is back; owners call again, and the training goes on")
-        certificates = [json.loads(_finish(owner)) for owner in owners]
-        statement = PrivacyStatement.from_dict(certificates[0])
-        tell("[bold]servers[/bold]  asked round after round, and opened nothing but noisy sums and choices")
+        owners = [_start_role("client", here.folder / f"client-{name}", tables[name], "--json") for name in tables]
+        print_step(
+            f"[bold]owners[/bold]   north has {len(north)} rows, south {len(south)}; both answer with shares of sums"
+        )
+        opened = _kill_during_training(here, owners)
+        print_step(
+            f"[bold]kill[/bold]     server {KILLED_SERVER} is killed while it trains, with {opened} openings on disk"
+        )
+        here.start(KILLED_SERVER)
+        print_step(f"[bold]servers[/bold]  server {KILLED_SERVER} is back; owners call again, and the training goes on")
+        certificates = [json.loads(_finish_role(owner)) for owner in owners]
+        statement = PrivacyCertificate.from_dict(certificates[0])
+        print_step("[bold]servers[/bold]  asked round after round, and opened nothing but noisy sums and choices")
         answers = Path(scratch, "answers.csv")
-        _finish(_start("user", here.folder / "user-analyst", Path(scratch, "questions.csv"), "-o", str(answers)))
+        _finish_role(
+            _start_role("user", here.folder / "user-analyst", Path(scratch, "questions.csv"), "-o", str(answers))
+        )
         labels = pd.read_csv(answers, dtype=str)[schema.target.name].to_numpy()
         truth = y.iloc[asked].to_numpy()
         accuracy, majority = float(np.mean(labels == truth)), float(pd.Series(truth).value_counts(normalize=True).max())
-        tell(f"[bold]user[/bold]     {accuracy:.1%} of {HELD_OUT} answers are right (always the same: {majority:.1%})")
+        print_step(
+            f"[bold]user[/bold]     {accuracy:.1%} of {N_QUERIES} answers are right (always the same: {majority:.1%})"
+        )
         entries = open_ledger(here.folder / "server-0" / "ledger.db").entries()
         charged = sum(entry.state != "cancelled" for entry in entries)
-        tell(f"[bold]ledger[/bold]   {charged} training{'s' * (charged > 1)} charged to server 0")
-        log = here.log(0)
+        print_step(f"[bold]ledger[/bold]   {charged} training{'s' * (charged > 1)} charged to server 0")
+        log = here.read_log(0)
     seconds = time.monotonic() - began
     rows = np.concatenate([north, south])
-    pooled = np.mean([_pooled(X.iloc[rows], y.iloc[rows], X.iloc[asked], truth) for _ in range(POOLED_FITS)])
-    tell(
-        f"[bold]pooled[/bold]   the same estimator on all rows in one place: {pooled:.1%} (mean of {POOLED_FITS} fits)"
+    pooled = np.mean([_fit_pooled(X.iloc[rows], y.iloc[rows], X.iloc[asked], truth) for _ in range(N_POOLED_FITS)])
+    print_step(
+        f"[bold]pooled[/bold]   the same estimator on all rows in one place: {pooled:.1%} (mean of {N_POOLED_FITS} fits)"
     )
 
     out.print("\n[bold]The certificate[/bold]")
     out.print(f"  {statement}")
     for assumption in statement.assumptions:
         out.print(f"  - {assumption}")
-    out.print(_who_saw_what(len(north), len(south)))
+    out.print(_visibility_table(len(north), len(south)))
     out.print("[bold]All that server 0 wrote down[/bold]")
     for line in log.splitlines():
         out.print(f"  {line}", markup=False)
     out.print(f"\nAll of it in {seconds:.0f} seconds. How to place real servers: docs/secure.md")
-    return Story(seconds, accuracy, float(pooled), majority, statement, opened, charged)
+    return SecureDemoResult(seconds, accuracy, float(pooled), majority, statement, opened, charged)
 
 
-def _kill_in_the_middle(here: LocalServers, owners: Sequence[subprocess.Popen[str]]) -> int:
+def _kill_during_training(here: LocalServers, owners: Sequence[subprocess.Popen[str]]) -> int:
     """Kill a server when some numbers were opened; return how many it had written down."""
-    written = here.folder / f"server-{VICTIM}" / "checkpoints" / "car"
-    while len(list(written.glob("opening-*"))) < KILLED_AFTER:
+    written = here.folder / f"server-{KILLED_SERVER}" / "checkpoints" / "car"
+    while len(list(written.glob("opening-*"))) < KILL_AFTER_OPENINGS:
         if any(owner.poll() is not None for owner in owners):
             raise SetupError("the training ended before anything was opened.")
         time.sleep(0.005)
-    here.kill(VICTIM)
+    here.kill(KILLED_SERVER)
     return len(list(written.glob("opening-*")))
 
 
-def _pooled(X: pd.DataFrame, y: pd.Series, asked: pd.DataFrame, truth: object) -> float:
+def _fit_pooled(X: pd.DataFrame, y: pd.Series, queries: pd.DataFrame, truth: object) -> float:
     """How often a fit of one table is right."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         forest = PrivateForestClassifier(datasets.car().schema, epsilon=float(EPSILON), random_state=0).fit(X, y)
-    return float(np.mean(forest.predict(asked) == truth))
+    return float(np.mean(forest.predict(queries) == truth))
 
 
-def _who_saw_what(north: int, south: int) -> Table:
+def _visibility_table(north: int, south: int) -> Table:
     table = Table("role", "saw", "did not see", title="What each role saw", box=SIMPLE_HEAD, title_justify="left")
     public = "the model; the certificate"
     table.add_row("owner north", f"its own {north} rows; {public}", "rows or sums of south")
@@ -360,17 +374,17 @@ def _who_saw_what(north: int, south: int) -> Table:
     return table
 
 
-def _ports(here: LocalServers) -> str:
-    addresses = here.client("north").config.servers
+def _format_ports(here: LocalServers) -> str:
+    addresses = here.owner("north").config.servers
     return "ports " + ", ".join(f"{address.peers}/{address.people}" for address in addresses)
 
 
-def _start(role: str, *words: object) -> subprocess.Popen[str]:
-    command = [sys.executable, "-m", "veilwood", "secure", role, *map(str, words)]
+def _start_role(role: str, *arguments: object) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "veilwood", "secure", role, *map(str, arguments)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def _finish(process: subprocess.Popen[str]) -> str:
+def _finish_role(process: subprocess.Popen[str]) -> str:
     out, error = process.communicate()
     if process.returncode:
         raise SetupError(error.strip().removeprefix("error: "))

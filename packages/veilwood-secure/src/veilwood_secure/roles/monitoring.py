@@ -22,37 +22,37 @@ from veilwood._version import __version__
 from veilwood.errors import VeilwoodError
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.identity import Name
-from veilwood_secure.roles.task_state import Study
+from veilwood_secure.roles.identity import PartyName
+from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import Listener
 
-__all__ = ["Endpoint", "Figures", "Lines", "Operated", "log_lines"]
+__all__ = ["Counters", "Endpoint", "JsonFormatter", "MonitoringMixin", "configure_logging"]
 
 
-_SECONDS: Final = "%Y-%m-%d %H:%M:%S"  # whole ones: how long a training took would tell how many rows there were
+_TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"  # whole ones: how long a training took would tell how many rows there were
 
 
-class Lines(logging.Formatter):
+class JsonFormatter(logging.Formatter):
     """Writes a record as one line of JSON: line breaks and control characters of quoted texts are escaped.
 
     Examples
     --------
-    >>> lines = Lines(Name("server", "0"))
+    >>> lines = JsonFormatter(PartyName("server", "0"))
     >>> record = logging.makeLogRecord({"msg": "user eve: %s", "args": ("x\\n2026 server 0: trained",), "created": 0})
     >>> print(lines.format(record).count("\\n"))
     0
     """
 
-    def __init__(self, who: Name) -> None:
-        super().__init__(datefmt=_SECONDS)
-        self._who = str(who)
+    def __init__(self, party_name: PartyName) -> None:
+        super().__init__(datefmt=_TIME_FORMAT)
+        self._party_name = str(party_name)
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
         words = {
             "time": self.formatTime(record, self.datefmt),
             "level": record.levelname.lower(),
-            "who": self._who,
+            "who": self._party_name,
             "message": record.getMessage(),
         }
         if record.exc_info:
@@ -60,14 +60,14 @@ class Lines(logging.Formatter):
         return json.dumps(words)
 
 
-def log_lines(who: Name, level: str = "info") -> None:
+def configure_logging(party_name: PartyName, level: str = "info") -> None:
     """Have this process log in such lines, to stderr, from a level on."""
     handler = logging.StreamHandler()
-    handler.setFormatter(Lines(who))
+    handler.setFormatter(JsonFormatter(party_name))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-BEAT_SECONDS: Final = 60.0
+HEARTBEAT_LIMIT_S: Final = 60.0
 """A server that has not looked after itself for so long is taken for dead; it does so twice a second."""
 
 _CONTENT: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -85,12 +85,12 @@ _HELP: Final = {
 MetricValues = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
-class Figures:
+class Counters:
     """Counts events since the start, under names and labels of a fixed set.
 
     Examples
     --------
-    >>> figures = Figures()
+    >>> figures = Counters()
     >>> figures.count("veilwood_secure_trainings_total", end="trained")
     >>> print(figures.text({}))
     # HELP veilwood_secure_trainings_total Trainings since the start, by how they ended.
@@ -103,15 +103,15 @@ class Figures:
         self._lock = threading.Lock()
         self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
 
-    def count(self, name: str, **labels: str) -> None:
+    def increment(self, name: str, **labels: str) -> None:
         """Count one event."""
         with self._lock:
             self._counts[name, tuple(sorted(labels.items()))] += 1
 
-    def text(self, now: MetricValues) -> str:
+    def to_prometheus(self, gauges: MetricValues) -> str:
         """Return all counts, and the given values of this moment, as Prometheus reads them."""
         with self._lock:
-            values: MetricValues = {**now, **self._counts}
+            values: MetricValues = {**gauges, **self._counts}
         lines = []
         for name, (kind, words) in _HELP.items():
             found = sorted((labels, value) for (of, labels), value in values.items() if of == name)
@@ -133,22 +133,26 @@ class Endpoint:
         Where; 0 takes a free one.
     metrics : callable
         Returns the text of the metrics.
-    faults : callable
+    find_problems : callable
         Returns why the server is not ready; nothing if it is.
-    alive : callable
+    is_alive : callable
         Whether it is alive.
     """
 
     def __init__(
-        self, port: int, metrics: Callable[[], str], faults: Callable[[], list[str]], alive: Callable[[], bool]
+        self,
+        port: int,
+        metrics: Callable[[], str],
+        find_problems: Callable[[], list[str]],
+        is_alive: Callable[[], bool],
     ) -> None:
-        def answer(path: str) -> tuple[int, str]:
+        def make_response(path: str) -> tuple[int, str]:
             if path == "/metrics":
                 return 200, metrics()
             if path == "/health":
-                return (200, "alive\n") if alive() else (503, "not alive\n")
+                return (200, "alive\n") if is_alive() else (503, "not alive\n")
             if path == "/ready":
-                found = faults()
+                found = find_problems()
                 return (503 if found else 200), json.dumps({"ready": not found, "why": found}) + "\n"
             return 404, "metrics, health or ready\n"
 
@@ -157,7 +161,7 @@ class Endpoint:
 
             def do_GET(self) -> None:
                 try:
-                    status, text = answer(self.path)
+                    status, text = make_response(self.path)
                 except Exception as error:  # whatever is wrong, whoever watches hears it
                     status, text = 500, f"unexpected {type(error).__name__}\n"
                 body = text.encode()
@@ -181,7 +185,7 @@ class Endpoint:
         self._server.server_close()
 
 
-class Operated:
+class MonitoringMixin:
     """What a server shows to its operator; the part of ``Server`` that nobody else talks to.
 
     Notes
@@ -193,25 +197,25 @@ class Operated:
     """
 
     config: Config
-    figures: Figures
-    beat: float
-    _studies: dict[str, Study]
-    _faults: dict[str, str]
+    counters: Counters
+    last_heartbeat: float
+    _task_states: dict[str, TaskState]
+    _task_faults: dict[str, str]
     _ledger: SQLiteLedger
     _listeners: list[Listener]
     _closed: threading.Event
 
-    def observe(self, port: int) -> Endpoint:
+    def start_endpoint(self, port: int) -> Endpoint:
         """Answer whoever asks for metrics and health on this machine."""
-        return Endpoint(port, self.metrics, self.faults, self.is_alive)
+        return Endpoint(port, self.metrics_text, self.find_problems, self.is_alive)
 
-    def _counted(self, do: str, who: Name, end: str) -> None:
-        self.figures.count("veilwood_secure_requests_total", do=do, end=end, role=who.role)
+    def _count_request(self, request: str, party_name: PartyName, outcome: str) -> None:
+        self.counters.increment("veilwood_secure_requests_total", do=request, end=outcome, role=party_name.role)
 
-    def metrics(self) -> str:
+    def metrics_text(self) -> str:
         """Return all metrics, as Prometheus reads them."""
-        phases = Counter({"waiting": 0, "training": 0, "trained": 0, "faulty": len(self._faults)})
-        phases.update(study.phase for study in list(self._studies.values()))
+        phases = Counter({"waiting": 0, "training": 0, "trained": 0, "faulty": len(self._task_faults)})
+        phases.update(study.phase for study in list(self._task_states.values()))
         spent, budget = self._ledger.spent.epsilon, self._ledger.budget
         certificate = x509.load_pem_x509_certificate(self.config.identity.certificate.read_bytes())
         now: MetricValues = {
@@ -223,10 +227,10 @@ class Operated:
             now["veilwood_secure_epsilon_budget", ()] = float(budget.epsilon)
         now |= {("veilwood_secure_tasks", (("phase", phase),)): count for phase, count in phases.items()}
         for port, listener in zip(("peers", "people"), self._listeners, strict=False):
-            now["veilwood_secure_connections", (("port", port),)] = listener.connections
-        return self.figures.text(now)
+            now["veilwood_secure_connections", (("port", port),)] = listener.n_connections
+        return self.counters.to_prometheus(now)
 
-    def faults(self) -> list[str]:
+    def find_problems(self) -> list[str]:
         """Return why this server cannot serve now; faulty tasks harm no other, and are among the metrics."""
         found = []
         if len(self._listeners) < 2 or self._closed.is_set():
@@ -241,4 +245,4 @@ class Operated:
 
     def is_alive(self) -> bool:
         """Whether this server looked after itself not long ago."""
-        return time.monotonic() - self.beat < BEAT_SECONDS
+        return time.monotonic() - self.last_heartbeat < HEARTBEAT_LIMIT_S

@@ -17,20 +17,20 @@ from numpy.typing import NDArray
 
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, SetupError, UseError
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
-from veilwood_secure.mpc.shares import Pair, share, to_bytes
+from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
 from veilwood_secure.roles.config import Config, Task
-from veilwood_secure.roles.identity import Name, signed_by, tls_context
-from veilwood_secure.roles.registry import JointForest, Program, program_of
-from veilwood_secure.roles.sessions import Books, own_ledger
-from veilwood_secure.roles.transport import Channel, LostError, dial
-from veilwood_secure.roles.uploads import Pieces, order_key, seeded_shares
+from veilwood_secure.roles.identity import PartyName, sign_text, tls_context
+from veilwood_secure.roles.registry import JointForest, Program, program_for_task
+from veilwood_secure.roles.sessions import TaskLedgers, role_ledger
+from veilwood_secure.roles.transport import Channel, LostError, dial_server
+from veilwood_secure.roles.uploads import UploadPieces, order_key, seeded_shares
 
-__all__ = ["Call", "Client"]
+__all__ = ["Owner", "ServerConnections"]
 
 
-class Call:
+class ServerConnections:
     """Connections to the three servers, about one task.
 
     Parameters
@@ -45,15 +45,15 @@ class Call:
         More about it.
     """
 
-    def __init__(self, config: Config, task: Task, do: str, **words: Any) -> None:
+    def __init__(self, config: Config, task: Task, do: str, **fields: Any) -> None:
         context = tls_context(config.identity, config.servers_authority, listens=False)
         self.channels: list[Channel] = []
         session = secrets.token_hex(16)
         try:
             for party, address in enumerate(config.servers):
-                name = Name("server", str(party))
+                name = PartyName("server", str(party))
                 self.channels.append(
-                    dial(
+                    dial_server(
                         address.host,
                         address.people,
                         context,
@@ -62,37 +62,37 @@ class Call:
                         limit=config.largest_message,
                     )
                 )
-            self.say(do=do, task=task.name, fingerprint=task.fingerprint(), session=session, **words)
+            self.send_fields(do=do, task=task.name, fingerprint=task.fingerprint(), session=session, **fields)
         except BaseException:
             self.close()
             raise
 
-    def say(self, **words: Any) -> None:
+    def send_fields(self, **fields: Any) -> None:
         """Tell all three the same."""
         for channel in self.channels:
-            channel.say(**words)
+            channel.send_fields(**fields)
 
-    def go(self) -> None:
+    def start(self) -> None:
         """Tell server 0 that all three are ready to begin."""
-        self.channels[0].say(go=True)
+        self.channels[0].send_fields(go=True)
 
-    def hear(self, *keys: str) -> list[dict[str, Any]]:
+    def receive_fields(self, *keys: str) -> list[dict[str, Any]]:
         """What each server says."""
-        return [channel.hear(*keys, among=self.channels) for channel in self.channels]
+        return [channel.receive_fields(*keys, watched=self.channels) for channel in self.channels]
 
-    def receive(self) -> list[bytearray]:
+    def receive_all(self) -> list[bytearray]:
         """A message of each server."""
         return [channel.receive(self.channels) for channel in self.channels]
 
     def send_shares(self, arrays: Mapping[str, NDArray[Any]], ring: Any) -> None:
         """Split arrays and send each server its shares, in the order it asks for."""
-        wanted = [list(words["send"]) for words in self.hear("send")]
+        wanted = [list(words["send"]) for words in self.receive_fields("send")]
         if any(names != list(arrays) for names in wanted):
             raise SetupError(f"the servers ask for {wanted}, and there is {list(arrays)}. Hint: compare versions.")
         for array in arrays.values():
-            pairs: list[Pair] = share(array, ring)
+            pairs: list[SharePair] = share(array, ring)
             for channel, pair in zip(self.channels, pairs, strict=True):
-                channel.send(to_bytes(pair))
+                channel.send(pair_to_bytes(pair))
 
     def send_parts(self, parts: Sequence[bytes]) -> None:
         """Send each server its own."""
@@ -111,12 +111,12 @@ class Call:
         self.close()
 
 
-_POLL_SECONDS = 0.2
-_AGAIN_SECONDS = 0.5
-PATIENCE_S: Final = 24 * 3600.0
+_POLL_INTERVAL_S = 0.2
+_RETRY_DELAY_S = 0.5
+WAIT_TIMEOUT_S: Final = 24 * 3600.0
 
 
-class Client:
+class Owner:
     """One owner of rows in one task.
 
     Parameters
@@ -143,16 +143,16 @@ class Client:
         task: str | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
     ) -> None:
-        self.config = Config.of_role("client", config)
-        self.task = self.config.task(task)
-        self._program = program_of(self.task)
-        own = own_ledger(self.config.folder) if ledger is None else open_ledger(ledger)
-        self._books = Books(self.config.folder, self._program, own)
+        self.config = Config.load_for_role("client", config)
+        self.task = self.config.find_task(task)
+        self._program = program_for_task(self.task)
+        own = role_ledger(self.config.folder) if ledger is None else open_ledger(ledger)
+        self._ledgers = TaskLedgers(self.config.folder, self._program, own)
 
     @property
     def schema(self) -> Schema:
         """What is public of this owner's table."""
-        return self._program.part_of_schema(self.config.name)
+        return self._program.owner_schema(self.config.name)
 
     @property
     def holds_target(self) -> bool:
@@ -194,28 +194,28 @@ class Client:
         progress : callable, optional
             Told after each piece which share of the rows has arrived.
         """
-        Name("client", part)  # a plain name
+        PartyName("client", part)  # a plain name
         secret, about = self.config.identity.secret, f"{self.task.fingerprint()} {part}"
-        order = order_key(secret, about) if self._program.mixes_rows else None
-        pieces = Pieces(self._program, self.config.name, X, y, pad_to, order)
-        upload = pieces.token(secret, self.task.fingerprint())
+        order = order_key(secret, about) if self._program.shuffles_rows else None
+        pieces = UploadPieces(self._program, self.config.name, X, y, pad_to, order)
+        upload = pieces.upload_token(secret, self.task.fingerprint())
         until, again = time.monotonic() + patience, False
         while True:
             try:
-                return self._send(pieces, part, upload, more, progress or (lambda share: None))
+                return self._send_pieces(pieces, part, upload, more, progress or (lambda share: None))
             except LostError as error:
                 if time.monotonic() > until or not (error.party or "").startswith("server"):
                     raise
                 again = True
-                time.sleep(_AGAIN_SECONDS)
+                time.sleep(_RETRY_DELAY_S)
             except PartyError:
                 with suppress(LostError):  # of a server that is lost meanwhile
-                    found = self._status(upload=upload) if again else []
+                    found = self._request_status(upload=upload) if again else []
                     if found and all(server["arrived"] for server in found):  # before the line was lost
                         return None
                     if time.monotonic() > until or not any(server["phase"] == "training" for server in found):
                         raise
-                time.sleep(_AGAIN_SECONDS)
+                time.sleep(_RETRY_DELAY_S)
 
     def consent(self) -> dict[str, Any]:
         """Charge this owner's ledger, once for what the servers charge once, and sign what may be trained for it.
@@ -226,30 +226,32 @@ class Client:
         if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
             raise PartyError(f"task {self.task.name!r} is trained already. Hint: retire it first.")
         tickets = [str(server["ticket"]) for server in found]
-        self._books.reserve(self._key(tickets))
-        return {"tickets": tickets, "approval": signed_by(self.config.identity, self._program.approval(tickets))}
+        self._ledgers.reserve(self._charge_key(tickets))
+        return {"tickets": tickets, "approval": sign_text(self.config.identity, self._program.approval_text(tickets))}
 
-    def _key(self, tickets: Sequence[str]) -> str:
+    def _charge_key(self, tickets: Sequence[str]) -> str:
         return f"{self._program.plan.fingerprint()[:12]} {' '.join(tickets)}"
 
-    def _send(self, pieces: Pieces, part: str, upload: str, more: bool, progress: Callable[[float], None]) -> None:
-        words = {"rows": pieces.rows, "part": part, "upload": upload, "more": more, **self.consent()}
-        with Call(self.config, self.task, "contribute", **words) as call:
-            start = min(int(server["held"]) for server in call.hear("send", "held"))
-            call.say(start=start)
-            for number in range(start, len(pieces.counts)):
-                for array in pieces.encoded(number).values():
+    def _send_pieces(
+        self, pieces: UploadPieces, part: str, upload: str, more: bool, progress: Callable[[float], None]
+    ) -> None:
+        words = {"rows": pieces.n_rows, "part": part, "upload": upload, "more": more, **self.consent()}
+        with ServerConnections(self.config, self.task, "contribute", **words) as call:
+            start = min(int(server["held"]) for server in call.receive_fields("send", "held"))
+            call.send_fields(start=start)
+            for number in range(start, len(pieces.row_counts)):
+                for array in pieces.encode_piece(number).values():
                     call.send_parts(seeded_shares(array, self._program.ring))
-                call.hear("piece")
-                progress((number + 1) / len(pieces.counts))
-            call.hear("accepted")
+                call.receive_fields("piece")
+                progress((number + 1) / len(pieces.row_counts))
+            call.receive_fields("accepted")
 
     @property
-    def attends(self) -> bool:
-        """Whether this owner stays while the servers train, and answers them (``attend``), or contributes once."""
-        return self._program.attended
+    def participates(self) -> bool:
+        """Whether this owner stays while the servers train, and answers them (``participate``), or contributes once."""
+        return self._program.needs_online_owners
 
-    def attend(self, X: Any, y: Any = None, *, patience: float = PATIENCE_S) -> None:
+    def participate(self, X: Any, y: Any = None, *, patience: float = WAIT_TIMEOUT_S) -> None:
         """Stay until the model is trained, and answer the servers with sums of these rows, in shares.
 
         What is asked follows from the task and from what the servers have released so far: this owner works it out
@@ -264,110 +266,112 @@ class Client:
         patience : float
             Seconds to wait for the other owners.
         """
-        if not isinstance(self._program, JointForest) or not self.attends:
+        if not isinstance(self._program, JointForest) or not self.participates:
             raise UseError(f"task {self.task.name!r} takes rows once. Hint: contribute them.")
         until = time.monotonic() + patience
         while True:
             try:
-                return self._attend(self._program, X, y, patience)
+                return self._participate_once(self._program, X, y, patience)
             except LostError as error:  # a server is lost, and will be back: what was opened stays as it was
                 if time.monotonic() > until or not (error.party or "").startswith("server"):
                     raise
-                time.sleep(_AGAIN_SECONDS)
+                time.sleep(_RETRY_DELAY_S)
 
-    def _attend(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
+    def _participate_once(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
         words = {"plan": program.plan.fingerprint(), **self.consent()}
-        with Call(self.config, self.task, "attend", **words) as call:
-            call.hear("received")
-            call.go()
-            call.hear("accepted")
+        with ServerConnections(self.config, self.task, "attend", **words) as call:
+            call.receive_fields("received")
+            call.start()
+            call.receive_fields("accepted")
             usual = [channel.timeout for channel in call.channels]
             for channel in call.channels:
                 channel.timeout = patience
-            call.hear("begins")
+            call.receive_fields("begins")
             for channel, timeout in zip(call.channels, usual, strict=True):
                 channel.timeout = timeout
-            program.attend(X, y, call.channels)
-            call.hear("trained")
-        self._settle()
+            program.run_owner(X, y, call.channels)
+            call.receive_fields("trained")
+        self._commit_charges()
 
     def status(self) -> list[dict[str, Any]]:
         """What each server says of the task: ``phase``, the owners ``missing``, the last ``failure``."""
-        return self._status()
+        return self._request_status()
 
-    def _status(self, **upload: str) -> list[dict[str, Any]]:
-        """What each server says, and whether the ``upload`` of this owner that is named, if one is, has ``arrived``."""
-        with Call(self.config, self.task, "status", **upload) as call:
-            found = call.hear("phase", "missing", "failure", "training", "ticket", "disagree", "arrived")
-            call.say(more=False)
+    def _request_status(self, **upload: str) -> list[dict[str, Any]]:
+        """What each server says, and whether the ``upload`` of this owner that is named, if one is, has ``accepted_uploads``."""
+        with ServerConnections(self.config, self.task, "status", **upload) as call:
+            found = call.receive_fields("phase", "missing", "failure", "training", "ticket", "disagree", "arrived")
+            call.send_fields(more=False)
         return found
 
-    def wait(self, seconds: float | None = None) -> PrivacyStatement:
+    def wait(self, seconds: float | None = None) -> PrivacyCertificate:
         """Wait until all three servers hold the trained model; return its certificate.
 
         If the training was cut short so that it must be charged again, this owner's ledger decides whether it is.
         """
-        found = wait_until_trained(self.config, self._program, seconds, self._agree)
-        self._settle()
+        found = wait_until_trained(self.config, self._program, seconds, self._send_consent)
+        self._commit_charges()
         return found
 
-    def _agree(self) -> None:
+    def _send_consent(self) -> None:
         """Agree to be charged again, for rows that the servers have."""
-        with Call(self.config, self.task, "agree", **self.consent()) as call:
-            call.hear("agreed")
-            call.go()
+        with ServerConnections(self.config, self.task, "agree", **self.consent()) as call:
+            call.receive_fields("agreed")
+            call.start()
 
-    def _settle(self) -> None:
+    def _commit_charges(self) -> None:
         """Record that a model was made: what was reserved for it is spent."""
-        for key in self._books.open_keys():
-            self._books.commit(key)
+        for key in self._ledgers.unsettled_keys():
+            self._ledgers.commit(key)
 
     def retire(self) -> None:
         """Have the three servers forget the model: nobody can ask it again."""
-        with Call(self.config, self.task, "retire") as call:
-            tickets = [server["ticket"] for server in call.hear("retired", "ticket")]
-        self._books.cancel(self._key(tickets))  # nothing was opened under them, and the rows are gone
+        with ServerConnections(self.config, self.task, "retire") as call:
+            tickets = [server["ticket"] for server in call.receive_fields("retired", "ticket")]
+        self._ledgers.cancel(self._charge_key(tickets))  # nothing was opened under them, and the rows are gone
 
 
 def wait_until_trained(
-    config: Config, program: Program, seconds: float | None, agree: Callable[[], None] | None = None
-) -> PrivacyStatement:
+    config: Config, program: Program, seconds: float | None, renew_consent: Callable[[], None] | None = None
+) -> PrivacyCertificate:
     """Ask the servers now and then; return the certificate, or raise why there is none.
 
-    A server that is lost meanwhile is waited for; an owner that has to ``agree`` again does so, or raises why not.
+    A server that is lost meanwhile is waited for; an owner that has to ``renew_consent`` again does so, or raises why not.
     """
-    until = time.monotonic() + (PATIENCE_S if seconds is None else seconds)
+    until = time.monotonic() + (WAIT_TIMEOUT_S if seconds is None else seconds)
     while True:
         try:
-            found = _trained(config, program, seconds, until)
+            found = _poll_certificate(config, program, seconds, until)
             if found is not None:
                 return found
-            if agree is not None:
-                agree()
+            if renew_consent is not None:
+                renew_consent()
         except LostError:
             if time.monotonic() > until:
                 raise
-            time.sleep(_AGAIN_SECONDS)
+            time.sleep(_RETRY_DELAY_S)
 
 
-def _trained(config: Config, program: Program, seconds: float | None, until: float) -> PrivacyStatement | None:
+def _poll_certificate(
+    config: Config, program: Program, seconds: float | None, until: float
+) -> PrivacyCertificate | None:
     """Return the certificate; None when this party has to agree to be charged again."""
     task = program.task
-    with Call(config, task, "status") as call:
+    with ServerConnections(config, task, "status") as call:
         while True:
-            found = call.hear("phase", "missing", "failure", "training", "statement", "disagree")
+            found = call.receive_fields("phase", "missing", "failure", "training", "statement", "disagree")
             if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
-                call.say(more=False)
-                return program.certificate([server["statement"] for server in found])
+                call.send_fields(more=False)
+                return program.verify_certificates([server["statement"] for server in found])
             failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
             disagree = [owner for server in found for owner in server["disagree"]]
             if config.role == "client" and config.name in disagree:
-                call.say(more=False)
+                call.send_fields(more=False)
                 return None
             if failures and not disagree:
                 raise PartyError(f"task {task.name!r} was not trained: {failures[0]} Hint: contribute again.")
             if seconds is not None and time.monotonic() > until:
                 missing = ", ".join(found[0]["missing"]) or "nobody"
                 raise PartyError(f"task {task.name!r} is not trained after {seconds:g} s; waiting for {missing}.")
-            time.sleep(_POLL_SECONDS)
-            call.say(more=True)
+            time.sleep(_POLL_INTERVAL_S)
+            call.send_fields(more=True)

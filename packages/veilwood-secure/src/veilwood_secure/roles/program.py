@@ -18,23 +18,23 @@ from veilwood._version import __version__
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
-from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
+from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols import records
-from veilwood_secure.protocols.records import Domain, Records
+from veilwood_secure.protocols.records import Domain, SharedRows
 from veilwood_secure.roles.config import Task
 
 Arrays = dict[str, NDArray[Any]]
 Shapes = dict[str, tuple[int, ...]]
 Shares = Mapping[str, Shared]
-Voices = Mapping[str, joint.Voice]
-NOBODY: Final[Voices] = {}
+OwnerChannels = Mapping[str, joint.OwnerChannel]
+NO_OWNERS: Final[OwnerChannels] = {}
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainingResult:
     """What training leaves at a server: arrays in shares, and arrays that were released to everybody."""
 
     hidden: dict[str, Shared] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Trained:
 class Program(ABC):
     """A protocol applied to a task. Everything but the arguments of ``encode_*`` is public or in shares."""
 
-    reveals: ClassVar[bool]
+    opens_values: ClassVar[bool]
     """Whether training opens anything; if not, a training that was cut short has cost nothing."""
     ring: ClassVar[type[np.unsignedinteger[Any]]]
     """The word type of shares."""
@@ -52,18 +52,18 @@ class Program(ABC):
     """The settings of a task, with their defaults."""
 
     task: Task
-    attended: bool = False
+    needs_online_owners: bool = False
     """Whether owners stay while the servers train, and answer them."""
-    mixes_rows: bool = False
+    shuffles_rows: bool = False
     """Whether an owner sends its rows in a secret order, because what becomes of a row depends on its place."""
     not_private: str | None = None
     """Why nothing is guaranteed, for protocols that follow a paper to the letter."""
     plan: Plan
-    servers: ByServers
+    participation: ServerParticipation
     """How the servers take part, which decides what the certificate rests on."""
 
     @abstractmethod
-    def part_of_schema(self, owner: str) -> Schema:
+    def owner_schema(self, owner: str) -> Schema:
         """The schema of an owner's own table."""
 
     @abstractmethod
@@ -71,43 +71,45 @@ class Program(ABC):
         """Encode an owner's rows as the arrays it shares; also their number, as far as servers see it."""
 
     @abstractmethod
-    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> Shapes:
         """The shapes of these arrays: public, so that a server can refuse any other."""
 
     @abstractmethod
-    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
         """What is wrong with consistent shares of an owner, found in shares; None if nothing is."""
 
     @abstractmethod
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
+    def train(
+        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
+    ) -> TrainingResult:
         """Train on the rows of all owners, of which some may be present to answer."""
 
-    def statement(self, ledger: str, entry: int) -> PrivacyStatement:
+    def make_certificate(self, ledger: str, entry: int) -> PrivacyCertificate:
         """The certificate of the trained model, whose spend stands in a server's ledger."""
         spend = Spend(ledger, entry, self.plan.loss, not_private=self.not_private)
-        return certify(self.plan, spend, self.servers)
+        return build_certificate(self.plan, spend, self.participation)
 
-    def approval(self, tickets: Sequence[str]) -> str:
+    def approval_text(self, tickets: Sequence[str]) -> str:
         """What an owner signs before its rows are used: task, plan (with loss and schema), version, and one charge."""
-        return f"veilwood: train {self.subject()}, {' '.join(tickets)}"
+        return f"veilwood: train {self.training_subject()}, {' '.join(tickets)}"
 
-    def subject(self) -> str:
+    def training_subject(self) -> str:
         """What rows are used for: the task, by one plan, carried out by one version."""
         return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
         """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""
         fault: str | None = "shares that do not fit together"
-        if all([engine.consistent(share) for share in shares.values()]):
-            fault = self.faults(engine, owner, shares)
+        if all([engine.is_consistent(share) for share in shares.values()]):
+            fault = self.find_fault(engine, owner, shares)
         if fault is not None:
             raise PartyError(f"client {owner} sent {fault}: its rows are refused.", party=f"client {owner}")
 
-    def certificate(self, claimed: Sequence[Any]) -> PrivacyStatement:
+    def verify_certificates(self, claimed: Sequence[Any]) -> PrivacyCertificate:
         """The certificate of the three servers, if each is what this role would write itself, but for the ledger."""
-        read = [PrivacyStatement.from_dict(statement) for statement in claimed]
+        read = [PrivacyCertificate.from_dict(statement) for statement in claimed]
         for party, statement in enumerate(read):
-            if statement.to_dict() != self.statement(statement.ledger, statement.ledger_entry).to_dict():
+            if statement.to_dict() != self.make_certificate(statement.ledger, statement.ledger_entry).to_dict():
                 raise PartyError(
                     f"server {party} certifies another plan than task {self.task.name!r} has, or says otherwise what "
                     "it rests on. Hint: compare versions.",
@@ -116,7 +118,7 @@ class Program(ABC):
         return read[0]
 
 
-def completed(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
+def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
     """The settings of a task, completed; an unknown one is refused."""
     for key in task.settings:
         if key not in defaults:
@@ -130,27 +132,29 @@ class OneHotRows(Program):
     ring: ClassVar[type[np.unsignedinteger[Any]]] = np.uint32
 
     def __init__(self, task: Task) -> None:
-        self.task, self.schema = task, task.public
-        self.domain = Domain.of(self.schema)
-        self.mixes_rows = not task.by_columns  # owners of columns must keep to one order
-        self.servers = ByServers("sampled", "columns" if task.by_columns else "rows")
+        self.task, self.schema = task, task.public_schema
+        self.domain = Domain.from_schema(self.schema)
+        self.shuffles_rows = not task.is_vertical  # owners of columns must keep to one order
+        self.participation = ServerParticipation("sampled", "columns" if task.is_vertical else "rows")
 
-    def part_of_schema(self, owner: str) -> Schema:
+    def owner_schema(self, owner: str) -> Schema:
         """The schema of an owner's own table; its target is not in the table of every owner."""
-        features = tuple(self.schema.features[place] for place in self.task.places(owner))
+        features = tuple(self.schema.features[place] for place in self.task.feature_indices(owner))
         return Schema(self.schema.name, self.schema.task, self.schema.target, features)
 
-    def _domain(self, owner: str) -> Domain:
-        return Domain(tuple(self.domain.sizes[place] for place in self.task.places(owner)), self.domain.n_classes)
+    def _owner_domain(self, owner: str) -> Domain:
+        return Domain(
+            tuple(self.domain.sizes[place] for place in self.task.feature_indices(owner)), self.domain.n_classes
+        )
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
         """Encode an owner's rows as one-hot features and classes; padding has no class and counts nowhere."""
-        encoding = Encoding(self.part_of_schema(owner), "bins")
-        out: Arrays = {"features": records.one_hot(encoding.encode(X), self._domain(owner))}
+        encoding = Encoding(self.owner_schema(owner), "bins")
+        out: Arrays = {"features": records.encode_one_hot(encoding.encode(X), self._owner_domain(owner))}
         if self.task.holds_target(owner):
             if y is None:
                 raise UseError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
-            out["classes"] = records.one_hot_classes(encoding.encode_target(y), self.domain)
+            out["classes"] = records.encode_classes(encoding.encode_target(y), self.domain)
         counts = {array.shape[-1] for array in out.values()}
         if len(counts) > 1 or 0 in counts:
             raise UseError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
@@ -163,30 +167,32 @@ class OneHotRows(Program):
         padded["features"][:, 0, rows:] = 1
         return padded, pad_to
 
-    def shapes_of_rows(self, owner: str, rows: int) -> Shapes:
+    def row_shapes(self, owner: str, rows: int) -> Shapes:
         """The shapes of one-hot features and classes."""
-        domain = self._domain(owner)
+        domain = self._owner_domain(owner)
         out: Shapes = {"features": (domain.n_features, domain.width, rows)}
         return out | ({"classes": (domain.n_classes, rows)} if self.task.holds_target(owner) else {})
 
-    def faults(self, engine: Engine, owner: str, shares: Shares) -> str | None:
+    def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
         """Whether features and classes are one-hot."""
-        if not records.are_one_hot(engine, shares["features"], self._domain(owner)):
+        if not records.are_one_hot(engine, shares["features"], self._owner_domain(owner)):
             return "features that are not one-hot"
-        if "classes" in shares and not records.are_classes(engine, shares["classes"], self.domain):
+        if "classes" in shares and not records.are_valid_classes(engine, shares["classes"], self.domain):
             return "classes that are not one-hot"
         return None
 
-    def joined(self, engine: Engine, rows: Mapping[str, Shares]) -> Records:
+    def join_rows(self, engine: Engine, rows: Mapping[str, Shares]) -> SharedRows:
         """The rows of all owners as one table: below each other, or side by side in the schema's order."""
-        if not self.task.by_columns:
-            return records.stack_owners([Records(part["features"], part["classes"]) for part in rows.values()])
-        places = [place for owner in rows for place in self.task.places(owner)]
+        if not self.task.is_vertical:
+            return records.stack_owner_rows([SharedRows(part["features"], part["classes"]) for part in rows.values()])
+        places = [place for owner in rows for place in self.task.feature_indices(owner)]
         (classes,) = (part["classes"] for part in rows.values() if "classes" in part)
-        joined = records.join_owners([self._widened(engine, part["features"]) for part in rows.values()], classes)
-        return Records(joined.features[np.argsort(places)], classes)
+        joined = records.join_owner_columns(
+            [self._pad_values(engine, part["features"]) for part in rows.values()], classes
+        )
+        return SharedRows(joined.features[np.argsort(places)], classes)
 
-    def _widened(self, engine: Engine, features: Shared) -> Shared:
+    def _pad_values(self, engine: Engine, features: Shared) -> Shared:
         """Fill up to the common number of values with values that never occur."""
         m, w, n = features.shape
         never = engine.constant(np.zeros((m, self.domain.width - w, n), np.int64))

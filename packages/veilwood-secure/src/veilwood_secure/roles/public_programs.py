@@ -35,20 +35,27 @@ from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Ints
 from veilwood_secure.protocols import public_trees as exponential
 from veilwood_secure.protocols import public_trees as public_tree
-from veilwood_secure.protocols.hidden_forest import HiddenPlan, layout_of, level_epsilons, sampling_delta
+from veilwood_secure.protocols.hidden_forest import HiddenPlan, forest_layout, level_epsilons, sampling_delta
 from veilwood_secure.protocols.hidden_trees import Recipe
-from veilwood_secure.protocols.public_trees import ChooseLabel, PlainTree, Select, grow_public_forest
+from veilwood_secure.protocols.public_trees import PlainTree, SelectFeatures, SelectLabels, grow_public_forest
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.hidden_programs import HiddenForest
-from veilwood_secure.roles.program import NOBODY, OneHotRows, Shares, Trained, Voices, completed
+from veilwood_secure.roles.program import (
+    NO_OWNERS,
+    OneHotRows,
+    OwnerChannels,
+    Shares,
+    TrainingResult,
+    complete_settings,
+)
 
-EXACT_TREE: Final = "splits and classes of leaves are opened as they are, without noise"
-EXACT_SPLITS: Final = (
+EXACT_TREE_REASON: Final = "splits and classes of leaves are opened as they are, without noise"
+EXACT_SPLITS_REASON: Final = (
     "splits are chosen without noise and users see predictions, which depend on them: one row can turn a prediction "
     "around with any certainty, so no finite epsilon holds (proofs/secure.md)"
 )
-WAYS_OF_LEAVES: Final = ("laplace", "exponential", "noisy-max")
-WAYS_OF_SPLITS: Final = ("noisy-max", "exponential")
+LEAF_MECHANISMS: Final = ("laplace", "exponential", "noisy-max")
+SPLIT_MECHANISMS: Final = ("noisy-max", "exponential")
 
 
 @dataclass(frozen=True)
@@ -70,68 +77,72 @@ class PublicForest:
 class PublicTrees(OneHotRows):
     """Trees that are opened level by level, one or several on disjoint rows."""
 
-    reveals = True
+    opens_values = True
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 1}
 
     def __init__(self, task: Task) -> None:
         super().__init__(task)
-        self.chosen = completed(task, self.settings)
-        self.depth, self.n_trees = int(self.chosen["max_depth"]), int(self.chosen["n_trees"])
+        self.options = complete_settings(task, self.settings)
+        self.depth, self.n_trees = int(self.options["max_depth"]), int(self.options["n_trees"])
         if not 1 <= self.depth <= self.domain.n_features or self.n_trees < 1:
             raise UseError(
                 f"task {task.name!r}: {self.n_trees} trees of depth {self.depth} cannot be grown. Hint: a depth of up "
                 f"to {self.domain.n_features}, and at least one tree."
             )
-        self.plan = self._plan()
+        self.plan = self._make_plan()
 
     @abstractmethod
-    def _plan(self) -> Plan:
+    def _make_plan(self) -> Plan:
         """Return what is opened, and what it costs."""
 
     @abstractmethod
-    def ways(self) -> list[tuple[Select, ChooseLabel]]:
+    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
         """Return how each tree chooses its splits and classes."""
 
-    def most_nodes(self, level: int) -> int:
+    def max_nodes(self, level: int) -> int:
         """The most nodes that all trees together can have at a depth: each feature is used once on a path."""
         return self.n_trees * math.prod(sorted(self.domain.sizes, reverse=True)[:level])
 
-    def planned(self, loss: Loss, steps: Sequence[Step], released: str) -> Plan:
+    def build_plan(self, loss: Loss, steps: Sequence[Step], released: str) -> Plan:
         """Put the plan together."""
         records = EACH_TO_ONE_TREE if self.n_trees > 1 else ALL_TO_EVERY_TREE
         return Plan(
             estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=tuple(steps), released=released,
             schema_name=self.schema.name, schema_hash=self.schema.fingerprint(),
-            layout=Layout(self.n_trees, self.most_nodes(self.depth), self.depth, records), expected_leaf_mse=0.0,
+            layout=Layout(self.n_trees, self.max_nodes(self.depth), self.depth, records), expected_leaf_mse=0.0,
         )  # fmt: skip
 
-    def train(self, engine: Engine, rows: Mapping[str, Shares], present: Voices = NOBODY) -> Trained:
+    def train(
+        self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
+    ) -> TrainingResult:
         """Grow the trees; what is chosen is opened."""
-        trees = grow_public_forest(engine, self.joined(engine, rows), self.domain, self.depth, self.ways())
-        return Trained(
+        trees = grow_public_forest(
+            engine, self.join_rows(engine, rows), self.domain, self.depth, self.selection_rules()
+        )
+        return TrainingResult(
             released={"trees": np.concatenate([part for tree in trees for part in (*tree.splits, tree.leaves)])}
         )
 
-    def model(self, released: Ints) -> PublicForest:
+    def read_model(self, released: Ints) -> PublicForest:
         """Read the trees that were released."""
         sizes, left, trees = np.array(self.domain.sizes), released, []
         for _ in range(self.n_trees):
             splits, nodes = [], 1
             for _ in range(self.depth):
-                chosen, left = _first(left, nodes, len(sizes))
+                chosen, left = _take_indices(left, nodes, len(sizes))
                 splits.append(chosen)
                 nodes = int(sizes[chosen].sum())
-            leaves, left = _first(left, nodes, self.domain.n_classes)
+            leaves, left = _take_indices(left, nodes, self.domain.n_classes)
             trees.append(PlainTree(tuple(splits), leaves, self.domain.sizes))
         if len(left):
             raise PartyError("the servers released more than the trees of the task.")
         return PublicForest(self.schema, trees)
 
 
-def _first(numbers: Ints, count: int, below: int) -> tuple[Ints, Ints]:
+def _take_indices(numbers: Ints, count: int, bound: int) -> tuple[Ints, Ints]:
     """Return the first numbers, which must be places below a bound, and the rest."""
     first = numbers[:count]
-    if len(first) < count or first.min() < 0 or first.max() >= below:
+    if len(first) < count or first.min() < 0 or first.max() >= bound:
         raise PartyError("what the servers released does not fit the trees of the task.")
     return first, numbers[count:]
 
@@ -139,18 +150,18 @@ def _first(numbers: Ints, count: int, below: int) -> tuple[Ints, Ints]:
 class ExactTreesNotPrivate(PublicTrees):
     """MPC-ID3: the best splits and classes, opened. NOT PRIVATE."""
 
-    not_private = EXACT_TREE
+    not_private = EXACT_TREE_REASON
 
-    def _plan(self) -> Plan:
+    def _make_plan(self) -> Plan:
         loss = Loss.unbounded()
-        levels = [Step(f"splits at depth {level}", loss, None, 1, (self.most_nodes(level), self.domain.n_features))
+        levels = [Step(f"splits at depth {level}", loss, None, 1, (self.max_nodes(level), self.domain.n_features))
                   for level in range(self.depth)]  # fmt: skip
-        leaves = Step("classes of leaves", loss, None, 1, (self.most_nodes(self.depth), self.domain.n_classes))
-        return self.planned(loss, [*levels, leaves], "a tree as it is, without noise")
+        leaves = Step("classes of leaves", loss, None, 1, (self.max_nodes(self.depth), self.domain.n_classes))
+        return self.build_plan(loss, [*levels, leaves], "a tree as it is, without noise")
 
-    def ways(self) -> list[tuple[Select, ChooseLabel]]:
+    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
         """The best."""
-        return [(public_tree.best_feature, public_tree.best_class)] * self.n_trees
+        return [(public_tree.select_best_features, public_tree.select_best_labels)] * self.n_trees
 
 
 class NoisyPublicTrees(PublicTrees):
@@ -169,61 +180,63 @@ class NoisyPublicTrees(PublicTrees):
         "max_depth": 3, "n_trees": 1, "splits": "noisy-max", "leaves": "laplace",
     }  # fmt: skip
 
-    def _plan(self) -> Plan:
-        splits, leaves = self.chosen["splits"], self.chosen["leaves"]
-        if splits not in WAYS_OF_SPLITS or leaves not in WAYS_OF_LEAVES:
+    def _make_plan(self) -> Plan:
+        splits, leaves = self.options["splits"], self.options["leaves"]
+        if splits not in SPLIT_MECHANISMS or leaves not in LEAF_MECHANISMS:
             raise UseError(
                 f"task {self.task.name!r}: splits={splits!r}, leaves={leaves!r} are not known. Hint: splits "
-                f"{' or '.join(WAYS_OF_SPLITS)}, leaves {' or '.join(WAYS_OF_LEAVES)}."
+                f"{' or '.join(SPLIT_MECHANISMS)}, leaves {' or '.join(LEAF_MECHANISMS)}."
             )
         neighbours, m, u = Neighbours(), self.domain.n_features, self.domain.n_classes
-        self._range = neighbours.score_range(1)
-        self._budgets = self._divided()
+        self._score_range = neighbours.score_range(1)
+        self._budgets = self._split_budget()
         steps, draws, delta = [], [], Fraction(0)
         for level, budget in enumerate(self._budgets):
             last = level == len(self._budgets) - 1
             way, width = (leaves, u) if last else (splits, m)
-            shape = (self.most_nodes(self.depth if last else level), width)
+            shape = (self.max_nodes(self.depth if last else level), width)
             name = "classes of leaves" if last else f"splits at depth {level}"
             if way == "laplace":
-                mechanism: Any = DiscreteLaplace(neighbours.l1(1) / budget)
+                mechanism: Any = DiscreteLaplace(neighbours.l1_sensitivity(1) / budget)
                 draws.append((mechanism.scale, 2 * math.prod(shape)))
             elif way == "exponential":
-                mechanism = ExponentialMechanism(budget, self._range)
-                more = exponential.exponential_delta(self.task.loss, width, shape[0])
+                mechanism = ExponentialMechanism(budget, self._score_range)
+                more = exponential.exponential_delta(self.task.exact_epsilon, width, shape[0])
                 delta += Fraction(math.nextafter(more, math.inf))
             else:
-                mechanism = NoisyMax(budget, self._range)
-                draws.append((self._range / budget, math.prod(shape)))
-            steps.append(Step(name, Loss.pure(budget), mechanism, self._range, shape))
-        delta += sampling_delta(self.task.loss, draws)
-        return self.planned(Loss(self.task.loss, delta), steps, "trees whose splits and leaves are chosen with noise")
+                mechanism = NoisyMax(budget, self._score_range)
+                draws.append((self._score_range / budget, math.prod(shape)))
+            steps.append(Step(name, Loss.pure(budget), mechanism, self._score_range, shape))
+        delta += sampling_delta(self.task.exact_epsilon, draws)
+        return self.build_plan(
+            Loss(self.task.exact_epsilon, delta), steps, "trees whose splits and leaves are chosen with noise"
+        )
 
-    def _divided(self) -> tuple[Fraction, ...]:
-        return level_epsilons(self.task.loss, self.depth)
+    def _split_budget(self) -> tuple[Fraction, ...]:
+        return level_epsilons(self.task.exact_epsilon, self.depth)
 
-    def ways(self) -> list[tuple[Select, ChooseLabel]]:
+    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
         """Choices with noise, level by level."""
         *levels, last = self._budgets
         chosen = [
-            exponential.exponential_feature(2 * budget / self._range)
-            if self.chosen["splits"] == "exponential"
-            else public_tree.noisy_feature(self._range / budget)
+            exponential.exponential_selector(2 * budget / self._score_range)
+            if self.options["splits"] == "exponential"
+            else public_tree.noisy_max_selector(self._score_range / budget)
             for budget in levels
         ]
 
-        def select(engine: Engine, level: public_tree.WaitingLevel) -> Ints:
+        def select_features(engine: Engine, level: public_tree.PendingLevel) -> Ints:
             return chosen[level.depth](engine, level)
 
-        return [(select, self._label(last))] * self.n_trees
+        return [(select_features, self._leaf_labeller(last))] * self.n_trees
 
-    def _label(self, budget: Fraction) -> ChooseLabel:
-        leaves = self.chosen["leaves"]
+    def _leaf_labeller(self, budget: Fraction) -> SelectLabels:
+        leaves = self.options["leaves"]
         if leaves == "laplace":
-            return public_tree.class_of_noisy_counts(Neighbours().l1(1) / budget)
+            return public_tree.noisy_count_labeller(Neighbours().l1_sensitivity(1) / budget)
         if leaves == "exponential":
-            return exponential.exponential_class(2 * budget / self._range)
-        return public_tree.noisy_class(self._range / budget)
+            return exponential.exponential_labeller(2 * budget / self._score_range)
+        return public_tree.noisy_max_labeller(self._score_range / budget)
 
 
 class ExtraTrees(NoisyPublicTrees):
@@ -232,39 +245,39 @@ class ExtraTrees(NoisyPublicTrees):
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 10, "leaves": "noisy-max", "random_state": 0}
 
     def __init__(self, task: Task) -> None:
-        given = completed(task, self.settings)
+        given = complete_settings(task, self.settings)
         self._seed = given["random_state"]
         super().__init__(task)
 
-    def _plan(self) -> Plan:
-        self.chosen = {**self.chosen, "splits": "noisy-max"}
-        return super()._plan()
+    def _make_plan(self) -> Plan:
+        self.options = {**self.options, "splits": "noisy-max"}
+        return super()._make_plan()
 
-    def _divided(self) -> tuple[Fraction, ...]:
-        return (self.task.loss,)
+    def _split_budget(self) -> tuple[Fraction, ...]:
+        return (self.task.exact_epsilon,)
 
-    def ways(self) -> list[tuple[Select, ChooseLabel]]:
+    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
         """Random features, the same for everybody who knows the seed."""
         seeds = np.random.SeedSequence(self._seed).spawn(self.n_trees)
-        label = self._label(self.task.loss)
-        return [(public_tree.random_feature(np.random.default_rng(seed)), label) for seed in seeds]
+        label = self._leaf_labeller(self.task.exact_epsilon)
+        return [(public_tree.random_selector(np.random.default_rng(seed)), label) for seed in seeds]
 
 
 class ExactHiddenSplitsNotPrivate(HiddenForest):
     """ODP+FMPC-ID3 as published: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE."""
 
-    not_private = EXACT_SPLITS
+    not_private = EXACT_SPLITS_REASON
 
-    def _plan(self) -> HiddenPlan:
-        chosen = completed(self.task, self.settings)
+    def _make_plan(self) -> HiddenPlan:
+        chosen = complete_settings(self.task, self.settings)
         depth, n_trees = int(chosen["max_depth"]), int(chosen["n_trees"])
-        recipe = Recipe(self.domain, (None,) * depth, 1 / self.task.loss, leaf_law="laplace")
+        recipe = Recipe(self.domain, (None,) * depth, 1 / self.task.exact_epsilon, leaf_distribution="laplace")
         loss = Loss.unbounded()
-        step = Step("classes of leaves", loss, None, 1, (n_trees * recipe.nodes(depth), self.domain.n_classes))
+        step = Step("classes of leaves", loss, None, 1, (n_trees * recipe.n_nodes(depth), self.domain.n_classes))
         plan = Plan(
             estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=(step,),
             released="predictions of a forest that stays in shares, whose splits are exact",
             schema_name=self.schema.name, schema_hash=self.schema.fingerprint(),
-            layout=layout_of(recipe, n_trees), expected_leaf_mse=0.0,
+            layout=forest_layout(recipe, n_trees), expected_leaf_mse=0.0,
         )  # fmt: skip
         return HiddenPlan(plan, recipe, n_trees)

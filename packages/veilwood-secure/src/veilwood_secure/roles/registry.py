@@ -8,9 +8,9 @@ from typing import Final
 
 from veilwood.errors import UseError
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.hidden_programs import BinaryForest, HiddenForest, PrivateVotes, refused_questions
+from veilwood_secure.roles.hidden_programs import BinaryForest, HiddenForest, PrivateVotes, invalid_queries_error
 from veilwood_secure.roles.joint_programs import ForestOnShares, JointForest
-from veilwood_secure.roles.program import Program, Shapes, Trained
+from veilwood_secure.roles.program import Program, Shapes, TrainingResult
 from veilwood_secure.roles.public_programs import (
     ExactHiddenSplitsNotPrivate,
     ExactTreesNotPrivate,
@@ -28,9 +28,9 @@ __all__ = [
     "Program",
     "PublicTrees",
     "Shapes",
-    "Trained",
-    "program_of",
-    "refused_questions",
+    "TrainingResult",
+    "invalid_queries_error",
+    "program_for_task",
 ]  # fmt: skip
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
@@ -47,7 +47,7 @@ PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
 """The protocols by their name in a task."""
 
 
-def program_of(task: Task) -> Program:
+def program_for_task(task: Task) -> Program:
     """The program of a task's protocol."""
     if task.protocol not in PROTOCOLS:
         raise UseError(f"there is no protocol {task.protocol!r}. Hint: one of {', '.join(PROTOCOLS)}.")

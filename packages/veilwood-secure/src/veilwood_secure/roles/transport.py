@@ -22,59 +22,61 @@ from typing import Any, Final
 
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.safe_io import read_json
-from veilwood_secure.roles.identity import Name, peer_name
+from veilwood_secure.roles.identity import PartyName, peer_name
 
-__all__ = ["Channel", "Listener", "LostError", "Room", "TlsLinks", "dial", "reason"]
+__all__ = ["Channel", "Listener", "LostError", "ReceiveQuota", "TlsLinks", "dial_server", "failure_reason"]
 
 
 log = logging.getLogger("veilwood.secure.transport")
 
 Buffer = bytes | bytearray | memoryview
 
-FIRST_WORDS: Final = 1 << 16
+MAX_FIRST_MESSAGE: Final = 1 << 16
 """The longest message read from somebody whose wish is not known yet."""
 _HEADER: Final = struct.Struct("!BIQ")  # kind, number of the message, length
 _DATA, _FAILURE, _WAITING = 0, 1, 2
-_RECORD: Final = 1 << 14  # the largest TLS record: a write of one either happens or is tried again, unchanged
-_HANDSHAKE_SECONDS: Final = 10.0
-_SLOWEST: Final = 1 << 15  # bytes a second below which a message counts as not coming at all
-_FAREWELL_SECONDS: Final = 1.0
-_BLOCK: Final = 1 << 18  # memory follows what has arrived, not what was announced
-_MOST_UNREAD: Final = 16  # messages of a person that nobody has asked for yet; two are usual
+_TLS_RECORD_BYTES: Final = 1 << 14  # the largest TLS record: a write of one either happens or is tried again, unchanged
+_CONNECT_TIMEOUT_S: Final = 10.0
+_MIN_BYTES_PER_S: Final = 1 << 15  # bytes a second below which a message counts as not coming at all
+_CLOSING_TIMEOUT_S: Final = 1.0
+_READ_BLOCK_BYTES: Final = 1 << 18  # memory follows what has arrived, not what was announced
+_MAX_UNREAD: Final = 16  # messages of a person that nobody has asked for yet; two are usual
 
 
 class LostError(PartyError):
     """Somebody is gone or silent, and nobody did anything wrong: the same may work when all are there again."""
 
 
-class _Silence(LostError):
+class _TimedOut(LostError):
     """Somebody has said nothing for too long."""
 
     def __init__(self, party: str, seconds: float) -> None:
         super().__init__(f"{party} is too slow: no word for {seconds:g} seconds.", party=party)
 
 
-class Room:
+class ReceiveQuota:
     """Bytes of messages on their way in, or not read yet, at one port: so many from all, a quarter from one party."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
         self._lock = threading.Lock()
-        self._taken: Counter[Name] = Counter()
+        self._taken: Counter[PartyName] = Counter()
 
-    def take(self, who: Name, count: int) -> None:
+    def acquire(self, party_name: PartyName, count: int) -> None:
         """Make room for a message, or refuse it."""
         with self._lock:
-            if self._taken[who] + count > self._most // 4:
-                raise PartyError(f"{who} sends more at once than one party may. Hint: less at a time.", party=str(who))
-            if self._taken.total() + count > self._most:
+            if self._taken[party_name] + count > self._max_bytes // 4:
+                raise PartyError(
+                    f"{party_name} sends more at once than one party may. Hint: less at a time.", party=str(party_name)
+                )
+            if self._taken.total() + count > self._max_bytes:
                 raise PartyError("this server receives as much as it can hold. Hint: try again later.")
-            self._taken[who] += count
+            self._taken[party_name] += count
 
-    def give_back(self, who: Name, count: int) -> None:
+    def release(self, party_name: PartyName, count: int) -> None:
         """End a message, be it read or lost."""
         with self._lock:
-            self._taken[who] -= count
+            self._taken[party_name] -= count
 
 
 class Channel:
@@ -87,16 +89,16 @@ class Channel:
     def __init__(
         self,
         connection: ssl.SSLSocket,
-        peer: Name,
+        peer: PartyName,
         timeout: float,
-        limit: int = FIRST_WORDS,
-        room: Room | None = None,
+        limit: int = MAX_FIRST_MESSAGE,
+        quota: ReceiveQuota | None = None,
     ) -> None:
         self.peer, self.timeout, self.limit = peer, timeout, limit
-        self.der = connection.getpeercert(binary_form=True) or b""
-        self.certificate = hashlib.sha256(self.der).hexdigest()
+        self.certificate_der = connection.getpeercert(binary_form=True) or b""
+        self.certificate_digest = hashlib.sha256(self.certificate_der).hexdigest()
         self.on_close: Callable[[], None] | None = None
-        self._room, self._held = room, 0
+        self._quota, self._held_bytes = quota, 0
         self._socket = connection
         connection.setblocking(False)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -105,65 +107,67 @@ class Channel:
         self._sent, self._received = 0, 0
         self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
         self._filled, self._in_header = 0, True
-        self._ended: str | None = None
-        self.waits_for: str | None = None
+        self._end_reason: str | None = None
+        self.blocked_on: str | None = None
 
     def send(self, data: Buffer) -> None:
         """Send a message, waiting until it is on its way."""
-        self._post(_DATA, data)
-        wait([self], self, lambda: not self._outgoing)
+        self._queue_frame(_DATA, data)
+        exchange_until([self], self, lambda: not self._outgoing)
 
-    def receive(self, among: Sequence[Channel] = (), within: float | None = None) -> bytearray:
-        """Return the next message; if one ``among`` others reports a failure first, raise that.
+    def receive(self, watched: Sequence[Channel] = (), time_limit: float | None = None) -> bytearray:
+        """Return the next message; if one ``watched`` others reports a failure first, raise that.
 
-        With ``within``, the whole message must be there after so many seconds.
+        With ``time_limit``, the whole message must be there after so many seconds.
         """
-        last = None if within is None else time.monotonic() + within
-        wait(among or [self], self, lambda: bool(self._incoming), last=last)
-        return self._next()
+        last = None if time_limit is None else time.monotonic() + time_limit
+        exchange_until(watched or [self], self, lambda: bool(self._incoming), hard_deadline=last)
+        return self._pop_message()
 
     def receive_large(self, length: int) -> bytearray:
         """Return a message of about this length, which must come at a tolerable speed."""
-        return self.receive(within=self.timeout + length / _SLOWEST)
+        return self.receive(time_limit=self.timeout + length / _MIN_BYTES_PER_S)
 
-    def say(self, **words: Any) -> None:
+    def send_fields(self, **fields: Any) -> None:
         """Send a small message of plain values."""
-        self.send(json.dumps(words).encode())
+        self.send(json.dumps(fields).encode())
 
-    def hear(self, *keys: str, among: Sequence[Channel] = (), within: float | None = None) -> dict[str, Any]:
+    def receive_fields(
+        self, *keys: str, watched: Sequence[Channel] = (), time_limit: float | None = None
+    ) -> dict[str, Any]:
         """Return the next message of plain values, which must have these keys."""
         try:
-            words = read_json(self.receive(among, within))
+            words = read_json(self.receive(watched, time_limit))
         except PartyError:
             raise
         except ValueError:
             words = None
         if not isinstance(words, dict) or not set(keys) <= set(words):
-            raise self._lies(f"a message with {', '.join(keys)} was expected")
+            raise self._protocol_error(f"a message with {', '.join(keys)} was expected")
         return words
 
-    def fail(self, error: BaseException) -> None:
+    def close_with_error(self, error: BaseException) -> None:
         """Tell the other side why this one gives up, as far as that is possible, and close."""
         text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
         words = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
         with suppress(PartyError, OSError):
-            self._post(_FAILURE, json.dumps(words).encode()[:FIRST_WORDS])
-            wait([self], self, lambda: not self._outgoing, _FAREWELL_SECONDS)
-            self._socket.settimeout(_FAREWELL_SECONDS)
+            self._queue_frame(_FAILURE, json.dumps(words).encode()[:MAX_FIRST_MESSAGE])
+            exchange_until([self], self, lambda: not self._outgoing, _CLOSING_TIMEOUT_S)
+            self._socket.settimeout(_CLOSING_TIMEOUT_S)
             socket.socket.shutdown(self._socket, socket.SHUT_WR)
             # What the other side still sends must not reset the connection before it has read the reason.
-            until = time.monotonic() + _FAREWELL_SECONDS
+            until = time.monotonic() + _CLOSING_TIMEOUT_S
             while time.monotonic() < until and self._socket.recv(1 << 16):
                 pass
         self.close()
 
     def close(self) -> None:
         """Close the connection."""
-        self._ended = self._ended or "was closed"
-        self._give_back(self._held)
-        self._held = 0
+        self._end_reason = self._end_reason or "was closed"
+        self._release_quota(self._held_bytes)
+        self._held_bytes = 0
         while self._incoming:
-            self._next()
+            self._pop_message()
         with suppress(OSError):
             self._socket.close()
         done, self.on_close = self.on_close, None
@@ -175,27 +179,27 @@ class Channel:
         return self._socket.fileno()
 
     @property
-    def waiting(self) -> bool:
+    def has_input(self) -> bool:
         """Whether something has arrived, be it the end of the connection."""
-        return bool(self._incoming) or self._ended is not None or bool(select.select([self], [], [], 0)[0])
+        return bool(self._incoming) or self._end_reason is not None or bool(select.select([self], [], [], 0)[0])
 
     # -- frames --------------------------------------------------------------------------------------------------
 
-    def _post(self, kind: int, data: Buffer) -> None:
+    def _queue_frame(self, kind: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
         self._outgoing.append(memoryview(_HEADER.pack(kind, self._sent & 0xFFFFFFFF, len(view))))
         if len(view):
             self._outgoing.append(view)
         self._sent += 1
 
-    def _write(self) -> bool:
+    def _write_pending(self) -> bool:
         """Write what the network takes now; return whether it took anything."""
         before = len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0
         try:
-            while self._outgoing and self._ended is None:
+            while self._outgoing and self._end_reason is None:
                 first = self._outgoing.popleft()
                 try:
-                    done = self._socket.send(first[:_RECORD])
+                    done = self._socket.send(first[:_TLS_RECORD_BYTES])
                 except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
                     self._outgoing.appendleft(first)
                     break
@@ -203,129 +207,129 @@ class Channel:
                     self._outgoing.appendleft(first[done:])
         except OSError as error:  # what the peer said before it closed is still to be read
             self._outgoing.clear()
-            self._read()
-            self._ended = self._ended or reason(error)
+            self._read_available()
+            self._end_reason = self._end_reason or failure_reason(error)
         return before != (len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0)
 
-    def _read(self) -> bool:
+    def _read_available(self) -> bool:
         """Read what has arrived; return whether anything had."""
         some = False
         try:
-            while self._ended is None:
+            while self._end_reason is None:
                 if self._filled == self._length:
-                    self._turn()
+                    self._advance_frame()
                     continue
                 if self._filled == len(self._partial):
-                    self._partial.extend(bytes(min(_BLOCK, self._length - self._filled)))
+                    self._partial.extend(bytes(min(_READ_BLOCK_BYTES, self._length - self._filled)))
                 with memoryview(self._partial) as space:
                     count = self._socket.recv_into(space[self._filled :])
                 if count == 0:
-                    self._ended = "closed the connection"
+                    self._end_reason = "closed the connection"
                 self._filled += count
                 some = some or count > 0
         except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
             pass
         except OSError as error:
-            self._ended = reason(error)
+            self._end_reason = failure_reason(error)
         return some
 
-    def _turn(self) -> None:
+    def _advance_frame(self) -> None:
         """Go on to the message after a header, or to the header after a message."""
         if self._in_header:
             kind, number, length = _HEADER.unpack(self._partial)
             if kind not in (_DATA, _FAILURE, _WAITING) or number != self._received & 0xFFFFFFFF:
-                raise self._lies(f"message {self._received} does not follow the one before it")
-            if length > (self.limit if kind == _DATA else FIRST_WORDS):
+                raise self._protocol_error(f"message {self._received} does not follow the one before it")
+            if length > (self.limit if kind == _DATA else MAX_FIRST_MESSAGE):
                 # How long is not said: it may tell the number of rows, and errors are passed on.
-                raise self._lies("it announced a message longer than is allowed")
-            if self._room is not None:
-                if len(self._incoming) >= _MOST_UNREAD:
-                    raise self._lies("it goes on without being asked")
-                if length > FIRST_WORDS:
-                    self._room.take(self.peer, length)
-                    self._held = length
+                raise self._protocol_error("it announced a message longer than is allowed")
+            if self._quota is not None:
+                if len(self._incoming) >= _MAX_UNREAD:
+                    raise self._protocol_error("it goes on without being asked")
+                if length > MAX_FIRST_MESSAGE:
+                    self._quota.acquire(self.peer, length)
+                    self._held_bytes = length
             self._kind, self._received = kind, self._received + 1
-            self._partial, self._length = bytearray(min(length, _BLOCK)), length
+            self._partial, self._length = bytearray(min(length, _READ_BLOCK_BYTES)), length
         else:
             message = self._partial
             if self._kind == _DATA:
                 self._incoming.append(message)
             else:
-                self._give_back(self._held)
-            self._held = 0
+                self._release_quota(self._held_bytes)
+            self._held_bytes = 0
             if self._kind == _FAILURE:
-                raise self._reported(message)
-            self.waits_for = message.decode(errors="replace")[:100] if self._kind == _WAITING else None
+                raise self._parse_failure(message)
+            self.blocked_on = message.decode(errors="replace")[:100] if self._kind == _WAITING else None
             self._partial, self._length = bytearray(_HEADER.size), _HEADER.size
         self._filled, self._in_header = 0, not self._in_header
 
-    def _next(self) -> bytearray:
+    def _pop_message(self) -> bytearray:
         """Return the message that has waited longest, and give its room back."""
         message = self._incoming.popleft()
-        self._give_back(len(message))
+        self._release_quota(len(message))
         return message
 
-    def _give_back(self, count: int) -> None:
+    def _release_quota(self, count: int) -> None:
         """Give the room of a message back: it was read, or never will be."""
-        if self._room is not None and count > FIRST_WORDS:
-            self._room.give_back(self.peer, count)
+        if self._quota is not None and count > MAX_FIRST_MESSAGE:
+            self._quota.release(self.peer, count)
 
-    def _reported(self, message: bytearray) -> PartyError:
+    def _parse_failure(self, message: bytearray) -> PartyError:
         """Turn what the other side gave as its reason into an error of this side."""
-        self._ended = "gave up"
+        self._end_reason = "gave up"
         try:
             words = read_json(message)
-            text, party = one_line(str(words["message"])[:2000]), words["party"]
+            text, party = to_printable(str(words["message"])[:2000]), words["party"]
             kind = LostError if words.get("lost") else PartyError
         except (ValueError, KeyError, TypeError, AttributeError):
-            return self._lies("its farewell cannot be read")
+            return self._protocol_error("its farewell cannot be read")
         if party and party != str(self.peer) and self.peer.role == "server":  # a person may blame itself only
-            return kind(text, party=one_line(str(party)[:60]))
+            return kind(text, party=to_printable(str(party)[:60]))
         return kind(f"{self.peer} gave up: {text}", party=str(self.peer))
 
-    def _lies(self, what: str) -> PartyError:
-        return PartyError(f"{self.peer} does not keep to the protocol: {what}.", party=str(self.peer))
+    def _protocol_error(self, text: str) -> PartyError:
+        return PartyError(f"{self.peer} does not keep to the protocol: {text}.", party=str(self.peer))
 
-    def _lost(self, what: str) -> PartyError:
-        return LostError(f"{self.peer} is lost: it {what}. Hint: try again.", party=str(self.peer))
+    def _lost_error(self, text: str) -> PartyError:
+        return LostError(f"{self.peer} is lost: it {text}. Hint: try again.", party=str(self.peer))
 
 
-def one_line(text: str) -> str:
+def to_printable(text: str) -> str:
     """What somebody else wrote, fit to stand in a line of a log or a terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
-def wait(
+def exchange_until(
     channels: Sequence[Channel],
     needed: Channel,
     done: Callable[[], bool],
     timeout: float | None = None,
-    last: float | None = None,
+    hard_deadline: float | None = None,
 ) -> None:
     """Read from and write to all channels until ``done``; the needed one may be silent for ``timeout`` at most.
 
-    However much it says, at the time ``last`` it must be done.
+    However much it says, at the time ``hard_deadline`` it must be done.
     """
     patience = needed.timeout if timeout is None else timeout
     deadline = time.monotonic() + patience
     while not done():
         moved = False
         for channel in channels:
-            wrote, read = channel._write(), channel._read()
+            wrote, read = channel._write_pending(), channel._read_available()
             moved = moved or wrote or read
             if channel is needed and (wrote or read):
                 deadline = time.monotonic() + patience
-        if last is not None and time.monotonic() > last and not done():
-            raise _Silence(str(needed.peer), patience)
+        if hard_deadline is not None and time.monotonic() > hard_deadline and not done():
+            raise _TimedOut(str(needed.peer), patience)
         if moved or done():
             continue
-        if needed._ended is not None:
-            raise needed._lost(needed._ended)
-        alive = [channel for channel in channels if channel._ended is None]
+        if needed._end_reason is not None:
+            raise needed._lost_error(needed._end_reason)
+        alive = [channel for channel in channels if channel._end_reason is None]
         writers = [channel for channel in alive if channel._outgoing]
-        left = (deadline if last is None else min(deadline, last)) - time.monotonic()
+        left = (deadline if hard_deadline is None else min(deadline, hard_deadline)) - time.monotonic()
         if left <= 0 or not any(select.select(alive, writers, [], left)):
-            raise _Silence(str(needed.peer), patience)
+            raise _TimedOut(str(needed.peer), patience)
 
 
 class TlsLinks:
@@ -343,40 +347,40 @@ class TlsLinks:
         self.party = party
         self.channels = channels
 
-    def add(self, other: int, channel: Channel) -> None:
+    def add_channel(self, other: int, channel: Channel) -> None:
         """Add the channel to another server."""
         self.channels[other] = channel
 
     @property
-    def _all(self) -> list[Channel]:
+    def _all_channels(self) -> list[Channel]:
         return list(self.channels.values())
 
-    def wait_for(self, person: Channel, seconds: float) -> bool:
+    def wait_for_input(self, participant: Channel, seconds: float) -> bool:
         """Wait until a person says something; False if it left, an error if a server did.
 
         A person that has spoken to another server, which is already waiting for this one, gets little time.
         """
         deadline = time.monotonic() + seconds
-        while not person.waiting:
-            for link in self._all:
-                link._read()
-                if link._ended is not None:
-                    raise link._lost(link._ended)
+        while not participant.has_input:
+            for link in self._all_channels:
+                link._read_available()
+                if link._end_reason is not None:
+                    raise link._lost_error(link._end_reason)
                 if link._incoming:
-                    deadline = min(deadline, time.monotonic() + person.timeout / 2)
-            quiet = [link for link in self._all if not link._incoming]
+                    deadline = min(deadline, time.monotonic() + participant.timeout / 2)
+            quiet = [link for link in self._all_channels if not link._incoming]
             left = deadline - time.monotonic()
             if left <= 0:
-                raise _Silence(str(person.peer), seconds)
-            select.select([person, *quiet], [], [], left)
-        person._read()
-        return bool(person._incoming) or person._ended is None
+                raise _TimedOut(str(participant.peer), seconds)
+            select.select([participant, *quiet], [], [], left)
+        participant._read_available()
+        return bool(participant._incoming) or participant._end_reason is None
 
     def send(self, to: int, data: Buffer) -> None:
         """Send a message to a server, reading meanwhile what the others send."""
         channel = self.channels[to]
-        channel._post(_DATA, data)
-        wait(self._all, channel, lambda: not channel._outgoing)
+        channel._queue_frame(_DATA, data)
+        exchange_until(self._all_channels, channel, lambda: not channel._outgoing)
 
     def receive(self, sender: int) -> bytearray:
         """Return the next message of a server.
@@ -386,35 +390,42 @@ class TlsLinks:
         """
         channel = self.channels[sender]
         try:
-            wait(self._all, channel, lambda: bool(channel._incoming))
-        except _Silence:
-            for other in self._all:
-                other._post(_WAITING, str(channel.peer).encode())
+            exchange_until(self._all_channels, channel, lambda: bool(channel._incoming))
+        except _TimedOut:
+            for other in self._all_channels:
+                other._queue_frame(_WAITING, str(channel.peer).encode())
             try:
-                wait(self._all, channel, lambda: bool(channel._incoming), _FAREWELL_SECONDS)
-            except _Silence:
-                raise _Silence(channel.waits_for or str(channel.peer), channel.timeout) from None
+                exchange_until(self._all_channels, channel, lambda: bool(channel._incoming), _CLOSING_TIMEOUT_S)
+            except _TimedOut:
+                raise _TimedOut(channel.blocked_on or str(channel.peer), channel.timeout) from None
         return channel._incoming.popleft()
 
     def close(self, error: BaseException | None = None) -> None:
         """End the session; with an error, tell the others first."""
-        for channel in self._all:
+        for channel in self._all_channels:
             if error is None:
                 channel.close()
             else:
-                channel.fail(error)
+                channel.close_with_error(error)
 
 
-def dial(
-    host: str, port: int, context: ssl.SSLContext, name: Name, *, timeout: float, limit: int, patience: float = 5.0
+def dial_server(
+    host: str,
+    port: int,
+    context: ssl.SSLContext,
+    name: PartyName,
+    *,
+    timeout: float,
+    limit: int,
+    connect_timeout: float = 5.0,
 ) -> Channel:
     """Connect to a server and check that its certificate carries its name; try again while nobody listens."""
-    until = time.monotonic() + patience
+    until = time.monotonic() + connect_timeout
     while True:
         plain = None
         try:
-            plain = socket.create_connection((host, port), timeout=_HANDSHAKE_SECONDS)
-            return Channel(context.wrap_socket(plain, server_hostname=name.dns), name, timeout, limit)
+            plain = socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S)
+            return Channel(context.wrap_socket(plain, server_hostname=name.dns_name), name, timeout, limit)
         except ssl.SSLError as error:
             if plain is not None:
                 plain.close()
@@ -428,7 +439,7 @@ def dial(
                 time.sleep(0.1)
                 continue
             raise PartyError(
-                f"whoever listens at {host}:{port} is not {name}: {reason(error)}. Hint: compare the certificates.",
+                f"whoever listens at {host}:{port} is not {name}: {failure_reason(error)}. Hint: compare the certificates.",
                 party=str(name),
             ) from None
         except OSError as error:
@@ -436,12 +447,12 @@ def dial(
                 plain.close()
             if time.monotonic() > until:
                 raise LostError(
-                    f"{name} cannot be reached at {host}:{port}: {reason(error)}.", party=str(name)
+                    f"{name} cannot be reached at {host}:{port}: {failure_reason(error)}.", party=str(name)
                 ) from None
             time.sleep(0.1)
 
 
-def reason(error: BaseException) -> str:
+def failure_reason(error: BaseException) -> str:
     """Why a connection failed, in few words."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused ({error.verify_message})"
@@ -452,69 +463,75 @@ def reason(error: BaseException) -> str:
     return getattr(error, "strerror", None) or type(error).__name__
 
 
-HANDSHAKE_SECONDS: Final = 10.0
+HANDSHAKE_TIMEOUT_S: Final = 10.0
 """How long somebody has to prove who it is, all in all."""
-MOST_STRANGERS: Final = 64  # connections at once of which nobody knows yet whose they are
-MOST_CONNECTIONS: Final = 128  # in common; each may bring two links: select stays below its 1024 descriptors
-OWN_CONNECTIONS: Final = 2  # that a party always gets, however many others have
-MOST_OF_ONE: Final = 16  # connections of one party at once
-MOST_BYTES: Final = 1 << 28  # of messages that are being received from people, all together
-_MOST_OWN: Final = 150  # connections beyond those in common
+MAX_PENDING_CONNECTIONS: Final = 64  # connections at once of which nobody knows yet whose they are
+MAX_CONNECTIONS: Final = 128  # in common; each may bring two links: select stays below its 1024 descriptors
+RESERVED_CONNECTIONS: Final = 2  # that a party always gets, however many others have
+MAX_PER_PARTY: Final = 16  # connections of one party at once
+MAX_INCOMING_BYTES: Final = 1 << 28  # of messages that are being received from people, all together
+_MAX_RESERVED: Final = 150  # connections beyond those in common
 
 
-class _Strangers:
+class _PendingConnections:
     """Connections before their certificate is checked: if too many, the host with the most loses its oldest."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
+    def __init__(self, max_pending: int) -> None:
+        self._max_pending = max_pending
         self._lock = threading.Lock()
-        self._waiting: dict[socket.socket, str] = {}  # oldest first
+        self._hosts: dict[socket.socket, str] = {}  # oldest first
 
     def add(self, connection: socket.socket, host: str) -> None:
         with self._lock:
-            self._waiting[connection] = host
-            if len(self._waiting) <= self._most:
+            self._hosts[connection] = host
+            if len(self._hosts) <= self._max_pending:
                 return
-            (crowd, _), *_ = Counter(self._waiting.values()).most_common(1)
-            oldest = next(one for one, where in self._waiting.items() if where == crowd)
-            del self._waiting[oldest]
-        log.warning("gave up a silent connection from %s: %d others wait to prove who they are", crowd, self._most)
+            (crowd, _), *_ = Counter(self._hosts.values()).most_common(1)
+            oldest = next(one for one, where in self._hosts.items() if where == crowd)
+            del self._hosts[oldest]
+        log.warning(
+            "gave up a silent connection from %s: %d others wait to prove who they are", crowd, self._max_pending
+        )
         with suppress(OSError):
             socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # its thread wakes up and closes it
 
     def remove(self, connection: socket.socket) -> None:
         with self._lock:
-            self._waiting.pop(connection, None)
+            self._hosts.pop(connection, None)
 
 
-class _Guests:
+class _PartyConnections:
     """Connections by party: so many for each, so many in common, and some for each whatever the others do."""
 
-    def __init__(self, most: int, of_one: int) -> None:
-        self._most, self._of_one = most, of_one
+    def __init__(self, max_connections: int, max_per_party: int) -> None:
+        self._max_connections, self._max_per_party = max_connections, max_per_party
         self._lock = threading.Lock()
-        self._open: Counter[Name] = Counter()
+        self._open: Counter[PartyName] = Counter()
 
-    def enter(self, who: Name) -> None:
+    def acquire(self, party_name: PartyName) -> None:
         with self._lock:
-            if self._open[who] >= self._of_one:
+            if self._open[party_name] >= self._max_per_party:
                 raise PartyError(
-                    f"{who} has {self._of_one} connections open, and none may have more. Hint: close some, or wait.",
-                    party=str(who),
+                    f"{party_name} has {self._max_per_party} connections open, and none may have more. Hint: close some, or wait.",
+                    party=str(party_name),
                 )
-            common = sum(max(count - OWN_CONNECTIONS, 0) for count in self._open.values())
-            own = sum(min(count, OWN_CONNECTIONS) for count in self._open.values())
-            if common >= self._most if self._open[who] >= OWN_CONNECTIONS else own >= _MOST_OWN:
+            common = sum(max(count - RESERVED_CONNECTIONS, 0) for count in self._open.values())
+            own = sum(min(count, RESERVED_CONNECTIONS) for count in self._open.values())
+            if (
+                common >= self._max_connections
+                if self._open[party_name] >= RESERVED_CONNECTIONS
+                else own >= _MAX_RESERVED
+            ):
                 raise PartyError("this server is full: others have too many connections open. Hint: try again later.")
-            self._open[who] += 1
+            self._open[party_name] += 1
 
-    def leave(self, who: Name) -> None:
+    def release(self, party_name: PartyName) -> None:
         with self._lock:
-            self._open[who] -= 1
-            if not self._open[who]:
-                del self._open[who]
+            self._open[party_name] -= 1
+            if not self._open[party_name]:
+                del self._open[party_name]
 
-    def count(self) -> int:
+    def count_open(self) -> int:
         with self._lock:
             return self._open.total()
 
@@ -530,11 +547,11 @@ class Listener:
         Which certificates are accepted.
     timeout : float
         Seconds after which a silent party counts as lost.
-    handle : callable
+    on_connection : callable
         What to do with a connection; it is closed by whoever gets it.
-    of_one : int
+    max_per_party : int
         How many connections one party may have at once.
-    most_bytes : int, optional
+    max_incoming_bytes : int, optional
         How many bytes of messages may be on their way in at once, from all parties together.
     """
 
@@ -544,23 +561,26 @@ class Listener:
         port: int,
         context: ssl.SSLContext,
         timeout: float,
-        handle: Callable[[Channel], None],
+        on_connection: Callable[[Channel], None],
         *,
-        of_one: int = MOST_OF_ONE,
-        most_bytes: int | None = None,
+        max_per_party: int = MAX_PER_PARTY,
+        max_incoming_bytes: int | None = None,
     ) -> None:
-        self._context, self._timeout, self._handle = context, timeout, handle
-        self._strangers, self._guests = _Strangers(MOST_STRANGERS), _Guests(MOST_CONNECTIONS, of_one)
-        self._room = None if most_bytes is None else Room(most_bytes)
+        self._context, self._timeout, self._on_connection = context, timeout, on_connection
+        self._pending, self._parties = (
+            _PendingConnections(MAX_PENDING_CONNECTIONS),
+            _PartyConnections(MAX_CONNECTIONS, max_per_party),
+        )
+        self._quota = None if max_incoming_bytes is None else ReceiveQuota(max_incoming_bytes)
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        self._socket = socket.create_server((host, port), family=family, backlog=MOST_CONNECTIONS)
+        self._socket = socket.create_server((host, port), family=family, backlog=MAX_CONNECTIONS)
         self.port = int(self._socket.getsockname()[1])
-        threading.Thread(target=self._accept, name=f"listen-{self.port}", daemon=True).start()
+        threading.Thread(target=self._accept_connections, name=f"listen-{self.port}", daemon=True).start()
 
     @property
-    def connections(self) -> int:
+    def n_connections(self) -> int:
         """How many connections of known parties are open."""
-        return self._guests.count()
+        return self._parties.count_open()
 
     def close(self) -> None:
         """Stop listening; what is connected stays so."""
@@ -568,7 +588,7 @@ class Listener:
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
 
-    def _accept(self) -> None:
+    def _accept_connections(self) -> None:
         while True:
             try:
                 connection, address = self._socket.accept()
@@ -579,32 +599,32 @@ class Listener:
                     return
                 time.sleep(0.02)  # no descriptors are left, or the caller has gone: others will come
                 continue
-            self._strangers.add(secured, address[0])
-            threading.Thread(target=self._greet, args=(secured, address[0]), daemon=True).start()
+            self._pending.add(secured, address[0])
+            threading.Thread(target=self._authenticate, args=(secured, address[0]), daemon=True).start()
 
-    def _greet(self, connection: ssl.SSLSocket, host: str) -> None:
+    def _authenticate(self, connection: ssl.SSLSocket, host: str) -> None:
         try:
-            _shake_hands(connection)
+            _complete_handshake(connection)
             who = peer_name(connection)
         except Exception as error:  # whatever arrives, the server goes on
-            log.warning("refused a connection from %s: %s", host, reason(error))
+            log.warning("refused a connection from %s: %s", host, failure_reason(error))
             connection.close()
             return
         finally:
-            self._strangers.remove(connection)
-        channel = Channel(connection, who, self._timeout, room=self._room)
+            self._pending.remove(connection)
+        channel = Channel(connection, who, self._timeout, quota=self._quota)
         try:
-            self._guests.enter(who)
-            channel.on_close = lambda: self._guests.leave(who)
-            self._handle(channel)
+            self._parties.acquire(who)
+            channel.on_close = lambda: self._parties.release(who)
+            self._on_connection(channel)
         except Exception as error:
-            log.warning("%s at %s: %s", who, host, reason(error))
-            channel.fail(error)
+            log.warning("%s at %s: %s", who, host, failure_reason(error))
+            channel.close_with_error(error)
 
 
-def _shake_hands(connection: ssl.SSLSocket) -> None:
+def _complete_handshake(connection: ssl.SSLSocket) -> None:
     """Check a certificate; somebody that sends byte after byte gets no more time than somebody that is silent."""
-    until = time.monotonic() + HANDSHAKE_SECONDS
+    until = time.monotonic() + HANDSHAKE_TIMEOUT_S
     while True:
         left = max(until - time.monotonic(), 0)
         try:
@@ -614,4 +634,4 @@ def _shake_hands(connection: ssl.SSLSocket) -> None:
         except ssl.SSLWantWriteError:
             ready = select.select([], [connection], [], left)[1]
         if not ready:
-            raise PartyError(f"it has not proved who it is for {HANDSHAKE_SECONDS:g} seconds")
+            raise PartyError(f"it has not proved who it is for {HANDSHAKE_TIMEOUT_S:g} seconds")

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from veilwood.errors import UseError
 from veilwood.privacy import entropy
-from veilwood_secure.mpc.engine import as_words
+from veilwood_secure.mpc.engine import as_ring_array
 from veilwood_secure.mpc.replicated import KeyStream
-from veilwood_secure.mpc.shares import Pair
+from veilwood_secure.mpc.shares import SharePair
 from veilwood_secure.roles.registry import Program, Shapes
 
-__all__ = ["Piece", "Pieces", "joined", "order_key", "seeded_shares", "size_of_shares", "unseeded"]
+__all__ = ["Piece", "UploadPieces", "expand_pair", "join_pieces", "order_key", "seeded_shares", "share_size"]
 
 PIECE_BYTES: Final = 1 << 22
 """How large one share of a piece is, about."""
@@ -36,30 +36,30 @@ class Piece(NamedTuple):
     """A piece that is due: of which part, what is kept of it, in which session, its number and its shapes."""
 
     part: str
-    kept: dict[str, Any]
+    upload_entry: dict[str, Any]
     session: str
     number: int
     shapes: Shapes
 
 
-def rows_of_piece(program: Program, owner: str) -> int | None:
+def max_rows_per_piece(program: Program, owner: str) -> int | None:
     """How many rows a piece has, by the public schema; None where an owner sends sums, whatever its rows."""
-    few, more = program.shapes_of_rows(owner, _ROWS), program.shapes_of_rows(owner, 2 * _ROWS)
+    few, more = program.row_shapes(owner, _ROWS), program.row_shapes(owner, 2 * _ROWS)
     if few == more:
         return None
     size = sum(map(math.prod, few.values())) * np.dtype(program.ring).itemsize
     return _ROWS * max(1, PIECE_BYTES // size)
 
 
-def piece_rows(program: Program, owner: str, rows: int) -> list[int]:
+def piece_row_counts(program: Program, owner: str, rows: int) -> list[int]:
     """How many rows each piece of an upload has."""
-    most = rows_of_piece(program, owner)
+    most = max_rows_per_piece(program, owner)
     if most is None or rows <= most:
         return [rows]
     return [min(most, rows - start) for start in range(0, rows, most)]
 
 
-class Pieces:
+class UploadPieces:
     """An owner's table in pieces; each is encoded when it is needed.
 
     Parameters
@@ -88,74 +88,76 @@ class Pieces:
         self, program: Program, owner: str, X: Any, y: Any, pad_to: int | None, order: bytes | None = None
     ) -> None:
         self._program, self._owner, self._tables = program, owner, (X, y)
-        self._pad_to, self._most = pad_to, rows_of_piece(program, owner)
+        self._pad_to, self._max_rows = pad_to, max_rows_per_piece(program, owner)
         there = len(X) if hasattr(X, "__len__") else None
-        self._whole = self._most is None or there is None or max(there, pad_to or 0) <= self._most
-        if self._whole:
-            self._encoded, self.rows = program.encode_rows(owner, X, y, pad_to)
-            self._order = _permutation(order, self.rows)
+        self._is_single_piece = self._max_rows is None or there is None or max(there, pad_to or 0) <= self._max_rows
+        if self._is_single_piece:
+            self._encoded, self.n_rows = program.encode_rows(owner, X, y, pad_to)
+            self._order = _keyed_permutation(order, self.n_rows)
             return
         assert there is not None
         if y is not None and len(y) != there:
             raise UseError(f"X and y have {there} and {len(y)} rows. Hint: as many, and some.")
         if pad_to is not None and pad_to < there:
             raise UseError(f"{there} rows cannot be padded to {pad_to}. Hint: a larger public number.")
-        self._there, self.rows = there, pad_to or there
-        self._order = _permutation(order, self.rows)
+        self._n_real_rows, self.n_rows = there, pad_to or there
+        self._order = _keyed_permutation(order, self.n_rows)
 
     @property
-    def counts(self) -> list[int]:
+    def row_counts(self) -> list[int]:
         """How many rows each piece has."""
-        return [self.rows] if self._whole else piece_rows(self._program, self._owner, self.rows)
+        return [self.n_rows] if self._is_single_piece else piece_row_counts(self._program, self._owner, self.n_rows)
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
-        return (self.encoded(number) for number in range(len(self.counts)))
+        return (self.encode_piece(number) for number in range(len(self.row_counts)))
 
-    def encoded(self, number: int) -> dict[str, NDArray[Any]]:
+    def encode_piece(self, number: int) -> dict[str, NDArray[Any]]:
         """Return the arrays of a piece, as they are sent."""
         if self._order is None:
-            return self._in_order(number)
-        if self._whole:
+            return self._ordered_piece(number)
+        if self._is_single_piece:
             return {name: array[..., self._order] for name, array in self._encoded.items()}
-        assert self._most is not None
-        return self._mixed(self._order[number * self._most : number * self._most + self.counts[number]])
+        assert self._max_rows is not None
+        return self._shuffled_piece(
+            self._order[number * self._max_rows : number * self._max_rows + self.row_counts[number]]
+        )
 
-    def _in_order(self, number: int) -> dict[str, NDArray[Any]]:
+    def _ordered_piece(self, number: int) -> dict[str, NDArray[Any]]:
         """Return the arrays of a piece, in the order of the table."""
-        if self._whole:
+        if self._is_single_piece:
             return self._encoded
-        assert self._most is not None
-        start, count = number * self._most, self.counts[number]
-        if start < self._there:
-            X, y = (_rows(table, slice(start, start + count)) for table in self._tables)
+        assert self._max_rows is not None
+        start, count = number * self._max_rows, self.row_counts[number]
+        if start < self._n_real_rows:
+            X, y = (_take_rows(table, slice(start, start + count)) for table in self._tables)
             return self._program.encode_rows(self._owner, X, y, count if self._pad_to else None)[0]
-        return self._padding(count)
+        return self._padding_piece(count)
 
-    def _mixed(self, places: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+    def _shuffled_piece(self, places: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
         """Return a piece of rows from all over the table; places behind its end are padding."""
-        real = places < self._there
+        real = places < self._n_real_rows
         if not real.any():
-            return self._padding(len(places))
-        X, y = (_rows(table, places[real]) for table in self._tables)
+            return self._padding_piece(len(places))
+        X, y = (_take_rows(table, places[real]) for table in self._tables)
         encoded = self._program.encode_rows(self._owner, X, y, len(places))[0]  # padding comes last
         back = np.argsort(np.argsort(~real, kind="stable"))
         return {name: array[..., back] for name, array in encoded.items()}
 
-    def _padding(self, count: int) -> dict[str, NDArray[Any]]:
+    def _padding_piece(self, count: int) -> dict[str, NDArray[Any]]:
         """Return rows that count nowhere."""
-        shapes = self._program.shapes_of_rows(self._owner, count)
+        shapes = self._program.row_shapes(self._owner, count)
         if all(shape[-1] == count for shape in shapes.values()):
-            X, y = (_rows(table, slice(0, 1)) for table in self._tables)
+            X, y = (_take_rows(table, slice(0, 1)) for table in self._tables)
             one = self._program.encode_rows(self._owner, X, y, count + 1)[0]
             return {name: array[..., 1:] for name, array in one.items()}
-        some = self._in_order(0)
+        some = self._ordered_piece(0)
         return {name: np.zeros(shape, some[name].dtype) for name, shape in shapes.items()}
 
-    def token(self, secret: bytes, about: str) -> str:
+    def upload_token(self, secret: bytes, about: str) -> str:
         """Return a name of this upload: the same for the same rows, and of no use to whoever lacks the secret."""
         digest = hmac.new(secret, about.encode(), hashlib.sha256)
-        for number in range(len(self.counts)):
-            for name, array in self._in_order(number).items():
+        for number in range(len(self.row_counts)):
+            for name, array in self._ordered_piece(number).items():
                 digest.update(f"{name} {array.dtype} {array.shape}".encode())
                 digest.update(np.ascontiguousarray(array).data)
         return digest.hexdigest()[:32]
@@ -166,13 +168,13 @@ def order_key(secret: bytes, about: str) -> bytes:
     return hmac.new(secret, f"order of rows: {about}".encode(), hashlib.sha256).digest()
 
 
-def _permutation(key: bytes | None, count: int) -> NDArray[np.int64] | None:
+def _keyed_permutation(key: bytes | None, count: int) -> NDArray[np.int64] | None:
     if key is None:
         return None
-    return np.argsort(KeyStream(key).words((count,), np.dtype(np.uint64)), kind="stable")
+    return np.argsort(KeyStream(key).next_integers((count,), np.dtype(np.uint64)), kind="stable")
 
 
-def _rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
+def _take_rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
     if table is None:
         return None
     if hasattr(table, "iloc"):
@@ -192,54 +194,54 @@ def seeded_shares(array: NDArray[Any], ring: Ring) -> list[bytes]:
     >>> shares = seeded_shares(np.array([5, 7]), np.uint32)
     >>> [len(share) for share in shares]
     [64, 40, 40]
-    >>> pairs = [unseeded(party, share, (2,), np.uint32) for party, share in enumerate(shares)]
+    >>> pairs = [expand_pair(party, share, (2,), np.uint32) for party, share in enumerate(shares)]
     >>> from veilwood_secure.mpc.shares import reconstruct
     >>> reconstruct(pairs)
     array([5, 7])
     """
-    words = as_words(array, np.dtype(ring))
+    words = as_ring_array(array, np.dtype(ring))
     seeds = [entropy.secret_key() for _ in range(2)]
-    first, second = (_drawn(seed, words.shape, ring) for seed in seeds)
+    first, second = (_expand_seed(seed, words.shape, ring) for seed in seeds)
     third = np.ascontiguousarray(words - first - second, np.dtype(ring).newbyteorder("<")).tobytes()
     return [seeds[0] + seeds[1], seeds[1] + third, seeds[0] + third]
 
 
-def size_of_shares(party: int, shape: tuple[int, ...], ring: Ring) -> int:
+def share_size(party: int, shape: tuple[int, ...], ring: Ring) -> int:
     """How many bytes a server gets of an array."""
     return 2 * _SEED if party == 0 else _SEED + math.prod(shape) * np.dtype(ring).itemsize
 
 
-def unseeded(party: int, data: bytes | bytearray | memoryview, shape: tuple[int, ...], ring: Ring) -> Pair:
+def expand_pair(party: int, data: bytes | bytearray | memoryview, shape: tuple[int, ...], ring: Ring) -> SharePair:
     """Return the pair of a server."""
     seed = bytes(data[:_SEED])
     if party == 0:
-        return _drawn(seed, shape, ring), _drawn(bytes(data[_SEED:]), shape, ring)
+        return _expand_seed(seed, shape, ring), _expand_seed(bytes(data[_SEED:]), shape, ring)
     third = np.frombuffer(data, np.dtype(ring).newbyteorder("<"), offset=_SEED).astype(ring, copy=False).reshape(shape)
-    drawn = _drawn(seed, shape, ring)
+    drawn = _expand_seed(seed, shape, ring)
     return (drawn, third) if party == 1 else (third, drawn)
 
 
-def _drawn(seed: bytes, shape: tuple[int, ...], ring: Ring) -> NDArray[Any]:
-    return KeyStream(seed).words(shape, np.dtype(ring))
+def _expand_seed(seed: bytes, shape: tuple[int, ...], ring: Ring) -> NDArray[Any]:
+    return KeyStream(seed).next_integers(shape, np.dtype(ring))
 
 
-def cut(party: int, data: bytes, shapes: Shapes, ring: Ring) -> dict[str, Pair]:
+def split_piece(party: int, data: bytes, shapes: Shapes, ring: Ring) -> dict[str, SharePair]:
     """Return the pairs of all arrays of a piece, as a server keeps them."""
     out, start = {}, 0
     for name, shape in shapes.items():
-        end = start + size_of_shares(party, shape, ring)
-        out[name] = unseeded(party, memoryview(data)[start:end], shape, ring)
+        end = start + share_size(party, shape, ring)
+        out[name] = expand_pair(party, memoryview(data)[start:end], shape, ring)
         start = end
     return out
 
 
-def joined(pieces: Sequence[Mapping[str, Pair]], adds_up: bool) -> dict[str, Pair]:
+def join_pieces(pieces: Sequence[Mapping[str, SharePair]], is_sum: bool) -> dict[str, SharePair]:
     """Return the shares of all of an owner's rows: one piece after the other, or the sum of sums."""
     if len(pieces) == 1:
         return dict(pieces[0])
     out = {}
     for name in pieces[0]:
         halves = [[piece[name][half] for piece in pieces] for half in range(2)]
-        first, second = (sum(half[1:], half[0]) if adds_up else np.concatenate(half, axis=-1) for half in halves)
+        first, second = (sum(half[1:], half[0]) if is_sum else np.concatenate(half, axis=-1) for half in halves)
         out[name] = (first, second)
     return out

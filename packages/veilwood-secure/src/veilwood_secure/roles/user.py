@@ -16,13 +16,13 @@ from sklearn.base import clone
 
 from veilwood.data.encoding import class_labels
 from veilwood.errors import PartyError, PlanError, UseError
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.plan import Plan
-from veilwood_secure.mpc.shares import from_bytes, reconstruct
+from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct
 from veilwood_secure.protocols.joint_forest import Parties, joint_plan
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.owner import Call, wait_until_trained
-from veilwood_secure.roles.registry import HiddenForest, JointForest, PublicTrees, program_of
+from veilwood_secure.roles.owner import ServerConnections, wait_until_trained
+from veilwood_secure.roles.registry import HiddenForest, JointForest, PublicTrees, program_for_task
 
 __all__ = ["User"]
 
@@ -40,18 +40,18 @@ class User:
     """
 
     def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
-        self.config = Config.of_role("user", config)
-        self.task = self.config.task(task)
-        self._program = program_of(self.task)
-        self._call: Call | None = None
+        self.config = Config.load_for_role("user", config)
+        self.task = self.config.find_task(task)
+        self._program = program_for_task(self.task)
+        self._connections: ServerConnections | None = None
         self._model: Any = None
 
-    def wait(self, seconds: float | None = None) -> PrivacyStatement:
+    def wait(self, seconds: float | None = None) -> PrivacyCertificate:
         """Wait until the model is trained; return its certificate."""
         return wait_until_trained(self.config, self._program, seconds)
 
     @property
-    def privacy_(self) -> PrivacyStatement:
+    def privacy_(self) -> PrivacyCertificate:
         """The certificate of the model, on which all three servers agree."""
         return self.wait(0)
 
@@ -66,16 +66,16 @@ class User:
         if not isinstance(self._program, HiddenForest):
             return np.asarray(self.model().predict(X))
         arrays, rows = self._program.encode_queries(X)
-        if self._call is not None:
+        if self._connections is not None:
             try:
-                return self._ask(self._call, arrays, rows)
+                return self._query_servers(self._connections, arrays, rows)
             except PartyError:  # the session has ended meanwhile: asked anew, unless that may cost twice
                 self.close()
-                if self._program.cost_of_queries(rows) is not None:
+                if self._program.query_loss(rows) is not None:
                     raise
-        self._call = self._open()
+        self._connections = self._open_session()
         try:
-            return self._ask(self._call, arrays, rows)
+            return self._query_servers(self._connections, arrays, rows)
         except BaseException:
             self.close()
             raise
@@ -86,7 +86,7 @@ class User:
             if isinstance(self._program, JointForest):
                 self._model = clone(self._program.estimator).fit(self.parties())
             elif isinstance(self._program, PublicTrees):
-                self._model = self._program.model(self._released())
+                self._model = self._program.read_model(self._fetch_released())
             else:
                 raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
         return self._model
@@ -95,41 +95,43 @@ class User:
         """What an estimator of public structure is fitted to: ``PrivateForestClassifier(...).fit(user.parties())``."""
         if not isinstance(self._program, JointForest):
             raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
-        return _Released(self, self._program)
+        return _ReleasedParties(self, self._program)
 
-    def _released(self) -> NDArray[np.int64]:
+    def _fetch_released(self) -> NDArray[np.int64]:
         """What the servers released, on which all three agree."""
         self.wait()
-        with Call(self.config, self.task, "fetch") as call:
-            call.hear("statement", "training", "released")
-            found = [bytes(data) for data in call.receive()]
+        with ServerConnections(self.config, self.task, "fetch") as call:
+            call.receive_fields("statement", "training", "released")
+            found = [bytes(data) for data in call.receive_all()]
         for party in range(3):
             if found.count(found[party]) == 1:
                 raise PartyError(f"server {party} sent another result than the others.", party=f"server {party}")
         return np.frombuffer(found[0], "<i8").astype(np.int64)
 
-    def _open(self) -> Call:
-        call = Call(self.config, self.task, "ask")
+    def _open_session(self) -> ServerConnections:
+        call = ServerConnections(self.config, self.task, "ask")
         try:
-            self._program.certificate([server["statement"] for server in call.hear("statement", "training")])
-            call.go()
+            self._program.verify_certificates(
+                [server["statement"] for server in call.receive_fields("statement", "training")]
+            )
+            call.start()
         except BaseException:
             call.close()
             raise
         return call
 
-    def _ask(self, call: Call, arrays: Any, rows: int) -> NDArray[Any]:
-        call.say(rows=rows)
+    def _query_servers(self, call: ServerConnections, arrays: Any, rows: int) -> NDArray[Any]:
+        call.send_fields(rows=rows)
         call.send_shares(arrays, self._program.ring)
-        pairs = [from_bytes(bytes(data), (rows,), self._program.ring) for data in call.receive()]
-        return class_labels(self.task.public)[reconstruct(pairs)]
+        pairs = [pair_from_bytes(bytes(data), (rows,), self._program.ring) for data in call.receive_all()]
+        return class_labels(self.task.public_schema)[reconstruct(pairs)]
 
     def close(self) -> None:
         """End the session with the servers."""
-        if self._call is not None:
-            call, self._call = self._call, None
+        if self._connections is not None:
+            call, self._connections = self._connections, None
             with suppress(PartyError):
-                call.say(rows=0)
+                call.send_fields(rows=0)
             call.close()
 
     def __enter__(self) -> Self:
@@ -139,18 +141,18 @@ class User:
         self.close()
 
 
-class _Released(Parties):
+class _ReleasedParties(Parties):
     """Owners and servers of a task, as the estimator of a user sees them."""
 
     def __init__(self, user: User, program: JointForest) -> None:
-        super().__init__(program.law)
+        super().__init__(program.noise_protocol)
         self._user, self._program = user, program
 
     def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
         """Return what the servers released, if the estimator is the one that the task names."""
-        if joint_plan(estimator, self.law_of(estimator)) != self._program.plan:
+        if joint_plan(estimator, self.resolve_noise_protocol(estimator)) != self._program.plan:
             raise PlanError(
                 f"the estimator plans another release than task {self._user.task.name!r}. Hint: give it the "
                 "parameters of the task."
             )
-        return self._user._released()
+        return self._user._fetch_released()

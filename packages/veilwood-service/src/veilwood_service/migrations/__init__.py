@@ -12,30 +12,30 @@ from alembic.config import Config
 from veilwood.errors import SetupError
 from veilwood_service.store import Store
 
-__all__ = ["make_tables"]
+__all__ = ["upgrade_database"]
 
-_LOCK = 0x5645494D  # one process at a time
+_ADVISORY_LOCK_ID = 0x5645494D  # one process at a time
 
 
-def make_tables(records: Store) -> None:
+def upgrade_database(database: Store) -> None:
     """Bring the database to the tables of this version."""
     try:
-        _upgrade(records.engine)
+        _run_migrations(database.engine)
     except sa.exc.OperationalError as error:
         raise SetupError(
             f"the database of the service cannot be opened: {type(error.orig).__name__}. "
             "Hint: see that psql opens the same address."
-            if records.engine.dialect.name == "postgresql"
+            if database.engine.dialect.name == "postgresql"
             else "the database in the folder of the service cannot be opened. Hint: see whose folder it is."
         ) from None
 
 
-def _upgrade(engine: sa.Engine) -> None:
+def _run_migrations(engine: sa.Engine) -> None:
     """Bring the database to the newest version; nothing happens where it is there."""
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent))
     with engine.begin() as connection:
         if engine.dialect.name == "postgresql":
-            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK_ID})
         config.attributes["connection"] = connection
         command.upgrade(config, "head")

@@ -3,8 +3,8 @@
 
 from alembic import context
 
-from veilwood_service.store import METADATA
+from veilwood_service.store import DATABASE_METADATA
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=METADATA)
+context.configure(connection=context.config.attributes["connection"], target_metadata=DATABASE_METADATA)
 with context.begin_transaction():
     context.run_migrations()

@@ -29,16 +29,16 @@ from veilwood.estimators import PrivateForestClassifier
 from veilwood.models.file import save
 from veilwood.plots import Comparison, accuracy_vs_epsilon
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood.progress import track
+from veilwood.progress import track_progress
 
-__all__ = ["DemoResult", "run"]
+__all__ = ["DemoResult", "run_demo"]
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 N_RUNS = 5
-TEST_SHARE = 0.2
-DATA = ("iris", "balance_scale", "car")
-SHOWN = "balance_scale"  # whose model and certificate are written
-SHOWN_EPSILON = 2.0
+TEST_FRACTION = 0.2
+DATASET_NAMES = ("iris", "balance_scale", "car")
+EXAMPLE_NAME = "balance_scale"  # whose model and certificate are written
+EXAMPLE_EPSILON = 2.0
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class DemoResult:
             "files": {name: str(path) for name, path in self.files.items()},
         }
 
-    def show(self) -> None:
+    def print_table(self) -> None:
         """Print a table for people, and where the files are."""
         console = Console(soft_wrap=True, highlight=False)
         title = f"Accuracy on rows held out, mean of {N_RUNS} splits (smaller epsilon: more privacy)"
@@ -86,16 +86,18 @@ class DemoResult:
         console.print("\nThe same in a browser: veilwood serve --demo")
 
 
-def run(folder: Path) -> DemoResult:
+def run_demo(folder: Path) -> DemoResult:
     """Measure, and write picture, model and certificate into an existing folder."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UtilityWarning)  # small epsilons are meant to fail here
-        comparisons = tuple(track((_compare(name) for name in DATA), "training on embedded data"))
-        data: Dataset = getattr(datasets, SHOWN)()
-        forest = _forest(data, SHOWN_EPSILON, random_state=0).fit(data.X, data.y)
+        comparisons = tuple(
+            track_progress((_compare_forests(name) for name in DATASET_NAMES), "training on embedded data")
+        )
+        data: Dataset = getattr(datasets, EXAMPLE_NAME)()
+        forest = _make_forest(data, EXAMPLE_EPSILON, random_state=0).fit(data.X, data.y)
     files = {
         "picture": folder / "accuracy.png",
-        "model": folder / f"{SHOWN}.veilwood",
+        "model": folder / f"{EXAMPLE_NAME}.veilwood",
         "certificate": folder / "certificate.md",
         "as JSON": folder / "certificate.json",
     }
@@ -106,25 +108,25 @@ def run(folder: Path) -> DemoResult:
     return DemoResult(comparisons, files)
 
 
-def _forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:
+def _make_forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:
     # A ledger of its own: the data is public and meant to be trained on again and again.
     return PrivateForestClassifier(data.schema, epsilon=epsilon, random_state=random_state, ledger=MemoryLedger())
 
 
-def _compare(name: str) -> Comparison:
+def _compare_forests(name: str) -> Comparison:
     data: Dataset = getattr(datasets, name)()
     private, ordinary, trivial = [], [], []
-    for seed, (train, test) in enumerate(_splits(data)):
+    for seed, (train, test) in enumerate(_split_rows(data)):
         X, y, held_out, truth = data.X.iloc[train], data.y.iloc[train], data.X.iloc[test], data.y.iloc[test]
-        forests = [_forest(data, epsilon, seed).fit(X, y) for epsilon in EPSILONS]
+        forests = [_make_forest(data, epsilon, seed).fit(X, y) for epsilon in EPSILONS]
         private.append([float(np.mean(forest.predict(held_out) == truth)) for forest in forests])
         ordinary.append(_ordinary_forest(seed).fit(X, y).score(held_out, truth))
         trivial.append(float(np.mean(truth == y.mode()[0])))
     return Comparison(name, EPSILONS, np.array(private), float(np.mean(ordinary)), float(np.mean(trivial)))
 
 
-def _splits(data: Dataset) -> Iterator[tuple[Any, Any]]:
-    splitter = StratifiedShuffleSplit(N_RUNS, test_size=TEST_SHARE, random_state=0)
+def _split_rows(data: Dataset) -> Iterator[tuple[Any, Any]]:
+    splitter = StratifiedShuffleSplit(N_RUNS, test_size=TEST_FRACTION, random_state=0)
     yield from splitter.split(data.X, data.y)
 
 

@@ -11,42 +11,42 @@ import pandas as pd
 import typer
 
 from veilwood import estimators
-from veilwood.cli.ledger import existing_ledger, left_of
+from veilwood.cli.ledger import describe_remaining, open_existing_ledger
 from veilwood.cli.options import (
-    ASKED_FIRST,
-    UNSAID,
+    DEFAULT_CSV,
+    DEFAULT_SPEND_OPTIONS,
     AsJson,
-    Care,
-    Csv,
+    CsvOptions,
     Delta,
     Epsilon,
     Force,
     LedgerPath,
     ModelPath,
     Params,
+    SpendOptions,
     check_output,
     confirm_spend,
     is_quiet,
     option_groups,
+    print_result,
     read_number,
     read_params,
-    say,
 )
 from veilwood.cli.schema import SchemaPath, TableArgument
 from veilwood.data import frames
-from veilwood.data.problems import showing_values
+from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema
-from veilwood.data.tables import feature_batches
+from veilwood.data.tables import read_feature_batches
 from veilwood.errors import UseError
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models import file as model_file
 from veilwood.privacy.neighbours import RowsOf
-from veilwood.tune import averaging, tunable, tune
+from veilwood.tune import averaging_estimator, tunable_estimators, tune
 
-__all__ = ["evaluate_model", "predict", "quality_file", "tune_settings"]
+__all__ = ["evaluate_model", "evaluation_path", "predict", "tune_settings"]
 
 
-def quality_file(model: Path) -> Path:
+def evaluation_path(model: Path) -> Path:
     """Where an evaluation of a model is kept beside it, so that a report finds it."""
     return model.with_suffix(".quality.json")
 
@@ -64,7 +64,7 @@ def evaluate_model(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Write it for veilwood report.")
     ] = None,
-    care: Care = ASKED_FIRST,
+    spend_options: SpendOptions = DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Measure a model on private rows, with noise, at a price.
 
@@ -76,11 +76,11 @@ def evaluate_model(
       veilwood evaluate visits.veilwood held-out.csv --epsilon 0.1 --ledger visits.db
     """
     if out is not None:
-        check_output(out, care.force)
-    book = None if ledger is None else existing_ledger(ledger)
+        check_output(out, spend_options.force)
+    book = None if ledger is None else open_existing_ledger(ledger)
     forest = model_file.load(model)
-    confirm_spend(f"epsilon={epsilon:g}", book, care.yes)
-    with showing_values(care.show_values):
+    confirm_spend(f"epsilon={epsilon:g}", book, spend_options.yes)
+    with show_private_values(spend_options.show_values):
         found = evaluate(
             forest,
             table,
@@ -91,8 +91,14 @@ def evaluate_model(
         )
     if out is not None:
         found.save(out)
-    where = "not recorded: no --ledger was given" if book is None else f"recorded in {book.name}, {left_of(book)}"
-    say(care.as_json, found.to_dict(), f"{found}\nSpend: {where}", short=None if out is None else str(out))
+    where = (
+        "not recorded: no --ledger was given"
+        if book is None
+        else f"recorded in {book.name}, {describe_remaining(book)}"
+    )
+    print_result(
+        spend_options.as_json, found.to_dict(), f"{found}\nSpend: {where}", quiet_text=None if out is None else str(out)
+    )
 
 
 @option_groups
@@ -104,7 +110,7 @@ def predict(
         list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Carry a column along, such as an id; repeat.")
     ] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
-    csv: Csv = UNSAID,
+    csv: CsvOptions = DEFAULT_CSV,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -122,13 +128,13 @@ def predict(
     forest: Any = model_file.load(model)
     if proba and not hasattr(forest, "predict_proba"):
         raise UseError(f"{model} predicts numbers, which have no classes. Hint: leave --proba out.")
-    schema, unit = csv.declared(forest.schema_), forest.plan_.neighbours.unit
+    schema, unit = csv.apply_to(forest.schema_), forest.plan_.neighbours.unit
     carried = list(dict.fromkeys(keep or ()))
     if "prediction" in carried:
         raise UseError("--keep prediction would stand beside the prediction itself. Hint: rename the column.")
     extra = [*carried, *([unit.id] if isinstance(unit, RowsOf) else [])]
-    batches = feature_batches(table, schema, carried, allowed_extra=extra)
-    answer = pd.concat([_answers(forest, rows, kept, proba) for rows, kept in batches], ignore_index=True)
+    batches = read_feature_batches(table, schema, carried, allowed_extra=extra)
+    answer = pd.concat([_predict_batch(forest, rows, kept, proba) for rows, kept in batches], ignore_index=True)
     if as_json:
         text = answer.to_json(orient="records", indent=1) + "\n"
     else:
@@ -141,13 +147,13 @@ def predict(
             print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
 
 
-def _answers(forest: Any, rows: frames.Table, kept: pd.DataFrame, proba: bool) -> pd.DataFrame:
-    """Predict for a batch of rows, once; ``kept`` stands before the predictions."""
+def _predict_batch(forest: Any, rows: frames.Table, carried: pd.DataFrame, proba: bool) -> pd.DataFrame:
+    """Predict for a batch of rows, once; ``carried`` stands before the predictions."""
     if not proba:
-        return kept.assign(prediction=forest.predict(rows))
-    labels, shares = forest.answers(rows)
+        return carried.assign(prediction=forest.predict(rows))
+    labels, shares = forest._predict_both(rows)
     named = {f"probability_{name}": share for name, share in zip(forest.classes_, shares.T, strict=True)}
-    return kept.assign(prediction=labels, **named)
+    return carried.assign(prediction=labels, **named)
 
 
 def tune_settings(
@@ -171,7 +177,7 @@ def tune_settings(
       veilwood tune --schema visits.json --rows 2000 --epsilon 0.5 --estimator random-trees --param max_depth=[2,3,4]
     """
     declared = Schema.load(schema)
-    own = [kind for kind in tunable() if kind.task == declared.task]
+    own = [kind for kind in tunable_estimators() if kind._task == declared.task]
     if estimator:
         asked = {name if name not in estimators.__all__ else estimators.family_of(name) for name in estimator}
         unknown = asked - {estimators.family_of(kind.__name__) for kind in own}
@@ -180,5 +186,7 @@ def tune_settings(
             raise UseError(f"{sorted(unknown)[0]!r} cannot be tuned for {declared.task}. Hint: one of {known}.")
         own = [kind for kind in own if estimators.family_of(kind.__name__) in asked]
     grid = {key: value if isinstance(value, list) else [value] for key, value in read_params(param).items()}
-    found = tune(declared, [averaging(kind) for kind in own], n=rows, epsilon=epsilon, delta=delta, grid=grid)
-    say(as_json, found.to_dict(), str(found))
+    found = tune(
+        declared, [averaging_estimator(kind) for kind in own], n_rows=rows, epsilon=epsilon, delta=delta, grid=grid
+    )
+    print_result(as_json, found.to_dict(), str(found))

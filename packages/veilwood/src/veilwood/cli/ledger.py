@@ -10,12 +10,12 @@ from typing import Annotated, Any
 
 import typer
 
-from veilwood.cli.options import AsJson, read_number, say
+from veilwood.cli.options import AsJson, print_result, read_number
 from veilwood.errors import LedgerError
 from veilwood.privacy.ledger_stores import Ledger, PostgresLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
 
-__all__ = ["existing_ledger", "ledgers", "left_of"]
+__all__ = ["describe_remaining", "ledgers", "open_existing_ledger"]
 
 ledgers = typer.Typer(help="Make, show, verify or settle a record of spends.", rich_markup_mode=None)
 
@@ -41,12 +41,12 @@ def ledger_create(
     Example:
       veilwood ledger create visits.db --epsilon 3 --of "patients of clinic X"
     """
-    if not _in_a_database(ledger) and Path(ledger).exists():
+    if not _is_database_address(ledger) and Path(ledger).exists():
         raise LedgerError(f"{ledger} exists already. Hint: veilwood ledger show {ledger}, or give a new path.")
-    maker: Callable[..., Ledger] = PostgresLedger if _in_a_database(ledger) else SQLiteLedger
+    maker: Callable[..., Ledger] = PostgresLedger if _is_database_address(ledger) else SQLiteLedger
     book = maker(ledger, epsilon, delta, of)
     whom = "" if of is None else f" of {of}"
-    say(as_json, _facts(book), f"Made {book.name}{whom}, {left_of(book)}.")
+    print_result(as_json, _ledger_summary(book), f"Made {book.name}{whom}, {describe_remaining(book)}.")
 
 
 @ledgers.command("show")
@@ -57,9 +57,9 @@ def ledger_show(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     Example:
       veilwood ledger show visits.db
     """
-    book = existing_ledger(ledger)
+    book = open_existing_ledger(ledger)
     entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.entries()]
-    say(as_json, {**_facts(book), "entries": entries}, f"{book}\n{left_of(book)}")
+    print_result(as_json, {**_ledger_summary(book), "entries": entries}, f"{book}\n{describe_remaining(book)}")
 
 
 @ledgers.command("verify")
@@ -70,9 +70,9 @@ def ledger_verify(ledger: LedgerPlace, as_json: AsJson = False) -> None:
     Example:
       veilwood ledger verify visits.db
     """
-    book = existing_ledger(ledger)
+    book = open_existing_ledger(ledger)
     head = book.verify()
-    say(as_json, {"intact": True, "head": head}, f"{book.name} is intact; its last event has the hash {head}")
+    print_result(as_json, {"intact": True, "head": head}, f"{book.name} is intact; its last event has the hash {head}")
 
 
 @ledgers.command("resolve")
@@ -88,36 +88,36 @@ def ledger_resolve(
     Example:
       veilwood ledger resolve visits.db 4 --reason "power failure during the fit of May 3"
     """
-    book = existing_ledger(ledger)
+    book = open_existing_ledger(ledger)
     book.resolve(entry, reason)
-    text = f"Entry {entry} of {book.name} is settled as spent; {left_of(book)}."
-    say(as_json, {**_facts(book), "resolved": entry}, text)
+    text = f"Entry {entry} of {book.name} is settled as spent; {describe_remaining(book)}."
+    print_result(as_json, {**_ledger_summary(book), "resolved": entry}, text)
 
 
-def existing_ledger(place: str) -> Ledger:
+def open_existing_ledger(place: str) -> Ledger:
     """Open a ledger, which must be there."""
-    if _in_a_database(place):
+    if _is_database_address(place):
         return PostgresLedger(place, create=False)
     if not Path(place).exists():
         raise LedgerError(f"there is no ledger {place!r}. Hint: veilwood ledger create {place} --epsilon 3")
     return open_ledger(place)
 
 
-def _in_a_database(place: str) -> bool:
+def _is_database_address(place: str) -> bool:
     return place.startswith(("postgresql://", "postgres://"))
 
 
-def left_of(book: Ledger) -> str:
+def describe_remaining(ledger: Ledger) -> str:
     """Say what is left."""
-    return "no limit" if book.budget is None else f"{book.remaining} left of {book.budget}"
+    return "no limit" if ledger.budget is None else f"{ledger.remaining} left of {ledger.budget}"
 
 
-def _facts(book: Ledger) -> dict[str, Any]:
-    amounts: dict[str, Loss | None] = {"budget": book.budget, "spent": book.spent, "remaining": book.remaining}
-    cause = book.unbounded_by
+def _ledger_summary(ledger: Ledger) -> dict[str, Any]:
+    amounts: dict[str, Loss | None] = {"budget": ledger.budget, "spent": ledger.spent, "remaining": ledger.remaining}
+    cause = ledger.unbounded_by
     return {
-        "ledger": book.name,
-        "of": book.of,
+        "ledger": ledger.name,
+        "of": ledger.population,
         **{name: None if loss is None else str(loss) for name, loss in amounts.items()},
         "unbounded_by": None if cause is None else cause.id,
     }

@@ -25,35 +25,35 @@ import typer
 from veilwood import estimators
 from veilwood._version import __version__
 from veilwood.cli.doctor import doctor
-from veilwood.cli.fit import evaluate_model, predict, quality_file, tune_settings
-from veilwood.cli.ledger import existing_ledger, ledgers, left_of
+from veilwood.cli.fit import evaluate_model, evaluation_path, predict, tune_settings
+from veilwood.cli.ledger import describe_remaining, ledgers, open_existing_ledger
 from veilwood.cli.models import certificate, explain, export, report_model, sign, verify
 from veilwood.cli.options import (
-    ASKED_FIRST,
-    UNSAID,
+    DEFAULT_CSV,
+    DEFAULT_SPEND_OPTIONS,
     AsJson,
-    Care,
-    Csv,
+    CsvOptions,
     Delta,
     Epsilon,
     Force,
     LedgerPath,
     Params,
+    SpendOptions,
     check_output,
     confirm_spend,
+    explicit_options,
     option_groups,
+    pop_log_level,
+    print_info,
+    print_result,
     read_params,
-    say,
-    set_level,
-    take_level,
-    tell,
-    typed,
+    set_log_level,
 )
 from veilwood.cli.schema import SchemaPath, TableArgument, schemas
-from veilwood.data.columns import closest
-from veilwood.data.problems import showing_values
+from veilwood.data.columns import did_you_mean
+from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.engines.sql.preview import statements_of
+from veilwood.engines.sql.preview import preview_statements
 from veilwood.engines.sql.session import is_database
 from veilwood.errors import (
     BudgetExceededError,
@@ -65,31 +65,31 @@ from veilwood.errors import (
     UtilityWarning,
     VeilwoodError,
 )
-from veilwood.estimators.parameters import from_plan
+from veilwood.estimators.parameters import estimator_from_plan
 from veilwood.models import file as model_file
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
 from veilwood.privacy.plan import Plan
-from veilwood.progress import silent
+from veilwood.progress import no_progress
 from veilwood.safe_io import write_file
-from veilwood.tune import SEARCHED, tune
+from veilwood.tune import SEARCHED_PARAMETERS, tune
 
 __all__ = ["FAMILIES", "main"]
 
 
-def _families() -> dict[str, dict[TaskKind, type]]:
+def _find_families() -> dict[str, dict[TaskKind, type]]:
     """Name the estimators that make a model as one types them."""
     found: dict[str, dict[TaskKind, type]] = {}
     for name in estimators.__all__:
         if not name.endswith("Predictor"):
             kind = getattr(estimators, name)
-            found.setdefault(estimators.family_of(name), {})[kind.task] = kind
+            found.setdefault(estimators.family_of(name), {})[kind._task] = kind
     return found
 
 
-FAMILIES = _families()
+FAMILIES = _find_families()
 """The estimators by their name on the command line; the schema's task picks the one of a family."""
 
-DEFAULT = "private-forest"
+DEFAULT_FAMILY = "private-forest"
 """The one that most people should use."""
 
 # Both click, and the copy of it inside newer typers, derive every complaint about the words typed from this one.
@@ -199,13 +199,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if argv is None and "_VEILWOOD_COMPLETE" in os.environ:  # a shell asks what could come next
         app(prog_name="veilwood")
     words = list(sys.argv[1:] if argv is None else argv)
-    level, rest = take_level(words)  # anywhere on the line, whatever the command
+    level, rest = pop_log_level(words)  # anywhere on the line, whatever the command
     debug = level == "debug"
     command = typer.main.get_command(app)
-    with warnings.catch_warnings(), silent() if level == "error" else nullcontext():
-        _plain_warnings(level)
+    with warnings.catch_warnings(), no_progress() if level == "error" else nullcontext():
+        _configure_warnings(level)
         try:
-            set_level(level)
+            set_log_level(level)
             with command.make_context("veilwood", rest or ["--help"]) as run:
                 command.invoke(run)
             sys.stdout.flush()
@@ -218,7 +218,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         except (Exception, KeyboardInterrupt) as error:
             if debug:
                 traceback.print_exc()
-            code, text = _explained(error)
+            code, text = _exit_code_and_message(error)
             for note in getattr(error, "__notes__", ()):
                 text += f" {note}" if text.endswith((".", "?", ")")) else f". {note}"
             text = " ".join(text.split())
@@ -229,7 +229,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return code
 
 
-def _explained(error: BaseException) -> tuple[int, str]:
+def _exit_code_and_message(error: BaseException) -> tuple[int, str]:
     """Exit code and message of an error."""
     match error:
         case KeyboardInterrupt() | typer.Abort():
@@ -248,27 +248,29 @@ def _explained(error: BaseException) -> tuple[int, str]:
             return 1, f"unexpected {type(error).__name__}: {error}. Hint: run again with --debug for the traceback."
 
 
-def _plain_warnings(level: str) -> None:
+def _configure_warnings(level: str) -> None:
     """Show our own warnings as one line each, those of privacy always; others' only to those who debug."""
 
-    def show(message: Warning | str, *place: Any, **more: Any) -> None:
+    def print_warning(message: Warning | str, *place: Any, **more: Any) -> None:
         print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
 
     warnings.simplefilter("default" if level == "debug" else "ignore")
     warnings.simplefilter("always", PrivacyWarning)
     warnings.simplefilter("ignore" if level == "error" else "always", UtilityWarning)
-    warnings.showwarning = show
+    warnings.showwarning = print_warning
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"veilwood {__version__}")
         raise typer.Exit
 
 
 @app.callback()
-def _options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it.")] = False,
+def _global_options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print it.")
+    ] = False,
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Tell only results, errors and what is NOT PRIVATE; stands anywhere.")
     ] = False,
@@ -301,35 +303,35 @@ def demo(
     if out.exists() and not out.is_dir():
         raise UseError(f"{out} is a file. Hint: give the path of a folder with --out.")
     out.mkdir(parents=True, exist_ok=True)
-    result = demonstration.run(out)
+    result = demonstration.run_demo(out)
     if as_json:
         print(json.dumps(result.to_dict(), indent=2))
     else:
-        result.show()
+        result.print_table()
 
 
 # -- plan, fit, predict ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Described:
+class EstimatorOptions:
     """The estimator that a command line describes: by its family, or by the name of its class."""
 
     estimator: Annotated[
         str, typer.Option("--estimator", metavar="NAME", help=f"One of: {', '.join(FAMILIES)}; or a class.")
-    ] = DEFAULT
+    ] = DEFAULT_FAMILY
     epsilon: Epsilon = 1.0
     delta: Delta = 0.0
     param: Params = None
 
-    def made(self, schema: Schema, ledger: Ledger | None = None) -> Any:
+    def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
         """Make it for a schema."""
         family = self.estimator
         if family in estimators.__all__:
             family = estimators.family_of(family)
         if family not in FAMILIES:
             raise UseError(
-                f"there is no estimator {family!r}.{closest(family, FAMILIES)} Hint: one of {', '.join(FAMILIES)}."
+                f"there is no estimator {family!r}.{did_you_mean(family, FAMILIES)} Hint: one of {', '.join(FAMILIES)}."
             )
         kind = FAMILIES[family].get(schema.task)
         if kind is None:
@@ -342,12 +344,12 @@ class Described:
         for key, value in read_params(self.param).items():
             if key not in known:
                 slip = f"--{key} has an option of its own" if key in own else f"keys are {', '.join(known)}"
-                raise UseError(f"--param {key!r} is not understood.{closest(key, known)} Hint: {slip}.")
+                raise UseError(f"--param {key!r} is not understood.{did_you_mean(key, known)} Hint: {slip}.")
             given[key] = value
         return kind(schema, epsilon=self.epsilon, delta=self.delta, ledger=ledger, **given)
 
 
-BY_DEFAULT: Final = Described()
+DEFAULT_ESTIMATOR: Final = EstimatorOptions()
 
 SqlOption = Annotated[
     str | None,
@@ -360,14 +362,14 @@ SqlOption = Annotated[
 def plan(
     schema: SchemaPath,
     table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Never opened: for symmetry with fit.")] = None,
-    described: Described = BY_DEFAULT,
+    estimator_options: EstimatorOptions = DEFAULT_ESTIMATOR,
     search: Annotated[bool, typer.Option("--search", help="Plan many settings and rank them; needs --rows.")] = False,
     rows: Annotated[int | None, typer.Option(metavar="N", help="For --search: how many rows, if public.")] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Save it, for fit --plan.")
     ] = None,
     sql: SqlOption = None,
-    csv: Csv = UNSAID,
+    csv: CsvOptions = DEFAULT_CSV,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -382,8 +384,8 @@ def plan(
       veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
       veilwood plan --schema visits.json --sql postgres
     """
-    declared = csv.declared(_load_schema(schema))
-    forest = described.made(declared)
+    declared = csv.apply_to(_load_schema(schema))
+    forest = estimator_options.make_estimator(declared)
     if search != (rows is not None):
         raise UseError(
             "--search and --rows go together. Hint: --search --rows N, with N public or noisy; the number of rows for "
@@ -396,17 +398,24 @@ def plan(
         if out is not None:
             made.save(out)
     else:
-        given = read_params(described.param)
-        grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED}
-        made = tune(forest.schema, forest, n=rows, epsilon=described.epsilon, delta=described.delta, grid=grid)
+        given = read_params(estimator_options.param)
+        grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED_PARAMETERS}
+        made = tune(
+            forest.schema,
+            forest,
+            n_rows=rows,
+            epsilon=estimator_options.epsilon,
+            delta=estimator_options.delta,
+            grid=grid,
+        )
     saved = f"\nPlan: {out}, sha256 {made.fingerprint()}" if isinstance(made, Plan) and out is not None else ""
     told = made.to_dict()
     if sql is not None:
-        statements = statements_of(forest, sql)
+        statements = preview_statements(forest, sql)
         told["statements"] = statements
         saved += "\n\n-- What the database would get. KEY stands for a secret key; later rounds have other constants.\n"
         saved += "\n".join(f"{statement};" for statement in statements)
-    say(as_json, told, f"{made}{saved}", short=None if out is None else str(out))
+    print_result(as_json, told, f"{made}{saved}", quiet_text=None if out is None else str(out))
 
 
 @app.command()
@@ -415,7 +424,7 @@ def fit(
     context: typer.Context,
     table: TableArgument,
     schema: SchemaPath,
-    described: Described = BY_DEFAULT,
+    estimator_options: EstimatorOptions = DEFAULT_ESTIMATOR,
     ledger: LedgerPath = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="MODEL", help="Default: TABLE's name with .veilwood.")
@@ -423,8 +432,8 @@ def fit(
     plan: Annotated[
         Path | None, typer.Option("--plan", metavar="PLAN.json", help="Carry out exactly this; it names the rest.")
     ] = None,
-    csv: Csv = UNSAID,
-    evaluate_share: Annotated[
+    csv: CsvOptions = DEFAULT_CSV,
+    holdout_fraction: Annotated[
         float | None,
         typer.Option("--evaluate-share", metavar="S", help="Set this share of the units aside and evaluate on them."),
     ] = None,
@@ -432,7 +441,7 @@ def fit(
         float | None,
         typer.Option("--evaluate-epsilon", metavar="E", help="Its price, where it costs something of its own."),
     ] = None,
-    care: Care = ASKED_FIRST,
+    spend_options: SpendOptions = DEFAULT_SPEND_OPTIONS,
 ) -> None:
     """Train a private model on a table.
 
@@ -445,46 +454,50 @@ def fit(
       veilwood fit visits.csv --schema visits.json --plan plan.json --ledger visits.db
     """
     out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
-    check_output(out, care.force)
-    if evaluate_share is not None:
-        check_output(quality_file(out), care.force)
+    check_output(out, spend_options.force)
+    if holdout_fraction is not None:
+        check_output(evaluation_path(out), spend_options.force)
     if is_database(table):
-        check_output(statements_file(out), care.force)
-    book = open_ledger(None) if ledger is None else existing_ledger(ledger)
-    declared = csv.declared(_load_schema(schema))
+        check_output(statements_file(out), spend_options.force)
+    book = open_ledger(None) if ledger is None else open_existing_ledger(ledger)
+    declared = csv.apply_to(_load_schema(schema))
     if plan is None:
-        forest = described.made(declared, book)
+        forest = estimator_options.make_estimator(declared, book)
         planned = forest.plan()
     else:
         planned = Plan.load(plan)
-        if named := typed(context, inspect.signature(Described).parameters):
+        if named := explicit_options(context, inspect.signature(EstimatorOptions).parameters):
             raise UseError(f"--plan names its own {named[0]}. Hint: leave --{named[0]} out, or make a new plan.")
-        forest = from_plan(declared, planned, book)
-    if not care.as_json:
-        tell(planned.explain())
+        forest = estimator_from_plan(declared, planned, book)
+    if not spend_options.as_json:
+        print_info(planned.explain())
     beside = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} of the evaluation"
-    if evaluate_share is not None and not beside:
+    if holdout_fraction is not None and not beside:
         beside = " (training and evaluation together: nobody is in both)"
-    confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, care.yes)
-    with _spend_noted(book, planned), showing_values(care.show_values):
-        forest.fit(table, plan=planned, evaluate_share=evaluate_share, evaluate_epsilon=evaluate_epsilon)
+    confirm_spend(f"{planned.loss}{beside}", None if ledger is None else book, spend_options.yes)
+    with _note_spend(book, planned), show_private_values(spend_options.show_values):
+        forest.fit(table, plan=planned, holdout_fraction=holdout_fraction, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
         if hasattr(forest, "statements_"):
             write_file(statements_file(out), "".join(f"{one}\n" for one in forest.statements_).encode())
-        if evaluate_share is not None:
-            forest.evaluation_.save(quality_file(out))
-    if not care.as_json and (learned := forest.plan_.choices.get("learned")):
-        tell(f"Chosen on the way, from what had been released: {learned}.")
+        if holdout_fraction is not None:
+            forest.evaluation_.save(evaluation_path(out))
+    if not spend_options.as_json and (learned := forest.plan_.choices.get("learned")):
+        print_info(f"Chosen on the way, from what had been released: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
-    if evaluate_share is not None:
+    if holdout_fraction is not None:
         data["evaluation"] = forest.evaluation_.to_dict()
-        told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {quality_file(out)}"
-        if not care.as_json:
-            tell(told)
-    where = "not recorded: no --ledger was given" if ledger is None else f"recorded in {book.name}, {left_of(book)}"
+        told = f"\nOn the units set aside:\n{forest.evaluation_.quality}\nWritten to {evaluation_path(out)}"
+        if not spend_options.as_json:
+            print_info(told)
+    where = (
+        "not recorded: no --ledger was given"
+        if ledger is None
+        else f"recorded in {book.name}, {describe_remaining(book)}"
+    )
     record = f"\nStatements, by their SHA-256: {statements_file(out)}" if hasattr(forest, "statements_") else ""
     told = f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}"
-    say(care.as_json, data, told, short=str(out))
+    print_result(spend_options.as_json, data, told, quiet_text=str(out))
 
 
 def statements_file(model: Path) -> Path:
@@ -508,15 +521,15 @@ def _load_schema(path: Path) -> Schema:
 
 
 @contextmanager
-def _spend_noted(book: Ledger, planned: Plan) -> Iterator[None]:
+def _note_spend(ledger: Ledger, planned: Plan) -> Iterator[None]:
     """Add to whatever goes wrong inside, Ctrl-C too, whether the budget was spent."""
-    before = {entry.id for entry in book.entries()}
+    before = {entry.id for entry in ledger.entries()}
     try:
         yield
     except BaseException as error:
         if getattr(error, "__notes__", ()):  # the door has said it
             raise
-        mine = [e for e in book.entries() if e.id not in before and e.plan == planned.fingerprint()]
+        mine = [e for e in ledger.entries() if e.id not in before and e.plan == planned.fingerprint()]
         spent = any(entry.state != "cancelled" for entry in mine)
-        error.add_note(f"{planned.loss} counts as spent ({book.name})." if spent else "Nothing was spent.")
+        error.add_note(f"{planned.loss} counts as spent ({ledger.name})." if spent else "Nothing was spent.")
         raise

@@ -12,9 +12,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from veilwood.cli.fit import quality_file
-from veilwood.cli.ledger import existing_ledger
-from veilwood.cli.options import AsJson, Force, ModelPath, check_output, say
+from veilwood.cli.fit import evaluation_path
+from veilwood.cli.ledger import open_existing_ledger
+from veilwood.cli.options import AsJson, Force, ModelPath, check_output, print_result
 from veilwood.errors import UseError
 from veilwood.forests.adaptive.effects import Effects
 from veilwood.models import file as model_file
@@ -43,9 +43,9 @@ def export(
     check_output(out, force)
     forest: Any = model_file.load(model)
     export_onnx(forest, out, float64=not float32)
-    gives = "label and probabilities" if forest.task == "classification" else "value"
+    gives = "label and probabilities" if forest._task == "classification" else "value"
     text = f"Wrote {out}: columns by name in, {gives} out"
-    say(as_json, {"onnx": str(out), "inputs": list(forest.schema_.feature_names)}, text, short=str(out))
+    print_result(as_json, {"onnx": str(out), "inputs": list(forest.schema_.feature_names)}, text, quiet_text=str(out))
 
 
 def explain(
@@ -74,7 +74,7 @@ def explain(
     if out is not None:
         WRITERS[out.suffix](effects, out)
     text = str(effects) if out is None else f"{effects}\nWrote {out}"
-    say(as_json, effects.to_dict(), text, short=None if out is None else str(out))
+    print_result(as_json, effects.to_dict(), text, quiet_text=None if out is None else str(out))
 
 
 def _write_json(effects: Effects, out: Path) -> None:
@@ -84,7 +84,7 @@ def _write_json(effects: Effects, out: Path) -> None:
 def _write_picture(effects: Effects, out: Path) -> None:
     from veilwood.plots import all_effects  # matplotlib would double the start of every other command
 
-    write_file(out, _png(all_effects(effects)))
+    write_file(out, _png_bytes(all_effects(effects)))
 
 
 def _write_page(effects: Effects, out: Path) -> None:
@@ -102,7 +102,7 @@ def _write_page(effects: Effects, out: Path) -> None:
             axes = plot_pair(pair, output=output, unit=unit)
             pictures.append((axes.figure, caption(axes)))
     shown = [
-        f'<img alt="{escape(words)}" src="data:image/png;base64,{b64encode(_png(one)).decode()}">'
+        f'<img alt="{escape(words)}" src="data:image/png;base64,{b64encode(_png_bytes(one)).decode()}">'
         for one, words in pictures
     ]
     page = f"""<!doctype html><meta charset="utf-8"><title>Effects</title>
@@ -115,7 +115,7 @@ def _write_page(effects: Effects, out: Path) -> None:
     write_file(out, page.encode())
 
 
-def _png(figure: Any) -> bytes:
+def _png_bytes(figure: Any) -> bytes:
     drawn = BytesIO()
     figure.savefig(drawn, format="png", dpi=120)
     return drawn.getvalue()
@@ -150,10 +150,10 @@ def report_model(
     """
     place = model.with_suffix(".html") if out is None else out
     check_output(place, force)
-    found = quality_file(model) if evaluation is None and quality_file(model).exists() else evaluation
-    book = None if ledger is None else existing_ledger(ledger)
+    found = evaluation_path(model) if evaluation is None and evaluation_path(model).exists() else evaluation
+    book = None if ledger is None else open_existing_ledger(ledger)
     report(model, place, evaluation=found, ledger=book, signed_by=signed_by)
-    say(as_json, {"report": str(place)}, f"Wrote {place}: open it in a browser.", short=str(place))
+    print_result(as_json, {"report": str(place)}, f"Wrote {place}: open it in a browser.", quiet_text=str(place))
 
 
 def sign(
@@ -176,9 +176,9 @@ def sign(
     if new_key is not None:
         if file is not None or key is not None:
             raise UseError("--new-key makes a key and signs nothing. Hint: sign with --key afterwards.")
-        public = signature.new_key(new_key)
+        public = signature.generate_key_pair(new_key)
         text = f"Made {new_key}, to be kept secret, and {public}, to be given to those who verify."
-        say(as_json, {"private_key": str(new_key), "public_key": str(public)}, text)
+        print_result(as_json, {"private_key": str(new_key), "public_key": str(public)}, text)
         return
     if file is None or key is None:
         raise UseError("what is signed, and by which key? Hint: veilwood sign FILE --key KEY")
@@ -189,7 +189,7 @@ def sign(
     told = f"Signed {file}: {place}"
     if signed.is_plan(file):
         told += "\nIts steps keep its loss; that schema and parameters lead to it is checked by veilwood fit --plan."
-    say(as_json, {"signature": str(place)}, told, short=str(place))
+    print_result(as_json, {"signature": str(place)}, told, quiet_text=str(place))
 
 
 def verify(
@@ -210,7 +210,7 @@ def verify(
     if statement["kind"] == "model":
         lines.append(f"{statement['ledger']}, entry {statement['ledger_entry']}")
     lines.append("A signature says who vouches for it, not that the run was honest.")
-    say(as_json, {"signed": True, **statement}, "\n".join(lines))
+    print_result(as_json, {"signed": True, **statement}, "\n".join(lines))
 
 
 def certificate(
@@ -237,9 +237,9 @@ def certificate(
     )
     text = f"{statement.to_markdown().rstrip()}\n\n{verified}"
     if html is None:
-        say(as_json, statement.to_dict(), text)
+        print_result(as_json, statement.to_dict(), text)
         return
     from veilwood.markdown_page import html_page
 
     html.write_text(html_page(text), encoding="utf-8")
-    say(as_json, statement.to_dict(), f"{verified}\nWrote {html}")
+    print_result(as_json, statement.to_dict(), f"{verified}\nWrote {html}")

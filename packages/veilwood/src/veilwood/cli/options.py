@@ -20,14 +20,13 @@ import typer
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError, VeilwoodError
 from veilwood.privacy.ledger_stores import Ledger
-from veilwood.safe_io import rational, read_json
+from veilwood.safe_io import parse_fraction, read_json
 
 __all__ = [
-    "ASKED_FIRST",
-    "UNSAID",
+    "DEFAULT_CSV",
+    "DEFAULT_SPEND_OPTIONS",
     "AsJson",
-    "Care",
-    "Csv",
+    "CsvOptions",
     "Delta",
     "Epsilon",
     "Force",
@@ -35,26 +34,27 @@ __all__ = [
     "ModelPath",
     "Params",
     "ShowValues",
+    "SpendOptions",
     "Yes",
     "check_output",
     "confirm_spend",
+    "explicit_options",
     "is_quiet",
     "log_level",
     "option_groups",
+    "pop_log_level",
+    "print_info",
+    "print_result",
     "read_number",
     "read_value",
-    "say",
-    "set_level",
-    "take_level",
-    "tell",
-    "typed",
+    "set_log_level",
 ]
 
 
-def read_number(given: object) -> float:
+def read_number(value: object) -> float:
     """Read a number, or the default that is one; only the word inf means infinity, not a number of many digits."""
-    text = str(given)
-    return math.inf if text == "inf" else float(rational(text))
+    text = str(value)
+    return math.inf if text == "inf" else float(parse_fraction(text))
 
 
 Epsilon = Annotated[
@@ -83,22 +83,22 @@ LedgerPath = Annotated[
 ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
 
 
-LEVELS: Final = ("debug", "info", "warning", "error")
-_level: ContextVar[str] = ContextVar("level", default="info")
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_current_level: ContextVar[str] = ContextVar("level", default="info")
 
 
-def take_level(words: Sequence[str]) -> tuple[str, list[str]]:
+def pop_log_level(argv: Sequence[str]) -> tuple[str, list[str]]:
     """Take out what says how much is told, which may stand anywhere; return the level and the other words.
 
     Examples
     --------
-    >>> take_level(["fit", "visits.csv", "--quiet"])
+    >>> pop_log_level(["fit", "visits.csv", "--quiet"])
     ('error', ['fit', 'visits.csv'])
-    >>> take_level(["--log-level", "warning", "demo"])
+    >>> pop_log_level(["--log-level", "warning", "demo"])
     ('warning', ['demo'])
     """
     level, rest = "info", []
-    coming = iter(words)
+    coming = iter(argv)
     for word in coming:
         if word in ("--quiet", "-q"):
             level = "error"
@@ -111,46 +111,46 @@ def take_level(words: Sequence[str]) -> tuple[str, list[str]]:
     return level, rest
 
 
-def set_level(level: str) -> None:
+def set_log_level(level: str) -> None:
     """Say how much the commands of this process tell."""
-    if level not in LEVELS:
-        raise UseError(f"--log-level {level!r} is not understood. Hint: one of {', '.join(LEVELS)}.")
-    _level.set(level)
+    if level not in LOG_LEVELS:
+        raise UseError(f"--log-level {level!r} is not understood. Hint: one of {', '.join(LOG_LEVELS)}.")
+    _current_level.set(level)
 
 
 def log_level() -> str:
     """Return how much is told, for programs that log: debug, info, warning or error."""
-    return _level.get()
+    return _current_level.get()
 
 
 def is_quiet() -> bool:
     """Whether only results, warnings and errors are wanted."""
-    return _level.get() in ("warning", "error")
+    return _current_level.get() in ("warning", "error")
 
 
-def tell(text: str) -> None:
+def print_info(text: str) -> None:
     """Print what helps a person along, and is not what was asked for."""
     if not is_quiet():
         print(text)
 
 
-def confirm_spend(cost: object, book: Ledger | None, yes: bool) -> None:
+def confirm_spend(cost: object, ledger: Ledger | None, yes: bool) -> None:
     """Ask the person at a terminal before a budget is spent, which nothing brings back; scripts are not asked."""
-    if yes or book is None or book.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
+    if yes or ledger is None or ledger.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
-    if not typer.confirm(f"Spend {cost} of the {book.remaining} left in {book.name}?"):
+    if not typer.confirm(f"Spend {cost} of the {ledger.remaining} left in {ledger.name}?"):
         raise UseError("not confirmed. Nothing was spent. Hint: --yes spends without asking.")
 
 
-def say(as_json: bool, data: Any, text: str, *, short: str | None = None) -> None:
-    """Print for a machine or for a person; ``short`` is what is left of it for one who wants quiet."""
+def print_result(as_json: bool, data: Any, text: str, *, quiet_text: str | None = None) -> None:
+    """Print for a machine or for a person; ``quiet_text`` is what is left of it for one who wants quiet."""
     if as_json:
         print(json.dumps(data, indent=2))
     else:
-        print(text if short is None or not is_quiet() else short)
+        print(text if quiet_text is None or not is_quiet() else quiet_text)
 
 
-def typed(context: typer.Context, names: Iterable[str]) -> list[str]:
+def explicit_options(context: typer.Context, names: Iterable[str]) -> list[str]:
     """Return those of a command's options that were typed, and not left to their defaults."""
     sources = ((name, context.get_parameter_source(name)) for name in names)
     return [name for name, source in sources if source is not None and source.name == "COMMANDLINE"]
@@ -180,7 +180,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 
 @dataclass(frozen=True)
-class Care:
+class SpendOptions:
     """The last options of a command that spends: what it may overwrite, ask, show and print."""
 
     force: Force = False
@@ -189,11 +189,11 @@ class Care:
     as_json: AsJson = False
 
 
-ASKED_FIRST: Final = Care()
+DEFAULT_SPEND_OPTIONS: Final = SpendOptions()
 
 
 @dataclass(frozen=True)
-class Csv:
+class CsvOptions:
     """How a CSV file is written, as far as options say it."""
 
     sep: Annotated[
@@ -207,20 +207,20 @@ class Csv:
     ] = None
 
     @property
-    def given(self) -> dict[str, str]:
+    def dialect_options(self) -> dict[str, str]:
         """What was said, by the names of a ``Dialect``."""
         said = {"sep": "\t" if self.sep == "tab" else self.sep, "decimal": self.decimal, "encoding": self.encoding}
         return {name: value for name, value in said.items() if value is not None}
 
-    def declared(self, schema: Schema) -> Schema:
+    def apply_to(self, schema: Schema) -> Schema:
         """Return the schema for a table that is written in another way than it says; it is part of what is declared."""
-        changes: dict[str, Any] = self.given
+        changes: dict[str, Any] = self.dialect_options
         if changes.get("decimal") == schema.dialect.thousands:
             changes["thousands"] = ""
         return replace(schema, dialect=replace(schema.dialect, **changes)) if changes else schema
 
 
-UNSAID: Final = Csv()
+DEFAULT_CSV: Final = CsvOptions()
 
 
 def read_value(text: str) -> Any:
@@ -237,7 +237,7 @@ def read_value(text: str) -> Any:
         return text
 
 
-def read_params(words: list[str] | None) -> dict[str, Any]:
+def read_params(assignments: list[str] | None) -> dict[str, Any]:
     """Read what stands behind ``--param``.
 
     Examples
@@ -246,7 +246,7 @@ def read_params(words: list[str] | None) -> dict[str, Any]:
     {'max_depth': 3, 'voting': 'majority'}
     """
     given = {}
-    for word in words or ():
+    for word in assignments or ():
         key, equals, value = word.partition("=")
         if not equals:
             raise UseError(f"--param {word!r} is not understood. Hint: write KEY=VALUE.")

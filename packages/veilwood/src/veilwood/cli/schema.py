@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.markup import escape
 from rich.panel import Panel
 
-from veilwood.cli.ledger import existing_ledger
+from veilwood.cli.ledger import open_existing_ledger
 from veilwood.cli.options import (
-    UNSAID,
+    DEFAULT_CSV,
     AsJson,
-    Csv,
+    CsvOptions,
     Delta,
     Epsilon,
     Force,
@@ -28,23 +28,23 @@ from veilwood.cli.options import (
     check_output,
     confirm_spend,
     option_groups,
+    print_result,
     read_value,
-    say,
 )
 from veilwood.data.dialect import Dialect
 from veilwood.data.file_source import check_files
-from veilwood.data.problems import showing_values
+from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema
 from veilwood.drafting.discover import discover
-from veilwood.drafting.draft import draft
-from veilwood.drafting.review import ColumnQuestion, Review, written
+from veilwood.drafting.draft import draft_from_table
+from veilwood.drafting.review import ColumnQuestion, Review, format_schema
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
-from veilwood.safe_io import rational
+from veilwood.safe_io import parse_fraction
 
-__all__ = ["SchemaPath", "TableArgument", "schemas", "walk"]
+__all__ = ["SchemaPath", "TableArgument", "run_review", "schemas"]
 
 
-_HELP = {
+_KEY_HELP = {
     "a": "accept the usual",
     "s": "name a source for the drafted",
     "e": "enter others",
@@ -55,15 +55,17 @@ _HELP = {
 }
 
 
-def walk(review: Review, out: Path) -> bool:
+def run_review(review: Review, out: Path) -> bool:
     """Ask until all is reviewed or the person stops; each answer is saved at once. Return whether all is reviewed."""
     console = Console(highlight=False)
-    if len(review.open) == len(review.to_dict()["columns"]) and not _ask_unit(console, review, out):  # at the beginning
+    if len(review.open_columns) == len(review.to_dict()["columns"]) and not _prompt_unit(
+        console, review, out
+    ):  # at the beginning
         return False
-    while (asked := review.question()) is not None:
-        _show(console, asked)
+    while (asked := review.next_question()) is not None:
+        _show_question(console, asked)
         try:
-            if not _answer(console, review, asked):
+            if not _handle_key(console, review, asked):
                 return False
         except VeilwoodError as error:
             console.print(f"[red]{escape(str(error))}[/red]")
@@ -72,21 +74,23 @@ def walk(review: Review, out: Path) -> bool:
     return True
 
 
-def _ask_unit(console: Console, review: Review, out: Path) -> bool:
+def _prompt_unit(console: Console, review: Review, out: Path) -> bool:
     """Ask how many rows of one person may count; return False where the person stops."""
-    if review.unit is None:
+    if review.privacy_unit is None:
         return True
     console.print(
-        f"Rows with the same [bold]{escape(str(review.unit['id']))}[/bold] seem to belong to one person, whom the "
+        f"Rows with the same [bold]{escape(str(review.privacy_unit['id']))}[/bold] seem to belong to one person, whom the "
         "guarantee then protects as a whole. Rows beyond the most that may count are not used; more rows of a person "
         "that count need more noise."
     )
     while True:
-        text = typer.prompt("At most how many rows of one person may count (q stops)", default=review.unit["at_most"])
+        text = typer.prompt(
+            "At most how many rows of one person may count (q stops)", default=review.privacy_unit["at_most"]
+        )
         if str(text).strip().lower() == "q":
             return False
         try:
-            review.set_rows_of_a_unit(int(str(text)))
+            review.set_rows_per_unit(int(str(text)))
         except ValueError:
             console.print("[red]a whole number, such as 3, or q to stop[/red]")
         except VeilwoodError as error:
@@ -96,53 +100,53 @@ def _ask_unit(console: Console, review: Review, out: Path) -> bool:
             return True
 
 
-def _show(console: Console, asked: ColumnQuestion) -> None:
-    role = ", the target" if asked.is_target else ""
-    lines = [f"drafted from the data:  {escape(asked.drafted)}"]
-    if asked.proposal is not None:
-        lines.append(f"[green]usual, public:          {escape(asked.proposal)}[/green]")
-    offered = [key for key in _HELP if (key != "a" or asked.proposal) and (key != "x" or not asked.is_target)]
-    said = _HELP | {"k": "they are categories" if asked.kind == "numeric" else "they are numbers"}
+def _show_question(console: Console, question: ColumnQuestion) -> None:
+    role = ", the target" if question.is_target else ""
+    lines = [f"drafted from the data:  {escape(question.drafted)}"]
+    if question.proposal is not None:
+        lines.append(f"[green]usual, public:          {escape(question.proposal)}[/green]")
+    offered = [key for key in _KEY_HELP if (key != "a" or question.proposal) and (key != "x" or not question.is_target)]
+    said = _KEY_HELP | {"k": "they are categories" if question.kind == "numeric" else "they are numbers"}
     lines += ["", "   ".join(f"[bold]{key}[/bold] {said[key]}".replace(" ", "\u00a0") for key in offered)]
-    title = f"{asked.number} of {asked.of}: [bold]{escape(asked.name)}[/bold] ({asked.kind}{role})"
+    title = f"{question.number} of {question.of}: [bold]{escape(question.name)}[/bold] ({question.kind}{role})"
     console.print(Panel("\n".join(lines), title=title, title_align="left"))
 
 
-def _answer(console: Console, review: Review, asked: ColumnQuestion) -> bool:
+def _handle_key(console: Console, review: Review, question: ColumnQuestion) -> bool:
     """Carry out one key; return False where the person stops."""
     key = typer.getchar().lower()
     if key in ("\x03", "\x04", "q", "\x1b"):
         return False
     if key in ("a", "\r", "\n", " "):
-        review.accept()
+        review.accept_known()
         console.print("  accepted")
     elif key == "s":
-        review.state(_source())
+        review.declare(_prompt_source())
     elif key in ("e", "k"):
-        bounds = _bounds(as_numbers=(asked.kind == "numeric") == (key == "e"))
-        review.state(_source(), **bounds)
+        bounds = _prompt_bounds(as_numbers=(question.kind == "numeric") == (key == "e"))
+        review.declare(_prompt_source(), **bounds)
     elif key == "x":
-        review.leave_out()
+        review.exclude()
         console.print("  left out")
     elif key == "l":
-        return review.put_off()
+        return review.defer()
     else:
-        raise UseError(f"keys are {', '.join(_HELP)}.")
+        raise UseError(f"keys are {', '.join(_KEY_HELP)}.")
     return True
 
 
-def _source() -> str:
+def _prompt_source() -> str:
     given: str = typer.prompt("From where is this publicly known", default="", show_default=False)
     return given
 
 
-def _bounds(*, as_numbers: bool) -> dict[str, Any]:
+def _prompt_bounds(*, as_numbers: bool) -> dict[str, Any]:
     if as_numbers:
         text = typer.prompt("Lower and upper bound, such as 0 to 100")
         numbers = [word for word in re.split(r"\s+to\s+|\.\.+|\s+", text.strip()) if word]
         if len(numbers) != 2:
             raise UseError("that are not two numbers. Hint: 0 to 100.")
-        lower, upper = (float(rational(number)) for number in numbers)
+        lower, upper = (float(parse_fraction(number)) for number in numbers)
         return {"lower": lower, "upper": upper}
     text = typer.prompt("All categories, separated by commas")
     if re.fullmatch(r"\s*[-+]?[\d.,]+\s*(to|\.\.+)\s*[-+]?[\d.,]+\s*", text):
@@ -150,7 +154,7 @@ def _bounds(*, as_numbers: bool) -> dict[str, Any]:
     return {"values": [word.strip() for word in text.split(",") if word.strip()]}
 
 
-_COMMA = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
+_COMMA_NUMBER = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
 schemas = typer.Typer(help="Draft, review, discover or check what is public of a table.", rich_markup_mode=None)
 
@@ -169,7 +173,7 @@ def schema_draft(
     dates: Annotated[
         str | None, typer.Option(metavar="PARTS", help="Parts of dates to use: year,month,weekday,hour.")
     ] = None,
-    csv: Csv = UNSAID,
+    csv: CsvOptions = DEFAULT_CSV,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -187,32 +191,32 @@ def schema_draft(
     if out is not None:
         check_output(out, force)
     parts = [part.strip() for part in (dates or "").split(",") if part.strip()]
-    found = draft(table, target, dates=parts, **csv.given)
-    text = written(found)
+    found = draft_from_table(table, target, dates=parts, **csv.dialect_options)
+    text = format_schema(found)
     if out is None:
         print(text)
         return
     out.write_text(text + "\n", encoding="utf-8")
     n_features, goal, left_out = len(found["columns"]) - 1, found["target"], found.get("left_out", {})
     reasons = "".join(f"\n  {name!r}: {reason}" for name, reason in left_out.items())
-    say(
+    print_result(
         as_json,
         {"schema": str(out), "task": found["task"], "target": goal, "left_out": left_out},
         f"Wrote {out}: {found['task']} of {goal!r} from {n_features} columns."
         + (f"\nLeft out:{reasons}" if reasons else "")
-        + _as_read(found)
+        + _describe_dialect(found)
         + f"\nIt was read off the data. Go on with: veilwood schema review {out}",
-        short=str(out),
+        quiet_text=str(out),
     )
 
 
-def _as_read(found: dict[str, Any]) -> str:
+def _describe_dialect(found: dict[str, Any]) -> str:
     """Say how a CSV file was read, and which columns hold numbers that were not read as such."""
     words = ", ".join(f"{name} {value!r}" for name, value in found.get("dialect", {}).items())
     lines = [f"\nRead with {words}."] if words else []
     for column in found["columns"]:
         texts = column.get("values", [])
-        if sum(bool(_COMMA.fullmatch(str(text))) for text in texts) > len(texts) / 2:
+        if sum(bool(_COMMA_NUMBER.fullmatch(str(text))) for text in texts) > len(texts) / 2:
             lines.append(f"\n{column['name']!r} looks like numbers with a comma, and is taken for texts.")
     if len(lines) > bool(words):
         lines.append(
@@ -239,10 +243,10 @@ def schema_review(
     if out is not None:
         check_output(out, force)
     review, out = Review.load(draft_path), draft_path if out is None else out
-    if review.open and not sys.stdin.isatty():
+    if review.open_columns and not sys.stdin.isatty():
         raise UseError("a review needs a terminal. Hint: or edit the draft and delete the marks.")
-    done = walk(review, out)
-    left = len(review.open)
+    done = run_review(review, out)
+    left = len(review.open_columns)
     rest = f"{left} column{'s' * (left != 1)} left; go on with: veilwood schema review {out}"
     print(f"Reviewed: {out} has no mark left." if done else f"Saved {out}: {rest}")
 
@@ -266,7 +270,7 @@ def schema_discover(
     ] = None,
     bounds_only: Annotated[bool, typer.Option("--bounds-only", help="Numbers alone; delta may then be 0.")] = False,
     out: Annotated[Path | None, typer.Option("--out", "-o", metavar="FILE", help="Where to; else printed.")] = None,
-    csv: Csv = UNSAID,
+    csv: CsvOptions = DEFAULT_CSV,
     force: Force = False,
     yes: Yes = False,
     as_json: AsJson = False,
@@ -287,8 +291,8 @@ def schema_discover(
     more = {} if dialect is None else read_value(dialect)
     if not isinstance(more, dict):
         raise UseError('--dialect is not understood. Hint: {"thousands": ".", "nulls": ["NA"], "money": true}.')
-    way = Dialect.from_dict({**more, **csv.given})
-    book = None if ledger is None else existing_ledger(ledger)
+    way = Dialect.from_dict({**more, **csv.dialect_options})
+    book = None if ledger is None else open_existing_ledger(ledger)
     confirm_spend(f"epsilon={epsilon:g}", book, yes)
     found = discover(
         table,
@@ -301,13 +305,13 @@ def schema_discover(
         bounds_only=bounds_only,
         dialect=way,
     )
-    text = written(found.to_dict())
+    text = format_schema(found.to_dict())
     if out is None:
         print(text)
         return
     out.write_text(text + "\n", encoding="utf-8")
     data = {"schema": str(out), "certificate": found.privacy.to_dict()}
-    say(as_json, data, f"{found.schema}\n\nCertificate: {found.privacy}\nSchema: {out}", short=str(out))
+    print_result(as_json, data, f"{found.schema}\n\nCertificate: {found.privacy}\nSchema: {out}", quiet_text=str(out))
 
 
 @schemas.command("check")
@@ -315,7 +319,7 @@ def schema_discover(
 def schema_check(
     table: TableArgument,
     schema: SchemaPath,
-    csv: Csv = UNSAID,
+    csv: CsvOptions = DEFAULT_CSV,
     show_values: ShowValues = False,
     as_json: AsJson = False,
 ) -> None:
@@ -329,16 +333,16 @@ def schema_check(
       veilwood schema check visits.csv --schema visits.json
       veilwood schema check visits.csv --schema visits.json --show-values
     """
-    declared = csv.declared(Schema.load(schema))
-    with showing_values(show_values):
+    declared = csv.apply_to(Schema.load(schema))
+    with show_private_values(show_values):
         checked = check_files(table, declared)
-    misfits = checked.misfits
+    misfits = checked.violations
     data = {
         "fits": not misfits,
         "inferred": declared.inferred,
         "schema": declared.to_dict(),
         "problems": [misfit.to_dict() for misfit in misfits],
-        **({"others": checked.others} if show_values else {}),
+        **({"others": checked.other_counts} if show_values else {}),
     }
     if misfits:
         if as_json:
@@ -350,4 +354,4 @@ def schema_check(
         )
     mark = "\nIt is an unreviewed draft: what is made with it is NOT PRIVATE." if declared.inferred else ""
     fits = f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped."
-    say(as_json, data, f"{fits}{checked.others_in_words if show_values else ''}{mark}")
+    print_result(as_json, data, f"{fits}{checked.other_counts_text if show_values else ''}{mark}")

@@ -23,35 +23,35 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.canonical import ColumnCells
-from veilwood.data.contributions import Keeps, Weights, choose_rows, id_codes, no_id
+from veilwood.data.canonical import ColumnValues
+from veilwood.data.contributions import IdFilter, Weights, bound_contributions, encode_ids, missing_id_column_error
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import File, find_checked, find_files
-from veilwood.data.frames import Table, target_cells
-from veilwood.data.problems import Invalid, Problem, ToldProblem, refuse
+from veilwood.data.files import File, find_files, find_matching_files
+from veilwood.data.frames import Table, target_values
+from veilwood.data.problems import Invalid, Problem, ProblemMessage, raise_problems
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, UseError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
-from veilwood.progress import track
+from veilwood.progress import track_progress
 
 __all__ = [
-    "AddUp",
+    "AggregatePass",
     "Batch",
     "Count",
     "Source",
     "encode_rows",
-    "kept_of",
     "open_files",
     "open_memory",
     "open_stream",
-    "view",
+    "select_rows",
+    "view_table",
 ]
 
 
 Sums: TypeAlias = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
-MOST_CELLS_BY_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
+MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
 _HASH_BYTES = 16
 
 
@@ -74,8 +74,8 @@ class Count(Protocol):
         """Return the sums of these batches."""
 
 
-class AddUp(Protocol):
-    """Starts a pass over all rows and returns what ``count`` adds up: ``Source.add_up``."""
+class AggregatePass(Protocol):
+    """Starts a pass over all rows and returns what ``count`` adds up: ``Source.aggregate``."""
 
     def __call__(self, count: Count, /, *, n_jobs: int | None = 1) -> Sums:
         """Return the sums of all batches."""
@@ -87,51 +87,51 @@ class Source:
 
     Attributes
     ----------
-    once : bool
+    single_pass : bool
         The exception: an iterator of batches, which is gone after one pass.
     n_partitions : int
         Partitions are numbered below this.
-    one_for_one : bool
+    preserves_rows : bool
         Whether each row of the table is one row here, whatever it holds: where weights make copies of rows, or contents
         decide which part of the table a row is in, a replaced row changes how many there are.
     """
 
     _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches yet to be encoded, by whoever takes them
-    once: bool = False
+    single_pass: bool = False
     n_partitions: int = 1
-    one_for_one: bool = field(default=True, kw_only=True)
+    preserves_rows: bool = field(default=True, kw_only=True)
 
     def batches(self) -> Iterator[Batch]:
         """Read all rows once."""
         for unread in self._read():
             yield unread()
 
-    def each(self, make: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
+    def map_batches(self, function: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
         """Read all rows once and make something of each batch, in order; threads encode and make, a few at a time."""
         if (n_threads := effective_n_jobs(n_jobs)) == 1:
-            yield from map(make, self.batches())
+            yield from map(function, self.batches())
             return
         made: deque[Future[Made]] = deque()
         with ThreadPoolExecutor(n_threads) as pool:
             for unread in self._read():
-                made.append(pool.submit(lambda unread: make(unread()), unread))
+                made.append(pool.submit(lambda unread: function(unread()), unread))
                 if len(made) > 2 * n_threads:
                     yield made.popleft().result()
             while made:
                 yield made.popleft().result()
 
-    def add_up(self, count: Count, doing: str = "counting", *, n_jobs: int | None = 1) -> Sums:
+    def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Read all rows once and return what ``count`` adds up: exact, hence private.
 
         Threads take turns in reading and each encodes and counts its own batches, so that no core waits for another.
         """
         n_threads = effective_n_jobs(n_jobs)
-        if n_threads == 1 or count([]).size > MOST_CELLS_BY_THREAD:
-            return self.hand_over(count(track(self.batches(), doing), n_jobs=n_jobs))
-        unread = track(self._read(), doing)
+        if n_threads == 1 or count([]).size > MAX_CELLS_PER_THREAD:
+            return self.share_sums(count(track_progress(self.batches(), progress_label), n_jobs=n_jobs))
+        unread = track_progress(self._read(), progress_label)
         turn, stopped = threading.Lock(), threading.Event()
 
-        def share() -> Iterator[Batch]:
+        def take_batches() -> Iterator[Batch]:
             try:
                 while not stopped.is_set():
                     with turn:
@@ -146,28 +146,28 @@ class Source:
         with ThreadPoolExecutor(n_threads) as pool:
             try:
                 contexts = [copy_context() for _ in range(n_threads)]  # in which a GPU may be in use
-                parts = list(pool.map(lambda context: context.run(partial(count, n_jobs=1), share()), contexts))
+                parts = list(pool.map(lambda context: context.run(partial(count, n_jobs=1), take_batches()), contexts))
             finally:
                 stopped.set()
         total: Sums = parts[0]
         for part in parts[1:]:
             total += part
-        return self.hand_over(total)
+        return self.share_sums(total)
 
     @property
-    def alone(self) -> bool:
+    def is_complete(self) -> bool:
         """Whether all rows are here; otherwise their sums are only a part of what is asked for, or no part at all."""
         return True
 
-    def hand_over(self, sums: Sums) -> Sums:
+    def share_sums(self, sums: Sums) -> Sums:
         """Return what stands for sums of these rows: the sums, unless others have rows too (``secure.protocols``)."""
         return sums
 
-    def check_passes(self, several: bool, who: str) -> None:
+    def check_passes(self, multi_pass: bool, estimator_name: str) -> None:
         """Refuse, before anything is spent, rows that can be read once where they are needed several times."""
-        if self.once and several:
+        if self.single_pass and multi_pass:
             raise UseError(
-                f"{who} reads the rows several times, and an iterator of batches can be read once. "
+                f"{estimator_name} reads the rows several times, and an iterator of batches can be read once. "
                 "Hint: allow a temporary file by vw.spool(rows), or write Parquet files and pass their folder."
             )
 
@@ -175,10 +175,10 @@ class Source:
 # -- features and target of a table together: the rows that fit, or a refusal of all of them -----------------------
 
 
-def view(X: Any, encoding: Encoding, invalid: Invalid) -> Table:
+def view_table(X: Any, encoding: Encoding, invalid: Invalid) -> Table:
     """View a table; where rows that do not fit are dropped, nothing about its rows is refused."""
     try:
-        return Table.of(X, width=len(encoding.columns) if invalid == "drop" else None)
+        return Table.from_data(X, width=len(encoding.columns) if invalid == "drop" else None)
     except VeilwoodError:
         raise
     except Exception:  # of another library, whose words may hold cells
@@ -205,13 +205,17 @@ def encode_rows(
     codes, target, problems = encoding.read_rows(table, y, parse=drop, allowed_extra=allowed_extra, estimator=estimator)
     if len(codes) != len(target):
         raise OutOfSchemaError("X and y have inconsistent numbers of samples. Hint: pass one target for each row.")
-    if problems.found and not drop:
+    if problems.kinds_by_column and not drop:
         name = encoding.schema.target.name if y is not None else None
-        problems.refuse(lambda column: target_cells(y) if column == name else encoding.cells(table, column), first_row)
-    return Batch(codes, target, partition, first_row), problems.kept(len(codes)) if problems.found else None
+        problems.raise_if_any(
+            lambda column: target_values(y) if column == name else encoding.column_values(table, column), first_row
+        )
+    return Batch(codes, target, partition, first_row), problems.valid_rows(
+        len(codes)
+    ) if problems.kinds_by_column else None
 
 
-def kept_of(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
+def select_rows(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
     """Keep the rows that every mask marks."""
     chosen = [mask for mask in masks if mask is not None]
     if not chosen:
@@ -224,86 +228,96 @@ def kept_of(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
 
 
 @dataclass(repr=False)
-class Watch:
+class ChangeDetector:
     """What the batches of earlier passes looked like, for partitions of which nothing else tells that they changed.
 
     Rows are known by their place: which of a person's are kept, and which tree a row belongs to, holds for every pass.
     """
 
-    seen: dict[tuple[str, int, int], int] = field(default_factory=dict)
+    checksums: dict[tuple[str, int, int], int] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.Lock)
 
-    def same(self, kind: str, file: File, partition: int, first_row: int, checksum: int) -> None:
+    def check_unchanged(self, kind: str, file: File, partition: int, first_row: int, checksum: int) -> None:
         """Remember a checksum, or refuse one that differs from the one before."""
         with self.lock:
-            before = self.seen.setdefault((kind, partition, first_row), checksum)
+            before = self.checksums.setdefault((kind, partition, first_row), checksum)
         if before != checksum:
             raise FileError(
-                f"the rows of {file.where} changed between two passes, or came in another order. Hint: give them a "
+                f"the rows of {file.display_name} changed between two passes, or came in another order. Hint: give them a "
                 "fixed order, or write them to a temporary file by vw.spool(...)."
             )
 
 
 def open_files(
-    X: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid, batch_rows: int, keeps: Keeps | None = None
+    X: Any,
+    encoding: Encoding,
+    *,
+    cap: RowsOf | None,
+    invalid: Invalid,
+    batch_rows: int,
+    id_filter: IdFilter | None = None,
 ) -> Source:
     """Make a source of whatever ``files.find_files`` finds."""
     schema, extra = encoding.schema, () if cap is None else (cap.id,)
     try:
-        files = find_checked(X, schema, extra, as_bytes=invalid == "drop")
+        files = find_matching_files(X, schema, extra, as_bytes=invalid == "drop")
     except OutOfSchemaError as error:  # Arrow looks into the first rows of CSV
         if error.problems:
-            _refuse_all(X, encoding, extra, batch_rows)
+            _raise_all_problems(X, encoding, extra, batch_rows)
         raise
     if cap is not None and any(cap.id not in file.names for file in files):
-        raise no_id(cap)
+        raise missing_id_column_error(cap)
     if cap is not None and any(file.is_text for file in files):
-        _refuse_number_as_id(cap, schema)
+        _reject_numeric_id(cap, schema)
     kept: list[npt.NDArray[np.bool_]] | None = None
-    watch = Watch()
+    watch = ChangeDetector()
     if cap is not None:
-        ids = (_ids(file, partition, cap, invalid, batch_rows, watch) for partition, file in enumerate(files))
-        kept = choose_rows(ids, cap, invalid, keeps)
+        ids = (_read_ids(file, partition, cap, invalid, batch_rows, watch) for partition, file in enumerate(files))
+        kept = bound_contributions(ids, cap, invalid, id_filter)
 
     def read() -> Iterator[Callable[[], Batch]]:
         empty = True
         for partition, file in enumerate(files):
             row = 0
-            for table in _tables(file, encoding, batch_rows, files, extra):
+            for table in _read_tables(file, encoding, batch_rows, files, extra):
                 chosen = None if kept is None else kept[partition][row : row + table.n_rows]
                 if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.where} changed while it was read. Hint: work on a copy.")
-                watched = None if file.settled else partial(watch.same, "rows", file, partition, row)
-                if cap is not None and not file.settled:
-                    watch.same("ids", file, partition, row, _checksum_of_ids(table.named(cap.id), cap, invalid))
-                yield partial(_encode, encoding, table, partition, row, chosen, invalid, files, extra, watched)
+                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
+                watched = None if file.detects_changes else partial(watch.check_unchanged, "rows", file, partition, row)
+                if cap is not None and not file.detects_changes:
+                    watch.check_unchanged(
+                        "ids", file, partition, row, _checksum_of_ids(table.column_by_name(cap.id), cap, invalid)
+                    )
+                yield partial(
+                    _encode_file_batch, encoding, table, partition, row, chosen, invalid, files, extra, watched
+                )
                 row += table.n_rows
                 empty = False
-            if not file.settled:
-                watch.same("end", file, partition, 0, row)
+            if not file.detects_changes:
+                watch.check_unchanged("end", file, partition, 0, row)
         if empty and invalid == "refuse":
-            raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
+            raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
         if empty:
             yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
 
     return Source(read, n_partitions=len(files))
 
 
-def _ids(
-    file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: Watch
-) -> Iterator[ColumnCells]:
+def _read_ids(
+    file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: ChangeDetector
+) -> Iterator[ColumnValues]:
     """Read the column of ids."""
     row = 0
-    for table in file.batches([cap.id], batch_rows):
-        ids = table.named(cap.id)
+    for table in file.read_batches([cap.id], batch_rows):
+        ids = table.column_by_name(cap.id)
         assert ids is not None
-        if not file.settled:
-            watch.same("ids", file, partition, row, _checksum_of_ids(ids, cap, invalid))
+        if not file.detects_changes:
+            watch.check_unchanged("ids", file, partition, row, _checksum_of_ids(ids, cap, invalid))
         row += table.n_rows
         yield ids
 
 
-def _refuse_number_as_id(cap: RowsOf, schema: Schema) -> None:
+def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
     if any(column.source == cap.id and column.kind == "numeric" for column in (*schema.features, schema.target)):
         raise OutOfSchemaError(
             f"column {cap.id!r}, which the privacy unit names, is a number of the schema too: in a file of text 7 and "
@@ -312,19 +326,19 @@ def _refuse_number_as_id(cap: RowsOf, schema: Schema) -> None:
         )
 
 
-def _checksum_of_ids(ids: ColumnCells | None, cap: RowsOf, invalid: Invalid) -> int:
+def _checksum_of_ids(ids: ColumnValues | None, cap: RowsOf, invalid: Invalid) -> int:
     """Sum up who is where: by a hash of which nobody can find two ids that share it."""
     assert ids is not None
-    codes, texts = id_codes(ids, cap, invalid)
-    each = b"".join(_hash(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
-    return int.from_bytes(_hash(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
+    codes, texts = encode_ids(ids, cap, invalid)
+    each = b"".join(_hash_text(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
+    return int.from_bytes(_hash_text(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
 
 
-def _hash(text: bytes) -> bytes:
+def _hash_text(text: bytes) -> bytes:
     return hashlib.blake2b(text, digest_size=_HASH_BYTES).digest()
 
 
-def _encode(
+def _encode_file_batch(
     encoding: Encoding,
     table: Table,
     partition: int,
@@ -341,51 +355,51 @@ def _encode(
         )
     except OutOfSchemaError as error:
         if error.problems:
-            _refuse_all(files, encoding, extra, max(table.n_rows, 1))
+            _raise_all_problems(files, encoding, extra, max(table.n_rows, 1))
         raise
     if watched is not None:
         watched(zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes())))
-    return kept_of(batch, chosen, fits)
+    return select_rows(batch, chosen, fits)
 
 
-def _tables(
+def _read_tables(
     file: File, encoding: Encoding, batch_rows: int, files: list[File], extra: Collection[str]
 ) -> Iterator[Table]:
     """Read features and target of a file; the ids too, where they must be compared with those of an earlier pass."""
-    wanted = list(dict.fromkeys([*encoding.schema.sources, *(() if file.settled else extra)]))
+    wanted = list(dict.fromkeys([*encoding.schema.sources, *(() if file.detects_changes else extra)]))
     try:
-        yield from file.batches(wanted, batch_rows)
+        yield from file.read_batches(wanted, batch_rows)
     except OutOfSchemaError as error:
         if error.problems:
-            _refuse_all(files, encoding, extra, batch_rows)
+            _raise_all_problems(files, encoding, extra, batch_rows)
         raise
 
 
-def _as_text(X: Any, schema: Schema) -> Iterator[File]:
+def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
     """Open files once more so that every cell is there as it stands in the file; others are as they were."""
     for each in X if isinstance(X, list | tuple) else [X]:
-        if isinstance(each, File) and each.place is None:
+        if isinstance(each, File) and each.location is None:
             yield each
         else:
             yield from find_files(
-                each.place if isinstance(each, File) else each, schema, as_bytes=True, skip_rows=False
+                each.location if isinstance(each, File) else each, schema, as_bytes=True, skip_rows=False
             )
 
 
-def _refuse_all(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
+def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
     """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
     wanted = list(encoding.schema.sources)
-    told: dict[tuple[str, Problem], ToldProblem] = {}
-    for file in _as_text(X, encoding.schema):
-        file.check(encoding.schema, extra)
+    told: dict[tuple[str, Problem], ProblemMessage] = {}
+    for file in _reopen_as_text(X, encoding.schema):
+        file.check_columns(encoding.schema, extra)
         row = 0
-        for table in file.batches(wanted, batch_rows):
+        for table in file.read_batches(wanted, batch_rows):
             _, _, problems = encoding.read_rows(table, parse=file.is_text)
-            for each in problems.told(partial(encoding.cells, table), row):
+            for each in problems.messages(partial(encoding.column_values, table), row):
                 told.setdefault((each.column, each.kind), each)
             row += table.n_rows
     order = [column.name for column in (*encoding.schema.features, encoding.schema.target)]
-    refuse(sorted(told.values(), key=lambda each: (order.index(each.column), each.kind)))
+    raise_problems(sorted(told.values(), key=lambda each: (order.index(each.column), each.kind)))
 
 
 def open_memory(
@@ -397,23 +411,23 @@ def open_memory(
     invalid: Invalid,
     batch_rows: int,
     estimator: str,
-    keeps: Keeps | None = None,
+    id_filter: IdFilter | None = None,
     weights: Weights | None = None,
 ) -> Source:
     """Encode a table and its target."""
-    table = view(X, encoding, invalid)
+    table = view_table(X, encoding, invalid)
     extra = () if cap is None else (cap.id,)
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra, estimator=estimator)
     chosen = None
     if cap is not None:
-        ids = table.named(cap.id)
+        ids = table.column_by_name(cap.id)
         if ids is None:
-            raise no_id(cap)
-        (chosen,) = choose_rows([[ids]], cap, invalid, keeps)
+            raise missing_id_column_error(cap)
+        (chosen,) = bound_contributions([[ids]], cap, invalid, id_filter)
     if weights is None:
-        codes, target, *_ = kept_of(batch, chosen, fits)
+        codes, target, *_ = select_rows(batch, chosen, fits)
     else:
-        copies = weights.copies(len(batch.target), invalid)
+        copies = weights.draw_copies(len(batch.target), invalid)
         for mask in (chosen, fits):
             copies = copies if mask is None else copies * mask
         codes, target = np.repeat(batch.codes, copies, axis=0), np.repeat(batch.target, copies)
@@ -423,7 +437,7 @@ def open_memory(
             rows = slice(start, start + batch_rows)
             yield partial(Batch, codes[rows], target[rows], 0, start)
 
-    return Source(read, one_for_one=weights is None)
+    return Source(read, preserves_rows=weights is None)
 
 
 def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid) -> Source:
@@ -438,14 +452,14 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
         first_row = 0
         for piece in pieces:
             X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
-            table = view(X, encoding, invalid)
+            table = view_table(X, encoding, invalid)
             yield partial(_encode_streamed, encoding, table, y, invalid, first_row)
             first_row += table.n_rows
         if not first_row and invalid == "refuse":
             raise OutOfSchemaError("the iterator held no batches. Hint: has it been read before?")
 
-    return Source(read, once=True)
+    return Source(read, single_pass=True)
 
 
 def _encode_streamed(encoding: Encoding, table: Table, y: Any, invalid: Invalid, first_row: int) -> Batch:
-    return kept_of(*encode_rows(encoding, table, y, invalid=invalid, first_row=first_row))
+    return select_rows(*encode_rows(encoding, table, y, invalid=invalid, first_row=first_row))

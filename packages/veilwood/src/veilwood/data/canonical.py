@@ -45,16 +45,28 @@ import pandas as pd
 import pyarrow as pa
 
 __all__ = [
-    "NO_CELL", "PARTS", "Categories", "ColumnCells", "Nothing", "ReadText", "category_codes", "cells_of", "id_of",
-    "part_reader", "prefix_reader", "text_of", "texts_of", "write_categories",
+    "DATE_PARTS",
+    "NO_VALUE",
+    "Categories",
+    "ColumnValues",
+    "NoText",
+    "TextReader",
+    "date_part_reader",
+    "factorize_texts",
+    "iter_values",
+    "prefix_reader",
+    "to_canonical_id",
+    "to_canonical_text",
+    "to_canonical_texts",
+    "write_categories",
 ]  # fmt: skip
 
-ColumnCells: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
+ColumnValues: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
-NO_CELL: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
+NO_VALUE: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
 
-_MOST_ZEROS: Final = 400  # enough for every float of 64 bits
-_LONG: Final = 10**_MOST_ZEROS
+_MAX_ZEROS: Final = 400  # enough for every float of 64 bits
+_LONG_INTEGER: Final = 10**_MAX_ZEROS
 _FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every whole number
 
 # Digits are those of ASCII: \d would take others.
@@ -65,118 +77,118 @@ _MOMENT: Final = re.compile(
 )
 _YEAR_FIRST: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _DAY_FIRST: Final = re.compile(r"([0-9]{1,2})\.([0-9]{1,2})\.([0-9]{4})(?: ([0-9]{2}:[0-9]{2}(?::[0-9]{2})?))?")
-_WORDS: Final = {"true": "True", "false": "False"}
+_BOOLEAN_TEXTS: Final = {"true": "True", "false": "False"}
 
 
-class Nothing(Enum):
+class NoText(Enum):
     """What has no text."""
 
     MISSING = -1
     UNUSABLE = -2
 
 
-ReadText: TypeAlias = Callable[[Any], str | Nothing]
+TextReader: TypeAlias = Callable[[Any], str | NoText]
 
 
-def text_of(cell: Any) -> str | Nothing:
+def to_canonical_text(value: Any) -> str | NoText:
     """Return the one text of a cell, by the table above; never fails.
 
     Examples
     --------
-    >>> [text_of(cell) for cell in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007", True, "true", 0.1)]
+    >>> [to_canonical_text(value) for value in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007", True, "true", 0.1)]
     ['7', '7', '7', '7', '7', '7', '007', 'True', 'True', '0.1']
-    >>> text_of(float("nan")), text_of([7])
-    (<Nothing.MISSING: -1>, <Nothing.UNUSABLE: -2>)
-    >>> text_of(Decimal("1e999999999"))
+    >>> to_canonical_text(float("nan")), to_canonical_text([7])
+    (<NoText.MISSING: -1>, <NoText.UNUSABLE: -2>)
+    >>> to_canonical_text(Decimal("1e999999999"))
     '1e+999999999'
     """
-    match cell:
+    match value:
         case str():
-            return _of_text(str.__str__(cell))
+            return _canonicalize_text(str.__str__(value))
         case bool() | np.bool_():
-            return str(bool(cell))
+            return str(bool(value))
         case np.timedelta64() | datetime.timedelta():  # before np.integer, which numpy takes the former for
-            return _of_duration(cell)
+            return _format_duration(value)
         case int() | np.integer():
-            return _of_whole(int(cell))
+            return _format_integer(int(value))
         case float() | np.floating():
-            return _of_float(cell)
+            return _format_float(value)
         case Decimal():
-            return _of_decimal(cell)
+            return _format_decimal(value)
         case bytes() | bytearray() | memoryview():
-            return _of_text(_decoded(cell))
-        case datetime.datetime() if cell is not pd.NaT:  # pd.Timestamp is one
-            return _of_text(str(_in_utc(cell)))
-        case datetime.date() if cell is not pd.NaT:
-            return cell.isoformat()
-        case np.datetime64() if not np.isnat(cell):
-            return _of_text(_written_out(cell))
+            return _canonicalize_text(_decode_bytes(value))
+        case datetime.datetime() if value is not pd.NaT:  # pd.Timestamp is one
+            return _canonicalize_text(str(_to_utc(value)))
+        case datetime.date() if value is not pd.NaT:
+            return value.isoformat()
+        case np.datetime64() if not np.isnat(value):
+            return _canonicalize_text(_format_datetime64(value))
         case datetime.time():
-            return _of_time(str(cell))
+            return _format_time(str(value))
         case pd.Period() | pd.Interval() | uuid.UUID():
-            return str(cell)
-    missing = cell is None or cell is pd.NA or cell is pd.NaT or isinstance(cell, np.datetime64)
-    return Nothing.MISSING if missing else Nothing.UNUSABLE
+            return str(value)
+    missing = value is None or value is pd.NA or value is pd.NaT or isinstance(value, np.datetime64)
+    return NoText.MISSING if missing else NoText.UNUSABLE
 
 
-def id_of(cell: Any) -> str | Nothing:
-    """Return the text of an id: as ``text_of``, but what a float has rounded is unusable, as it could be two people.
+def to_canonical_id(value: Any) -> str | NoText:
+    """Return the text of an id: as ``to_canonical_text``, but what a float has rounded is unusable, as it could be two people.
 
     Examples
     --------
-    >>> id_of(2**60), id_of(2.0**60), id_of("1.152921504606847e+18")
-    ('1152921504606846976', <Nothing.UNUSABLE: -2>, <Nothing.UNUSABLE: -2>)
+    >>> to_canonical_id(2**60), to_canonical_id(2.0**60), to_canonical_id("1.152921504606847e+18")
+    ('1152921504606846976', <NoText.UNUSABLE: -2>, <NoText.UNUSABLE: -2>)
     """
-    text = text_of(cell)
-    return Nothing.UNUSABLE if isinstance(text, str) and _may_be_rounded(cell, text) else text
+    text = to_canonical_text(value)
+    return NoText.UNUSABLE if isinstance(text, str) and _may_be_rounded(value, text) else text
 
 
 @cache
-def prefix_reader(length: int) -> ReadText:
+def prefix_reader(length: int) -> TextReader:
     """Return what reads the beginning of a cell's text, which is a text by the same rule.
 
     Examples
     --------
     >>> [prefix_reader(2)(cell) for cell in ("01067", 99084, None)]
-    ['01', '99', <Nothing.MISSING: -1>]
+    ['01', '99', <NoText.MISSING: -1>]
     """
 
-    def read(cell: Any) -> str | Nothing:
-        text = text_of(cell)
-        return text_of(text[:length]) if isinstance(text, str) else text
+    def read(cell: Any) -> str | NoText:
+        text = to_canonical_text(cell)
+        return to_canonical_text(text[:length]) if isinstance(text, str) else text
 
     return read
 
 
 @cache
-def part_reader(part: str) -> ReadText:
+def date_part_reader(part: str) -> TextReader:
     """Return what reads the year, month, weekday or hour of a date; what is no date is unusable.
 
     Examples
     --------
-    >>> [part_reader(part)("2026-01-31 09:30") for part in PARTS]
+    >>> [date_part_reader(part)("2026-01-31 09:30") for part in DATE_PARTS]
     ['2026', '1', '6', '9']
-    >>> part_reader("month")("31.1.2026"), part_reader("year")("soon")
-    ('1', <Nothing.UNUSABLE: -2>)
+    >>> date_part_reader("month")("31.1.2026"), date_part_reader("year")("soon")
+    ('1', <NoText.UNUSABLE: -2>)
     """
 
-    def read(cell: Any) -> str | Nothing:
-        text = text_of(cell)
-        if isinstance(text, Nothing):
+    def read(cell: Any) -> str | NoText:
+        text = to_canonical_text(cell)
+        if isinstance(text, NoText):
             return text
         if day := _DAY_FIRST.fullmatch(text):
             text = f"{day[3]}-{day[2]:0>2}-{day[1]:0>2} {day[4] or '00:00'}"
         elif not _YEAR_FIRST.match(text):
-            return Nothing.UNUSABLE
+            return NoText.UNUSABLE
         try:
-            return str(PARTS[part](datetime.datetime.fromisoformat(text)))
+            return str(DATE_PARTS[part](datetime.datetime.fromisoformat(text)))
         except ValueError:  # no such day
-            return Nothing.UNUSABLE
+            return NoText.UNUSABLE
 
     return read
 
 
-PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
+DATE_PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
     "year": lambda moment: moment.year,
     "month": lambda moment: moment.month,
     "weekday": lambda moment: moment.isoweekday(),
@@ -184,29 +196,33 @@ PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
 }
 
 
-def texts_of(cells: Iterable[Any], read: ReadText = text_of) -> list[str | Nothing]:
+def to_canonical_texts(values: Iterable[Any], read: TextReader = to_canonical_text) -> list[str | NoText]:
     """Read many cells at once, whole numbers of an array faster than one by one where their digits are the text.
 
     Examples
     --------
-    >>> texts_of(np.array([7.0, 8.0])), texts_of(["7.0", None]), texts_of(np.array([78]), prefix_reader(1))
-    (['7', '8'], ['7', <Nothing.MISSING: -1>], ['7'])
+    >>> to_canonical_texts(np.array([7.0, 8.0])), to_canonical_texts(["7.0", None]), to_canonical_texts(np.array([78]), prefix_reader(1))
+    (['7', '8'], ['7', <NoText.MISSING: -1>], ['7'])
     """
-    array: Any = cells if isinstance(cells, np.ndarray) and read in (text_of, id_of) else np.empty(0, object)
+    array: Any = (
+        values
+        if isinstance(values, np.ndarray) and read in (to_canonical_text, to_canonical_id)
+        else np.empty(0, object)
+    )
     if array.dtype in (np.float32, np.float64) and (np.abs(array) < 2.0**24).all():  # exact in either precision
         whole = array.astype(np.int64)
         array = whole if np.array_equal(whole, array) else array
     if array.dtype.kind in "iu":
         return list(map(str, array.tolist()))
-    return [read(cell) for cell in cells]
+    return [read(cell) for cell in values]
 
 
-def _may_be_rounded(cell: Any, text: str) -> bool:
-    if isinstance(cell, float | np.floating):
-        bits = 52 if isinstance(cell, float) else int(np.finfo(type(cell)).nmant)
-        return abs(float(cell)) >= 2.0 ** (bits + 1)
-    if isinstance(cell, str | bytes | bytearray | memoryview):
-        given = cell if isinstance(cell, str) else _decoded(cell)
+def _may_be_rounded(value: Any, text: str) -> bool:
+    if isinstance(value, float | np.floating):
+        bits = 52 if isinstance(value, float) else int(np.finfo(type(value)).nmant)
+        return abs(float(value)) >= 2.0 ** (bits + 1)
+    if isinstance(value, str | bytes | bytearray | memoryview):
+        given = value if isinstance(value, str) else _decode_bytes(value)
         # Digits alone were not written by a float, and a fraction is not rounded to a whole number.
         if text != given and "." not in text and _NUMBER.fullmatch(given):
             digits = text.removeprefix("-")
@@ -214,31 +230,31 @@ def _may_be_rounded(cell: Any, text: str) -> bool:
     return False
 
 
-def _of_text(text: str) -> str | Nothing:
+def _canonicalize_text(text: str) -> str | NoText:
     if not text:
-        return Nothing.MISSING
+        return NoText.MISSING
     if text[0] in "-0123456789":
-        if text.isdecimal() and text[0] != "0" and len(text) <= _MOST_ZEROS and text.isascii():
+        if text.isdecimal() and text[0] != "0" and len(text) <= _MAX_ZEROS and text.isascii():
             return text  # the usual id
         if number := _NUMBER.fullmatch(text):
             sign, whole, fraction, exponent_sign, exponent = number.groups("")
             if fraction or exponent_sign or not exponent:
-                return _of_digits(sign, whole + fraction, int(exponent_sign + (exponent or "0")) - len(fraction))
+                return _format_digits(sign, whole + fraction, int(exponent_sign + (exponent or "0")) - len(fraction))
         elif moment := _MOMENT.fullmatch(text):
-            return _of_moment(text, *moment.groups())
+            return _format_timestamp(text, *moment.groups())
     if text.isascii():
-        return _WORDS.get(text, text)
+        return _BOOLEAN_TEXTS.get(text, text)
     return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no text to an engine
 
 
-def _of_digits(sign: str, digits: str, exponent: int) -> str:
+def _format_digits(sign: str, digits: str, exponent: int) -> str:
     """Write the number whose digits, without a point, are followed by ``exponent`` zeros."""
     digits = digits.lstrip("0")
     if not digits:
         return "0"
     short = digits.rstrip("0")
     exponent += len(digits) - len(short)
-    if abs(exponent) > _MOST_ZEROS:
+    if abs(exponent) > _MAX_ZEROS:
         return f"{sign}{short}e{exponent:+d}"
     if exponent >= 0:
         return f"{sign}{short}{'0' * exponent}"
@@ -246,39 +262,43 @@ def _of_digits(sign: str, digits: str, exponent: int) -> str:
     return f"{sign}{short[:exponent]}.{short[exponent:]}"
 
 
-def _of_whole(number: int) -> str:
-    return str(number) if abs(number) < _LONG else _written(str(Decimal(number)))  # ``str`` refuses to write long ones
+def _format_integer(number: int) -> str:
+    return (
+        str(number) if abs(number) < _LONG_INTEGER else _format_number_text(str(Decimal(number)))
+    )  # ``str`` refuses to write long ones
 
 
-def _of_float(number: Any) -> str | Nothing:
+def _format_float(number: Any) -> str | NoText:
     if number != number:
-        return Nothing.MISSING
+        return NoText.MISSING
     if not np.isfinite(number):
         return "inf" if number > 0 else "-inf"
     if isinstance(number, float):  # np.float64 is one
-        return _written(float.__repr__(number))
-    return _written(np.format_float_scientific(number, trim="-"))
+        return _format_number_text(float.__repr__(number))
+    return _format_number_text(np.format_float_scientific(number, trim="-"))
 
 
-def _of_decimal(number: Decimal) -> str | Nothing:
+def _format_decimal(number: Decimal) -> str | NoText:
     if number.is_nan():
-        return Nothing.MISSING
+        return NoText.MISSING
     if number.is_infinite():
         return "inf" if number > 0 else "-inf"
-    return _written(str(number))
+    return _format_number_text(str(number))
 
 
-def _written(number: str) -> str:
+def _format_number_text(number: str) -> str:
     """Read what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
     sign, whole, fraction, exponent_sign, exponent = _NUMBER.fullmatch(number).groups("")  # type: ignore[union-attr]
-    return _of_digits(sign, whole + fraction, int(exponent_sign + exponent or "0") - len(fraction))
+    return _format_digits(sign, whole + fraction, int(exponent_sign + exponent or "0") - len(fraction))
 
 
-def _decoded(cell: bytes | bytearray | memoryview) -> str:
-    return bytes(cell).decode("utf-8", "backslashreplace")
+def _decode_bytes(value: bytes | bytearray | memoryview) -> str:
+    return bytes(value).decode("utf-8", "backslashreplace")
 
 
-def _of_moment(text: str, day: str, minutes: str, seconds: str | None, fraction: str | None, zone: str | None) -> str:
+def _format_timestamp(
+    text: str, day: str, minutes: str, seconds: str | None, fraction: str | None, zone: str | None
+) -> str:
     """Write a time stamp: seconds as far as they are not zero, no midnight, and UTC where there is a zone."""
     rest = (fraction or "").rstrip("0")
     time = f"{minutes}:{seconds or '00'}"
@@ -293,7 +313,7 @@ def _of_moment(text: str, day: str, minutes: str, seconds: str | None, fraction:
     return f"{day} {time}{'.' + rest if rest else ''}{'+00:00' if zone is not None else ''}"
 
 
-def _in_utc(moment: datetime.datetime) -> datetime.datetime:
+def _to_utc(moment: datetime.datetime) -> datetime.datetime:
     """Turn a zone into UTC here: it may be away by seconds and their parts, which no text has."""
     try:
         return moment if moment.tzinfo is None else moment.astimezone(datetime.UTC)
@@ -301,25 +321,25 @@ def _in_utc(moment: datetime.datetime) -> datetime.datetime:
         return moment
 
 
-def _written_out(moment: np.datetime64) -> str:
+def _format_datetime64(moment: np.datetime64) -> str:
     unit = np.datetime_data(moment.dtype)[0]
     return str(
         moment.astype("M8[D]") if unit in ("Y", "M", "W") else moment.astype("M8[s]") if unit in "hm" else moment
     )
 
 
-def _of_time(text: str) -> str:
+def _format_time(text: str) -> str:
     """Write a time of day: parts of a second as far as they are not zero, whatever the column counts in."""
     time, point, rest = text.partition(".")
     parts = rest.rstrip("0") if rest.isdecimal() else rest  # a zone may follow
     return f"{time}{point if parts else ''}{parts}"
 
 
-def _of_duration(duration: Any) -> str | Nothing:
+def _format_duration(duration: Any) -> str | NoText:
     try:
-        return Nothing.MISSING if pd.isna(duration) else str(pd.Timedelta(duration))
+        return NoText.MISSING if pd.isna(duration) else str(pd.Timedelta(duration))
     except (ValueError, OverflowError):  # months have no length
-        return Nothing.UNUSABLE
+        return NoText.UNUSABLE
 
 
 # -- columns of cells --------------------------------------------------------------------------------------------------
@@ -328,7 +348,7 @@ def _of_duration(duration: Any) -> str | Nothing:
 class Categories(NamedTuple):
     """What each text of a column counts as; a number below 0 says what is wrong with a cell."""
 
-    read: ReadText
+    read: TextReader
     known: Mapping[str, int]
     unknown: int
     unusable: int
@@ -336,21 +356,21 @@ class Categories(NamedTuple):
 
 
 def write_categories(
-    columns: Iterable[tuple[Categories, ColumnCells, npt.NDArray[Any]]],
+    columns: Iterable[tuple[Categories, ColumnValues, npt.NDArray[Any]]],
 ) -> list[npt.NDArray[np.uint8] | None]:
     """Write what the cells of columns count as into arrays; return, for each column, what is wrong where anything is.
 
     Examples
     --------
     >>> out = np.zeros(3, int)
-    >>> write_categories([(Categories(text_of, {"7": 0}, -1, -2, -3), pd.Series([7, "7.0", None], dtype=object), out)])
+    >>> write_categories([(Categories(to_canonical_text, {"7": 0}, -1, -2, -3), pd.Series([7, "7.0", None], dtype=object), out)])
     [array([0, 0, 3], dtype=uint8)]
     """
-    return [_write(categories, values, out) for categories, values, out in columns]
+    return [_write_codes(categories, values, out) for categories, values, out in columns]
 
 
-def _write(categories: Categories, values: ColumnCells, out: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
-    codes, texts = category_codes(values, categories.read)
+def _write_codes(categories: Categories, values: ColumnValues, out: npt.NDArray[Any]) -> npt.NDArray[np.uint8] | None:
+    codes, texts = factorize_texts(values, categories.read)
     numbers = [categories.known.get(text, categories.unknown) for text in texts]
     numbers += [categories.unusable, categories.missing]  # these serve the codes -2 and -1
     found: npt.NDArray[np.int32] = np.array(numbers, np.int32).take(codes)
@@ -361,72 +381,74 @@ def _write(categories: Categories, values: ColumnCells, out: npt.NDArray[Any]) -
     return np.maximum(-found, 0).astype(np.uint8)
 
 
-def cells_of(values: ColumnCells) -> Iterable[Any]:
+def iter_values(values: ColumnValues) -> Iterable[Any]:
     """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
     try:
         if isinstance(values, pa.ChunkedArray):
-            return [cell for chunk in values.chunks for cell in _arrow_cells(chunk)]
+            return [cell for chunk in values.chunks for cell in _arrow_values(chunk)]
         return values.to_numpy(dtype=object)
     except Exception:
-        return [_cell(values, row) for row in range(len(values))]
+        return [_value_at(values, row) for row in range(len(values))]
 
 
-def _cell(values: ColumnCells, row: int) -> Any:
+def _value_at(values: ColumnValues, row: int) -> Any:
     try:
         return values[row].as_py() if isinstance(values, pa.ChunkedArray) else values.iloc[row]
     except Exception:
-        return NO_CELL
+        return NO_VALUE
 
 
-def category_codes(values: ColumnCells, read: ReadText = text_of) -> tuple[npt.NDArray[np.intp], list[str]]:
+def factorize_texts(
+    values: ColumnValues, read: TextReader = to_canonical_text
+) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Number the categories of a column: a code for each row, and the text of each code.
 
     The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
 
     Examples
     --------
-    >>> category_codes(pd.Series([7, "7.0", None, [7]], dtype=object))
+    >>> factorize_texts(pd.Series([7, "7.0", None, [7]], dtype=object))
     (array([ 0,  0, -1, -2]), ['7'])
     """
     try:
-        return _codes_at_once(values, read)
+        return _factorize_column(values, read)
     except Exception:  # a cell that its column cannot convert or compare: then each by itself, with the same result
-        return _codes_of_each(cells_of(values), read)
+        return _factorize_each(iter_values(values), read)
 
 
-def _codes_at_once(values: ColumnCells, read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _factorize_column(values: ColumnValues, read: TextReader) -> tuple[npt.NDArray[np.intp], list[str]]:
     if not isinstance(values, pa.ChunkedArray) and isinstance(values.dtype, pd.ArrowDtype):
         values = pa.chunked_array(pa.array(values.array))
     if isinstance(values, pa.ChunkedArray):
-        return _arrow_codes(values, read)
+        return _factorize_arrow(values, read)
     # True == 1 == 1.0 to a hash table, and to that of pandas some texts are one that end at a character of 0 or cannot
     # be written: which text such a value gets would depend on the rows before it.
     dtype = getattr(values.dtype, "subtype", values.dtype)  # of a sparse column
     objects = dtype.kind == "O" if isinstance(dtype, np.dtype) else getattr(dtype, "storage", "") == "python"
     if objects or dtype in (np.float16, np.longdouble):  # of which pandas changes the precision
-        return _codes_of_each(values.to_numpy(), read)
+        return _factorize_each(values.to_numpy(), read)
     codes, uniques = pd.factorize(values)
-    return _checked(codes, texts_of(np.asarray(uniques), read))
+    return _mark_missing_codes(codes, to_canonical_texts(np.asarray(uniques), read))
 
 
-def _arrow_codes(values: pa.ChunkedArray, read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
-    if pa.types.is_dictionary(values.type) and not _joins(values.type.value_type):
+def _factorize_arrow(values: pa.ChunkedArray, read: TextReader) -> tuple[npt.NDArray[np.intp], list[str]]:
+    if pa.types.is_dictionary(values.type) and not _can_unify_dictionaries(values.type.value_type):
         values = pa.chunked_array([chunk.dictionary_decode() for chunk in values.chunks], values.type.value_type)
     try:
         coded = values if pa.types.is_dictionary(values.type) else values.dictionary_encode()
         coded = coded.chunk(0) if coded.num_chunks == 1 else coded.combine_chunks()
         codes = coded.indices.cast(pa.int64()).fill_null(-1).to_numpy()  # they may be unsigned
     except (pa.ArrowException, AttributeError):  # a type that cannot be numbered, or one that holds nulls alone
-        return _codes_of_each((cell for chunk in values.chunks for cell in _arrow_cells(chunk)), read)
-    return _checked(codes.astype(np.intp), texts_of(_arrow_cells(coded.dictionary), read))
+        return _factorize_each((cell for chunk in values.chunks for cell in _arrow_values(chunk)), read)
+    return _mark_missing_codes(codes.astype(np.intp), to_canonical_texts(_arrow_values(coded.dictionary), read))
 
 
-def _joins(kind: Any) -> bool:
+def _can_unify_dictionaries(kind: Any) -> bool:
     """Whether Arrow joins the dictionaries of chunks without a change; of short floats it may not."""
     return not (pa.types.is_floating(kind) or pa.types.is_temporal(kind))
 
 
-def _arrow_cells(values: Any) -> Any:
+def _arrow_values(values: Any) -> Any:
     """Return Arrow's cells without losing their precision, their nanoseconds or their time zone."""
     types, kind = pa.types, values.type
     if types.is_timestamp(kind) and kind.tz is not None:
@@ -434,19 +456,19 @@ def _arrow_cells(values: Any) -> Any:
     if types.is_floating(kind) or types.is_timestamp(kind) or types.is_date(kind) or types.is_duration(kind):
         return values.to_numpy(zero_copy_only=False)
     if types.is_time(kind):
-        return [text and _of_time(text) for text in values.cast(pa.string()).to_pylist()]
+        return [text and _format_time(text) for text in values.cast(pa.string()).to_pylist()]
     if types.is_run_end_encoded(kind):  # whose floats would become those of 64 bits
         import pyarrow.compute as compute  # slow to load
 
-        return _arrow_cells(compute.run_end_decode(values))
+        return _arrow_values(compute.run_end_decode(values))
     return values.to_pylist()
 
 
-def _codes_of_each(cells: Iterable[Any], read: ReadText) -> tuple[npt.NDArray[np.intp], list[str]]:
-    numbering: dict[str | Nothing, int] = {}
+def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArray[np.intp], list[str]]:
+    numbering: dict[str | NoText, int] = {}
     known: dict[str | int, int] = {}  # texts and whole numbers that were read before; True is neither
 
-    def code(cell: Any) -> int:
+    def code_of(cell: Any) -> int:
         kept = type(cell) in (str, int)
         found = known.get(cell) if kept else None
         if found is None:
@@ -455,15 +477,17 @@ def _codes_of_each(cells: Iterable[Any], read: ReadText) -> tuple[npt.NDArray[np
                 known[cell] = found
         return found
 
-    codes = np.array([code(cell) for cell in cells], np.intp)
-    return _checked(codes, list(numbering))
+    codes = np.array([code_of(cell) for cell in values], np.intp)
+    return _mark_missing_codes(codes, list(numbering))
 
 
-def _checked(codes: npt.NDArray[np.intp], texts: list[str | Nothing]) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _mark_missing_codes(
+    codes: npt.NDArray[np.intp], texts: list[str | NoText]
+) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Give what has no text the code of its reason."""
     kept = [text for text in texts if isinstance(text, str)]
     if len(kept) < len(texts):
         place = iter(range(len(kept)))
-        moved = [text.value if isinstance(text, Nothing) else next(place) for text in texts]
-        codes = np.array([*moved, Nothing.MISSING.value], np.intp)[codes]
+        moved = [text.value if isinstance(text, NoText) else next(place) for text in texts]
+        codes = np.array([*moved, NoText.MISSING.value], np.intp)[codes]
     return codes, kept

@@ -15,11 +15,11 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from veilwood.data.canonical import PARTS, Nothing, text_of
+from veilwood.data.canonical import DATE_PARTS, NoText, to_canonical_text
 from veilwood.data.frames import Floats
-from veilwood.errors import SchemaError, shown
+from veilwood.errors import SchemaError, short_repr
 
-__all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "closest"]
+__all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "did_you_mean"]
 
 ColumnKind = Literal["categorical", "numeric"]
 Label: TypeAlias = str | int | float | bool
@@ -41,10 +41,10 @@ TRANSFORMS: Final[dict[str, _Transform]] = {
 }
 
 
-def closest(word: str, words: Iterable[str]) -> str:
-    """Return `` Did you mean 'x'?`` for the nearest of ``words``, or nothing."""
-    small = {one.lower(): one for one in words}
-    near = difflib.get_close_matches(word.lower(), list(small), n=1)
+def did_you_mean(name: str, known_names: Iterable[str]) -> str:
+    """Return `` Did you mean 'x'?`` for the nearest of ``known_names``, or nothing."""
+    small = {one.lower(): one for one in known_names}
+    near = difflib.get_close_matches(name.lower(), list(small), n=1)
     return f" Did you mean {small[near[0]]!r}?" if near else ""
 
 
@@ -115,21 +115,23 @@ class Column:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise SchemaError(f"a column name must be a non-empty text, not {shown(self.name)}.")
+            raise SchemaError(f"a column name must be a non-empty text, not {short_repr(self.name)}.")
         if not isinstance(self.nullable, bool):
-            raise self._error(f"'nullable' is {shown(self.nullable)}", "use true or false")
+            raise self._schema_error(f"'nullable' is {short_repr(self.nullable)}", "use true or false")
         if self.of is not None and (not isinstance(self.of, str) or not self.of):
-            raise self._error(f"'of' is {shown(self.of)}", "name the column of the table to read")
-        if self.part is not None and (not isinstance(self.part, str) or self.part not in PARTS):
-            raise self._error(f"unknown part {shown(self.part)}", f"use one of {list(PARTS)}")
+            raise self._schema_error(f"'of' is {short_repr(self.of)}", "name the column of the table to read")
+        if self.part is not None and (not isinstance(self.part, str) or self.part not in DATE_PARTS):
+            raise self._schema_error(f"unknown part {short_repr(self.part)}", f"use one of {list(DATE_PARTS)}")
         if self.prefix is not None and (self.part is not None or type(self.prefix) is not int or self.prefix < 1):
-            raise self._error(f"prefix={shown(self.prefix)}", "use a whole number of 1 or more, and no part")
+            raise self._schema_error(
+                f"prefix={short_repr(self.prefix)}", "use a whole number of 1 or more, and no part"
+            )
         if self.kind == "categorical":
             self._check_categorical()
         elif self.kind == "numeric":
             self._check_numeric()
         else:
-            raise self._error(f"unknown kind {shown(self.kind)}", "use 'categorical' or 'numeric'")
+            raise self._schema_error(f"unknown kind {short_repr(self.kind)}", "use 'categorical' or 'numeric'")
 
     @cached_property
     def source(self) -> str:
@@ -140,41 +142,47 @@ class Column:
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of a numeric column."""
         if self.lower is None or self.upper is None:
-            raise self._error("a categorical column has no bounds", "ask a numeric column")
+            raise self._schema_error("a categorical column has no bounds", "ask a numeric column")
         return self.lower, self.upper
 
-    def _error(self, problem: str, hint: str) -> SchemaError:
-        return SchemaError(f"column {shown(self.name)}: {problem}. Hint: {hint}.")
+    def _schema_error(self, problem: str, hint: str) -> SchemaError:
+        return SchemaError(f"column {short_repr(self.name)}: {problem}. Hint: {hint}.")
 
     def _check_categorical(self) -> None:
         for key in ("lower", "upper", "bins", "cutoffs", "transform"):
             if getattr(self, key) not in (None, ()):
-                raise self._error(f"{key!r} belongs to numeric columns", "remove it, or set kind to 'numeric'")
+                raise self._schema_error(f"{key!r} belongs to numeric columns", "remove it, or set kind to 'numeric'")
         if isinstance(self.values, str) or not isinstance(self.values, Iterable):
-            raise self._error(f"'values' is {shown(self.values)}, not a list", 'write ["a", "b", ...]')
+            raise self._schema_error(f"'values' is {short_repr(self.values)}, not a list", 'write ["a", "b", ...]')
         values = list(self.values)
         if len(values) > MAX_CATEGORIES:
-            raise self._error(f"{len(values)} values, more than {MAX_CATEGORIES}", "group rare ones under an 'other'")
+            raise self._schema_error(
+                f"{len(values)} values, more than {MAX_CATEGORIES}", "group rare ones under an 'other'"
+            )
         if any(not isinstance(v, str | int | float | np.generic) for v in values):
-            raise self._error(
+            raise self._schema_error(
                 "'values' holds something that is neither text nor number", "for missing values set nullable"
             )
         if any(isinstance(v, str) and not v for v in values):
-            raise self._error("an empty text is not a category", "it means a missing value: set nullable to true")
-        texts = tuple(text for text in map(text_of, values) if isinstance(text, str))
+            raise self._schema_error(
+                "an empty text is not a category", "it means a missing value: set nullable to true"
+            )
+        texts = tuple(text for text in map(to_canonical_text, values) if isinstance(text, str))
         if len(texts) < len(values) or any(isinstance(v, float | np.floating) and math.isinf(v) for v in values):
-            raise self._error("'values' holds something that is not finite", "for missing values set nullable")
+            raise self._schema_error("'values' holds something that is not finite", "for missing values set nullable")
         if not texts:
-            raise self._error("no values", "list every category that can occur, whether or not the data has it")
+            raise self._schema_error("no values", "list every category that can occur, whether or not the data has it")
         self._check_distinct(values, texts)
         object.__setattr__(self, "values", texts)
-        label_type, labels = _labels(values, texts)
+        label_type, labels = _infer_labels(values, texts)
         object.__setattr__(self, "label_type", label_type)
         object.__setattr__(self, "labels", labels)
         if self.other is not None:
-            other = text_of(self.other)
-            if isinstance(other, Nothing) or other not in texts:
-                raise self._error(f"other={shown(self.other)} is not one of its values", "add it to 'values'")
+            other = to_canonical_text(self.other)
+            if isinstance(other, NoText) or other not in texts:
+                raise self._schema_error(
+                    f"other={short_repr(self.other)} is not one of its values", "add it to 'values'"
+                )
             object.__setattr__(self, "other", other)
 
     def _check_distinct(self, values: list[Any], texts: tuple[str, ...]) -> None:
@@ -182,9 +190,11 @@ class Column:
         for place, text in enumerate(texts):
             one = first.setdefault(text, place)
             if one != place:
-                pair = f"{shown(values[one])} and {shown(values[place])}"
-                same = "value " + shown(text) if values[one] == values[place] else f"{pair} are one category, which"
-                raise self._error(
+                pair = f"{short_repr(values[one])} and {short_repr(values[place])}"
+                same = (
+                    "value " + short_repr(text) if values[one] == values[place] else f"{pair} are one category, which"
+                )
+                raise self._schema_error(
                     f"{same} appears twice",
                     "list each category once; texts that are the same number are one, so put a letter before codes",
                 )
@@ -192,44 +202,54 @@ class Column:
     def _check_numeric(self) -> None:
         if self.values != () or self.other is not None or self.prefix is not None:
             key = "other" if self.other is not None else "values" if self.values != () else "prefix"
-            raise self._error(f"{key!r} belongs to categorical columns", "remove it, or set kind to 'categorical'")
-        lower, upper = self._number("lower", self.lower), self._number("upper", self.upper)
+            raise self._schema_error(
+                f"{key!r} belongs to categorical columns", "remove it, or set kind to 'categorical'"
+            )
+        lower, upper = self._to_finite_float("lower", self.lower), self._to_finite_float("upper", self.upper)
         if lower >= upper:
-            raise self._error(f"lower={lower:g} is not below upper={upper:g}", "swap or widen the bounds")
+            raise self._schema_error(f"lower={lower:g} is not below upper={upper:g}", "swap or widen the bounds")
         if not 1e-300 < upper - lower < math.inf:
-            raise self._error(f"the range {lower:g} to {upper:g} cannot be divided", "choose other bounds")
+            raise self._schema_error(f"the range {lower:g} to {upper:g} cannot be divided", "choose other bounds")
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
         if self.bins is not None and (type(self.bins) is not int or not 1 <= self.bins < MAX_CATEGORIES):
-            raise self._error(f"bins={shown(self.bins)}", "use a whole number of 1 or more")
+            raise self._schema_error(f"bins={short_repr(self.bins)}", "use a whole number of 1 or more")
         if self.transform is not None:
             if not isinstance(self.transform, str) or self.transform not in TRANSFORMS:
-                raise self._error(f"unknown transform {shown(self.transform)}", f"use one of {sorted(TRANSFORMS)}")
+                raise self._schema_error(
+                    f"unknown transform {short_repr(self.transform)}", f"use one of {sorted(TRANSFORMS)}"
+                )
             if lower < TRANSFORMS[self.transform].valid_from:
-                raise self._error(f"{self.transform} is not defined at lower={lower:g}", "use 'asinh', or raise lower")
+                raise self._schema_error(
+                    f"{self.transform} is not defined at lower={lower:g}", "use 'asinh', or raise lower"
+                )
         if isinstance(self.cutoffs, str) or not isinstance(self.cutoffs, Iterable):
-            raise self._error(f"cutoffs={shown(self.cutoffs)}", "write a list of numbers")
-        cutoffs = tuple(self._number("cutoffs", c) for c in self.cutoffs)
+            raise self._schema_error(f"cutoffs={short_repr(self.cutoffs)}", "write a list of numbers")
+        cutoffs = tuple(self._to_finite_float("cutoffs", c) for c in self.cutoffs)
         if len(cutoffs) >= MAX_CATEGORIES - 1:
-            raise self._error(f"{len(cutoffs)} cutoffs, {MAX_CATEGORIES - 1} or more", "keep the most useful ones")
+            raise self._schema_error(
+                f"{len(cutoffs)} cutoffs, {MAX_CATEGORIES - 1} or more", "keep the most useful ones"
+            )
         object.__setattr__(self, "cutoffs", cutoffs)
         if any(a >= b for a, b in zip((lower, *cutoffs), (*cutoffs, upper), strict=True)):
-            raise self._error(
-                f"cutoffs {shown(list(cutoffs))} do not increase strictly between {lower:g} and {upper:g}",
+            raise self._schema_error(
+                f"cutoffs {short_repr(list(cutoffs))} do not increase strictly between {lower:g} and {upper:g}",
                 "sort them and drop those at or outside the bounds",
             )
         if cutoffs and self.bins is not None:
-            raise self._error("both 'bins' and 'cutoffs' are given", "keep one")
+            raise self._schema_error("both 'bins' and 'cutoffs' are given", "keep one")
 
-    def _number(self, key: str, value: object) -> float:
+    def _to_finite_float(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
-            raise self._error(f"{key} is {shown(value)}, not a number", "numeric columns need lower and upper")
+            raise self._schema_error(
+                f"{key} is {short_repr(value)}, not a number", "numeric columns need lower and upper"
+            )
         try:
             number = float(value)
         except OverflowError:  # a whole number beyond all floats
             number = math.inf
         if not math.isfinite(number):
-            raise self._error(f"{key} is {shown(value)}", "bounds and cutoffs must be finite")
+            raise self._schema_error(f"{key} is {short_repr(value)}", "bounds and cutoffs must be finite")
         return number
 
     def to_dict(self) -> dict[str, Any]:
@@ -266,7 +286,7 @@ class Column:
         return f"Column({self.name!r}, {self.kind}, {self.describe()})"
 
 
-def _labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple[Label, ...]]:
+def _infer_labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple[Label, ...]]:
     """Return declared values in the one type that all of them have, or as texts."""
     if all(isinstance(value, bool | np.bool_) for value in values):
         return "bool", tuple(map(bool, values))
@@ -275,12 +295,14 @@ def _labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple
         if not any(isinstance(value, float | np.floating) for value in values):
             if all(-(2**63) <= int(value) < 2**63 for value in values):
                 return "int", tuple(map(int, values))
-        elif all(text_of(float(text)) == text for text in texts):
+        elif all(to_canonical_text(float(text)) == text for text in texts):
             return "float", tuple(map(float, texts))
-    return "text", tuple(_printable(v) if isinstance(v, str) else text for v, text in zip(values, texts, strict=True))
+    return "text", tuple(
+        _escape_surrogates(v) if isinstance(v, str) else text for v, text in zip(values, texts, strict=True)
+    )
 
 
-def _printable(text: str) -> str:
+def _escape_surrogates(text: str) -> str:
     return str.__str__(text).encode(errors="backslashreplace").decode()  # half a surrogate pair cannot be saved
 
 

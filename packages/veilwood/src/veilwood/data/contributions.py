@@ -13,38 +13,38 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
-from veilwood.data.canonical import ColumnCells, Nothing, category_codes, id_of
-from veilwood.data.frames import target_cells
-from veilwood.data.numbers import numbers_of
+from veilwood.data.canonical import ColumnValues, NoText, factorize_texts, to_canonical_id
+from veilwood.data.frames import target_values
+from veilwood.data.numbers import read_numbers
 from veilwood.data.problems import Invalid, Problem
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy import entropy
-from veilwood.privacy.entropy import words
+from veilwood.privacy.entropy import random_integers
 from veilwood.privacy.neighbours import Rows, RowsOf, Unit
-from veilwood.safe_io import is_whole
+from veilwood.safe_io import is_int_in
 
 __all__ = [
-    "MOST_WEIGHT",
-    "NOBODY",
-    "Keeps",
+    "MAX_WEIGHT",
+    "NO_ID",
+    "IdFilter",
     "Weights",
-    "check_weight",
-    "choose_rows",
-    "first_rows",
-    "id_codes",
-    "no_id",
-    "nobody",
-    "scrambled",
-    "weighed",
+    "bound_contributions",
+    "check_max_weight",
+    "encode_ids",
+    "first_rows_per_id",
+    "missing_id_column_error",
+    "row_hash",
+    "scale_unit",
+    "unknown_id_error",
 ]
 
 
-Keeps = Callable[[str], bool]
+IdFilter = Callable[[str], bool]
 """Whether an id, by its canonical text, is in a part of the units."""
-NOBODY = -1  # whose row cannot be told: never kept
+NO_ID = -1  # whose row cannot be told: never kept
 
 
-def first_rows(person: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
+def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
     """Return the first ``at_most`` rows of each person in the given order, sorted by person and order.
 
     Which rows of a person are kept depends on the order of that person's rows alone: taking someone away leaves the
@@ -52,52 +52,52 @@ def first_rows(person: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_
 
     Examples
     --------
-    >>> first_rows(np.array([5, 8, 5, 5]), np.array([3, 1, 1, 2], np.uint64), 2)
+    >>> first_rows_per_id(np.array([5, 8, 5, 5]), np.array([3, 1, 1, 2], np.uint64), 2)
     array([2, 3, 1])
     """
-    rows = np.lexsort((order, person))
-    grouped = person[rows]
+    rows = np.lexsort((order, ids))
+    grouped = ids[rows]
     rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped, side="left")
-    kept: npt.NDArray[np.intp] = rows[(rank < at_most) & (grouped != NOBODY)]
+    kept: npt.NDArray[np.intp] = rows[(rank < at_most) & (grouped != NO_ID)]
     return kept
 
 
-def choose_rows(
-    partitions: Iterable[Iterable[ColumnCells]], cap: RowsOf, invalid: Invalid, keeps: Keeps | None = None
+def bound_contributions(
+    partitions: Iterable[Iterable[ColumnValues]], cap: RowsOf, invalid: Invalid, id_filter: IdFilter | None = None
 ) -> list[npt.NDArray[np.bool_]]:
     """Choose at random which rows of each id to keep, given the id columns of all partitions.
 
-    ``keeps`` says which ids are there at all, where a part of them was set aside.
+    ``id_filter`` says which ids are there at all, where a part of them was set aside.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
     columns: list[npt.NDArray[np.int64]] = []
     for partition in partitions:
         pieces = [np.empty(0, np.int64)]
         for values in partition:
-            codes, texts = id_codes(values, cap, invalid)
-            here = [keeps is None or keeps(text) for text in texts]
+            codes, texts = encode_ids(values, cap, invalid)
+            here = [id_filter is None or id_filter(text) for text in texts]
             ids = [
-                numbering.setdefault(text, len(numbering)) if kept else NOBODY
+                numbering.setdefault(text, len(numbering)) if kept else NO_ID
                 for text, kept in zip(texts, here, strict=True)
             ]
-            pieces.append(np.array([*ids, NOBODY], np.int64)[codes])
+            pieces.append(np.array([*ids, NO_ID], np.int64)[codes])
         columns.append(np.concatenate(pieces))
     everyone = np.concatenate(columns)
     kept = np.zeros(len(everyone), dtype=bool)
-    kept[first_rows(everyone, entropy.words(len(everyone)), cap.at_most)] = True
+    kept[first_rows_per_id(everyone, entropy.random_integers(len(everyone)), cap.at_most)] = True
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def id_codes(values: ColumnCells, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Number the ids of a column; rows of which it cannot be told whose they are get ``NOBODY``, or are refused."""
-    codes, texts = category_codes(values, id_of)
+def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
+    """Number the ids of a column; rows of which it cannot be told whose they are get ``NO_ID``, or are refused."""
+    codes, texts = factorize_texts(values, to_canonical_id)
     worst = codes.min(initial=0)
     if worst < 0 and invalid == "refuse":
-        raise nobody(cap, missing=worst == Nothing.MISSING.value)
-    return np.maximum(codes, NOBODY), texts
+        raise unknown_id_error(cap, missing=worst == NoText.MISSING.value)
+    return np.maximum(codes, NO_ID), texts
 
 
-def nobody(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
+def unknown_id_error(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
     """Say that it cannot be told whose row one is."""
     problem = "a missing value" if missing else "an id that is neither text nor a whole number"
     rounded = "" if missing else " (floats beyond 2^53 are rounded)"
@@ -106,11 +106,11 @@ def nobody(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
         f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
         "Hint: drop such rows, or give each an id of its own.",
         column=cap.id,
-        problems=((cap.id, kind.in_short),),
+        problems=((cap.id, kind.label),),
     )
 
 
-def no_id(cap: RowsOf) -> OutOfSchemaError:
+def missing_id_column_error(cap: RowsOf) -> OutOfSchemaError:
     """Say that the column of ids is not there."""
     return OutOfSchemaError(
         f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it, or the "
@@ -119,10 +119,10 @@ def no_id(cap: RowsOf) -> OutOfSchemaError:
     )
 
 
-def scrambled(values: NDArray[np.integer[Any]], seed: int) -> NDArray[np.uint64]:
+def row_hash(values: NDArray[np.integer[Any]], seed: int) -> NDArray[np.uint64]:
     """Return a 64-bit number for each row (splitmix64, one column after the other); equal rows get equal numbers.
 
-    >>> one, other, again = scrambled(np.array([[1, 2], [2, 1], [1, 2]]), 7).tolist()
+    >>> one, other, again = row_hash(np.array([[1, 2], [2, 1], [1, 2]]), 7).tolist()
     >>> one == again != other
     True
     """
@@ -135,26 +135,26 @@ def scrambled(values: NDArray[np.integer[Any]], seed: int) -> NDArray[np.uint64]
     return state
 
 
-MOST_WEIGHT = 10_000
+MAX_WEIGHT = 10_000
 
 
 class Weights(NamedTuple):
     """The weight of each row, as it was given, and the largest one that counts."""
 
-    given: Any
-    most: int
+    values: Any
+    max_weight: int
 
     @classmethod
-    def asked(cls, given: Any, most: object) -> Weights:
+    def validated(cls, values: Any, max_weight: object) -> Weights:
         """Return weights with their declared maximum."""
-        if most is None:
+        if max_weight is None:
             raise UseError(
                 "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
                 "that counts, as a parameter of the estimator; noise grows with it."
             )
-        return cls(given, check_weight(most))
+        return cls(values, check_max_weight(max_weight))
 
-    def copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
+    def draw_copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
         """Say how often each row counts: its weight between 0 and the maximum, rounded up or down at random.
 
         Each weight is read by itself, as a number of the table is; with "drop" a row without one does not count.
@@ -163,11 +163,13 @@ class Weights(NamedTuple):
         -----
         Guarantee
 
-        A row counts at most ``most`` times, whatever its weight and the coins, and how often depends on no other row
+        A row counts at most ``max_weight`` times, whatever its weight and the coins, and how often depends on no other row
         (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_weights.py).
         """
         try:
-            numbers, _ = numbers_of(target_cells(self.given, total=invalid == "drop"), parse=invalid == "drop")
+            numbers, _ = read_numbers(
+                target_values(self.values, every_entry_is_label=invalid == "drop"), parse=invalid == "drop"
+            )
         except OutOfSchemaError:
             numbers = np.empty(0)
         if numbers.shape != (n_rows,):
@@ -177,26 +179,28 @@ class Weights(NamedTuple):
             raise OutOfSchemaError(
                 "sample_weight has entries that are below 0, missing or no number. Hint: mend them, or invalid='drop'."
             )
-        kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.most)
+        kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.max_weight)
         whole = np.floor(kept)
-        coins = (words(n_rows) >> np.uint64(11)) / 2.0**53
-        copies: NDArray[np.int64] = np.minimum(whole + (coins < kept - whole), self.most).astype(np.int64)
+        coins = (random_integers(n_rows) >> np.uint64(11)) / 2.0**53
+        copies: NDArray[np.int64] = np.minimum(whole + (coins < kept - whole), self.max_weight).astype(np.int64)
         return copies
 
 
-def check_weight(most: object) -> int:
+def check_max_weight(max_weight: object) -> int:
     """Return the declared maximum of weights."""
-    if not is_whole(most, 1, MOST_WEIGHT):
-        raise ParameterError("max_weight", most, f"must be a whole number from 1 to {MOST_WEIGHT:,}", "max_weight=10")
-    return int(most)  # type: ignore[call-overload, no-any-return]
+    if not is_int_in(max_weight, 1, MAX_WEIGHT):
+        raise ParameterError(
+            "max_weight", max_weight, f"must be a whole number from 1 to {MAX_WEIGHT:,}", "max_weight=10"
+        )
+    return int(max_weight)  # type: ignore[call-overload, no-any-return]
 
 
-def weighed(unit: Unit, most: int) -> Unit:
-    """Return the unit that protects rows of weights up to ``most``: as many more rows.
+def scale_unit(unit: Unit, max_weight: int) -> Unit:
+    """Return the unit that protects rows of weights up to ``max_weight``: as many more rows.
 
-    >>> weighed(Rows(1), 3)
+    >>> scale_unit(Rows(1), 3)
     Rows(k=3)
     """
     if isinstance(unit, RowsOf):
-        return RowsOf(unit.id, unit.at_most * most)
-    return Rows(unit.k * most)
+        return RowsOf(unit.id, unit.at_most * max_weight)
+    return Rows(unit.k * max_weight)

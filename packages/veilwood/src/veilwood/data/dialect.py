@@ -21,9 +21,9 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veilwood.errors import OutOfSchemaError, SchemaError, shown
+from veilwood.errors import OutOfSchemaError, SchemaError, short_repr
 
-__all__ = ["DIALECT", "Dialect", "detect", "header_of"]
+__all__ = ["DIALECT", "Dialect", "guess_dialect", "read_header"]
 
 ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
 SEPARATORS: Final = (",", ";", "\t", "|")
@@ -47,10 +47,10 @@ _NULL_WORDS: Final = (
     "k. A.",
     "missing",
 )
-_PREVIEW: Final = 1 << 20  # bytes from which a dialect is guessed
+_PREVIEW_BYTES: Final = 1 << 20  # bytes from which a dialect is guessed
 
 
-_LONGEST_NUMBER: Final = 400  # letters, blanks included
+_MAX_NUMBER_LENGTH: Final = 400  # letters, blanks included
 
 
 @dataclass(frozen=True)
@@ -93,27 +93,31 @@ class Dialect:
 
     def __post_init__(self) -> None:
         if not isinstance(self.sep, str) or len(self.sep) != 1 or not self.sep.isascii() or self.sep in '"\r\n':
-            raise _error("sep", self.sep, "one character, such as ';'")
+            raise _dialect_error("sep", self.sep, "one character, such as ';'")
         if self.decimal not in (".", ","):
-            raise _error("decimal", self.decimal, "'.' or ','")
+            raise _dialect_error("decimal", self.decimal, "'.' or ','")
         if self.thousands not in _THOUSANDS or self.thousands == self.decimal:
-            raise _error("thousands", self.thousands, "'', '.', ',', an apostrophe or a space; not the decimal sign")
-        if not isinstance(self.encoding, str) or _same_encoding(self.encoding) is None:
-            raise _error("encoding", self.encoding, f"one of {', '.join(ENCODINGS)}; convert other files to UTF-8")
+            raise _dialect_error(
+                "thousands", self.thousands, "'', '.', ',', an apostrophe or a space; not the decimal sign"
+            )
+        if not isinstance(self.encoding, str) or _supported_encoding(self.encoding) is None:
+            raise _dialect_error(
+                "encoding", self.encoding, f"one of {', '.join(ENCODINGS)}; convert other files to UTF-8"
+            )
         words = self.nulls
         if isinstance(words, str) or not isinstance(words, list | tuple) or not all(isinstance(w, str) for w in words):
-            raise _error("nulls", words, "a list of words")
+            raise _dialect_error("nulls", words, "a list of words")
         if not isinstance(self.money, bool):
-            raise _error("money", self.money, "true or false")
+            raise _dialect_error("money", self.money, "true or false")
         signs = self.decimals
         if not isinstance(signs, Mapping) or not all(isinstance(name, str) for name in signs):
-            raise _error("decimals", signs, 'columns and their decimal signs, such as {"dose": ","}')
+            raise _dialect_error("decimals", signs, 'columns and their decimal signs, such as {"dose": ","}')
         for name, sign in signs.items():
             if sign not in (".", ","):
-                raise _error(f"decimals of {name}", sign, "'.' or ','")
-        object.__setattr__(self, "decimals", _Signs(signs))
+                raise _dialect_error(f"decimals of {name}", sign, "'.' or ','")
+        object.__setattr__(self, "decimals", _DecimalSigns(signs))
         object.__setattr__(self, "nulls", tuple(word for word in dict.fromkeys(words) if word))
-        object.__setattr__(self, "encoding", _same_encoding(self.encoding))
+        object.__setattr__(self, "encoding", _supported_encoding(self.encoding))
 
     @classmethod
     def from_dict(cls, data: object) -> Dialect:
@@ -153,9 +157,9 @@ class Dialect:
 
     def number(self, text: str) -> str | None:
         """Return a number as programs write it, or None where the text is none in this dialect."""
-        if len(text) > _LONGEST_NUMBER:  # matching takes time with the square of the length
+        if len(text) > _MAX_NUMBER_LENGTH:  # matching takes time with the square of the length
             return None
-        found = _pattern(self.decimal, self.thousands, self.money).fullmatch(text)
+        found = _number_pattern(self.decimal, self.thousands, self.money).fullmatch(text)
         if found is None or not (found["whole"] or found["rest"]):
             return None
         whole = re.sub("[^0-9]", "", found["whole"] or "")
@@ -171,10 +175,10 @@ class Dialect:
         cells = values.combine_chunks()
         out = pc.if_else(usual, pc.replace_substring(cells, self.decimal, "."), None).cast(pa.string())
         odd = pc.invert(usual)
-        rest = [self._rewritten(cell) for cell in cells.filter(odd).to_pylist()]
+        rest = [self._normalize_number(cell) for cell in cells.filter(odd).to_pylist()]
         return pa.chunked_array([pc.replace_with_mask(out, odd, pa.array(rest, pa.string()))])
 
-    def _rewritten(self, cell: str | bytes | None) -> str | None:
+    def _normalize_number(self, cell: str | bytes | None) -> str | None:
         if not cell:
             return None
         text = cell if isinstance(cell, str) else cell.decode("utf-8", "backslashreplace")
@@ -182,26 +186,26 @@ class Dialect:
         return f"{text} (not as the dialect writes numbers)" if number is None else number
 
 
-class _Signs(dict[str, str]):
+class _DecimalSigns(dict[str, str]):
     """Decimal signs by column, in a dialect that is compared and hashed, and so never changes."""
 
-    def _refuse(self, *_: object, **__: object) -> Any:
+    def _reject_change(self, *_: object, **__: object) -> Any:
         raise TypeError("a dialect does not change. Hint: make another one.")
 
-    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _refuse
+    __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _reject_change
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _Signs, (dict(self),)
+        return _DecimalSigns, (dict(self),)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
 
 
-def _error(key: str, value: object, hint: str) -> SchemaError:
-    return SchemaError(f"the dialect's {key!r} is {shown(value)}. Hint: {hint}.")
+def _dialect_error(key: str, value: object, hint: str) -> SchemaError:
+    return SchemaError(f"the dialect's {key!r} is {short_repr(value)}. Hint: {hint}.")
 
 
-def _same_encoding(name: str) -> str | None:
+def _supported_encoding(name: str) -> str | None:
     """Find a supported encoding by any of its names."""
     try:
         wanted = codecs.lookup(name.replace("-sig", "")).name
@@ -234,7 +238,7 @@ def _total_codec(encoding: str) -> str:
 
 
 @cache
-def _pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str]:
+def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str]:
     space = f"[{_SPACES}]"
     sign = f"(?:{space}*(?:[{_MONEY}]|{_CURRENCIES}){space}*)?" if money else ""
     digits = "[0-9]+"
@@ -251,10 +255,10 @@ DIALECT: Final = Dialect()
 """How programs write CSV: commas, points, UTF-8, and nothing where nothing is."""
 
 
-def header_of(opened: Callable[[], Any], where: str, dialect: Dialect = DIALECT) -> list[str]:
+def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialect = DIALECT) -> list[str]:
     """Return the names in the first line of a CSV file that is not empty; it is opened for that."""
     codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
-    with opened() as stream:
+    with open_file() as stream:
         text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")
         try:
             names = next(filter(None, csv.reader(text, delimiter=dialect.sep)), [])
@@ -262,7 +266,7 @@ def header_of(opened: Callable[[], Any], where: str, dialect: Dialect = DIALECT)
             names = ["\n"]
     if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show
         raise OutOfSchemaError(
-            f"cannot read {where!r}: a name in its first line is too long or goes on in the next line. "
+            f"cannot read {display_name!r}: a name in its first line is too long or goes on in the next line. "
             "Hint: close its quotation mark."
         )
     return names
@@ -271,23 +275,23 @@ def header_of(opened: Callable[[], Any], where: str, dialect: Dialect = DIALECT)
 # -- guessing, for drafts ----------------------------------------------------------------------------------------------
 
 
-def detect(opened: Callable[[], Any], **given: Any) -> Dialect:
+def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
     """Guess the dialect of a file from its first megabyte, except for what is given.
 
     The result depends on rows. It is for a draft that a person reviews, and for nothing else.
     """
-    with opened() as stream:
-        raw = bytes(stream.read(_PREVIEW))
+    with open_file() as stream:
+        raw = bytes(stream.read(_PREVIEW_BYTES))
     known = {key: value for key, value in given.items() if value is not None}
     encoding = known.get("encoding") or _guess_encoding(raw)
     text = raw.decode(Dialect(encoding=encoding).codec, "replace").removeprefix("\ufeff")
     lines = text.splitlines()
     sep = known.get("sep") or _guess_separator(lines)
     rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
-    rows = rows[1:-1] if len(raw) == _PREVIEW else rows[1:]  # the last one may be cut
+    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last one may be cut
     cells = [cell.strip() for row in rows for cell in row]
     if "decimal" not in known or "thousands" not in known:
-        decimal, thousands = _guess_numbers(cells, sep, known.get("decimal"))
+        decimal, thousands = _guess_number_format(cells, sep, known.get("decimal"))
         known = {"thousands": thousands, "decimal": decimal} | known
     sign = rf"(?:[{_MONEY}]|\b(?:{_CURRENCIES})\b)"
     known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
@@ -327,7 +331,7 @@ def _guess_separator(lines: list[str]) -> str:
     return max(SEPARATORS, key=quality) if some else ","
 
 
-def _guess_numbers(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
+def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
     """Count by which rule more cells are numbers: 1.234,5 or 1,234.5."""
     looks = [re.sub(f"[{_SPACES}{_MONEY}]|{_CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
     comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)

@@ -19,28 +19,28 @@ import pyarrow as pa
 
 from veilwood.data.canonical import (
     Categories,
-    ColumnCells,
-    Nothing,
-    ReadText,
-    category_codes,
-    part_reader,
+    ColumnValues,
+    NoText,
+    TextReader,
+    date_part_reader,
+    factorize_texts,
     prefix_reader,
-    text_of,
+    to_canonical_text,
     write_categories,
 )
-from veilwood.data.columns import TRANSFORMS, Column, closest
-from veilwood.data.frames import Floats, Table, target_cells
-from veilwood.data.numbers import numbers_of
+from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
+from veilwood.data.frames import Floats, Table, target_values
+from veilwood.data.numbers import read_numbers
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
-__all__ = ["DEFAULT_BINS", "GRID_CELLS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
+__all__ = ["DEFAULT_BINS", "GRID_BINS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
 
 Codes = npt.NDArray[np.uint16]
-_Texts = tuple[str, Categories, ColumnCells, npt.NDArray[Any]]  # name, categories and cells; where the codes go
+_TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
 
-GRID_CELLS: Final = 65535
+GRID_BINS: Final = 65535
 """Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
 DEFAULT_BINS: Final = 5
 """Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
@@ -67,50 +67,50 @@ class EncodedColumn:
     """The code of a missing value, always the last; None where missing values are refused."""
 
 
-class _Coder:
+class _ColumnEncoder:
     """Gives the values of one column their codes."""
 
     def __init__(self, column: Column, numeric: Literal["grid", "bins"]) -> None:
         self.column = column
         # Raw values where the code goes up by one. None: cells of equal width, found by arithmetic.
         self.edges: Floats | None = None
-        self.n_cells = len(column.values)
-        self.categories = _categories(column) if column.kind == "categorical" else None
+        self.n_bins = len(column.values)
+        self.categories = _make_categories(column) if column.kind == "categorical" else None
         if column.kind == "numeric":
-            self.n_cells = GRID_CELLS if numeric == "grid" else (column.bins or DEFAULT_BINS)
+            self.n_bins = GRID_BINS if numeric == "grid" else (column.bins or DEFAULT_BINS)
             if numeric == "bins" and column.cutoffs:
                 self.edges = np.array(column.cutoffs)
-                self.n_cells = len(self.edges) + 1
+                self.n_bins = len(self.edges) + 1
             elif numeric == "bins" or column.transform is not None:
-                self.edges = _equal_edges(column, self.n_cells)
+                self.edges = _equal_width_edges(column, self.n_bins)
 
     @property
-    def meaning(self) -> EncodedColumn:
+    def encoded_column(self) -> EncodedColumn:
         name, nullable = self.column.name, self.column.nullable
-        missing_code = self.n_cells if nullable else None
-        return EncodedColumn(name, self.column.kind == "numeric", self.n_cells + nullable, missing_code)
+        missing_code = self.n_bins if nullable else None
+        return EncodedColumn(name, self.column.kind == "numeric", self.n_bins + nullable, missing_code)
 
-    def read(self, values: ColumnCells, codes: Codes, parse: bool) -> Kinds | None:
+    def write_codes(self, values: ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
         """Write the codes of one column of numbers; return what is wrong with it, if anything is."""
         if self.column.part is not None:
-            found, kinds = _parts(self.column, values)
+            found, kinds = _read_date_parts(self.column, values)
             codes[:] = self.encode_numbers(found)
             return self.mark_missing(found, codes, kinds)
         if isinstance(values, pa.ChunkedArray) and self.edges is None and HAVE_NUMBA and _is_plain_number(values.type):
             from veilwood.kernels import grid_codes
 
             array = _one_chunk(values).to_numpy(zero_copy_only=False)  # nulls are NaN
-            missing = grid_codes(array, *self.grid, float(GRID_CELLS - 1), codes)
+            missing = grid_codes(array, *self.grid_scale, float(GRID_BINS - 1), codes)
             return self.mark_missing(array, codes, None) if missing else None
-        found, kinds = numbers_of(values, parse)
+        found, kinds = read_numbers(values, parse)
         codes[:] = self.encode_numbers(found)
         return self.mark_missing(found, codes, kinds)
 
     @property
-    def grid(self) -> tuple[float, float]:
+    def grid_scale(self) -> tuple[float, float]:
         """The lower bound, and the number of cells in a unit, where all cells have the same width."""
         lower, upper = self.column.bounds
-        return lower, GRID_CELLS / (upper - lower)
+        return lower, GRID_BINS / (upper - lower)
 
     def mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None = None) -> Kinds | None:
         """Give missing numbers their code, or say that none may be missing."""
@@ -118,7 +118,7 @@ class _Coder:
         if not missing.any():
             return kinds
         if self.column.nullable:
-            codes[missing] = self.n_cells
+            codes[missing] = self.n_bins
             return kinds
         kinds = np.zeros(len(codes), np.uint8) if kinds is None else kinds
         kinds[missing & (kinds == 0)] = Problem.MISSING
@@ -128,23 +128,23 @@ class _Coder:
         """Encode numbers; infinities are clamped like everything outside the bounds, and NaN gets any code."""
         if self.edges is not None:
             return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
-        return _grid_codes(values, *self.grid)
+        return _grid_codes(values, *self.grid_scale)
 
     def thresholds(self, wanted: npt.NDArray[np.integer[Any]]) -> Floats:
         """Return, for each code, the smallest float64 that gets this code or a higher one (-inf for 0)."""
-        if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_cells:
+        if self.column.kind != "numeric" or wanted.min(initial=0) < 0 or wanted.max(initial=0) >= self.n_bins:
             raise ValueError(f"{self.column.name!r} has no such threshold: give codes of numbers, 0 to the last")
         if self.edges is not None:
             return np.asarray(np.concatenate([[-np.inf], self.edges])[wanted])
         # Bisection over all float64 between the bounds, in their own order: at most 64 steps, exact.
         lower, upper = self.column.bounds
-        ends = _flip(np.array([np.nextafter(lower, -np.inf), upper]).view(np.int64))
+        ends = _flip_sign_bits(np.array([np.nextafter(lower, -np.inf), upper]).view(np.int64))
         below, reached = np.full(wanted.shape, ends[0]), np.full(wanted.shape, ends[1])
         while np.any(reached > below + 1):
             middle = (below >> 1) + (reached >> 1) + (below & reached & 1)  # no overflow
-            enough = self.encode_numbers(_flip(middle).view(np.float64)) >= wanted
+            enough = self.encode_numbers(_flip_sign_bits(middle).view(np.float64)) >= wanted
             reached, below = np.where(enough, middle, reached), np.where(enough, below, middle)
-        exact = _flip(reached).view(np.float64) + 0.0  # + 0.0: no negative zero
+        exact = _flip_sign_bits(reached).view(np.float64) + 0.0  # + 0.0: no negative zero
         return np.where(wanted == 0, -np.inf, exact)
 
 
@@ -154,18 +154,18 @@ def _grid_codes(values: Floats, lower: float | Floats, scale: float | Floats) ->
     with np.errstate(over="ignore", invalid="ignore"):
         cells = values - lower
         cells *= scale
-        np.clip(cells, 0, GRID_CELLS - 1, out=cells)
+        np.clip(cells, 0, GRID_BINS - 1, out=cells)
         return cells.astype(np.uint16)
 
 
-def _equal_edges(column: Column, cells: int) -> Floats:
+def _equal_width_edges(column: Column, n_bins: int) -> Floats:
     """Cut the range into cells of equal width on the column's scale, and return the inner edges."""
-    return _edges(*column.bounds, column.transform, cells)
+    return _compute_edges(*column.bounds, column.transform, n_bins)
 
 
 @lru_cache(maxsize=64)  # half a megabyte each; encodings of one schema are made again and again
-def _edges(lower: float, upper: float, transform: str | None, cells: int) -> Floats:
-    share = np.arange(1, cells) / cells
+def _compute_edges(lower: float, upper: float, transform: str | None, n_bins: int) -> Floats:
+    share = np.arange(1, n_bins) / n_bins
     edges = np.asarray(lower + (upper - lower) * share)
     if transform is not None:
         scale = TRANSFORMS[transform]
@@ -176,7 +176,7 @@ def _edges(lower: float, upper: float, transform: str | None, cells: int) -> Flo
     return edges
 
 
-def _flip(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _flip_sign_bits(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Map the bits of a float64 to its rank among all float64s, and back."""
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
@@ -190,7 +190,7 @@ class Encoding:
     schema : Schema
         The public facts; nothing else decides a code.
     numeric : {"grid", "bins"}
-        Numbers go to a fine grid of ``GRID_CELLS`` cells, for threshold splits, or to the few bins that
+        Numbers go to a fine grid of ``GRID_BINS`` cells, for threshold splits, or to the few bins that
         the schema's ``bins`` or ``cutoffs`` give (``DEFAULT_BINS`` otherwise), for multiway splits.
 
     Examples
@@ -216,14 +216,14 @@ class Encoding:
     numeric: Literal["grid", "bins"] = "grid"
     columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
     labels: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
-    _coders: tuple[_Coder, ...] = field(init=False, repr=False, compare=False)
+    _coders: tuple[_ColumnEncoder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if self.numeric not in ("grid", "bins"):
             raise ValueError(f"numeric={self.numeric!r}. Hint: use 'grid' or 'bins'.")
-        coders = tuple(_Coder(column, self.numeric) for column in self.schema.features)
+        coders = tuple(_ColumnEncoder(column, self.numeric) for column in self.schema.features)
         object.__setattr__(self, "_coders", coders)
-        object.__setattr__(self, "columns", tuple(coder.meaning for coder in coders))
+        object.__setattr__(self, "columns", tuple(coder.encoded_column for coder in coders))
         object.__setattr__(self, "labels", class_labels(self.schema))
 
     def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
@@ -253,12 +253,12 @@ class Encoding:
         ndarray of uint16, shape (rows, features)
             In Fortran order: each column is contiguous.
         """
-        table = _viewed(X)
-        codes, problems = self.read(table, allowed_extra=allowed_extra, estimator=estimator)
-        problems.refuse(lambda name: self.cells(table, name))
+        table = _view_table(X)
+        codes, problems = self.read_features(table, allowed_extra=allowed_extra, estimator=estimator)
+        problems.raise_if_any(lambda name: self.column_values(table, name))
         return codes
 
-    def read(
+    def read_features(
         self,
         table: Table,
         *,
@@ -267,20 +267,20 @@ class Encoding:
         estimator: str = "the schema",
     ) -> tuple[Codes, Problems]:
         """Encode a table as far as it can be, and say what is wrong with its rows; ``parse`` reads texts as numbers."""
-        return self._read(table, parse, allowed_extra, estimator, [])
+        return self._read_columns(table, parse, allowed_extra, estimator, [])
 
-    def _read(
-        self, table: Table, parse: bool, allowed_extra: Collection[str], estimator: str, texts: list[_Texts]
+    def _read_columns(
+        self, table: Table, parse: bool, allowed_extra: Collection[str], estimator: str, texts: list[_TextColumn]
     ) -> tuple[Codes, Problems]:
         """Encode a table, and with it further columns of categories."""
-        places = self.places(table, allowed_extra=allowed_extra, estimator=estimator)
+        places = self.column_positions(table, allowed_extra=allowed_extra, estimator=estimator)
         codes = np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T
         problems = Problems(self.schema.features, self.schema.target)
         for feature, (coder, place) in enumerate(zip(self._coders, places, strict=True)):
             if coder.categories is not None:
-                texts.append((coder.column.name, coder.categories, _cells_at(table, place), codes[:, feature]))
+                texts.append((coder.column.name, coder.categories, _values_at(table, place), codes[:, feature]))
             elif table.array is None or coder.column.part is not None:
-                kinds = coder.read(_cells_at(table, place), codes[:, feature], parse)
+                kinds = coder.write_codes(_values_at(table, place), codes[:, feature], parse)
                 if kinds is not None:
                     problems.add(coder.column.name, kinds)
         for (name, *_), kinds in zip(texts, write_categories([column[1:] for column in texts]), strict=True):
@@ -300,7 +300,7 @@ class Encoding:
         allowed_extra: Collection[str] = (),
         estimator: str = "the schema",
     ) -> tuple[Codes, npt.NDArray[np.int32], Problems]:
-        """Encode features and target as ``read`` does; where ``y`` is None, the table has the target."""
+        """Encode features and target as ``read_features`` does; where ``y`` is None, the table has the target."""
         column, names = self.schema.target, table.names or ()
         if y is None and column.source not in names:
             raise OutOfSchemaError(
@@ -308,10 +308,12 @@ class Encoding:
                 f"Hint: pass y, or a table with the target column {column.name!r}.",
                 column=column.name,
             )
-        cells = _cells_at(table, names.index(column.source)) if y is None else target_cells(y, total=parse)
+        cells = (
+            _values_at(table, names.index(column.source)) if y is None else target_values(y, every_entry_is_label=parse)
+        )
         target = np.empty(len(cells), np.int32)
-        texts: list[_Texts] = [(column.name, _categories(column), cells, target)] if column.values else []
-        codes, problems = self._read(table, parse, allowed_extra, estimator, texts)
+        texts: list[_TextColumn] = [(column.name, _make_categories(column), cells, target)] if column.values else []
+        codes, problems = self._read_columns(table, parse, allowed_extra, estimator, texts)
         if not column.values:
             target, kinds = self.read_target(cells, parse=parse)
             problems.add(column.name, kinds)
@@ -320,7 +322,7 @@ class Encoding:
     def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
         numeric = [i for i, each in enumerate(self._coders) if each.column.kind == "numeric" and not each.column.part]
         grid = [i for i in numeric if self._coders[i].edges is None]
-        lower, scale = np.array([self._coders[i].grid for i in grid]).reshape(-1, 2).T
+        lower, scale = np.array([self._coders[i].grid_scale for i in grid]).reshape(-1, 2).T
         kinds: dict[int, Kinds] = {}
         for start in range(0, len(array), _BLOCK_ROWS):
             rows = slice(start, start + _BLOCK_ROWS)
@@ -344,16 +346,18 @@ class Encoding:
         """Encode numbers of one numeric column, of which none is missing."""
         return self._coders[feature].encode_numbers(values)
 
-    def cells(self, table: Table, name: str) -> ColumnCells:
+    def column_values(self, table: Table, name: str) -> ColumnValues:
         """Return the column of a feature or of the target."""
         if table.names is None:
             return table.column(self.schema.feature_names.index(name))
         (column,) = (column for column in (*self.schema.features, self.schema.target) if column.name == name)
-        found = table.named(column.source)
-        assert found is not None  # places() has seen it
+        found = table.column_by_name(column.source)
+        assert found is not None  # column_positions() has seen it
         return found
 
-    def places(self, table: Table, *, allowed_extra: Collection[str] = (), estimator: str = "the schema") -> list[int]:
+    def column_positions(
+        self, table: Table, *, allowed_extra: Collection[str] = (), estimator: str = "the schema"
+    ) -> list[int]:
         """Find each feature's column in a table; raise where columns are missing or unknown."""
         names = self.schema.feature_names
         if table.names is None:
@@ -368,21 +372,21 @@ class Encoding:
 
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
         """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
-        values = target_cells(y)
+        values = target_values(y)
         target, kinds = self.read_target(values)
         problems = Problems(self.schema.features, self.schema.target)
         problems.add(self.schema.target.name, kinds)
-        problems.refuse(lambda name: values)
+        problems.raise_if_any(lambda name: values)
         return target
 
-    def read_target(self, values: ColumnCells, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
+    def read_target(self, values: ColumnValues, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
         """Encode the target as far as it can be, and say what is wrong with it."""
         column = self.schema.target
         if column.kind == "categorical":
             places = np.empty(len(values), np.int32)
-            (kinds,) = write_categories([(_categories(column), values, places)])
+            (kinds,) = write_categories([(_make_categories(column), values, places)])
             return places, kinds
-        found, kinds = numbers_of(values, parse)
+        found, kinds = read_numbers(values, parse)
         finite = np.isfinite(found)
         if not finite.all():
             kinds = np.zeros(len(found), np.uint8) if kinds is None else kinds
@@ -413,10 +417,10 @@ class Encoding:
         return out if isinstance(code, np.ndarray) else float(out[0])
 
 
-def _viewed(X: Any) -> Table:
+def _view_table(X: Any) -> Table:
     """View a table; whatever else is raised on the way becomes a refusal that tells no cell."""
     try:
-        return Table.of(X)
+        return Table.from_data(X)
     except VeilwoodError:
         raise
     except Exception:
@@ -435,19 +439,19 @@ def check_names(
     if lacking:
         more = f" and {len(schema.feature_names) - 20} more" * (len(schema.feature_names) > 20)
         told.append(
-            f"the table has no {_columns(lacking)}.{closest(lacking[0], unknown)} Hint: columns are matched by name; "
+            f"the table has no {_quote_columns(lacking)}.{did_you_mean(lacking[0], unknown)} Hint: columns are matched by name; "
             f"the schema has {', '.join(schema.feature_names[:20])}{more}."
         )
     if unknown:
         told.append(
-            f"the table has {'a ' * (len(unknown) == 1)}{_columns(unknown)} that the schema does not. "
+            f"the table has {'a ' * (len(unknown) == 1)}{_quote_columns(unknown)} that the schema does not. "
             'Hint: list what is not used in the schema, "ignore": [...], or add it to its columns.'
         )
     if told:
         raise OutOfSchemaError(" ".join(told), column=[*lacking, *unknown][0])
 
 
-def _columns(names: list[str]) -> str:
+def _quote_columns(names: list[str]) -> str:
     more = f" and {len(names) - 20} more" * (len(names) > 20)
     return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:20])}{more}"
 
@@ -465,30 +469,30 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
     return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def _reader(column: Column) -> ReadText:
+def _text_reader(column: Column) -> TextReader:
     """Return what turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
     if column.part is not None:
-        return part_reader(column.part)
-    return text_of if column.prefix is None else prefix_reader(column.prefix)
+        return date_part_reader(column.part)
+    return to_canonical_text if column.prefix is None else prefix_reader(column.prefix)
 
 
-def _categories(column: Column) -> Categories:
+def _make_categories(column: Column) -> Categories:
     """Return the places of a column's categories; missing values come after the last."""
     known = {text: place for place, text in enumerate(column.values)}
     unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
     missing = len(known) if column.nullable else -Problem.MISSING
-    return Categories(_reader(column), known, unknown, -Problem.UNUSABLE, missing)
+    return Categories(_text_reader(column), known, unknown, -Problem.UNUSABLE, missing)
 
 
-def _cells_at(table: Table, place: int) -> ColumnCells:
+def _values_at(table: Table, place: int) -> ColumnValues:
     return table.column(place) if table.arrow is None else table.arrow.column(place)
 
 
-def _parts(column: Column, values: ColumnCells) -> tuple[Floats, Kinds | None]:
+def _read_date_parts(column: Column, values: ColumnValues) -> tuple[Floats, Kinds | None]:
     """Return the part of each date as a number, NaN where there is none, and what is wrong where it is not missing."""
-    codes, texts = category_codes(values, _reader(column))
+    codes, texts = factorize_texts(values, _text_reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
-    unusable = codes == Nothing.UNUSABLE.value
+    unusable = codes == NoText.UNUSABLE.value
     return numbers[codes], unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
 
 

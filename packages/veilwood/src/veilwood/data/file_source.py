@@ -16,28 +16,28 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.batches import Batch, Source, encode_rows, kept_of, view
-from veilwood.data.canonical import ColumnCells
-from veilwood.data.contributions import Keeps, choose_rows, no_id
+from veilwood.data.batches import Batch, Source, encode_rows, select_rows, view_table
+from veilwood.data.canonical import ColumnValues
+from veilwood.data.contributions import IdFilter, bound_contributions, missing_id_column_error
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import find_checked
+from veilwood.data.files import find_matching_files
 from veilwood.data.frames import is_frame
-from veilwood.data.problems import Invalid, Problem, cell_of, may_show_values
-from veilwood.data.relations import is_relation, relation_of, stream_of
+from veilwood.data.problems import Invalid, Problem, may_show_values, value_at
+from veilwood.data.relations import as_batch_stream, is_relation, open_relation
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseError, shown
+from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseError, short_repr
 from veilwood.privacy.neighbours import RowsOf
-from veilwood.safe_io import is_whole
+from veilwood.safe_io import is_int_in
 
-__all__ = ["Checked", "Misfit", "Spool", "check_files", "open_spool", "spool"]
+__all__ = ["CheckResult", "Spool", "Violation", "check_files", "open_spool", "spool"]
 
 
 _BATCH_ROWS: Final = 65536
-_MOST_SHOWN: Final = 5
+_MAX_EXAMPLES: Final = 5
 
 
 @dataclass(repr=False)  # it is as private as the rows
-class Misfit:
+class Violation:
     """One kind of problem of one column: how many rows have it, and some of them where values may be shown."""
 
     column: str
@@ -47,60 +47,62 @@ class Misfit:
 
     def __str__(self) -> str:
         some = f" ({', '.join(self.examples)}{', ...' * (self.rows > len(self.examples))})" if self.examples else ""
-        return f"{self.column!r}: {self.kind.in_short} in {self.rows} row{'s' * (self.rows != 1)}{some}"
+        return f"{self.column!r}: {self.kind.label} in {self.rows} row{'s' * (self.rows != 1)}{some}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as plain values."""
-        return {"column": self.column, "problem": self.kind.in_short, "rows": self.rows, "examples": self.examples}
+        return {"column": self.column, "problem": self.kind.label, "rows": self.rows, "examples": self.examples}
 
 
 @dataclass(frozen=True, repr=False)
-class Checked:
+class CheckResult:
     """What was found: problems, and how many rows count as the ``other`` of a column. As private as the rows."""
 
     n_rows: int
-    misfits: list[Misfit]
-    others: dict[str, int]
+    violations: list[Violation]
+    other_counts: dict[str, int]
 
     @property
-    def others_in_words(self) -> str:
+    def other_counts_text(self) -> str:
         """Say how many rows fall into ``other``, a column a line."""
         return "".join(
-            f"\n{name!r}: {rows} of {self.n_rows} rows count as its 'other'" for name, rows in self.others.items()
+            f"\n{name!r}: {rows} of {self.n_rows} rows count as its 'other'" for name, rows in self.other_counts.items()
         )
 
 
-def check_files(path: str | PathLike[str], schema: Schema) -> Checked:
+def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
     """Read a file, folder or glob whole, and return every column and kind of problem; none where all rows fit."""
-    encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Misfit](), 0
+    encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Violation](), 0
     places = [(i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other]
     others = {name: 0 for _, name, _ in places}
     wanted = list(schema.sources)
-    files = find_checked(path, schema, as_bytes=True, skip_rows=False)
+    files = find_matching_files(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
         first_row = 0
-        for table in file.batches(wanted, _BATCH_ROWS):
+        for table in file.read_batches(wanted, _BATCH_ROWS):
             codes, _, problems = encoding.read_rows(table, parse=file.is_text)
             for feature, name, other in places:
                 others[name] += int((codes[:, feature] == other).sum())
-            for column, kind, rows in problems.each():
-                misfit = found.setdefault((column.name, kind), Misfit(column.name, kind))
+            for column, kind, rows in problems.iter_problems():
+                misfit = found.setdefault((column.name, kind), Violation(column.name, kind))
                 misfit.rows += len(rows)
-                for row in rows[: _MOST_SHOWN - len(misfit.examples)].tolist() if may_show_values() else ():
-                    where = f"{file.where}, " if len(files) > 1 else ""
-                    cell = cell_of(encoding.cells(table, column.name), row)
+                for row in rows[: _MAX_EXAMPLES - len(misfit.examples)].tolist() if may_show_values() else ():
+                    where = f"{file.display_name}, " if len(files) > 1 else ""
+                    cell = value_at(encoding.column_values(table, column.name), row)
                     text = cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
-                    misfit.examples.append(f"{where}row {first_row + row + 1}: {shown(text)}")
+                    misfit.examples.append(f"{where}row {first_row + row + 1}: {short_repr(text)}")
             first_row += table.n_rows
         n_rows += first_row
     if not n_rows:
-        raise OutOfSchemaError(f"{files[0].where} holds no rows. Hint: check the path.")
-    return Checked(n_rows, list(found.values()), others)
+        raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
+    return CheckResult(n_rows, list(found.values()), others)
 
 
-_MOST_BYTES: Final = 1 << 50
+_MAX_BYTES: Final = 1 << 50
 
-_Encoded: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], ColumnCells | None]"  # and which rows fit, and their ids
+_EncodedPiece: TypeAlias = (
+    "tuple[Batch, npt.NDArray[np.bool_], ColumnValues | None]"  # and which rows fit, and their ids
+)
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -111,12 +113,12 @@ class Spool:
     at_most: int
     folder: str | PathLike[str] | None
 
-    def pieces(self) -> Iterator[Any]:
+    def iter_pieces(self) -> Iterator[Any]:
         """Start to read the rows."""
         if is_relation(self.rows):
-            relation = relation_of(self.rows)
+            relation = open_relation(self.rows)
             return relation.to_batches(list(relation.names), _BATCH_ROWS)
-        stream = None if is_frame(self.rows) else stream_of(self.rows)
+        stream = None if is_frame(self.rows) else as_batch_stream(self.rows)
         if stream is None:
             raise UseError(
                 f"{type(self.rows).__name__} is no stream, and can be read again as it is. Hint: pass it without spool."
@@ -154,7 +156,7 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     >>> forest.fit(vw.spool(pieces, at_most=10_000_000)).n_features_in_
     6
     """
-    if not is_whole(at_most, 1, _MOST_BYTES):
+    if not is_int_in(at_most, 1, _MAX_BYTES):
         raise ParameterError("at_most", at_most, "is not a number of bytes", "1 << 34 is 16 GiB")
     return Spool(rows, int(at_most), folder)
 
@@ -167,18 +169,18 @@ def open_spool(
     cap: RowsOf | None,
     invalid: Invalid,
     batch_rows: int,
-    keeps: Keeps | None,
+    id_filter: IdFilter | None,
 ) -> Source:
     """Encode all rows into the temporary file, and make a source of it."""
-    encoded = _encode(pieces, encoding, cap, invalid)
+    encoded = _encode_pieces(pieces, encoding, cap, invalid)
     try:
         with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
-            ids = _write(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
+            ids = _write_pieces(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
             if cap is None:
                 deque(ids, maxlen=0)
                 kept = None
             else:
-                (kept,) = choose_rows([ids], cap, invalid, keeps)
+                (kept,) = bound_contributions([ids], cap, invalid, id_filter)
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
@@ -190,7 +192,7 @@ def open_spool(
         for number in range(stored.num_record_batches):
             batch = stored.get_batch(number)
             chosen = None if kept is None else kept[first_row : first_row + batch.num_rows]
-            yield partial(_batch, batch, len(encoding.columns), chosen, first_row)
+            yield partial(_read_stored_batch, batch, len(encoding.columns), chosen, first_row)
             first_row += batch.num_rows
         if not first_row and invalid == "refuse":
             raise OutOfSchemaError("the stream held no rows. Hint: has it been read before?")
@@ -200,20 +202,24 @@ def open_spool(
     return Source(read)
 
 
-def _encode(pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid) -> Iterator[_Encoded]:
+def _encode_pieces(
+    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid
+) -> Iterator[_EncodedPiece]:
     """Encode piece by piece, with the ids that a cap is by."""
     for piece in pieces:
         X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
-        table = view(X, encoding, invalid)
+        table = view_table(X, encoding, invalid)
         extra = () if cap is None else (cap.id,)
         batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra)
-        ids = None if cap is None else table.named(cap.id)
+        ids = None if cap is None else table.column_by_name(cap.id)
         if cap is not None and ids is None:
-            raise no_id(cap)
+            raise missing_id_column_error(cap)
         yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids
 
 
-def _write(file: IO[bytes], encoded: Iterator[_Encoded], width: int, at_most: int, batch_rows: int) -> Iterator[Any]:
+def _write_pieces(
+    file: IO[bytes], encoded: Iterator[_EncodedPiece], width: int, at_most: int, batch_rows: int
+) -> Iterator[Any]:
     """Write all rows, and hand their ids on."""
     codes = pa.list_(pa.uint16(), width)
     schema = pa.schema([("codes", codes), ("target", pa.int32()), ("fits", pa.bool_())])
@@ -230,7 +236,7 @@ def _write(file: IO[bytes], encoded: Iterator[_Encoded], width: int, at_most: in
             yield ids
 
 
-def _batch(stored: Any, width: int, chosen: npt.NDArray[np.bool_] | None, first_row: int) -> Batch:
+def _read_stored_batch(stored: Any, width: int, chosen: npt.NDArray[np.bool_] | None, first_row: int) -> Batch:
     codes = stored.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     batch = Batch(codes, stored.column(1).to_numpy(), 0, first_row)
-    return kept_of(batch, chosen, stored.column(2).to_numpy(zero_copy_only=False))
+    return select_rows(batch, chosen, stored.column(2).to_numpy(zero_copy_only=False))

@@ -2,7 +2,7 @@
 """The files a user means: found on this computer or behind an address (``s3://``, ``https://``, ...), opened, and read.
 
 Each is a partition, read in batches of bounded memory, again in each pass; so is what another library hands over, which
-comes from ``relations`` and ``lakes``. Why one cannot be read is said in ``unreadable``.
+comes from ``relations`` and ``lakes``. Why one cannot be read is said in ``unreadable_error``.
 """
 
 from __future__ import annotations
@@ -23,74 +23,74 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.csv
 
-from veilwood.data.canonical import text_of
-from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, header_of
+from veilwood.data.canonical import to_canonical_text
+from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, read_header
 from veilwood.data.encoding import check_names
 from veilwood.data.frames import Table, is_dataset
-from veilwood.data.numbers import numbers_of
-from veilwood.data.places import lake_of, open_kind, open_lake, refuse_inside_lakes
-from veilwood.data.problems import Problem, failed, may_show_values
+from veilwood.data.numbers import read_numbers
+from veilwood.data.places import detect_lake, open_lake, open_lake_format, reject_files_inside_lakes
+from veilwood.data.problems import Problem, may_show_values, redacted_error
 from veilwood.data.relations import (
     Relation,
-    in_batches,
+    inferred_types_error,
+    infers_types_from_rows,
     is_relation,
-    relation_of,
-    takes_types_from_rows,
-    types_from_rows,
+    open_relation,
+    rebatch_rows,
 )
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, shorten, without_secrets
+from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, redact_url, shorten_text
 
 __all__ = [
-    "GROWTH",
-    "MOST_ROW_BYTES",
-    "CsvRows",
+    "MAX_ROW_BYTES",
+    "UTF8_GROWTH",
+    "CsvDataset",
     "File",
-    "Place",
+    "FileLocation",
     "are_files",
+    "diagnose_header",
+    "drop_long_rows",
     "excel_dataset",
-    "find_checked",
     "find_files",
-    "find_paths",
-    "find_places",
+    "find_local_paths",
+    "find_locations",
+    "find_matching_files",
     "is_address",
-    "place_of",
-    "unreadable",
-    "without_long_rows",
-    "written_otherwise",
+    "local_file",
+    "unreadable_error",
 ]
 
 
 _FIRST_ROUNDED: Final = 2.0**53
-_UNREAD: Final = "a row that cannot be read"
+_UNREADABLE_ROW: Final = "a row that cannot be read"
 
 
-def excel_dataset(where: str, opened: Callable[[], Any], nulls: Collection[str] = ()) -> Any:
+def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collection[str] = ()) -> Any:
     """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
         raise SetupError("spreadsheets need an extra. Hint: pip install 'veilwood[excel]', or save as CSV.") from None
     try:
-        with opened() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
-            rows = _rows(book.get_sheet_by_index(0))
+        with open_file() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
+            rows = _read_sheet_rows(book.get_sheet_by_index(0))
     except CalamineError:  # its words may hold cells
-        raise OutOfSchemaError(f"cannot read {where!r}: it is damaged or of another format.") from None
+        raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or of another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
     while names and not names[-1]:  # cells beside the table, in any row, are not part of it
         names.pop()
     if not any(names):
-        raise OutOfSchemaError(f"cannot read {where!r}: the first row of its first sheet must name the columns.")
+        raise OutOfSchemaError(f"cannot read {display_name!r}: the first row of its first sheet must name the columns.")
     if len(set(names)) < len(names):
-        raise OutOfSchemaError(f"cannot read {where!r}: two columns share a name, or have none.")
-    columns = [[_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
+        raise OutOfSchemaError(f"cannot read {display_name!r}: two columns share a name, or have none.")
+    columns = [[_value_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
     import pyarrow.dataset as datasets  # slow to load
 
     return datasets.dataset(table)
 
 
-def _rows(sheet: Any) -> list[list[Any]]:
+def _read_sheet_rows(sheet: Any) -> list[list[Any]]:
     """Read each row by itself: one with a cell that Python cannot hold, as a duration of ages, has no usable cells."""
     left = [""] * (sheet.start or (0, 0))[1]
     rows: list[list[Any]] = []
@@ -101,47 +101,47 @@ def _rows(sheet: Any) -> list[list[Any]]:
         except StopIteration:
             return rows
         except (OverflowError, ValueError):
-            rows.append([_UNREAD] * (len(left) + sheet.width))
+            rows.append([_UNREADABLE_ROW] * (len(left) + sheet.width))
 
 
-def _text(cell: Any, nulls: Collection[str]) -> str | None:
-    text = text_of(cell)
+def _value_text(value: Any, nulls: Collection[str]) -> str | None:
+    text = to_canonical_text(value)
     if not isinstance(text, str) or text in nulls:
         return None
     # The digits of a number that the sheet has rounded would pass for an id.
-    return repr(float(cell)) if isinstance(cell, int | float) and abs(cell) >= _FIRST_ROUNDED else text
+    return repr(float(value)) if isinstance(value, int | float) and abs(value) >= _FIRST_ROUNDED else text
 
 
-MOST_ROW_BYTES: Final = 4 << 20  # of a row of CSV that can be kept
-GROWTH: Final = 3  # of a row of a one-byte encoding, at most, when Arrow turns it into UTF-8
+MAX_ROW_BYTES: Final = 4 << 20  # of a row of CSV that can be kept
+UTF8_GROWTH: Final = 3  # of a row of a one-byte encoding, at most, when Arrow turns it into UTF-8
 _QUOTE: Final = ord('"')
 _LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
 
 
-class CsvRows:
+class CsvDataset:
     """A CSV file, wherever it is opened; stands where an Arrow dataset could.
 
-    With ``short``, only rows up to ``MOST_ROW_BYTES`` are read.
+    With ``drop_long``, only rows up to ``MAX_ROW_BYTES`` are read.
     """
 
-    def __init__(self, opened: Callable[[], Any], options: dict[str, Any], *, short: bool) -> None:
-        self._opened, self._options, self._short = opened, options, short
-        with self._reader(None) as reader:
+    def __init__(self, open_file: Callable[[], Any], options: dict[str, Any], *, drop_long: bool) -> None:
+        self._open_file, self._options, self._drop_long = open_file, options, drop_long
+        with self._open_reader(None) as reader:
             self.schema = reader.schema
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[pa.RecordBatch]:
         """Read some columns, so many rows at a time."""
-        with self._reader(columns) as reader:
+        with self._open_reader(columns) as reader:
             for batch in reader:
                 for start in range(0, batch.num_rows, batch_size):
                     yield batch.slice(start, batch_size)
 
     def to_table(self, columns: list[str]) -> pa.Table:
         """Read some columns whole."""
-        with self._reader(columns) as reader:
+        with self._open_reader(columns) as reader:
             return reader.read_all()
 
-    def _reader(self, columns: list[str] | None) -> Any:
+    def _open_reader(self, columns: list[str] | None) -> Any:
         options = dict(self._options)
         convert = options.pop("convert_options")
         if columns is not None:
@@ -149,13 +149,13 @@ class CsvRows:
                 column_types=convert.column_types, null_values=convert.null_values, strings_can_be_null=True,
                 include_columns=columns,
             )  # fmt: skip
-        file = self._opened()
-        if self._short:
-            file = pa.PythonFile(_Stream(without_long_rows(file, options["parse_options"].delimiter)), mode="r")
+        file = self._open_file()
+        if self._drop_long:
+            file = pa.PythonFile(_ByteStream(drop_long_rows(file, options["parse_options"].delimiter)), mode="r")
         return pa.csv.open_csv(file, convert_options=convert, **options)
 
 
-class _Stream(io.RawIOBase):
+class _ByteStream(io.RawIOBase):
     """A readable file of pieces."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
@@ -175,31 +175,31 @@ class _Stream(io.RawIOBase):
         return piece
 
 
-def without_long_rows(
-    file: BinaryIO, separator: str = ",", most: int = MOST_ROW_BYTES, chunk: int = 1 << 20
+def drop_long_rows(
+    file: BinaryIO, separator: str = ",", max_bytes: int = MAX_ROW_BYTES, chunk: int = 1 << 20
 ) -> Iterator[bytes]:
     """Give the contents of a CSV file without rows of more than so many bytes, line end included.
 
     Examples
     --------
-    >>> b"".join(without_long_rows(io.BytesIO(b'a,b\\n"1\\n2",3\\nlong,text\\n5,6'), most=9))
+    >>> b"".join(drop_long_rows(io.BytesIO(b'a,b\\n"1\\n2",3\\nlong,text\\n5,6'), max_bytes=9))
     b'a,b\\n"1\\n2",3\\n5,6'
     """
     edge = separator.encode() + b"".join(_LINE_ENDS)
     held, dropping = b"", False  # the row that has begun, as far as it is kept
     inside, before, closed = False, ord("\n"), False  # where in a row the scan has come to
-    while piece := file.read(min(chunk, most)):  # so that a row inside a piece is short
+    while piece := file.read(min(chunk, max_bytes)):  # so that a row inside a piece is short
         first, last, inside, before, closed = _row_ends(piece, edge, inside, before, closed)
         if last < 0:
-            held, dropping = (b"", True) if dropping or len(held) + len(piece) > most else (held + piece, False)
+            held, dropping = (b"", True) if dropping or len(held) + len(piece) > max_bytes else (held + piece, False)
             continue
-        if not dropping and len(held) + first + 1 <= most:
+        if not dropping and len(held) + first + 1 <= max_bytes:
             yield held
             yield piece[: last + 1]
         else:
             yield piece[first + 1 : last + 1]
         held = piece[last + 1 :]
-        dropping = len(held) > most
+        dropping = len(held) > max_bytes
         held = b"" if dropping else held
     if not dropping:
         yield held
@@ -232,25 +232,27 @@ def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool
     return first, last, inside, before, closed
 
 
-Opened: TypeAlias = Callable[[], Any]
+OpenFile: TypeAlias = Callable[[], Any]
 """Opens the file once more."""
 
 
-def written_otherwise(where: str, opened: Opened, dialect: Dialect, wanted: Collection[str]) -> str | None:
+def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str]) -> str | None:
     """Tell by the header that a CSV file has another separator or encoding than was said."""
-    if any("\ufffd" in name for name in header_of(opened, where, dialect)):
+    if any("\ufffd" in name for name in read_header(open_file, display_name, dialect)):
         return (
             "the names of its columns are not in UTF-8. Hint: say how the file is written, as "
             '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
         )
-    return _other_separator(where, opened, dialect, wanted)
+    return _diagnose_separator(display_name, open_file, dialect, wanted)
 
 
-def _other_separator(where: str, opened: Opened, dialect: Dialect, wanted: Collection[str] = ()) -> str | None:
+def _diagnose_separator(
+    display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str] = ()
+) -> str | None:
     """Say by the header alone that a file has another separator: it gives more names, those that are wanted."""
-    names = header_of(opened, where, dialect)
+    names = read_header(open_file, display_name, dialect)
     for sep in SEPARATORS:
-        others = header_of(opened, where, replace(dialect, sep=sep))
+        others = read_header(open_file, display_name, replace(dialect, sep=sep))
         better = len(set(wanted).intersection(others)) > len(set(wanted).intersection(names)) or not wanted
         if better and len(others) > len(names):
             return (
@@ -260,29 +262,31 @@ def _other_separator(where: str, opened: Opened, dialect: Dialect, wanted: Colle
     return None
 
 
-def unreadable(where: str, opened: Opened | None, error: Exception, dialect: Dialect) -> OutOfSchemaError:
+def unreadable_error(
+    display_name: str, open_file: OpenFile | None, error: Exception, dialect: Dialect
+) -> OutOfSchemaError:
     """Say in one line why a file cannot be read; Arrow's own words may hold whole records."""
     text = str(error)
-    detail = f" ({shorten(text)})" if may_show_values() else ""
+    detail = f" ({shorten_text(text)})" if may_show_values() else ""
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
         return OutOfSchemaError(
-            f"cannot read {where!r}: it is not in UTF-8{detail}. Hint: say how the file is written, as "
+            f"cannot read {display_name!r}: it is not in UTF-8{detail}. Hint: say how the file is written, as "
             '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
         )
     number = re.search(r"In CSV column #(\d+): ", text)
     if number:
         # A damaged header is shorter, and a dataset has none.
-        names = [] if opened is None else header_of(opened, where, dialect)
+        names = [] if open_file is None else read_header(open_file, display_name, dialect)
         name = dict(enumerate(names)).get(int(number[1]))
         return OutOfSchemaError(
-            f"cannot read {where!r}: column {name!r} has a cell that is not a number or not text{detail}. "
+            f"cannot read {display_name!r}: column {name!r} has a cell that is not a number or not text{detail}. "
             "Hint: numbers have a decimal point and missing cells are empty, unless the schema's dialect says else.",
             column=name,
-            problems=() if name is None else ((name, Problem.NO_NUMBER.in_short),),
+            problems=() if name is None else ((name, Problem.NOT_A_NUMBER.label),),
         )
     if re.search(r"Expected \d+ columns, got \d+", text):
-        if opened is not None and (other := _other_separator(where, opened, dialect)):
-            return OutOfSchemaError(f"cannot read {where!r}: {other}")
+        if open_file is not None and (other := _diagnose_separator(display_name, open_file, dialect)):
+            return OutOfSchemaError(f"cannot read {display_name!r}: {other}")
         problem = (
             f"a row has more or fewer cells than the header. Hint: cells are separated by {dialect.sep!r}; one that "
             "holds it stands in quotation marks"
@@ -295,7 +299,7 @@ def unreadable(where: str, opened: Opened | None, error: Exception, dialect: Dia
         problem = os.strerror(error.errno)
     else:
         problem = "it is damaged or of another format"
-    return OutOfSchemaError(f"cannot read {where!r}: {problem}{detail}.")
+    return OutOfSchemaError(f"cannot read {display_name!r}: {problem}{detail}.")
 
 
 # -- where files are -------------------------------------------------------------------------------------------------
@@ -314,14 +318,25 @@ FORMATS: Final = {
     ".ods": "excel",
 }
 ENDINGS: Final = ", ".join(FORMATS)
-_MARKS: Final = ("size", "mtime", "created", "modified", "LastModified", "ETag", "etag", "md5", "generation", "crc32c")
+_STAMP_KEYS: Final = (
+    "size",
+    "mtime",
+    "created",
+    "modified",
+    "LastModified",
+    "ETag",
+    "etag",
+    "md5",
+    "generation",
+    "crc32c",
+)
 
 
 @dataclass(frozen=True)
-class Place:
+class FileLocation:
     """A file."""
 
-    where: str
+    display_name: str
     """What it is called in messages: no password or token of an address."""
     path: str
     """Where its file system finds it."""
@@ -350,13 +365,13 @@ class Place:
         file = pa.PythonFile(self.filesystem.open(self.path, "rb"), mode="r")
         return pa.CompressedInputStream(file, "gzip") if self.name.endswith(".gz") else file
 
-    def dataset(self, form: Any) -> Any:
+    def open_dataset(self, form: Any) -> Any:
         """Open it as an Arrow dataset."""
         import pyarrow.dataset as datasets  # slow to load
 
         return datasets.dataset(self.path, format=form, filesystem=self.filesystem)
 
-    def stamp(self) -> tuple[tuple[Any, ...], ...]:
+    def read_stamp(self) -> tuple[tuple[Any, ...], ...]:
         """Return what changes when the file does: its size, and when it was changed."""
         if self.filesystem is None:
             try:
@@ -366,12 +381,12 @@ class Place:
             return ((state.st_size, state.st_mtime_ns),)
         self.filesystem.invalidate_cache()
         told = self.filesystem.info(self.path)
-        return (tuple(str(told.get(mark)) for mark in _MARKS),)
+        return (tuple(str(told.get(mark)) for mark in _STAMP_KEYS),)
 
 
-def place_of(path: str | PathLike[str]) -> Place:
+def local_file(path: str | PathLike[str]) -> FileLocation:
     """Return the place of a path on this computer."""
-    return Place(fspath(path), fspath(path))
+    return FileLocation(fspath(path), fspath(path))
 
 
 def is_address(X: Any) -> bool:
@@ -383,37 +398,37 @@ def is_address(X: Any) -> bool:
     return isinstance(X, str) and "://" in X
 
 
-def find_places(X: str | PathLike[str]) -> list[Place] | Relation:
+def find_locations(X: str | PathLike[str]) -> list[FileLocation] | Relation:
     """Find the files behind a path, folder, glob or address; a table of Delta Lake or Iceberg is read by its log."""
     if isinstance(X, str) and is_address(X):
         if X.startswith("file://"):
-            return find_places(X.removeprefix("file://"))
-        with _telling(X):
-            return _behind(X)
+            return find_locations(X.removeprefix("file://"))
+        with _redact_address_errors(X):
+            return _find_remote(X)
     if Path(X).is_dir() and (lake := open_lake(fspath(X))) is not None:
         return lake
-    return [place_of(path) for path in find_paths(X)]
+    return [local_file(path) for path in find_local_paths(X)]
 
 
-def find_paths(X: str | PathLike[str]) -> list[Path]:
+def find_local_paths(X: str | PathLike[str]) -> list[Path]:
     """Find the files behind a path, folder or glob on this computer."""
     path = Path(X)
     if path.is_dir():
-        paths = sorted(p for p in path.rglob("*") if p.is_file() and place_of(p).format)
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and local_file(p).format)
     elif path.exists():
         paths = [path]
     else:
         paths = sorted(map(Path, glob.glob(str(X), recursive=True)))
     if not paths:
-        raise _nothing(str(X))
+        raise _no_table_error(str(X))
     for path in paths:
         if not path.is_file():
             raise OutOfSchemaError(f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end.")
-    refuse_inside_lakes(paths)
+    reject_files_inside_lakes(paths)
     return paths
 
 
-def _behind(address: str) -> list[Place] | Relation:
+def _find_remote(address: str) -> list[FileLocation] | Relation:
     try:
         from fsspec.core import url_to_fs
     except ImportError:
@@ -421,38 +436,38 @@ def _behind(address: str) -> list[Place] | Relation:
     filesystem, path = url_to_fs(address)
     filesystem.invalidate_cache()  # what another process has written since is there as well
     if address.startswith(("http://", "https://")):  # what lies beside a file cannot be told
-        return [Place(without_secrets(address), path, filesystem)]
+        return [FileLocation(redact_url(address), path, filesystem)]
     if filesystem.isdir(path):
         names = filesystem.find(path)
         below = [name.removeprefix(path.rstrip("/") + "/") for name in names]
-        if (kind := lake_of(below)) is not None:
-            return open_kind(kind, address, [name.removeprefix("metadata/") for name in below])
-        found = sorted(name for name in names if Place("", name).format)
+        if (kind := detect_lake(below)) is not None:
+            return open_lake_format(kind, address, [name.removeprefix("metadata/") for name in below])
+        found = sorted(name for name in names if FileLocation("", name).format)
     elif filesystem.isfile(path):
         found = [path]
     else:
         found = sorted(filesystem.glob(path))
     if not found:
-        raise _nothing(without_secrets(address))
-    _refuse_in_lakes(filesystem, found)
+        raise _no_table_error(redact_url(address))
+    _reject_lake_files(filesystem, found)
     scheme = address.split("://")[0]
-    return [Place(without_secrets(f"{scheme}://{name.lstrip('/')}"), name, filesystem) for name in found]
+    return [FileLocation(redact_url(f"{scheme}://{name.lstrip('/')}"), name, filesystem) for name in found]
 
 
-def _refuse_in_lakes(filesystem: Any, names: list[str]) -> None:
+def _reject_lake_files(filesystem: Any, names: list[str]) -> None:
     """Refuse files of a table that keeps a log, where it lies in one of the folders above them."""
     folders = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 1)}
     for folder in sorted(filter(None, folders)):
         metadata = filesystem.glob(f"{folder}/metadata/*.metadata.json")
         logs = [log for log in ("_delta_log", ".hoodie") if filesystem.isdir(f"{folder}/{log}")]
-        if lake_of([*logs, *(f"metadata/{name.rsplit('/', 1)[-1]}" for name in metadata)]):
+        if detect_lake([*logs, *(f"metadata/{name.rsplit('/', 1)[-1]}" for name in metadata)]):
             raise OutOfSchemaError(
                 f"the files in {folder!r} belong to a table that keeps a log of deleted rows. Hint: pass its folder."
             )
 
 
 @contextmanager
-def _telling(address: str) -> Iterator[None]:
+def _redact_address_errors(address: str) -> Iterator[None]:
     """Say in one line that an address cannot be reached; the words of others may hold tokens."""
     try:
         yield
@@ -461,12 +476,12 @@ def _telling(address: str) -> Iterator[None]:
     except Exception as error:
         extra = " Hint: is its package installed (s3fs, gcsfs, aiohttp)?" if isinstance(error, ImportError) else ""
         raise OutOfSchemaError(
-            f"cannot read {without_secrets(address)!r} ({type(error).__name__}).{extra or ' Hint: check the address.'}"
+            f"cannot read {redact_url(address)!r} ({type(error).__name__}).{extra or ' Hint: check the address.'}"
         ) from None
 
 
-def _nothing(where: str) -> OutOfSchemaError:
-    return OutOfSchemaError(f"there is no table at {where!r}. Hint: give a file, folder or glob ({ENDINGS}).")
+def _no_table_error(display_name: str) -> OutOfSchemaError:
+    return OutOfSchemaError(f"there is no table at {display_name!r}. Hint: give a file, folder or glob ({ENDINGS}).")
 
 
 # -- what stands in them ---------------------------------------------------------------------------------------------
@@ -475,29 +490,29 @@ def _nothing(where: str) -> OutOfSchemaError:
 class File(NamedTuple):
     """One partition of a data set: a file, a dataset, or what another library hands over."""
 
-    where: str
+    display_name: str
     dataset: Any
     names: tuple[str, ...]
-    state: Callable[[], Any] = tuple  # what changes when the file does: size and time of change
+    read_state: Callable[[], Any] = tuple  # what changes when the file does: size and time of change
     stamp: Any = ()  # the state when it was opened
-    place: Place | None = None
+    location: FileLocation | None = None
     dialect: Dialect = DIALECT
     numeric: frozenset[str] = frozenset()  # columns whose numbers stand in the file as texts of the dialect
     keep_text: bool = False  # they stay texts, for someone who reads each cell by itself
     is_text: bool = False  # cells are texts, of which some are numbers
-    settled: bool = False  # its stamp tells every change: its rows need not be compared between passes
+    detects_changes: bool = False  # its stamp tells every change: its rows need not be compared between passes
 
-    def check(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
+    def check_columns(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
         """Refuse a file with other columns than the schema's."""
         try:
             check_names(schema, self.names, allowed_extra=extra, target=target)
         except OutOfSchemaError as error:
-            place, hint = self.place, None
+            place, hint = self.location, None
             if place is not None and place.format == "csv":
-                hint = written_otherwise(self.where, place.open, self.dialect, schema.sources)
-            raise OutOfSchemaError(f"{self.where}: {hint or error}", column=error.column) from None
+                hint = diagnose_header(self.display_name, place.open, self.dialect, schema.sources)
+            raise OutOfSchemaError(f"{self.display_name}: {hint or error}", column=error.column) from None
 
-    def batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
+    def read_batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
         """Read some columns, a bounded number of rows at a time."""
         bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
         import pyarrow.dataset as datasets  # slow to load
@@ -509,37 +524,39 @@ class File(NamedTuple):
             )
         try:
             pieces = self.dataset.to_batches(columns=columns, **bounded)
-            for piece in pieces if self.settled else in_batches(pieces, batch_rows):
+            for piece in pieces if self.detects_changes else rebatch_rows(pieces, batch_rows):
                 if len(piece):
                     table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-                    yield Table.of(self._with_numbers(table))
+                    yield Table.from_data(self._parse_numbers(table))
             # Rows are known by their place: which ones a person may contribute was decided in an earlier pass.
-            if self.state() != self.stamp:
-                raise FileError(f"{self.where} changed while it was read. Hint: work on a copy.")
+            if self.read_state() != self.stamp:
+                raise FileError(f"{self.display_name} changed while it was read. Hint: work on a copy.")
         except VeilwoodError:
             raise
         except Exception as error:
-            raise self._unreadable(error) from None
+            raise self._read_error(error) from None
 
-    def _unreadable(self, error: Exception) -> VeilwoodError:
+    def _read_error(self, error: Exception) -> VeilwoodError:
         if isinstance(error, pa.ArrowException | OSError):
-            return unreadable(self.where, None if self.place is None else self.place.open, error, self.dialect)
-        return failed(self.where, error)
+            return unreadable_error(
+                self.display_name, None if self.location is None else self.location.open, error, self.dialect
+            )
+        return redacted_error(self.display_name, error)
 
-    def _with_numbers(self, table: pa.Table) -> pa.Table:
+    def _parse_numbers(self, table: pa.Table) -> pa.Table:
         """Read the numbers of a dialect, each cell by itself; one that is none is refused, or stays a text."""
         for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
                 continue
             texts = self.dialect.of(name).numbers(table.column(place))
             if not self.keep_text:
-                numbers, kinds = numbers_of(texts, parse=True)
+                numbers, kinds = read_numbers(texts, parse=True)
                 if kinds is not None and kinds.any():
                     raise OutOfSchemaError(
-                        f"{self.where}: column {name!r} has a cell that is not a number. Hint: say how the file writes "
+                        f"{self.display_name}: column {name!r} has a cell that is not a number. Hint: say how the file writes "
                         'numbers in the schema\'s "dialect".',
                         column=name,
-                        problems=((name, Problem.NO_NUMBER.in_short),),
+                        problems=((name, Problem.NOT_A_NUMBER.label),),
                     )
                 texts = pa.chunked_array([pa.array(numbers, from_pandas=True)])
             table = table.set_column(place, name, texts)
@@ -548,14 +565,14 @@ class File(NamedTuple):
     def load(self, columns: list[str]) -> Any:
         """Read some columns whole, as a table of Arrow, or of pandas where another library hands over cells."""
         try:
-            return self._with_numbers(self.dataset.to_table(columns=columns))
+            return self._parse_numbers(self.dataset.to_table(columns=columns))
         except VeilwoodError:
             raise
         except Exception as error:
-            raise self._unreadable(error) from None
+            raise self._read_error(error) from None
 
 
-class _Mode(NamedTuple):
+class _CsvMode(NamedTuple):
     as_bytes: bool
     skip_rows: bool
 
@@ -563,7 +580,7 @@ class _Mode(NamedTuple):
 def find_files(
     X: Any,
     schema: Schema | None,
-    texts: Collection[str] = (),
+    text_columns: Collection[str] = (),
     *,
     as_bytes: bool = False,
     skip_rows: bool = True,
@@ -571,35 +588,41 @@ def find_files(
 ) -> list[File]:
     """Find the files a user means.
 
-    The columns ``texts`` of a CSV file, or all without schema, stay text. With ``as_bytes`` all cells of CSV stay as
+    The columns ``text_columns`` of a CSV file, or all without schema, stay text. With ``as_bytes`` all cells of CSV stay as
     they stand in the file, to be read each by itself, and rows with more or fewer cells than the header are skipped,
     or refused without ``skip_rows``. CSV is read by ``dialect``, or else by that of the schema.
     """
     if not isinstance(X, str | PathLike) and is_dataset(X):
-        if takes_types_from_rows(X):
-            raise types_from_rows("a dataset")
-        _refuse_cast_ids(X, texts)
-        stamp = _stamp(X)
-        return [File("the dataset", X, tuple(X.schema.names), partial(_stamp, X), stamp, settled=bool(stamp))]
+        if infers_types_from_rows(X):
+            raise inferred_types_error("a dataset")
+        _reject_cast_ids(X, text_columns)
+        stamp = _dataset_stamp(X)
+        return [
+            File(
+                "the dataset", X, tuple(X.schema.names), partial(_dataset_stamp, X), stamp, detects_changes=bool(stamp)
+            )
+        ]
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     found: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
         if isinstance(each, str | PathLike) or not is_relation(each):
-            places = [each] if isinstance(each, Place) else find_places(each)
+            places = [each] if isinstance(each, FileLocation) else find_locations(each)
         else:
-            places = relation_of(each)
+            places = open_relation(each)
         if isinstance(places, Relation):
-            found.append(File(places.where, places, places.names))
+            found.append(File(places.display_name, places, places.names))
         else:
-            found += [_open_file(place, schema, texts, dialect, _Mode(as_bytes, skip_rows)) for place in places]
+            found += [
+                _open_file(place, schema, text_columns, dialect, _CsvMode(as_bytes, skip_rows)) for place in places
+            ]
     return found
 
 
-def find_checked(X: Any, schema: Schema, extra: Collection[str] = (), **how: Any) -> list[File]:
+def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **options: Any) -> list[File]:
     """Find the files a user means (``find_files``), and refuse one with other columns than the schema's."""
-    files = find_files(X, schema, extra, **how)
+    files = find_files(X, schema, extra, **options)
     for file in files:
-        file.check(schema, extra)
+        file.check_columns(schema, extra)
     return files
 
 
@@ -614,7 +637,7 @@ def are_files(X: Any) -> bool:
     return isinstance(X, str | PathLike) or is_dataset(X) or is_relation(X)
 
 
-def _refuse_cast_ids(dataset: Any, ids: Collection[str]) -> None:
+def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
     """Refuse a dataset that turns ids of one file into the type of another's: '007' would be 7."""
     wanted = [dataset.schema.field(name) for name in ids if name in dataset.schema.names]
     for files in dataset.get_fragments() if wanted else ():
@@ -628,83 +651,85 @@ def _refuse_cast_ids(dataset: Any, ids: Collection[str]) -> None:
                 )
 
 
-def _stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
+def _dataset_stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
     """Return size and time of change of the files behind a dataset, where it has any on this computer."""
-    found = [state for child in getattr(dataset, "children", ()) for state in _stamp(child)]  # of a union
+    found = [state for child in getattr(dataset, "children", ()) for state in _dataset_stamp(child)]  # of a union
     for name in getattr(dataset, "files", ()):
-        found += place_of(name).stamp()
+        found += local_file(name).read_stamp()
     return tuple(found)
 
 
-def _open_file(place: Place, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _Mode) -> File:
+def _open_file(
+    place: FileLocation, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _CsvMode
+) -> File:
     import pyarrow.dataset as datasets  # slow to load
 
     form: Any = (kind := place.format)
     if kind is None:
-        raise OutOfSchemaError(f"{place.where!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
+        raise OutOfSchemaError(f"{place.display_name!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
     if place.is_tsv and dialect.sep == DIALECT.sep:
         dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)
     numeric = frozenset(column.source for column in columns if column.kind == "numeric" and column.part is None)
     try:
-        stamp = place.stamp()
+        stamp = place.read_stamp()
         if form == "excel":
-            dataset: Any = excel_dataset(place.where, place.open, dialect.nulls)
+            dataset: Any = excel_dataset(place.display_name, place.open, dialect.nulls)
         elif form == "csv":
             named = [*texts, *(() if schema is None else schema.sources)]
             if schema is None or mode.as_bytes:
-                named += header_of(place.open, place.where, dialect)
+                named += read_header(place.open, place.display_name, dialect)
             options = _csv_options(named, numeric, dialect, mode)
             numeric = frozenset() if dialect.plain_numbers else numeric
             if (mode.as_bytes and mode.skip_rows) or place.filesystem is not None:
-                dataset = CsvRows(place.open, options, short=mode.as_bytes and mode.skip_rows)
+                dataset = CsvDataset(place.open, options, drop_long=mode.as_bytes and mode.skip_rows)
             else:
-                dataset = place.dataset(datasets.CsvFileFormat(**options))
+                dataset = place.open_dataset(datasets.CsvFileFormat(**options))
         else:
             numeric = frozenset()
             if form == "parquet":
                 coded = [column.source for column in columns if column.values]
                 form = datasets.ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
-            dataset = place.dataset(form)
+            dataset = place.open_dataset(form)
         return File(
-            place.where,
+            place.display_name,
             dataset,
             tuple(dataset.schema.names),
-            place.stamp,
+            place.read_stamp,
             stamp,
             place,
             dialect,
             numeric,
             keep_text=mode.as_bytes,
             is_text=kind in ("csv", "excel"),
-            settled=bool(stamp) and place.filesystem is None,
+            detects_changes=bool(stamp) and place.filesystem is None,
         )
     except VeilwoodError:
         raise
     except (pa.ArrowException, OSError, UnicodeDecodeError) as error:
-        raise unreadable(place.where, place.open, error, dialect) from None
+        raise unreadable_error(place.display_name, place.open, error, dialect) from None
     except Exception as error:  # of a file system elsewhere
-        raise failed(place.where, error) from None
+        raise redacted_error(place.display_name, error) from None
 
 
-def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dialect, mode: _Mode) -> dict[str, Any]:
+def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dialect, mode: _CsvMode) -> dict[str, Any]:
     """Read texts as texts ("NA" and "?" are categories), numbers as numbers, and what means nothing as missing."""
     types = dict.fromkeys(names, pa.binary() if mode.as_bytes else pa.string())
     if dialect.plain_numbers and not mode.as_bytes:
         types |= dict.fromkeys(numeric, pa.float64())
     nulls = ["", *dialect.nulls]
     convert = pa.csv.ConvertOptions(column_types=types, null_values=nulls, strings_can_be_null=True)
-    handler = {"invalid_row_handler": _skip} if mode.as_bytes and mode.skip_rows else {}
+    handler = {"invalid_row_handler": _skip_row} if mode.as_bytes and mode.skip_rows else {}
     return {
         "convert_options": convert,
         # Without it a block of the file may end at a line break inside a cell, and the rest of the cell become rows.
         "parse_options": pa.csv.ParseOptions(delimiter=dialect.sep, newlines_in_values=True, **handler),
         # Arrow gives up at a row longer than its blocks, measured after it was turned into UTF-8.
         "read_options": pa.csv.ReadOptions(
-            block_size=MOST_ROW_BYTES * (1 if dialect.encoding == "utf-8" else GROWTH), encoding=dialect.codec
+            block_size=MAX_ROW_BYTES * (1 if dialect.encoding == "utf-8" else UTF8_GROWTH), encoding=dialect.codec
         ),
     }
 
 
-def _skip(row: object) -> str:
+def _skip_row(row: object) -> str:
     return "skip"

@@ -22,10 +22,10 @@ from scipy import sparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.validation import column_or_1d
 
-from veilwood.data.canonical import NO_CELL, ColumnCells
+from veilwood.data.canonical import NO_VALUE, ColumnValues
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Table", "is_dataset", "is_frame", "is_scanner", "series_of", "target_cells", "to_pandas"]
+__all__ = ["Table", "as_series", "is_dataset", "is_frame", "is_scanner", "target_values", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
 _FEW_ROWS: Final = 1024  # so many may be copied at once
@@ -43,7 +43,7 @@ class Table:
     array: npt.NDArray[Any] | None = None  # the table itself, where it is an array of numbers
     arrow: pa.Table | None = None  # the table itself, where it is Arrow's
 
-    def named(self, name: str) -> ColumnCells | None:
+    def column_by_name(self, name: str) -> ColumnValues | None:
         """Return the column of that name, in Arrow's form where the table is Arrow's, or None where there is none."""
         if not self.names or name not in self.names:
             return None
@@ -51,7 +51,7 @@ class Table:
         return self.column(place) if self.arrow is None else self.arrow.column(place)
 
     @classmethod
-    def of(cls, X: Any, *, width: int | None = None) -> Table:
+    def from_data(cls, X: Any, *, width: int | None = None) -> Table:
         """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows.
 
         With ``width``, the number of cells of a row, nothing about rows is refused: there may be none, and in a list
@@ -61,7 +61,7 @@ class Table:
             return X
         X = _as_list(X)
         if width is not None and isinstance(X, list | tuple):
-            return _of_rows(X, width)
+            return _view_rows(X, width)
         if isinstance(X, pa.RecordBatch):
             X = pa.Table.from_batches([X])
         arrow = X if isinstance(X, pa.Table) else None
@@ -72,11 +72,11 @@ class Table:
         except nw.exceptions.DuplicateError as error:
             raise OutOfSchemaError(f"two columns share a name. {' '.join(str(error).split())}") from None
         if isinstance(frame, nw.DataFrame):
-            table = replace(_of_frame(X, frame), arrow=arrow)
+            table = replace(_view_frame(X, frame), arrow=arrow)
         elif isinstance(nw.from_native(X, pass_through=True), nw.LazyFrame):
             raise OutOfSchemaError(f"{type(X).__name__} is lazy. Hint: pass X.collect().")
         else:
-            table = _of_array(X)
+            table = _view_array(X)
         if table.n_columns == 0:  # in the words of scikit-learn, and without the number of rows
             raise OutOfSchemaError("Found array with 0 feature(s) (shape=(, 0)) while a minimum of 1 is required.")
         if table.n_rows == 0 and width is None:
@@ -97,21 +97,21 @@ def is_dataset(X: Any) -> bool:
     >>> is_dataset("visits.csv"), is_dataset(pyarrow.dataset.dataset([pa.table({"age": [1]})]))
     (False, True)
     """
-    return _is_arrows("Dataset", X)
+    return _is_arrow_class("Dataset", X)
 
 
 def is_scanner(X: Any) -> bool:
     """Whether rows are given as a scanner of Arrow."""
-    return _is_arrows("Scanner", X)
+    return _is_arrow_class("Scanner", X)
 
 
-def _is_arrows(kind: str, X: Any) -> bool:
+def _is_arrow_class(kind: str, X: Any) -> bool:
     """Compare with a class of ``pyarrow.dataset``; where nobody loaded that, nothing can be of it."""
     loaded = sys.modules.get("pyarrow.dataset")
     return loaded is not None and isinstance(X, getattr(loaded, kind))
 
 
-def _of_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
+def _view_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
     names: list[Any] = list(native.columns) if isinstance(native, pd.DataFrame) else frame.columns
     n_text = sum(isinstance(name, str) for name in names)
     if 0 < n_text < len(names):
@@ -130,7 +130,7 @@ def to_pandas(values: pa.ChunkedArray) -> pd.Series[Any]:
     return _to_pandas(nw.from_native(values, series_only=True))
 
 
-def series_of(values: Any) -> pd.Series[Any] | None:
+def as_series(values: Any) -> pd.Series[Any] | None:
     """View one column of pandas, polars and others, each cell as it is; None where it is none."""
     if isinstance(values, pd.api.extensions.ExtensionArray):
         return pd.Series(values)
@@ -150,7 +150,7 @@ def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
     return column.to_pandas()
 
 
-def _of_array(X: Any) -> Table:
+def _view_array(X: Any) -> Table:
     if isinstance(X, np.ma.MaskedArray):
         raise OutOfSchemaError("X is a masked array. Hint: X.filled(np.nan), and nullable columns in the schema.")
     # In a list every value keeps its own type: numpy would turn True into 1 where another row holds a number.
@@ -166,7 +166,7 @@ def _of_array(X: Any) -> Table:
         )
     numeric = array if array.dtype.kind in "biuf" else None
     n_rows, n_columns = array.shape
-    return Table(None, n_rows, n_columns, lambda place: _series(array[:, place]), numeric)
+    return Table(None, n_rows, n_columns, lambda place: _array_to_series(array[:, place]), numeric)
 
 
 def _as_list(values: Any) -> Any:
@@ -176,26 +176,26 @@ def _as_list(values: Any) -> Any:
     return list(values) if isinstance(values, Sequence) else values
 
 
-def _of_rows(rows: Sequence[Any], width: int) -> Table:
+def _view_rows(rows: Sequence[Any], width: int) -> Table:
     """View a list of rows, each by itself."""
-    array = np.full((len(rows), width), NO_CELL, dtype=object)
+    array = np.full((len(rows), width), NO_VALUE, dtype=object)
     for place, row in enumerate(rows):
         is_row = isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
         if is_row and len(row) == width:
             for column, cell in enumerate(row):
                 array[place, column] = cell
-    return Table(None, len(rows), width, lambda place: _series(array[:, place]))
+    return Table(None, len(rows), width, lambda place: _array_to_series(array[:, place]))
 
 
-def _series(values: npt.NDArray[Any]) -> pd.Series[Any]:
+def _array_to_series(values: npt.NDArray[Any]) -> pd.Series[Any]:
     """Take an array's column as it is: pandas would make texts its own type, which cannot hold every text."""
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
-def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
+def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues:
     """Return the target as a column in which no row decides how another is read.
 
-    With ``total`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
+    With ``every_entry_is_label`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
     """
     y = _as_list(pd.Series(y) if isinstance(y, pd.Index) else y)
     if isinstance(y, pd.Series | pa.ChunkedArray):
@@ -204,12 +204,12 @@ def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
         return pa.chunked_array([y])
     if isinstance(y, np.ma.MaskedArray):
         raise OutOfSchemaError("y is a masked array. Hint: drop the masked rows and pass y.data.")
-    if (column := series_of(y)) is not None:
+    if (column := as_series(y)) is not None:
         return column
     if isinstance(y, list | tuple):  # numpy would turn all of them into one type
-        labels = total or not y or not all(isinstance(cell, list | tuple | np.ndarray) for cell in y)
-        return pd.Series(list(y) if labels else _first_cells(y), dtype=object)
-    if is_frame(y) and (table := Table.of(y)).n_columns == 1:
+        labels = every_entry_is_label or not y or not all(isinstance(cell, list | tuple | np.ndarray) for cell in y)
+        return pd.Series(list(y) if labels else _single_values(y), dtype=object)
+    if is_frame(y) and (table := Table.from_data(y)).n_columns == 1:
         warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=2)
         return table.column(0) if table.arrow is None else table.arrow.column(0)
     try:
@@ -219,7 +219,7 @@ def target_cells(y: Any, *, total: bool = False) -> ColumnCells:
         raise OutOfSchemaError("y should be a 1d array: one value for each row.") from None
 
 
-def _first_cells(rows: Sequence[Any]) -> list[Any]:
+def _single_values(rows: Sequence[Any]) -> list[Any]:
     """Take rows of one cell each for their cells."""
     if any((row.shape[:1] if isinstance(row, np.ndarray) else (len(row),)) != (1,) for row in rows):
         raise OutOfSchemaError("y should be a 1d array: one value for each row.")

@@ -25,79 +25,81 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from veilwood.data.canonical import ColumnCells, Nothing, cells_of, text_of
+from veilwood.data.canonical import ColumnValues, NoText, iter_values, to_canonical_text
 from veilwood.data.problems import Kinds, Problem
 
-__all__ = ["number_of", "numbers_of"]
+__all__ = ["read_number", "read_numbers"]
 
 Floats = npt.NDArray[np.float64]
 
 _PLAIN_TYPES: Final = ("integer", "floating", "mixed-integer-float", "empty")
-_WRITTEN: Final = re.compile(
+_NUMBER_TEXT: Final = re.compile(
     r"[ \t]*([+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity))[ \t]*", re.I | re.A
 )
-_USUAL: Final = r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"  # of which Arrow makes the same number as Python, only faster
+_COMMON_NUMBER: Final = (
+    r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"  # of which Arrow makes the same number as Python, only faster
+)
 
 
-def number_of(cell: Any, parse: bool = False) -> float | Problem:
+def read_number(value: Any, parse: bool = False) -> float | Problem:
     """Return the number of a cell, NaN where it is missing, or what is wrong with it; never fails.
 
     Examples
     --------
-    >>> number_of(7), number_of(True), number_of(None), number_of("7,5", parse=True), number_of("7.5", parse=True)
-    (7.0, 1.0, nan, <Problem.NO_NUMBER: 3>, 7.5)
-    >>> number_of("7.5"), number_of(10**400), number_of([7])
-    (<Problem.NO_NUMBER: 3>, <Problem.TOO_LARGE: 4>, <Problem.NO_NUMBER: 3>)
+    >>> read_number(7), read_number(True), read_number(None), read_number("7,5", parse=True), read_number("7.5", parse=True)
+    (7.0, 1.0, nan, <Problem.NOT_A_NUMBER: 3>, 7.5)
+    >>> read_number("7.5"), read_number(10**400), read_number([7])
+    (<Problem.NOT_A_NUMBER: 3>, <Problem.TOO_LARGE: 4>, <Problem.NOT_A_NUMBER: 3>)
     """
-    match cell:
+    match value:
         case np.timedelta64() | datetime.timedelta() | complex() | np.complexfloating():
             pass  # numpy takes the first for whole numbers
         case bool() | np.bool_() | float() | np.floating():
             with np.errstate(all="ignore"):
-                return float(cell)
+                return float(value)
         case int() | np.integer() | Decimal():
-            return _of_exact(cell)
-        case str() | bytes() if parse and cell:
-            text = cell if isinstance(cell, str) else cell.decode("utf-8", "backslashreplace")
-            written = _WRITTEN.fullmatch(text)
-            return Problem.NO_NUMBER if written is None else float(written[1])
-    return float("nan") if text_of(cell) is Nothing.MISSING else Problem.NO_NUMBER
+            return _exact_to_float(value)
+        case str() | bytes() if parse and value:
+            text = value if isinstance(value, str) else value.decode("utf-8", "backslashreplace")
+            written = _NUMBER_TEXT.fullmatch(text)
+            return Problem.NOT_A_NUMBER if written is None else float(written[1])
+    return float("nan") if to_canonical_text(value) is NoText.MISSING else Problem.NOT_A_NUMBER
 
 
-def _of_exact(cell: Any) -> float | Problem:
-    if isinstance(cell, Decimal) and not cell.is_finite():
-        return float("nan") if cell.is_nan() else float(cell)
+def _exact_to_float(value: Any) -> float | Problem:
+    if isinstance(value, Decimal) and not value.is_finite():
+        return float("nan") if value.is_nan() else float(value)
     try:
-        number = float(cell)
+        number = float(value)
     except OverflowError:
         return Problem.TOO_LARGE
     return Problem.TOO_LARGE if np.isinf(number) else number
 
 
-def numbers_of(values: ColumnCells, parse: bool = False) -> tuple[Floats, Kinds | None]:
+def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kinds | None]:
     """Read a column of numbers; return them, NaN where there is none, and what is wrong where it is not missing.
 
     Examples
     --------
-    >>> numbers_of(pd.Series([1, None, "x"], dtype=object))
+    >>> read_numbers(pd.Series([1, None, "x"], dtype=object))
     (array([ 1., nan, nan]), array([0, 0, 3], dtype=uint8))
     """
     with np.errstate(all="ignore"):
         try:
-            found = _all_at_once(values, parse)
+            found = _read_column(values, parse)
         except Exception:  # a cell that its column cannot convert: then each by itself, with the same result
             found = None
         if found is not None:
             return found
-    return _one_by_one(cells_of(values), parse)
+    return _read_each(iter_values(values), parse)
 
 
-def _all_at_once(values: ColumnCells, parse: bool) -> tuple[Floats, Kinds | None] | None:
+def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | None] | None:
     """Read a column of one type; None where its cells must be read one by one."""
     if not isinstance(values, pa.ChunkedArray):
         dtype = values.dtype
         if isinstance(dtype, pd.ArrowDtype):
-            return _all_at_once(pa.chunked_array(pa.array(values.array)), parse)
+            return _read_column(pa.chunked_array(pa.array(values.array)), parse)
         if isinstance(dtype, np.dtype) and dtype.kind in "biuf":
             return values.to_numpy(dtype=np.float64), None
         if pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_complex_dtype(dtype):
@@ -114,26 +116,26 @@ def _all_at_once(values: ColumnCells, parse: bool) -> tuple[Floats, Kinds | None
     if pa.types.is_integer(kind) or pa.types.is_floating(kind):
         return values.to_numpy().astype(np.float64), None
     if parse and (pa.types.is_string(kind) or pa.types.is_binary(kind)):
-        return _parsed(values)
+        return _parse_texts(values)
     return None
 
 
-def _parsed(values: pa.ChunkedArray) -> tuple[Floats, Kinds | None]:
+def _parse_texts(values: pa.ChunkedArray) -> tuple[Floats, Kinds | None]:
     """Parse texts: the usual ones all at once, the others one by one."""
-    usual = pc.fill_null(pc.match_substring_regex(values, _USUAL), False)
+    usual = pc.fill_null(pc.match_substring_regex(values, _COMMON_NUMBER), False)
     out = pc.if_else(usual, values, None).cast(pa.string()).cast(pa.float64()).to_numpy().copy()
     rest = np.flatnonzero(~usual.to_numpy().astype(bool))
     if not rest.size:
         return out, None
     kinds = np.zeros(len(out), np.uint8)
-    out[rest], odd = _one_by_one(values.take(pa.array(rest)).to_pylist(), parse=True)
+    out[rest], odd = _read_each(values.take(pa.array(rest)).to_pylist(), parse=True)
     if odd is not None:
         kinds[rest] = odd
     return out, kinds
 
 
-def _one_by_one(cells: Iterable[Any], parse: bool) -> tuple[Floats, Kinds | None]:
-    found = [number_of(cell, parse) for cell in cells]
+def _read_each(values: Iterable[Any], parse: bool) -> tuple[Floats, Kinds | None]:
+    found = [read_number(cell, parse) for cell in values]
     kinds = np.array([each if isinstance(each, Problem) else 0 for each in found], np.uint8)
     out = np.array([np.nan if isinstance(each, Problem) else each for each in found], np.float64)
     return out, kinds if kinds.any() else None

@@ -11,14 +11,14 @@ from os import PathLike
 from typing import Any, get_args
 
 from veilwood.data.batches import Source, open_files, open_memory, open_stream
-from veilwood.data.contributions import Keeps, Weights
+from veilwood.data.contributions import IdFilter, Weights
 from veilwood.data.encoding import Encoding
 from veilwood.data.file_source import Spool, open_spool
 from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
-from veilwood.data.relations import stream_of
-from veilwood.engines.cluster.engines import engine_of
+from veilwood.data.relations import as_batch_stream
+from veilwood.engines.cluster.engines import find_engine
 from veilwood.engines.cluster.source import open_frame
 from veilwood.engines.sql.session import is_database, is_ibis
 from veilwood.engines.sql.source import open_sql
@@ -37,7 +37,7 @@ def open_rows(
     invalid: Invalid = "refuse",
     batch_rows: int = 65536,
     estimator: str = "the schema",
-    keeps: Keeps | None = None,
+    id_filter: IdFilter | None = None,
     weights: Weights | None = None,
 ) -> Source:
     """Make a source of a table and its target.
@@ -72,7 +72,7 @@ def open_rows(
         The most rows in a batch.
     estimator : str
         Who is asking, for the error message.
-    keeps : callable, optional
+    id_filter : callable, optional
         Which ids are there at all, where a part of the units was set aside; for tables and files.
     weights : Weights, optional
         How much each row counts; for tables in memory.
@@ -95,21 +95,21 @@ def open_rows(
     is_path = isinstance(X, PathLike) or (isinstance(X, str) and "://" not in X)
     in_database = not is_path and (is_database(X) or is_ibis(X))
     in_files = is_path or (not in_database and are_files(X))
-    engine = None if in_database or in_files else engine_of(X)
+    engine = None if in_database or in_files else find_engine(X)
     elsewhere = in_database or in_files or engine is not None or isinstance(X, Spool)
-    if weights is not None and (elsewhere or not (is_frame(X) or stream_of(X) is None)):
+    if weights is not None and (elsewhere or not (is_frame(X) or as_batch_stream(X) is None)):
         raise UseError("sample_weight goes with a table in memory. Hint: read the file into a dataframe first.")
     if in_database:
         if y is not None:
             raise OutOfSchemaError("y was given beside a table of a database. Hint: it holds the target column itself.")
-        if keeps is not None:
+        if id_filter is not None:
             raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
         return open_sql(X, encoding, cap=cap, invalid=invalid)
     if in_files and not (isinstance(X, list | tuple) and y is not None):
         if y is not None:
             raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
-        return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, keeps=keeps)
-    if keeps is not None and (engine is not None or (not is_frame(X) and stream_of(X) is not None)):
+        return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, id_filter=id_filter)
+    if id_filter is not None and (engine is not None or (not is_frame(X) and as_batch_stream(X) is not None)):
         raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
     if engine is not None:
         if y is not None:
@@ -117,14 +117,14 @@ def open_rows(
                 f"y was given beside a {engine.name} frame. Hint: the frame holds the target column."
             )
         return open_frame(engine, X, encoding, cap=cap, invalid=invalid)
-    pieces = X.pieces() if isinstance(X, Spool) else None if is_frame(X) else stream_of(X)
+    pieces = X.iter_pieces() if isinstance(X, Spool) else None if is_frame(X) else as_batch_stream(X)
     if pieces is not None and y is not None:
         raise OutOfSchemaError("y was given beside an iterator. Hint: let it give tables with the target, or (X, y).")
     if isinstance(X, Spool) and pieces is not None:
-        return open_spool(X, pieces, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, keeps=keeps)
+        return open_spool(X, pieces, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, id_filter=id_filter)
     if pieces is not None:
         return open_stream(pieces, encoding, cap=cap, invalid=invalid)
     return open_memory(
-        X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, keeps=keeps,
+        X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, id_filter=id_filter,
         weights=weights,
     )  # fmt: skip

@@ -18,47 +18,47 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from veilwood.data.columns import Column, closest
-from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, shorten, shown
+from veilwood.data.columns import Column, did_you_mean
+from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, short_repr, shorten_text
 
 __all__ = [
     "Invalid",
     "Kinds",
     "Problem",
+    "ProblemMessage",
     "Problems",
-    "ToldProblem",
-    "failed",
     "may_show_values",
-    "refuse",
-    "showing_values",
-    "without_words_of",
+    "raise_problems",
+    "redact_errors_of",
+    "redacted_error",
+    "show_private_values",
 ]
 
 
-_SHOWN: ContextVar[bool] = ContextVar("veilwood_shows_private_values", default=False)
+_SHOWS_VALUES: ContextVar[bool] = ContextVar("veilwood_shows_private_values", default=False)
 
 
 @contextmanager
-def showing_values(show: bool = True) -> Iterator[None]:
+def show_private_values(show: bool = True) -> Iterator[None]:
     """Let messages show rows and values of the data, within this context and on this computer only.
 
     Examples
     --------
-    >>> with showing_values():
+    >>> with show_private_values():
     ...     may_show_values()
     True
     >>> may_show_values()
     False
     """
-    before = _SHOWN.set(show)
+    before = _SHOWS_VALUES.set(show)
     try:
         yield
     finally:
-        _SHOWN.reset(before)
+        _SHOWS_VALUES.reset(before)
 
 
 @contextmanager
-def without_words_of(
+def redact_errors_of(
     program: str, problem: str = "could not be read", hint: str = "read it by itself"
 ) -> Iterator[None]:
     """Tell the error of another program without its words, which may hold rows; the library's own errors pass."""
@@ -67,10 +67,10 @@ def without_words_of(
     except VeilwoodError:
         raise
     except Exception as error:
-        raise failed(program, error, problem, hint) from None
+        raise redacted_error(program, error, problem, hint) from None
 
 
-def failed(
+def redacted_error(
     program: str, error: Exception, problem: str = "could not be read", hint: str = "read it by itself"
 ) -> UnreadableError:
     """Say that another program failed, without its words."""
@@ -84,7 +84,7 @@ def failed(
 
 def may_show_values() -> bool:
     """Whether the data holder has asked to see values."""
-    return _SHOWN.get()
+    return _SHOWS_VALUES.get()
 
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
@@ -92,7 +92,7 @@ Invalid: TypeAlias = Literal["refuse", "drop"]
 Kinds: TypeAlias = npt.NDArray[np.uint8]
 """A problem for each row of a column, 0 where there is none."""
 
-_MOST_SHOWN: Final = 5  # values of a column and kind, where they are shown at all
+_MAX_EXAMPLES: Final = 5  # values of a column and kind, where they are shown at all
 
 
 class Problem(IntEnum):
@@ -100,21 +100,21 @@ class Problem(IntEnum):
 
     MISSING = 1
     UNKNOWN = 2
-    NO_NUMBER = 3
+    NOT_A_NUMBER = 3
     TOO_LARGE = 4
     UNUSABLE = 5
     INFINITE = 6
 
     @property
-    def in_short(self) -> str:
+    def label(self) -> str:
         """Name the kind in a few words."""
-        return _IN_SHORT[self]
+        return _LABELS[self]
 
 
-_IN_SHORT: Final = {
+_LABELS: Final = {
     Problem.MISSING: "missing value",
     Problem.UNKNOWN: "unknown category",
-    Problem.NO_NUMBER: "not a number",
+    Problem.NOT_A_NUMBER: "not a number",
     Problem.TOO_LARGE: "number too large",
     Problem.UNUSABLE: "unusable cell",
     Problem.INFINITE: "infinite number",
@@ -127,87 +127,91 @@ class Problems:
 
     features: tuple[Column, ...]
     target: Column
-    found: dict[str, Kinds] = field(default_factory=dict)
+    kinds_by_column: dict[str, Kinds] = field(default_factory=dict)
 
     def add(self, name: str, kinds: Kinds | None) -> None:
         """Note what is wrong with a column, if anything is."""
         if kinds is not None and kinds.any():
-            self.found[name] = kinds
+            self.kinds_by_column[name] = kinds
 
-    def kept(self, n_rows: int) -> npt.NDArray[np.bool_] | None:
+    def valid_rows(self, n_rows: int) -> npt.NDArray[np.bool_] | None:
         """Mark the rows that nothing is wrong with; None where that is all of them."""
-        if not self.found:
+        if not self.kinds_by_column:
             return None
         good = np.ones(n_rows, dtype=bool)
-        for kinds in self.found.values():
+        for kinds in self.kinds_by_column.values():
             good &= kinds == 0
         return good
 
-    def each(self) -> Iterator[tuple[Column, Problem, npt.NDArray[np.intp]]]:
+    def iter_problems(self) -> Iterator[tuple[Column, Problem, npt.NDArray[np.intp]]]:
         """Give every column and kind of problem, with the rows that have it."""
         for column in (*self.features, self.target):
-            kinds = self.found.get(column.name)
+            kinds = self.kinds_by_column.get(column.name)
             for kind in () if kinds is None else Problem:
                 rows = np.flatnonzero(kinds == kind)
                 if rows.size:
                     yield column, kind, rows
 
-    def refuse(self, cells: Callable[[str], Any], first_row: int = 0) -> None:
-        """Raise if anything is wrong; ``cells`` gives a column by name, for the case that values may be shown."""
-        refuse(self.told(cells, first_row))
+    def raise_if_any(self, get_column: Callable[[str], Any], first_row: int = 0) -> None:
+        """Raise if anything is wrong; ``get_column`` gives a column by name, for the case that values may be shown."""
+        raise_problems(self.messages(get_column, first_row))
 
-    def told(self, cells: Callable[[str], Any], first_row: int = 0) -> list[ToldProblem]:
+    def messages(self, get_column: Callable[[str], Any], first_row: int = 0) -> list[ProblemMessage]:
         """Put in words what is wrong."""
         return [
-            ToldProblem.of(
-                column, kind, (rows + first_row).tolist(), partial(_values, cells, column.name, rows), self.target
+            ProblemMessage.from_rows(
+                column,
+                kind,
+                (rows + first_row).tolist(),
+                partial(_example_values, get_column, column.name, rows),
+                self.target,
             )
-            for column, kind, rows in self.each()
+            for column, kind, rows in self.iter_problems()
         ]
 
 
-class ToldProblem(NamedTuple):
+class ProblemMessage(NamedTuple):
     """One column and kind of problem, in words; and a value, where values may be shown."""
 
     column: str
     kind: Problem
-    words: str
+    text: str
     hint: str
     value: Any = None
 
     @classmethod
-    def of(
+    def from_rows(
         cls, column: Column, kind: Problem, rows: list[int], values: Callable[[], list[Any]], target: Column
-    ) -> ToldProblem:
+    ) -> ProblemMessage:
         """Say what is wrong with some rows of a column."""
-        words, hint = _words(column, kind, is_target=column is target)
+        words, hint = _describe_problem(column, kind, is_target=column is target)
         if not may_show_values():
             return cls(column.name, kind, words, hint)
         found = values()
-        return cls(column.name, kind, f"{words} ({examples(column, found, rows)})", hint, found[0])
+        return cls(column.name, kind, f"{words} ({format_examples(column, found, rows)})", hint, found[0])
 
     @classmethod
-    def of_kind(cls, column: Column, kind: Problem, target: Column) -> ToldProblem:
+    def from_kind(cls, column: Column, kind: Problem, target: Column) -> ProblemMessage:
         """Say what is wrong with some rows of a column that are not at hand."""
-        return cls(column.name, kind, *_words(column, kind, is_target=column is target))
+        return cls(column.name, kind, *_describe_problem(column, kind, is_target=column is target))
 
 
-def refuse(told: Sequence[ToldProblem]) -> None:
+def raise_problems(messages: Sequence[ProblemMessage]) -> None:
     """Raise if anything is wrong, and name every column and kind of problem."""
-    if told:
+    if messages:
         raise OutOfSchemaError(
-            f"{'; '.join(each.words for each in told)}. Hint: {'; '.join(dict.fromkeys(each.hint for each in told))}.",
-            column=told[0].column,
-            value=next((each.value for each in told if each.value is not None), None),
-            problems=tuple((each.column, each.kind.in_short) for each in told),
+            f"{'; '.join(each.text for each in messages)}. Hint: {'; '.join(dict.fromkeys(each.hint for each in messages))}.",
+            column=messages[0].column,
+            value=next((each.value for each in messages if each.value is not None), None),
+            problems=tuple((each.column, each.kind.label) for each in messages),
         )
 
 
-def _values(cells: Callable[[str], Any], name: str, rows: npt.NDArray[np.intp]) -> list[Any]:
-    return [cell_of(cells(name), int(row)) for row in rows[:_MOST_SHOWN]]
+def _example_values(get_column: Callable[[str], Any], name: str, rows: npt.NDArray[np.intp]) -> list[Any]:
+    return [value_at(get_column(name), int(row)) for row in rows[:_MAX_EXAMPLES]]
 
 
-def cell_of(column: Any, row: int) -> Any:
+def value_at(column: Any, row: int) -> Any:
     """Return one cell of a pandas, Arrow or plain column."""
     if hasattr(column, "iloc"):
         return column.iloc[row]
@@ -215,16 +219,16 @@ def cell_of(column: Any, row: int) -> Any:
     return cell.as_py() if hasattr(cell, "as_py") else cell
 
 
-def examples(column: Column, values: list[Any], rows: list[int]) -> str:
+def format_examples(column: Column, values: list[Any], rows: list[int]) -> str:
     """Write some values and their rows, for the data holder."""
     texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value for value in values]
-    shown_rows = [f"row {row + 1}: {shown(text)}" for row, text in zip(rows, texts, strict=False)]
+    shown_rows = [f"row {row + 1}: {short_repr(text)}" for row, text in zip(rows, texts, strict=False)]
     more = f", and {len(rows) - len(values)} more" if len(rows) > len(values) else ""
-    slip = closest(texts[0], column.values) if column.values and isinstance(texts[0], str) else ""
+    slip = did_you_mean(texts[0], column.values) if column.values and isinstance(texts[0], str) else ""
     return f"{', '.join(shown_rows)}{more}{slip}"
 
 
-def _words(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]:
+def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]:
     """Say what is wrong with a column, and what to do: in words that follow from the schema and the kind alone."""
     where = f"{'target' if is_target else 'column'} {column.name!r}"
     match kind:
@@ -236,16 +240,16 @@ def _words(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]
             )
         case Problem.UNKNOWN if is_target:
             return (
-                f"{where} has a label that is not one of the schema's: {shorten(', '.join(column.values))}",
+                f"{where} has a label that is not one of the schema's: {shorten_text(', '.join(column.values))}",
                 "give labels in the schema's words, or correct its values",
             )
         case Problem.UNKNOWN:
             return (
                 f"{where} has a value that is not one of its {len(column.values)} declared values",
                 "add what is missing to the schema, or let unknown values count as a known one: "
-                f'"other": {shown(column.values[0])}, say (columns of an array are taken by position)',
+                f'"other": {short_repr(column.values[0])}, say (columns of an array are taken by position)',
             )
-        case Problem.NO_NUMBER:
+        case Problem.NOT_A_NUMBER:
             return (
                 f"{where} should hold numbers and has a cell that is not one",
                 "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "

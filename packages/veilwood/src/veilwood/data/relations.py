@@ -16,36 +16,36 @@ import pandas as pd
 import pyarrow as pa
 
 from veilwood.data.frames import is_scanner
-from veilwood.data.problems import failed, without_words_of
+from veilwood.data.problems import redact_errors_of, redacted_error
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 
 __all__ = [
     "Query",
     "Relation",
-    "in_batches",
+    "as_batch_stream",
+    "inferred_types_error",
+    "infers_types_from_rows",
     "is_relation",
-    "of_delta",
-    "of_iceberg",
-    "reads_texts",
-    "relation_of",
-    "stream_of",
-    "takes_types_from_rows",
-    "types_from_rows",
+    "open_delta_table",
+    "open_iceberg_table",
+    "open_relation",
+    "reads_text_files",
+    "rebatch_rows",
 ]
 
 FramePiece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
 _TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
 # How the plans of DuckDB and polars name what reads files of text.
-_TEXTS: Final = re.compile(r"READ_(CSV|JSON|NDJSON|XLSX)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
-_OBJECTS: Final = "PANDAS_SCAN"  # of numpy's arrays too
+_TEXT_SCANS: Final = re.compile(r"READ_(CSV|JSON|NDJSON|XLSX)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
+_OBJECT_SCAN: Final = "PANDAS_SCAN"  # of numpy's arrays too
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Relation:
     """Rows with named columns that can be asked for several times; stands where an Arrow dataset could."""
 
-    where: str
+    display_name: str
     """What it is called in messages."""
     names: tuple[str, ...]
     """The columns."""
@@ -53,28 +53,28 @@ class Relation:
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
-            raise OutOfSchemaError(f"two columns of {self.where} have the same name. Hint: rename one.")
+            raise OutOfSchemaError(f"two columns of {self.display_name} have the same name. Hint: rename one.")
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[FramePiece]:
         """Ask for some columns, about so many rows at a time."""
-        yield from _typed(self.where, self._start(columns, batch_size))
+        yield from _with_redacted_errors(self.display_name, self._start(columns, batch_size))
 
     def to_table(self, columns: list[str]) -> Any:
         """Ask for some columns at once."""
         pieces = list(self.to_batches(columns, 1 << 16))
-        return _joined(pieces) if pieces else pa.table({name: [] for name in columns})
+        return _concat_pieces(pieces) if pieces else pa.table({name: [] for name in columns})
 
 
-def _typed(where: str, pieces: Iterable[FramePiece]) -> Iterator[FramePiece]:
+def _with_redacted_errors(display_name: str, pieces: Iterable[FramePiece]) -> Iterator[FramePiece]:
     """Pass pieces on; what another library raises is told without its words."""
-    with without_words_of(where):
+    with redact_errors_of(display_name):
         yield from pieces
 
 
-def in_batches(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FramePiece]:
+def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FramePiece]:
     """Cut and join pieces so that every batch but the last has as many rows: then a row's batch follows from its place.
 
-    >>> [len(batch) for batch in in_batches([pa.table({"a": range(5)}), pa.table({"a": range(2)})], 3)]
+    >>> [len(batch) for batch in rebatch_rows([pa.table({"a": range(5)}), pa.table({"a": range(2)})], 3)]
     [3, 3, 1]
     """
     held: list[Any] = []
@@ -89,13 +89,13 @@ def in_batches(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FrameP
             start += len(part)
             rows += len(part)
             if rows == batch_rows:
-                yield _joined(held)
+                yield _concat_pieces(held)
                 held, rows = [], 0
     if held:
-        yield _joined(held)
+        yield _concat_pieces(held)
 
 
-def _joined(parts: list[Any]) -> FramePiece:
+def _concat_pieces(parts: list[Any]) -> FramePiece:
     if isinstance(parts[0], pd.DataFrame):
         return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
     return pa.concat_tables([pa.Table.from_batches([p]) if isinstance(p, pa.RecordBatch) else p for p in parts])
@@ -106,57 +106,57 @@ def _joined(parts: list[Any]) -> FramePiece:
 
 def is_relation(X: Any) -> bool:
     """Whether rows can be asked for several times of another library, which is not imported for that."""
-    return _maker(X) is not None
+    return _find_opener(X) is not None
 
 
-def relation_of(X: Any) -> Relation:
+def open_relation(X: Any) -> Relation:
     """Open what ``is_relation`` knows."""
-    maker = _maker(X)
+    maker = _find_opener(X)
     assert maker is not None
     try:
         return maker(X)
     except VeilwoodError:
         raise
     except Exception as error:
-        raise failed(f"the {type(X).__name__}", error) from None
+        raise redacted_error(f"the {type(X).__name__}", error) from None
 
 
-def _maker(X: Any) -> Callable[[Any], Relation] | None:
+def _find_opener(X: Any) -> Callable[[Any], Relation] | None:
     if isinstance(X, Query):
-        return _of_query
+        return _open_query
     if is_scanner(X):
-        return _of_scanner
+        return _open_scanner
     package, kind = type(X).__module__.split(".")[0], type(X).__name__
     return {
-        ("duckdb", "DuckDBPyRelation"): _of_duckdb,
-        ("_duckdb", "DuckDBPyRelation"): _of_duckdb,
-        ("polars", "LazyFrame"): _of_lazy,
-        ("deltalake", "DeltaTable"): of_delta,
-        ("pyiceberg", "Table"): of_iceberg,
-        ("pyiceberg", "StaticTable"): of_iceberg,
+        ("duckdb", "DuckDBPyRelation"): _open_duckdb,
+        ("_duckdb", "DuckDBPyRelation"): _open_duckdb,
+        ("polars", "LazyFrame"): _open_lazy_frame,
+        ("deltalake", "DeltaTable"): open_delta_table,
+        ("pyiceberg", "Table"): open_iceberg_table,
+        ("pyiceberg", "StaticTable"): open_iceberg_table,
     }.get((package, kind))
 
 
-def stream_of(X: Any) -> Iterator[Any] | None:
+def as_batch_stream(X: Any) -> Iterator[Any] | None:
     """Return batches of whatever speaks Arrow's stream protocol, to be read once; None where it does not."""
     if type(X).__name__ in _TEXT_READERS:
-        raise types_from_rows("a reader")
+        raise inferred_types_error("a reader")
     if isinstance(X, Iterator):
         return X
     if not hasattr(X, "__arrow_c_stream__"):
         return None
 
     def read() -> Iterator[Any]:
-        yield from _typed("the stream", pa.RecordBatchReader.from_stream(X))
+        yield from _with_redacted_errors("the stream", pa.RecordBatchReader.from_stream(X))
 
     return read()
 
 
-def _of_duckdb(relation: Any) -> Relation:
+def _open_duckdb(relation: Any) -> Relation:
     plan = relation.explain()
-    if reads_texts(plan):
-        raise types_from_rows("a DuckDB relation")
-    if _OBJECTS in plan:
+    if reads_text_files(plan):
+        raise inferred_types_error("a DuckDB relation")
+    if _OBJECT_SCAN in plan:
         raise OutOfSchemaError(
             "DuckDB takes the types of a pandas frame's objects from some of its rows. Hint: pass the frame itself, or "
             "a relation of an Arrow table."
@@ -167,7 +167,7 @@ def _of_duckdb(relation: Any) -> Relation:
         while running:  # a pass that was given up; a connection has one at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
-        chosen = relation.project(quoted)
+        chosen = relation.select_columns(quoted)
         reader = chosen.to_arrow_reader if hasattr(chosen, "to_arrow_reader") else chosen.fetch_arrow_reader
         running.append(reader(batch_rows))
         yield from running[-1]
@@ -175,9 +175,9 @@ def _of_duckdb(relation: Any) -> Relation:
     return Relation("the DuckDB relation", tuple(relation.columns), start)
 
 
-def _of_lazy(frame: Any) -> Relation:
-    if reads_texts(frame.explain(optimized=False)):
-        raise types_from_rows("a lazy frame")
+def _open_lazy_frame(frame: Any) -> Relation:
+    if reads_text_files(frame.explain(optimized=False)):
+        raise inferred_types_error("a lazy frame")
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         chosen = frame.select(columns)
@@ -191,7 +191,7 @@ def _of_lazy(frame: Any) -> Relation:
     return Relation("the lazy frame", tuple(frame.collect_schema().names()), start)
 
 
-def _of_scanner(scanner: Any) -> Relation:
+def _open_scanner(scanner: Any) -> Relation:
     """Look at the beginning twice: a scanner may be of text files, or of batches that are gone after one look."""
     for _ in range(2):
         try:
@@ -215,11 +215,11 @@ def _of_scanner(scanner: Any) -> Relation:
 
 
 def _check_fragment(tagged: Any) -> None:
-    if takes_types_from_rows(tagged.fragment):
-        raise types_from_rows("a scanner")
+    if infers_types_from_rows(tagged.fragment):
+        raise inferred_types_error("a scanner")
 
 
-def of_delta(table: Any) -> Relation:
+def open_delta_table(table: Any) -> Relation:
     """Read the version of a ``deltalake.DeltaTable`` that it has now."""
     try:
         dataset = table.to_pyarrow_dataset()
@@ -236,7 +236,7 @@ def of_delta(table: Any) -> Relation:
     return Relation("the table of Delta Lake", tuple(dataset.schema.names), start)
 
 
-def of_iceberg(table: Any) -> Relation:
+def open_iceberg_table(table: Any) -> Relation:
     """Read the snapshot of a ``pyiceberg`` table that it has now."""
     snapshot = table.current_snapshot()
     number = None if snapshot is None else snapshot.snapshot_id
@@ -248,28 +248,28 @@ def of_iceberg(table: Any) -> Relation:
     return Relation("the table of Iceberg", tuple(field.name for field in table.schema().fields), start)
 
 
-def takes_types_from_rows(files: Any) -> bool:
+def infers_types_from_rows(files: Any) -> bool:
     """Whether one row can change how others are read, here or in a part of a union of datasets."""
     import pyarrow.dataset as known  # slow to load
 
     texts = (known.CsvFileFormat, getattr(known, "JsonFileFormat", known.CsvFileFormat))
     own = isinstance(getattr(files, "format", None), texts)
-    return own or any(takes_types_from_rows(child) for child in getattr(files, "children", ()))
+    return own or any(infers_types_from_rows(child) for child in getattr(files, "children", ()))
 
 
-def reads_texts(plan: str) -> bool:
+def reads_text_files(plan: str) -> bool:
     """Whether a plan of DuckDB or polars reads files of text, whose types are guessed from rows and bind the others.
 
-    >>> reads_texts("Csv SCAN [visits.csv]"), reads_texts("Function: READ_CSV_AUTO"), reads_texts("SEQ_SCAN")
+    >>> reads_text_files("CsvOptions SCAN [visits.csv]"), reads_text_files("Function: READ_CSV_AUTO"), reads_text_files("SEQ_SCAN")
     (True, True, False)
     """
-    return _TEXTS.search(plan) is not None
+    return _TEXT_SCANS.search(plan) is not None
 
 
-def types_from_rows(what: str) -> OutOfSchemaError:
+def inferred_types_error(source_kind: str) -> OutOfSchemaError:
     """Say that one row could change how others are read."""
     return OutOfSchemaError(
-        f"{what} of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the schema "
+        f"{source_kind} of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the schema "
         "decides, or write Parquet."
     )
 
@@ -311,31 +311,31 @@ class Query:
     connection: Any
 
 
-def _of_query(asked: Query) -> Relation:
-    connection = asked.connection
+def _open_query(request: Query) -> Relation:
+    connection = request.connection
     if type(connection).__module__.split(".")[0] in ("duckdb", "_duckdb"):
-        return _of_duckdb(connection.sql(asked.query))
+        return _open_duckdb(connection.sql(request.query))
     if hasattr(connection, "adbc_get_info"):
-        return _of_adbc(asked)
+        return _open_adbc(request)
     if type(connection).__module__.split(".")[0] == "sqlalchemy":
-        return _of_cells(asked, _by_sqlalchemy)
+        return _open_untyped_query(request, _run_sqlalchemy)
     if hasattr(connection, "cursor"):
-        return _of_cells(asked, _by_cursor)
+        return _open_untyped_query(request, _run_cursor)
     raise UseError(
         f"{type(connection).__name__} is no connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
         "DB-API connection."
     )
 
 
-def _of_adbc(asked: Query) -> Relation:
-    if "SQLite" in str(asked.connection.adbc_get_info().get("driver_name")):
+def _open_adbc(request: Query) -> Relation:
+    if "SQLite" in str(request.connection.adbc_get_info().get("driver_name")):
         raise OutOfSchemaError(
             "ADBC's driver of SQLite takes its types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
         )
 
     def read(columns: list[str] | None) -> Iterator[FramePiece]:
-        with asked.connection.cursor() as cursor:
-            cursor.execute(asked.query)
+        with request.connection.cursor() as cursor:
+            cursor.execute(request.query)
             reader = cursor.fetch_record_batch()
             if columns is None:
                 yield reader.schema.empty_table()
@@ -350,11 +350,11 @@ def _of_adbc(asked: Query) -> Relation:
 NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists of rows
 
 
-def _of_cells(asked: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
+def _open_untyped_query(request: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
     """Take each cell as the driver gives it: no type is looked for over several rows."""
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
-        for names, batches in run(asked, batch_rows):
+        for names, batches in run(request, batch_rows):
             places = [names.index(name) for name in columns]
             for rows in batches:
                 yield pd.DataFrame({
@@ -362,16 +362,16 @@ def _of_cells(asked: Query, run: Callable[[Query, int], Iterator[NamedRows]]) ->
                     for name, place in zip(columns, places, strict=True)
                 })  # fmt: skip
 
-    names = next(names for names, _ in run(asked, 1))
+    names = next(names for names, _ in run(request, 1))
     return Relation("the query", tuple(names), start)
 
 
-def _by_sqlalchemy(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
+def _run_sqlalchemy(request: Query, batch_rows: int) -> Iterator[NamedRows]:
     from sqlalchemy import Connection, text
 
-    query = text(asked.query) if isinstance(asked.query, str) else asked.query
-    own = not isinstance(asked.connection, Connection)
-    connection = asked.connection.connect() if own else asked.connection
+    query = text(request.query) if isinstance(request.query, str) else request.query
+    own = not isinstance(request.connection, Connection)
+    connection = request.connection.connect() if own else request.connection
     try:
         with connection.execution_options(yield_per=batch_rows).execute(query) as result:
             yield list(result.keys()), (list(rows) for rows in result.partitions(batch_rows))
@@ -380,10 +380,10 @@ def _by_sqlalchemy(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
             connection.close()
 
 
-def _by_cursor(asked: Query, batch_rows: int) -> Iterator[NamedRows]:
-    cursor = asked.connection.cursor()
+def _run_cursor(request: Query, batch_rows: int) -> Iterator[NamedRows]:
+    cursor = request.connection.cursor()
     try:
-        cursor.execute(asked.query)
+        cursor.execute(request.query)
         yield [column[0] for column in cursor.description], iter(lambda: list(cursor.fetchmany(batch_rows)), [])
     finally:
         cursor.close()

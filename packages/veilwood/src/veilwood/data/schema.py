@@ -25,20 +25,20 @@ import pandas as pd
 from sklearn.utils.multiclass import check_classification_targets, type_of_target
 from sklearn.utils.validation import column_or_1d
 
-from veilwood.data.canonical import category_codes, texts_of
-from veilwood.data.columns import COLUMN_KEYS, Column, closest
+from veilwood.data.canonical import factorize_texts, to_canonical_texts
+from veilwood.data.columns import COLUMN_KEYS, Column, did_you_mean
 from veilwood.data.dialect import DIALECT, Dialect
 from veilwood.data.frames import Table
-from veilwood.data.numbers import numbers_of
-from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError, shown
-from veilwood.privacy.neighbours import RowsOf, Unit, unit_of
+from veilwood.data.numbers import read_numbers
+from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError, short_repr
+from veilwood.privacy.neighbours import RowsOf, Unit, resolve_unit
 from veilwood.safe_io import read_json, read_text
 
-__all__ = ["UNREVIEWED", "Schema", "TaskKind", "is_unreviewed"]
+__all__ = ["UNREVIEWED_MARK", "Schema", "TaskKind", "is_unreviewed"]
 
 TaskKind = Literal["classification", "regression"]
 
-UNREVIEWED: Final = "from data: review"
+UNREVIEWED_MARK: Final = "from data: review"
 """What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
 
 _REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
@@ -111,7 +111,7 @@ class Schema:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
-            raise SchemaError(f"the schema's 'name' must be a text, not {shown(self.name)}.")
+            raise SchemaError(f"the schema's 'name' must be a text, not {short_repr(self.name)}.")
         ignored = self.ignore
         if (
             isinstance(ignored, str)
@@ -121,16 +121,16 @@ class Schema:
             raise SchemaError("the schema's 'ignore' is not a list of names or patterns. Hint: write [\"note_*\"].")
         object.__setattr__(self, "ignore", tuple(ignored))
         if self.privacy_unit is not None:
-            object.__setattr__(self, "privacy_unit", unit_of(self.privacy_unit))
+            object.__setattr__(self, "privacy_unit", resolve_unit(self.privacy_unit))
         object.__setattr__(self, "features", tuple(self.features))
         if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
-            raise SchemaError(f"unknown task {shown(self.task)}. Hint: use 'classification' or 'regression'.")
+            raise SchemaError(f"unknown task {short_repr(self.task)}. Hint: use 'classification' or 'regression'.")
         if not self.features:
             raise SchemaError("the schema has no feature columns. Hint: list them under 'columns'.")
         names = [column.name for column in (*self.features, self.target)]
         if len(set(names)) < len(names):
             twice = Counter(names).most_common(1)[0][0]
-            raise SchemaError(f"column {shown(twice)} appears twice. Hint: give every column a name of its own.")
+            raise SchemaError(f"column {short_repr(twice)} appears twice. Hint: give every column a name of its own.")
         self._check_target()
 
     def _check_target(self) -> None:
@@ -142,7 +142,7 @@ class Schema:
             )
         if target.kind == "categorical" and len(target.values) < 2:
             raise SchemaError(
-                f"target {target.name!r} has one class only ({shown(target.values[0])}). "
+                f"target {target.name!r} has one class only ({short_repr(target.values[0])}). "
                 "Hint: list every class that can occur; there must be two or more."
             )
         for key in ("nullable", "bins", "cutoffs", "transform", "prefix", "part", "of"):
@@ -174,15 +174,15 @@ class Schema:
         """Build a schema from its JSON form; keys that are not part of the format are dropped."""
         if not isinstance(data, Mapping):
             raise SchemaError(f"a schema is a JSON object, not {type(data).__name__}. Hint: see Schema.to_dict.")
-        known = _known_keys(data, _SCHEMA_KEYS, required=("name", "task", "target", "columns"), place="the schema")
+        known = _known_keys(data, _SCHEMA_KEYS, required=("name", "task", "target", "columns"), location="the schema")
         if isinstance(known["columns"], str) or not isinstance(known["columns"], Sequence):
             raise SchemaError("the schema's 'columns' is not a list. Hint: one object a column, the target too.")
-        columns = [_column_from(entry, place) for place, entry in enumerate(known["columns"])]
+        columns = [_column_from_dict(entry, place) for place, entry in enumerate(known["columns"])]
         target = [column for column in columns if column.name == known["target"]]
         if not target:
-            hint = closest(shown(known["target"]).strip("'"), [column.name for column in columns])
+            hint = did_you_mean(short_repr(known["target"]).strip("'"), [column.name for column in columns])
             raise SchemaError(
-                f"target {shown(known['target'])} is not among the columns.{hint} "
+                f"target {short_repr(known['target'])} is not among the columns.{hint} "
                 "Hint: the target needs an entry under 'columns' too."
             )
         features = [column for column in columns if column is not target[0]]
@@ -204,15 +204,15 @@ class Schema:
             text = read_text(path)
         except FileNotFoundError:
             raise SchemaError(
-                f"there is no schema file {shown(str(path))}. Hint: veilwood schema draft TABLE"
+                f"there is no schema file {short_repr(str(path))}. Hint: veilwood schema draft TABLE"
             ) from None
         except (OSError, VeilwoodError) as error:
             reason = getattr(error, "strerror", None) or error
-            raise SchemaError(f"cannot read schema file {shown(str(path))}: {reason}.") from None
+            raise SchemaError(f"cannot read schema file {short_repr(str(path))}: {reason}.") from None
         try:
             data = read_json(text)
         except VeilwoodError as error:
-            raise SchemaError(f"{shown(str(path))} is not valid JSON: {error}") from None
+            raise SchemaError(f"{short_repr(str(path))} is not valid JSON: {error}") from None
         return cls.from_dict(data)
 
     def to_dict(self) -> dict[str, Any]:
@@ -321,7 +321,7 @@ class Schema:
             lows, highs = np.broadcast_to(lows, width), np.broadcast_to(highs, width)
         except (TypeError, ValueError):
             raise SchemaError(
-                f"bounds={shown(bounds)} is not a pair (lower, upper) of numbers, or of one number for each feature."
+                f"bounds={short_repr(bounds)} is not a pair (lower, upper) of numbers, or of one number for each feature."
             ) from None
         labels = names if names is not None else [f"x{place}" for place in range(width)]
         features = [
@@ -345,7 +345,7 @@ class Schema:
         True
         """
         try:
-            goal, features = _infer(X, y, task, target)
+            goal, features = _infer_columns(X, y, task, target)
         except VeilwoodError:
             raise
         except (TypeError, ValueError, ArithmeticError, RecursionError):
@@ -388,35 +388,35 @@ def is_unreviewed(column: Mapping[str, Any]) -> bool:
 
 
 def _known_keys(
-    data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], place: str
+    data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], location: str
 ) -> dict[str, Any]:
     """Keep the keys of the format; refuse a missing one, and one that looks like a slip of the pen."""
     for key in required:
         if key not in data:
             near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
             slip = f" It has {near[0]!r}: is that {key!r}?" if near else " Hint: add the key."
-            raise SchemaError(f"{place} has no {key!r}.{slip}")
+            raise SchemaError(f"{location} has no {key!r}.{slip}")
     for key in set(data) - set(known):
         near = difflib.get_close_matches(str(key), set(known) - set(data), n=1, cutoff=0.85)
         if near:
-            raise SchemaError(f"{place} has an unknown key {shown(key)}. Did you mean {near[0]!r}?")
+            raise SchemaError(f"{location} has an unknown key {short_repr(key)}. Did you mean {near[0]!r}?")
     return {key: data[key] for key in known if key in data}
 
 
-def _column_from(entry: object, place: int) -> Column:
+def _column_from_dict(entry: object, place: int) -> Column:
     """Build one column from its JSON form."""
     if not isinstance(entry, Mapping):
-        raise SchemaError(f"entry {place + 1} of 'columns' is {shown(entry)}. Hint: a column is a JSON object.")
-    where = f"column {shown(entry['name'])}" if "name" in entry else f"entry {place + 1} of 'columns'"
+        raise SchemaError(f"entry {place + 1} of 'columns' is {short_repr(entry)}. Hint: a column is a JSON object.")
+    where = f"column {short_repr(entry['name'])}" if "name" in entry else f"entry {place + 1} of 'columns'"
     kind = entry.get("kind")
     required = _REQUIRED.get(kind, ()) if isinstance(kind, str) else ()
-    known = _known_keys(entry, COLUMN_KEYS, required=("name", "kind", *required), place=where)
+    known = _known_keys(entry, COLUMN_KEYS, required=("name", "kind", *required), location=where)
     return Column(**known)
 
 
-def _infer(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
+def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
     """Read the target and the features off the data."""
-    table = Table.of(X)
+    table = Table.from_data(X)
     names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
     while target in names:
         target += "_"
@@ -434,8 +434,8 @@ def _infer(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[C
     found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
     if len(found) < 2:
         raise SchemaError("the target has one class only. Hint: there must be two or more.")
-    values = tuple(dict(zip(texts_of(found), found, strict=True)).values())
-    return _found_column(target, "categorical", values=values), features
+    values = tuple(dict(zip(to_canonical_texts(found), found, strict=True)).values())
+    return _make_inferred_column(target, "categorical", values=values), features
 
 
 def _infer_column(name: str, values: pd.Series[Any]) -> Column:
@@ -443,22 +443,22 @@ def _infer_column(name: str, values: pd.Series[Any]) -> Column:
     missing = values.isna().to_numpy(dtype=bool)
     kind = pd.api.types.infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal", "empty") or bool(missing.all()):
-        found, _ = numbers_of(values)
+        found, _ = read_numbers(values)
         found = found[np.isfinite(found)]
         lower, upper = (float(found.min()), float(found.max())) if found.size else (0.0, 1.0)
         if lower == upper:  # a constant column still needs a range
             upper = lower + max(1.0, abs(lower))
-        return _found_column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
-    _, texts = category_codes(values)
-    return _found_column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))
+        return _make_inferred_column(name, "numeric", lower=lower, upper=upper, nullable=bool(missing.any()))
+    _, texts = factorize_texts(values)
+    return _make_inferred_column(name, "categorical", values=tuple(sorted(set(texts))), nullable=bool(missing.any()))
 
 
-def _found_column(name: str, kind: Literal["categorical", "numeric"], **found: Any) -> Column:
+def _make_inferred_column(name: str, kind: Literal["categorical", "numeric"], **found: Any) -> Column:
     """Make a column of what was found; where that cannot be, say so without saying what it was."""
     try:
         return Column(name, kind, **found)
     except SchemaError:
         raise SchemaError(
-            f"column {shown(name)} cannot be read off the data: it has no values that can be used, too many, or such "
+            f"column {short_repr(name)} cannot be read off the data: it has no values that can be used, too many, or such "
             "that differ in their writing alone. Hint: declare it."
         ) from None

@@ -12,17 +12,17 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from veilwood.data.canonical import ColumnCells, Nothing, category_codes
-from veilwood.data.columns import closest
+from veilwood.data.canonical import ColumnValues, NoText, factorize_texts
+from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files
 from veilwood.data.frames import Table
-from veilwood.data.numbers import numbers_of
+from veilwood.data.numbers import read_numbers
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["feature_batches", "read_features", "read_table"]
+__all__ = ["read_feature_batches", "read_features", "read_table"]
 
 
 def read_table(
@@ -60,32 +60,32 @@ def read_features(
     return _read_frame(path, Schema.resolve(schema), target=False, allowed_extra=allowed_extra)
 
 
-def feature_batches(
+def read_feature_batches(
     path: str | PathLike[str],
     schema: Schema,
-    keep: Sequence[str] = (),
+    passthrough: Sequence[str] = (),
     *,
     allowed_extra: Collection[str] = (),
     batch_rows: int = 65536,
 ) -> Iterator[tuple[Table, pd.DataFrame]]:
     """Read the features in batches, and beside them columns to carry along as they stand in the file, such as an id."""
     features = list(dict.fromkeys(column.source for column in schema.features))
-    wanted = list(dict.fromkeys([*features, *keep]))
-    for file in find_files(path, schema, keep):
-        lacking = [name for name in keep if name not in file.names]
+    wanted = list(dict.fromkeys([*features, *passthrough]))
+    for file in find_files(path, schema, passthrough):
+        lacking = [name for name in passthrough if name not in file.names]
         if lacking:
             raise OutOfSchemaError(
-                f"{file.where}: the table has no column {lacking[0]!r}.{closest(lacking[0], file.names)}",
+                f"{file.display_name}: the table has no column {lacking[0]!r}.{did_you_mean(lacking[0], file.names)}",
                 column=lacking[0],
             )
-        file.check(schema, allowed_extra, target=False)
+        file.check_columns(schema, allowed_extra, target=False)
         empty = True
-        for batch in file.batches(wanted, batch_rows):
+        for batch in file.read_batches(wanted, batch_rows):
             assert batch.arrow is not None  # files are read by Arrow
-            yield Table.of(batch.arrow.select(features)), batch.arrow.select(list(keep)).to_pandas()
+            yield Table.from_data(batch.arrow.select(features)), batch.arrow.select(list(passthrough)).to_pandas()
             empty = False
         if empty:
-            raise OutOfSchemaError(f"{file.where} holds no rows. Hint: check the path.")
+            raise OutOfSchemaError(f"{file.display_name} holds no rows. Hint: check the path.")
 
 
 def _read_frame(
@@ -95,18 +95,18 @@ def _read_frame(
     series: dict[str, pd.Series[Any]] = {}
     tables = []
     for file in find_files(path, schema):
-        file.check(schema, allowed_extra, target=target)
-        tables.append(Table.of(file.load(list(columns))))
+        file.check_columns(schema, allowed_extra, target=target)
+        tables.append(Table.from_data(file.load(list(columns))))
     for name, column in columns.items():
         parts = []
         for table in tables:
-            cells = table.named(name)
+            cells = table.column_by_name(name)
             assert cells is not None  # the file was checked
             is_number = column.kind == "numeric" and column.part is None
-            values, kinds = numbers_of(cells) if is_number else _texts(cells)
+            values, kinds = read_numbers(cells) if is_number else _read_texts(cells)
             problems = Problems(schema.features, schema.target)
             problems.add(column.name, kinds)
-            problems.refuse(partial(_same, cells))
+            problems.raise_if_any(partial(_return_values, cells))
             parts.append(values)
         found: npt.NDArray[Any] = np.concatenate(parts)
         labels = class_labels(schema)
@@ -117,13 +117,13 @@ def _read_frame(
     return pd.DataFrame(series)
 
 
-def _same(cells: ColumnCells, name: str) -> ColumnCells:
+def _return_values(cells: ColumnValues, name: str) -> ColumnValues:
     return cells
 
 
-def _texts(values: ColumnCells) -> tuple[npt.NDArray[np.object_], Kinds | None]:
+def _read_texts(values: ColumnValues) -> tuple[npt.NDArray[np.object_], Kinds | None]:
     """Return a column as plain texts, by which categories are compared, None where missing."""
-    codes, texts = category_codes(values)
-    unusable = codes == Nothing.UNUSABLE.value
+    codes, texts = factorize_texts(values)
+    unusable = codes == NoText.UNUSABLE.value
     out: npt.NDArray[np.object_] = np.array([*texts, None], dtype=object)[np.maximum(codes, -1)]
     return out, unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None

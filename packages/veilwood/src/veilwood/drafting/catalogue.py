@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["CATALOGUE", "Usual", "usual_numbers", "usual_values"]
+__all__ = ["CATALOGUE", "KnownColumn", "known_bounds", "known_values"]
 
 
 @dataclass(frozen=True)
-class Usual:
+class KnownColumn:
     """One entry: what it is called, which names of columns it is for, and what is publicly known."""
 
     title: str
@@ -25,10 +25,10 @@ class Usual:
     values: tuple[str, ...] = ()
     prefix: int | None = None
 
-    def matches(self, name: str) -> bool:
+    def matches_name(self, name: str) -> bool:
         """Whether a column of this name is meant.
 
-        >>> CATALOGUE[0].title, CATALOGUE[0].matches("Age_at_admission"), CATALOGUE[0].matches("wage")
+        >>> CATALOGUE[0].title, CATALOGUE[0].matches_name("Age_at_admission"), CATALOGUE[0].matches_name("wage")
         ('age in years', True, False)
         """
         words = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", name).casefold()  # aB and a_b are two words
@@ -42,40 +42,40 @@ class Usual:
 
 
 CATALOGUE: Final = (
-    Usual("age in years", "age|alter|lebensalter", 0, 120),
-    Usual("hour of the day", "hour|stunde|uhrzeit", 0, 23),
-    Usual("minute", "minute", 0, 59),
-    Usual("day of the week", "weekday|wochentag|dow", 1, 7),
-    Usual("day of the month", "day of month|monatstag|tag", 1, 31),
-    Usual("week of the year", "week|woche|kalenderwoche|kw", 1, 53),
-    Usual("month", "month|monat", 1, 12),
-    Usual("quarter of the year", "quarter|quartal", 1, 4),
-    Usual("year", "year|jahr|geburtsjahr|yob", 1900, 2100),
-    Usual("percent", "percent|pct|prozent|spo2|sats|saturation", 0, 100),
-    Usual("share", "share|ratio|fraction|proportion|probability|anteil|quote", 0, 1),
-    Usual("weight of a person in kg", "weight|gewicht|weight kg", 0, 300),
-    Usual("height of a person in cm", "height|groesse|größe|koerpergroesse|körpergröße", 30, 250),
-    Usual("body mass index", "bmi", 5, 100),
-    Usual("body temperature in degrees C", "temp|temperature|temperatur|fieber", 25, 45),
-    Usual("heart rate a minute", "pulse|puls|heart rate|heartrate|hr|herzfrequenz", 0, 300),
-    Usual("breaths a minute", "resp|respiration|respiratory rate|atemfrequenz", 0, 100),
-    Usual("systolic pressure in mm Hg", "systolic|sys|sbp|systolisch|rr sys", 0, 300),
-    Usual("diastolic pressure in mm Hg", "diastolic|dia|dbp|diastolisch|rr dia", 0, 200),
-    Usual("Apgar score", "apgar", 0, 10),
-    Usual("Glasgow coma scale", "gcs|glasgow", 3, 15),
-    Usual("pain score", "pain|schmerz|nrs", 0, 10),
-    Usual("days of a stay", "stay|los|length of stay|verweildauer|liegedauer|days", 0, 365),
-    Usual("number of children", "children|kids|kinder", 0, 20),
-    Usual("latitude", "lat|latitude", -90, 90),
-    Usual("longitude", "lon|lng|longitude", -180, 180),
-    Usual(
+    KnownColumn("age in years", "age|alter|lebensalter", 0, 120),
+    KnownColumn("hour of the day", "hour|stunde|uhrzeit", 0, 23),
+    KnownColumn("minute", "minute", 0, 59),
+    KnownColumn("day of the week", "weekday|wochentag|dow", 1, 7),
+    KnownColumn("day of the month", "day of month|monatstag|tag", 1, 31),
+    KnownColumn("week of the year", "week|woche|kalenderwoche|kw", 1, 53),
+    KnownColumn("month", "month|monat", 1, 12),
+    KnownColumn("quarter of the year", "quarter|quartal", 1, 4),
+    KnownColumn("year", "year|jahr|geburtsjahr|yob", 1900, 2100),
+    KnownColumn("percent", "percent|pct|prozent|spo2|sats|saturation", 0, 100),
+    KnownColumn("share", "share|ratio|fraction|proportion|probability|anteil|quote", 0, 1),
+    KnownColumn("weight of a person in kg", "weight|gewicht|weight kg", 0, 300),
+    KnownColumn("height of a person in cm", "height|groesse|größe|koerpergroesse|körpergröße", 30, 250),
+    KnownColumn("body mass index", "bmi", 5, 100),
+    KnownColumn("body temperature in degrees C", "temp|temperature|temperatur|fieber", 25, 45),
+    KnownColumn("heart rate a minute", "pulse|puls|heart rate|heartrate|hr|herzfrequenz", 0, 300),
+    KnownColumn("breaths a minute", "resp|respiration|respiratory rate|atemfrequenz", 0, 100),
+    KnownColumn("systolic pressure in mm Hg", "systolic|sys|sbp|systolisch|rr sys", 0, 300),
+    KnownColumn("diastolic pressure in mm Hg", "diastolic|dia|dbp|diastolisch|rr dia", 0, 200),
+    KnownColumn("Apgar score", "apgar", 0, 10),
+    KnownColumn("Glasgow coma scale", "gcs|glasgow", 3, 15),
+    KnownColumn("pain score", "pain|schmerz|nrs", 0, 10),
+    KnownColumn("days of a stay", "stay|los|length of stay|verweildauer|liegedauer|days", 0, 365),
+    KnownColumn("number of children", "children|kids|kinder", 0, 20),
+    KnownColumn("latitude", "lat|latitude", -90, 90),
+    KnownColumn("longitude", "lon|lng|longitude", -180, 180),
+    KnownColumn(
         "postcodes by their first two digits",
         "plz|postleitzahl|postcode|post code|postal code|zip|zipcode",
         values=tuple(f"{number:02d}" for number in range(100)),
         prefix=2,
     ),
     *(
-        Usual(title, names, values=tuple(values.split(" ")))
+        KnownColumn(title, names, values=tuple(values.split(" ")))
         for title, names, lists in (
             ("yes or no", ".*", "no yes,No Yes,N Y,n y,nein ja,Nein Ja,N J,n j,False True"),
             ("a code of 0 and 1", ".*", "0 1"),
@@ -97,29 +97,29 @@ CATALOGUE: Final = (
 """Entries in order: the first that is for a column counts."""
 
 
-def usual_numbers(name: str) -> Usual | None:
+def known_bounds(name: str) -> KnownColumn | None:
     """Return the usual bounds of a numeric column of this name.
 
-    >>> usual_numbers("alter")
+    >>> known_bounds("alter")
     Usual(title='age in years', names='age|alter|lebensalter', lower=0, upper=120, values=(), prefix=None)
     """
-    return next((usual for usual in CATALOGUE if usual.lower is not None and usual.matches(name)), None)
+    return next((usual for usual in CATALOGUE if usual.lower is not None and usual.matches_name(name)), None)
 
 
-def usual_values(name: str, found: Collection[str]) -> Usual | None:
+def known_values(name: str, categories: Collection[str]) -> KnownColumn | None:
     """Return the usual list that holds the categories found: all of them, two or more, or nearly all by their prefix.
 
-    >>> usual_values("smoker", ["yes", "no"]).values
+    >>> known_values("smoker", ["yes", "no"]).values
     ('no', 'yes')
     """
-    return next((usual for usual in _lists(name, found)), None)
+    return next((usual for usual in _matching_lists(name, categories)), None)
 
 
-def _lists(name: str, found: Collection[str]) -> Iterator[Usual]:
+def _matching_lists(name: str, categories: Collection[str]) -> Iterator[KnownColumn]:
     for usual in CATALOGUE:
-        if not usual.values or not usual.matches(name):
+        if not usual.values or not usual.matches_name(name):
             continue
-        seen = {text[: usual.prefix] for text in found}
+        seen = {text[: usual.prefix] for text in categories}
         known = len(seen.intersection(usual.values))
         # Of postcodes a few may be foreign or mistyped.
         if (known >= 0.95 * len(seen) > 0) if usual.prefix else (len(seen) == known >= 2):

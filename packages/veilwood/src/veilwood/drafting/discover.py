@@ -21,60 +21,70 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.canonical import ColumnCells, category_codes
-from veilwood.data.columns import Column, closest
-from veilwood.data.contributions import choose_rows, no_id
+from veilwood.data.canonical import ColumnValues, factorize_texts
+from veilwood.data.columns import Column, did_you_mean
+from veilwood.data.contributions import bound_contributions, missing_id_column_error
 from veilwood.data.dialect import DIALECT, Dialect
 from veilwood.data.files import find_files
 from veilwood.data.frames import Table
-from veilwood.data.numbers import numbers_of
+from veilwood.data.numbers import read_numbers
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, ParameterError, SchemaError
 from veilwood.privacy.accountant import handle_of
-from veilwood.privacy.certificate import NO_SCHEMA, PrivacyStatement
+from veilwood.privacy.certificate import NO_SCHEMA, PrivacyCertificate
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
 from veilwood.privacy.loss import requested_loss
-from veilwood.privacy.neighbours import Neighbours, RowsOf, Unit, unit_of
+from veilwood.privacy.neighbours import Neighbours, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import counting_step, standing_out_step
+from veilwood.privacy.steps import counting_step, threshold_step
 
-__all__ = ["SIZES", "Discovery", "Size", "Things", "bounds_of", "discover", "discovery_plan", "size_of", "things_in"]
+__all__ = [
+    "N_MAGNITUDES",
+    "Discovery",
+    "Magnitude",
+    "SchemalessTable",
+    "discover",
+    "magnitude_bounds",
+    "magnitude_of",
+    "open_schemaless",
+    "plan_discovery",
+]
 
 
-Size: TypeAlias = int
-_SMALLEST: Final = -40  # powers of two; smaller and larger numbers count as these
-_LARGEST: Final = 60
-_SIGNED: Final = _LARGEST - _SMALLEST + 1
-SIZES: Final = 2 * _SIGNED + 1
+Magnitude: TypeAlias = int
+_MIN_POWER: Final = -40  # powers of two; smaller and larger numbers count as these
+_MAX_POWER: Final = 60
+_ZERO_MAGNITUDE: Final = _MAX_POWER - _MIN_POWER + 1
+N_MAGNITUDES: Final = 2 * _ZERO_MAGNITUDE + 1
 """Sizes are 0 .. SIZES - 1, in the order of the numbers: the one in the middle is that of zero."""
 _BATCH_ROWS: Final = 65536
 _CODE: Final = re.compile("0[0-9]")  # of digits, but no number
 
 
-def size_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
+def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
     """Return the size of each number: from 2^e up to, and without, 2^(e+1) is one size, and so below zero.
 
     Examples
     --------
-    >>> [bounds_of(size) for size in size_of(np.array([0.0, 5.0, -0.3, 64.0])).tolist()]
+    >>> [magnitude_bounds(size) for size in magnitude_of(np.array([0.0, 5.0, -0.3, 64.0])).tolist()]
     [(0.0, 0.0), (4.0, 8.0), (-0.5, -0.25), (64.0, 128.0)]
     """
     _, exponent = np.frexp(numbers)  # numbers are m * 2^exponent with m from 1/2 up to 1
-    power = np.clip(exponent - 1, _SMALLEST, _LARGEST) - _SMALLEST + 1
-    return np.where(numbers == 0, _SIGNED, _SIGNED + np.sign(numbers).astype(np.intp) * power)
+    power = np.clip(exponent - 1, _MIN_POWER, _MAX_POWER) - _MIN_POWER + 1
+    return np.where(numbers == 0, _ZERO_MAGNITUDE, _ZERO_MAGNITUDE + np.sign(numbers).astype(np.intp) * power)
 
 
-def bounds_of(size: Size) -> tuple[float, float]:
+def magnitude_bounds(magnitude: Magnitude) -> tuple[float, float]:
     """Return between which numbers a size lies."""
-    if size == _SIGNED:
+    if magnitude == _ZERO_MAGNITUDE:
         return 0.0, 0.0
-    low = 2.0 ** (abs(size - _SIGNED) - 1 + _SMALLEST)
-    return (low, 2 * low) if size > _SIGNED else (-2 * low, -low)
+    low = 2.0 ** (abs(magnitude - _ZERO_MAGNITUDE) - 1 + _MIN_POWER)
+    return (low, 2 * low) if magnitude > _ZERO_MAGNITUDE else (-2 * low, -low)
 
 
 @dataclass(frozen=True, repr=False)  # it is as private as the rows
-class Things:
+class SchemalessTable:
     """A table whose columns can be counted."""
 
     name: str
@@ -84,76 +94,82 @@ class Things:
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
     _dialect: Dialect
 
-    def count(self, columns: Sequence[str], cap: RowsOf | None) -> tuple[list[Counter[str]], npt.NDArray[np.int64]]:
+    def count_values(
+        self, columns: Sequence[str], cap: RowsOf | None
+    ) -> tuple[list[Counter[str]], npt.NDArray[np.int64]]:
         """Count the texts of each column, and the sizes of its numbers: a row adds one to one of either, at most.
 
         With a cap, at most so many rows of an id count, and none without an id.
         """
         kept = None
         if cap is not None:
-            ids = ((table.named(cap.id) for table in part) for part in self._read([cap.id]))
-            kept = choose_rows(ids, cap, "drop")
+            ids = ((table.column_by_name(cap.id) for table in part) for part in self._read([cap.id]))
+            kept = bound_contributions(ids, cap, "drop")
         texts = [Counter[str]() for _ in columns]
-        sizes = np.zeros((len(columns), SIZES), np.int64)
+        sizes = np.zeros((len(columns), N_MAGNITUDES), np.int64)
         for partition, tables in enumerate(self._read(columns)):
             row = 0
             for table in tables:
                 mask = slice(None) if kept is None else kept[partition][row : row + table.n_rows]
                 row += table.n_rows
                 for place, name in enumerate(columns):
-                    cells = table.named(name)
+                    cells = table.column_by_name(name)
                     assert cells is not None  # the name is the table's
-                    _count(cells, mask, self._dialect.of(name), texts[place], sizes[place])
+                    _count_column(cells, mask, self._dialect.of(name), texts[place], sizes[place])
         return texts, sizes
 
 
-def _count(cells: ColumnCells, mask: Any, dialect: Dialect, texts: Counter[str], sizes: npt.NDArray[np.int64]) -> None:
-    codes, found = category_codes(cells)
+def _count_column(
+    cells: ColumnValues, mask: Any, dialect: Dialect, texts: Counter[str], sizes: npt.NDArray[np.int64]
+) -> None:
+    codes, found = factorize_texts(cells)
     codes = codes[mask]
     counts = np.bincount(codes[codes >= 0], minlength=len(found))
     for text, count in zip(found, counts.tolist(), strict=True):
         if count:
             texts[text] += count
     written = isinstance(cells, pa.ChunkedArray) and (pa.types.is_binary(cells.type) or pa.types.is_string(cells.type))
-    numbers, kinds = numbers_of(dialect.numbers(cells) if written else cells, parse=True)
+    numbers, kinds = read_numbers(dialect.numbers(cells) if written else cells, parse=True)
     good = np.isfinite(numbers) & (kinds is None or kinds == 0)
     is_code = np.array([*(bool(_CODE.match(text)) for text in found), True, True])  # the last two: no text at all
     good = good[mask] & ~is_code[codes]
-    sizes += np.bincount(size_of(numbers[mask][good]), minlength=SIZES)
+    sizes += np.bincount(magnitude_of(numbers[mask][good]), minlength=N_MAGNITUDES)
 
 
-def things_in(X: Any, dialect: Dialect = DIALECT) -> Things:
+def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
     """Open a dataframe, a file, a folder or a glob; names of columns are taken to be public, and nothing else is told.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> texts, sizes = things_in(pd.DataFrame({"x": [3, 3.0, "a"]})).count(["x"], None)
+    >>> texts, sizes = open_schemaless(pd.DataFrame({"x": [3, 3.0, "a"]})).count(["x"], None)
     >>> texts, sizes.sum()
     ([Counter({'3': 2, 'a': 1})], np.int64(2))
     """
     if not isinstance(X, str | PathLike):
-        table = Table.of(X, width=1)
+        table = Table.from_data(X, width=1)
         if table.names is None:
             raise OutOfSchemaError("columns need names to be discovered. Hint: pass a dataframe or a file.")
-        return Things("discovered", table.names, lambda columns: [[table]], dialect)
+        return SchemalessTable("discovered", table.names, lambda columns: [[table]], dialect)
     files = find_files(X, None, as_bytes=True, dialect=dialect)
     for file in files[1:]:
         if set(file.names) != set(files[0].names):
-            raise OutOfSchemaError(f"{file.where} has other columns than {files[0].where}. Hint: one table at a time.")
+            raise OutOfSchemaError(
+                f"{file.display_name} has other columns than {files[0].display_name}. Hint: one table at a time."
+            )
 
     def read(columns: Sequence[str]) -> Iterator[Iterator[Table]]:
         for file in files:
-            yield file.batches(list(columns), _BATCH_ROWS)
+            yield file.read_batches(list(columns), _BATCH_ROWS)
 
-    return Things(Path(files[0].where).name.split(".")[0], files[0].names, read, dialect)
+    return SchemalessTable(Path(files[0].display_name).name.split(".")[0], files[0].names, read, dialect)
 
 
-_FEW: Final = 2  # so many different numbers are codes,
-_FEW_CLASSES: Final = 20  # and so many classes
-_NEARLY_ALL: Final = 0.9
-_MOST_VALUES: Final = 200
-_CHANCE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes are released
+_MAX_CODES: Final = 2  # so many different numbers are codes,
+_MAX_CLASSES: Final = 20  # and so many classes
+_MIN_TEXT_FRACTION: Final = 0.9
+_MAX_VALUES: Final = 200
+_FALSE_POSITIVE_RATE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes are released
 
 
 @dataclass(frozen=True)
@@ -166,13 +182,13 @@ class Discovery:
         Made of what was released; its columns are nullable, and features have an "other", as rare things stay hidden.
     plan : Plan
         What was released.
-    privacy : PrivacyStatement
+    privacy : PrivacyCertificate
         The certificate.
     """
 
     schema: Schema
     plan: Plan
-    privacy: PrivacyStatement
+    privacy: PrivacyCertificate
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form of the schema, with the certificate beside it."""
@@ -243,14 +259,14 @@ def discover(
       age   numeric      16 to 64, nullable
       ward  categorical  A, B, other, unknown is 'other', nullable
     """
-    table = things_in(X, dialect)
+    table = open_schemaless(X, dialect)
     goal = table.names[-1] if target is None else target
     if goal not in table.names:
-        raise OutOfSchemaError(f"the table has no column {goal!r}.{closest(goal, table.names)}", column=goal)
-    neighbours = Neighbours(adjacency, unit_of(privacy_unit))  # type: ignore[arg-type]
+        raise OutOfSchemaError(f"the table has no column {goal!r}.{did_you_mean(goal, table.names)}", column=goal)
+    neighbours = Neighbours(adjacency, resolve_unit(privacy_unit))  # type: ignore[arg-type]
     unit = neighbours.unit
     if isinstance(unit, RowsOf) and unit.id not in table.names:
-        raise no_id(unit)
+        raise missing_id_column_error(unit)
     measured = [
         each
         for each in table.names
@@ -260,22 +276,22 @@ def discover(
     ]
     if goal not in measured and classes is None:
         raise ParameterError("ignore", list(ignore), "takes the target away", "leave it, or give its classes")
-    plan = discovery_plan(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
+    plan = plan_discovery(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
     book = open_ledger(ledger)
     if ledger is not None and plan.loss.is_bounded:
         book.check_affordable(plan.loss)
     with Door(plan, book, table=handle_of(X)) as door:
-        found = _measure(door, table, measured, unit)
-    privacy = door.statement()
-    schema = _schema_of(found, table.names, goal, unit, classes, dialect, name or table.name, not privacy.is_private)
+        found = _release_columns(door, table, measured, unit)
+    privacy = door.certificate()
+    schema = _infer_schema(found, table.names, goal, unit, classes, dialect, name or table.name, not privacy.is_private)
     return Discovery(schema, plan, privacy)
 
 
-def discovery_plan(
+def plan_discovery(
     columns: Sequence[str], *, epsilon: float, delta: float, neighbours: Neighbours, bounds_only: bool = False
 ) -> Plan:
     """Plan a discovery: no rows are needed, nothing is spent."""
-    loss, shape = requested_loss(epsilon, delta), (len(columns), SIZES)
+    loss, shape = requested_loss(epsilon, delta), (len(columns), N_MAGNITUDES)
     if not columns:
         raise ParameterError("ignore", "all columns", "leaves nothing to measure", "leave some")
     if bounds_only:
@@ -289,7 +305,7 @@ def discovery_plan(
             "a delta below one in the number of people, such as 1e-6; or public classes, and bounds_only for numbers",
         )
     else:
-        step = standing_out_step("what stands out", shape[:1], loss, neighbours, things_per_row=2 * len(columns))
+        step = threshold_step("what stands out", shape[:1], loss, neighbours, keys_per_row=2 * len(columns))
         released = f"categories and sizes of numbers in {len(columns)} columns that stand out of the noise"
     return Plan(
         estimator="discover",
@@ -309,48 +325,52 @@ def discovery_plan(
 
 
 @dataclass(frozen=True)
-class _Found:
+class _ReleasedCounts:
     """What was released about one column: noisy counts of texts, and of sizes of numbers."""
 
     texts: dict[str, int]
-    sizes: dict[Size, int]
+    magnitudes: dict[Magnitude, int]
 
 
-def _measure(door: Door, things: Things, columns: Sequence[str], unit: Unit) -> dict[str, _Found]:
+def _release_columns(
+    door: Door, table: SchemalessTable, columns: Sequence[str], unit: Unit
+) -> dict[str, _ReleasedCounts]:
     """Count, and release what stands out; all that is private stays in here."""
     (step,) = door.plan.steps
-    texts, sizes = things.count(columns, unit if isinstance(unit, RowsOf) else None)
-    found = {name: _Found({}, {}) for name in columns}
+    texts, sizes = table.count_values(columns, unit if isinstance(unit, RowsOf) else None)
+    found = {name: _ReleasedCounts({}, {}) for name in columns}
     if door.plan.parameters["bounds_only"]:
-        noisy = door.noisy(step, sizes)
-        least = 0.0 if step.mechanism is None else step.variance**0.5 * math.log(noisy.size / _CHANCE)
+        noisy = door.release_counts(step, sizes)
+        least = 0.0 if step.mechanism is None else step.variance**0.5 * math.log(noisy.size / _FALSE_POSITIVE_RATE)
         for name, row in zip(columns, noisy, strict=True):
-            found[name].sizes.update({size: int(n) for size, n in enumerate(row) if n > least})
+            found[name].magnitudes.update({size: int(n) for size, n in enumerate(row) if n > least})
         return found
     # Sorted, so that the order of what is released does not depend on the order of the rows.
     keys = [(place, text) for place in range(len(columns)) for text in sorted(texts[place])]
     counts = np.array([texts[place][text] for place, text in keys], np.int64)
     which, there = np.nonzero(sizes)
-    passed, noisy = door.standing_out(step, np.concatenate([counts, sizes[which, there]]))
+    passed, noisy = door.release_above_threshold(step, np.concatenate([counts, sizes[which, there]]))
     for key, count in zip(passed.tolist(), noisy.tolist(), strict=True):
         if key < len(keys):
             place, text = keys[key]
             found[columns[place]].texts[text] = count
         else:
-            found[columns[which[key - len(keys)]]].sizes[int(there[key - len(keys)])] = count
+            found[columns[which[key - len(keys)]]].magnitudes[int(there[key - len(keys)])] = count
     return found
 
 
-def _column_of(name: str, found: _Found, *, is_target: bool) -> Column | None:
+def _infer_column(name: str, released: _ReleasedCounts, *, is_target: bool) -> Column | None:
     """Decide what a column is, from what was released about it; None where nothing useful was."""
-    sizes, texts = sum(found.sizes.values()), sum(found.texts.values())
-    few = 2 <= len(found.texts) <= (_FEW_CLASSES if is_target else _FEW) and texts >= _NEARLY_ALL * sizes
-    if found.sizes and not few and sizes >= texts / 2:
-        lower = min(bounds_of(size)[0] for size in found.sizes)
-        upper = max(bounds_of(size)[1] for size in found.sizes)
+    sizes, texts = sum(released.magnitudes.values()), sum(released.texts.values())
+    few = (
+        2 <= len(released.texts) <= (_MAX_CLASSES if is_target else _MAX_CODES) and texts >= _MIN_TEXT_FRACTION * sizes
+    )
+    if released.magnitudes and not few and sizes >= texts / 2:
+        lower = min(magnitude_bounds(size)[0] for size in released.magnitudes)
+        upper = max(magnitude_bounds(size)[1] for size in released.magnitudes)
         upper = upper if lower < upper else lower + 1.0
         return Column(name, "numeric", lower=lower, upper=upper, nullable=not is_target)
-    frequent = sorted(sorted(found.texts, key=lambda text: (-found.texts[text], text))[:_MOST_VALUES])
+    frequent = sorted(sorted(released.texts, key=lambda text: (-released.texts[text], text))[:_MAX_VALUES])
     if len(frequent) < 2:
         return None
     if is_target:
@@ -359,10 +379,10 @@ def _column_of(name: str, found: _Found, *, is_target: bool) -> Column | None:
     return Column(name, "categorical", values=values, other="other", nullable=True)
 
 
-def _schema_of(
-    found: dict[str, _Found],
+def _infer_schema(
+    released: dict[str, _ReleasedCounts],
     names: Sequence[str],
-    goal: str,
+    target_name: str,
     unit: Unit,
     classes: Sequence[Any] | None,
     dialect: Dialect,
@@ -371,19 +391,23 @@ def _schema_of(
 ) -> Schema:
     """Put the schema together: post-processing of what was released."""
     target = (
-        _column_of(goal, found[goal], is_target=True)
+        _infer_column(target_name, released[target_name], is_target=True)
         if classes is None
-        else Column(goal, "categorical", values=tuple(classes))
+        else Column(target_name, "categorical", values=tuple(classes))
     )
-    made = {each: _column_of(each, found[each], is_target=False) for each in names if each in found and each != goal}
+    made = {
+        each: _infer_column(each, released[each], is_target=False)
+        for each in names
+        if each in released and each != target_name
+    }
     features = tuple(column for column in made.values() if column is not None)
     if target is None or not features:
-        what = f"of the target {goal!r}" if target is None else "of any column"
+        what = f"of the target {target_name!r}" if target is None else "of any column"
         raise SchemaError(
             f"nothing {what} stands out of the noise. Hint: spend more epsilon, ignore columns, count fewer rows of an "
             "id, or give public classes."
         )
-    used = {goal, *(column.name for column in features)}
+    used = {target_name, *(column.name for column in features)}
     return Schema(
         name,
         "classification" if target.kind == "categorical" else "regression",

@@ -19,31 +19,39 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.canonical import PARTS, ColumnCells, Nothing, category_codes, part_reader
-from veilwood.data.columns import closest
-from veilwood.data.dialect import DIALECT, Dialect, detect
-from veilwood.data.files import find_files, find_places
+from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_reader, factorize_texts
+from veilwood.data.columns import did_you_mean
+from veilwood.data.dialect import DIALECT, Dialect, guess_dialect
+from veilwood.data.files import find_files, find_locations
 from veilwood.data.frames import Table
-from veilwood.data.numbers import Floats, numbers_of
+from veilwood.data.numbers import Floats, read_numbers
 from veilwood.data.relations import Relation
-from veilwood.data.schema import UNREVIEWED
-from veilwood.drafting.catalogue import usual_numbers, usual_values
+from veilwood.data.schema import UNREVIEWED_MARK
+from veilwood.drafting.catalogue import known_bounds, known_values
 from veilwood.errors import OutOfSchemaError, SchemaError
 
-__all__ = ["DRAFT", "FEWEST_UNITS", "Look", "column_of", "draft", "look_at", "unit_among"]
+__all__ = [
+    "DRAFT_NOTE",
+    "MIN_UNITS",
+    "ColumnProfile",
+    "draft_column",
+    "draft_from_table",
+    "guess_privacy_unit",
+    "profile_column",
+]
 
 
-FEWEST_UNITS: Final = 20
+MIN_UNITS: Final = 20
 """A category that fewer people have does not come into a draft."""
-_MOST_VALUES: Final = 100
+_MAX_VALUES: Final = 100
 _FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")  # 1,5 or 1,50 EUR, and not 1,500
-_MOST_CLASSES_OF_NUMBERS: Final = 20
+_MAX_NUMERIC_CLASSES: Final = 20
 _NEARLY_ALL: Final = 0.95
 _ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
-_PEOPLE: Final = re.compile(
+_PERSON_NAMES: Final = re.compile(
     r"patient|person|people|customer|kunde|client|member|mitglied|user|subject|proband|mrn", re.I
 )
-_NAMED: Final = re.compile(
+_CONTACT_NAMES: Final = re.compile(
     r"(?:^|[\W_])(?:name|vorname|nachname|firstname|lastname|surname|e?mail|phone|telefon|tel|address|adresse|stra(?:ss|ß)e"
     r"|street|anschrift)(?:$|[\W_])",
     re.I,
@@ -55,7 +63,7 @@ _TIME: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
 
 
 @dataclass(repr=False)  # it is as private as the rows
-class Look:
+class ColumnProfile:
     """What was seen of one column."""
 
     name: str
@@ -67,87 +75,91 @@ class Look:
     decimal: str | None = None  # the sign of its numbers, where it is not that of the others
 
 
-def look_at(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> Look:
+def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
     """Decide what a column looks like."""
-    found = table.named(name)
+    found = table.column_by_name(name)
     assert found is not None  # the name is the table's
-    codes, texts = _distinct(*category_codes(found))
+    codes, texts = _merge_duplicates(*factorize_texts(found))
     there = codes >= 0
     n_rows, n_values = int(there.sum()), len(texts)
-    nullable = int((codes == Nothing.MISSING.value).sum()) >= FEWEST_UNITS  # missing is a category too
-    numbers, sign = _numbers(found, texts, there, dialect), None
+    nullable = int((codes == NoText.MISSING.value).sum()) >= MIN_UNITS  # missing is a category too
+    numbers, sign = _parse_column(found, texts, there, dialect), None
     if numbers is None and any(_FRACTION.fullmatch(text.strip()) for text in texts[:1000]):
         sign = "." if dialect.decimal == "," else ","
-        numbers = _numbers(found, texts, there, replace(dialect, decimals={name: sign}).of(name))
+        numbers = _parse_column(found, texts, there, replace(dialect, decimals={name: sign}).of(name))
 
-    def is_of(kind: Any) -> Look:
-        return Look(name, kind, nullable, codes, texts, numbers, None if numbers is None else sign)
+    def make_profile(kind: Any) -> ColumnProfile:
+        return ColumnProfile(name, kind, nullable, codes, texts, numbers, None if numbers is None else sign)
 
     if not name or not n_rows:
-        return is_of("nothing" if name else "unnamed")
+        return make_profile("nothing" if name else "unnamed")
     if is_target:
-        few = numbers is None or n_values <= _MOST_CLASSES_OF_NUMBERS
-        return is_of("category" if few else "number")
-    shape = _shape(texts)
+        few = numbers is None or n_values <= _MAX_NUMERIC_CLASSES
+        return make_profile("category" if few else "number")
+    shape = _guess_date_or_time(texts)
     if shape is not None:
-        return is_of(shape)
-    many = n_values > _NEARLY_ALL * n_rows and n_values > FEWEST_UNITS
-    if _ID_NAMES.search(name) and n_values > _MOST_CLASSES_OF_NUMBERS:
-        return is_of("id")
+        return make_profile(shape)
+    many = n_values > _NEARLY_ALL * n_rows and n_values > MIN_UNITS
+    if _ID_NAMES.search(name) and n_values > _MAX_NUMERIC_CLASSES:
+        return make_profile("id")
     if numbers is not None:
-        if many and usual_numbers(name) is None and _counts_up(numbers[there]):
-            return is_of("unique")
-        return is_of("category" if n_values <= 2 and usual_numbers(name) is None else "number")
-    if usual_values(name, texts) is not None:  # postcodes, say
-        return is_of("category")
-    if _NAMED.search(name) and n_values > FEWEST_UNITS:
-        return is_of("people")
+        if many and known_bounds(name) is None and _is_sequential(numbers[there]):
+            return make_profile("unique")
+        return make_profile("category" if n_values <= 2 and known_bounds(name) is None else "number")
+    if known_values(name, texts) is not None:  # postcodes, say
+        return make_profile("category")
+    if _CONTACT_NAMES.search(name) and n_values > MIN_UNITS:
+        return make_profile("people")
     lengths = [len(text) for text in texts]
-    if n_values > FEWEST_UNITS and np.mean(lengths) > 12 and np.mean([" " in text.strip() for text in texts]) > 0.5:
-        return is_of("text")
-    many = n_values > 0.5 * n_rows and n_values > FEWEST_UNITS
-    return is_of("unique" if many else "category")
+    if n_values > MIN_UNITS and np.mean(lengths) > 12 and np.mean([" " in text.strip() for text in texts]) > 0.5:
+        return make_profile("text")
+    many = n_values > 0.5 * n_rows and n_values > MIN_UNITS
+    return make_profile("unique" if many else "category")
 
 
-def _distinct(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
+def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
     """Give every text one code."""
     known = list(dict.fromkeys(texts))
     places = {text: place for place, text in enumerate(known)}
-    moved = np.array([*(places[text] for text in texts), Nothing.UNUSABLE.value, Nothing.MISSING.value], np.intp)
+    moved = np.array([*(places[text] for text in texts), NoText.UNUSABLE.value, NoText.MISSING.value], np.intp)
     return moved[codes], known
 
 
-def _numbers(values: ColumnCells, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect) -> Floats | None:
+def _parse_column(
+    values: ColumnValues, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect
+) -> Floats | None:
     """Return the numbers of a column, or None where it holds something else, such as codes with leading zeros."""
     if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None
     written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
-    found, kinds = numbers_of(dialect.numbers(values) if written else values, parse=True)
+    found, kinds = read_numbers(dialect.numbers(values) if written else values, parse=True)
     good = np.isfinite(found) & (kinds is None or kinds == 0)
     return found if good[there].sum() >= _NEARLY_ALL * max(int(there.sum()), 1) and good.any() else None
 
 
-def _counts_up(numbers: Floats) -> bool:
+def _is_sequential(numbers: Floats) -> bool:
     """Whether different numbers look like those of rows or cards: whole, and without large gaps or very long."""
     whole = bool((numbers == np.floor(numbers)).all())
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     return whole and (high - low < 3 * len(numbers) or low >= 1e7)
 
 
-def _shape(texts: Sequence[str]) -> Literal["date", "time"] | None:
+def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
     """Whether texts look like dates or times of the day."""
     some = texts[:1000]
     dates = [text for text in some if _DATE.match(text)]
     if len(dates) >= _NEARLY_ALL * len(some):
-        read = part_reader("year")
+        read = date_part_reader("year")
         return "date" if sum(isinstance(read(text), str) for text in dates) >= _NEARLY_ALL * len(dates) else "time"
     return "time" if sum(bool(_TIME.fullmatch(text)) for text in some) >= _NEARLY_ALL * len(some) else None
 
 
-def unit_among(looks: Sequence[Look]) -> Look | None:
+def guess_privacy_unit(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
     """Return the id whose rows belong together: that of people, or else the first whose values repeat."""
-    ids = [look for look in looks if look.kind == "id" or (look.kind == "unique" and _PEOPLE.search(look.name))]
-    people = [look for look in ids if _PEOPLE.search(look.name)]
+    ids = [
+        look for look in profiles if look.kind == "id" or (look.kind == "unique" and _PERSON_NAMES.search(look.name))
+    ]
+    people = [look for look in ids if _PERSON_NAMES.search(look.name)]
     repeated = [look for look in ids if len(look.texts) < _NEARLY_ALL * (look.codes >= 0).sum()]
     return next(iter([*people, *repeated]), None)
 
@@ -164,41 +176,41 @@ _REASONS: Final = {
 }
 
 
-def column_of(look: Look, unit: Look | None) -> dict[str, Any] | str:
+def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str, Any] | str:
     """Return the JSON form of a column, marked as read off the data, or the reason why it is left out."""
-    if look.kind in _REASONS:
-        return _REASONS[look.kind]
-    nullable = {"nullable": True} if look.nullable else {}
-    if look.kind == "number":
-        assert look.numbers is not None
-        bounds, source = _bounds(look.name, look.numbers)
-        return {"name": look.name, "kind": "numeric"} | bounds | nullable | {"bounds": UNREVIEWED + source}
-    held = _holders(look, unit)
-    order = np.argsort(-held, kind="stable")[:_MOST_VALUES]
-    found = sorted(look.texts[place] for place in order if held[place] >= FEWEST_UNITS)
-    usual = usual_values(look.name, found or look.texts)
+    if profile.kind in _REASONS:
+        return _REASONS[profile.kind]
+    nullable = {"nullable": True} if profile.nullable else {}
+    if profile.kind == "number":
+        assert profile.numbers is not None
+        bounds, source = _draft_bounds(profile.name, profile.numbers)
+        return {"name": profile.name, "kind": "numeric"} | bounds | nullable | {"bounds": UNREVIEWED_MARK + source}
+    held = _count_holders(profile, unit)
+    order = np.argsort(-held, kind="stable")[:_MAX_VALUES]
+    found = sorted(profile.texts[place] for place in order if held[place] >= MIN_UNITS)
+    usual = known_values(profile.name, found or profile.texts)
     if not found and usual is None:
-        return f"no category is held by {FEWEST_UNITS} or more"
-    values = _plain(list(usual.values) if usual else found, look)
-    column: dict[str, Any] = {"name": look.name, "kind": "categorical", "values": values}
+        return f"no category is held by {MIN_UNITS} or more"
+    values = _restore_integers(list(usual.values) if usual else found, profile)
+    column: dict[str, Any] = {"name": profile.name, "kind": "categorical", "values": values}
     prefix = None if usual is None else usual.prefix
     if prefix is not None:
         column["prefix"] = prefix
     known = set(usual.values if usual else found)
-    rest = sum(int(n) for text, n in zip(look.texts, held, strict=True) if text[:prefix] not in known)
-    column |= _with_other(values) if rest >= FEWEST_UNITS else {}
-    return column | nullable | {"bounds": UNREVIEWED + (f" (usual: {usual.title})" if usual else "")}
+    rest = sum(int(n) for text, n in zip(profile.texts, held, strict=True) if text[:prefix] not in known)
+    column |= _add_other(values) if rest >= MIN_UNITS else {}
+    return column | nullable | {"bounds": UNREVIEWED_MARK + (f" (usual: {usual.title})" if usual else "")}
 
 
-def _holders(look: Look, unit: Look | None) -> npt.NDArray[np.int64]:
+def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> npt.NDArray[np.int64]:
     """Count the people who have each category; rows, where it is not known whose they are."""
-    rows = np.flatnonzero(look.codes >= 0)
+    rows = np.flatnonzero(profile.codes >= 0)
     people = rows if unit is None else unit.codes[rows]
-    pairs = np.unique(np.column_stack([look.codes[rows], people])[people >= 0], axis=0)
-    return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(look.texts))
+    pairs = np.unique(np.column_stack([profile.codes[rows], people])[people >= 0], axis=0)
+    return np.bincount(pairs[:, 0].astype(np.int64), minlength=len(profile.texts))
 
 
-def _with_other(values: list[Any]) -> dict[str, Any]:
+def _add_other(values: list[Any]) -> dict[str, Any]:
     """Let a category stand for those that are not listed."""
     other = next(
         (value for value in values if str(value).casefold() in ("other", "others", "andere", "sonstige")), None
@@ -206,42 +218,42 @@ def _with_other(values: list[Any]) -> dict[str, Any]:
     return {"other": other} if other is not None else {"values": [*map(str, values), "other"], "other": "other"}
 
 
-def _plain(texts: list[str], look: Look) -> list[Any]:
+def _restore_integers(texts: list[str], profile: ColumnProfile) -> list[Any]:
     """Write categories that are whole numbers as such, so that predictions are."""
-    whole = look.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
+    whole = profile.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
     return sorted(int(text) for text in texts) if whole else texts
 
 
-def _bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
+def _draft_bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
     """Take the usual bounds where nearly all numbers lie within; else such that no one's own number is a bound."""
     found = np.sort(numbers[np.isfinite(numbers)])
-    usual = usual_numbers(name)
+    usual = known_bounds(name)
     if usual is not None and usual.lower is not None and usual.upper is not None:
         inside = (found >= usual.lower) & (found <= usual.upper)
         if inside.mean() >= _NEARLY_ALL:
             return usual.to_dict(), f" (usual: {usual.title})"
-    beyond = FEWEST_UNITS - 1 if len(found) >= 10 * FEWEST_UNITS else 0
+    beyond = MIN_UNITS - 1 if len(found) >= 10 * MIN_UNITS else 0
     low, high = float(found[beyond]), float(found[-1 - beyond])
     step = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 10, 1e-9)))
     lower, upper = math.floor(low / step) * step, math.ceil(high / step) * step
     upper += step if lower == upper else 0
-    return {"lower": _short(lower), "upper": _short(upper)}, ""
+    return {"lower": _round_number(lower), "upper": _round_number(upper)}, ""
 
 
-def _short(number: float) -> float | int:
+def _round_number(number: float) -> float | int:
     rounded = float(f"{number:.6g}")
     return int(rounded) if rounded == int(rounded) else rounded
 
 
-DRAFT: Final = (
+DRAFT_NOTE: Final = (
     "DRAFT: bounds and categories below were read off the data. Walk through with 'veilwood schema review', or replace "
     "them by what is publicly known and delete each column's 'bounds' mark, then this line and 'inferred'. Until then "
     "every result is NOT PRIVATE."
 )
-ROWS_OF_A_UNIT: Final = 3  # proposed, whatever the data: how many rows people have is private
+DEFAULT_ROWS_PER_UNIT: Final = 3  # proposed, whatever the data: how many rows people have is private
 
 
-def draft(
+def draft_from_table(
     X: Any,
     target: str | None = None,
     *,
@@ -271,36 +283,36 @@ def draft(
     Examples
     --------
     >>> import pandas as pd
-    >>> found = draft(pd.DataFrame({"age": [31, 58] * 50, "name": range(100), "ill": ["no", "yes"] * 50}))
+    >>> found = draft_from_table(pd.DataFrame({"age": [31, 58] * 50, "name": range(100), "ill": ["no", "yes"] * 50}))
     >>> found["columns"][0]
     {'name': 'age', 'kind': 'numeric', 'lower': 0, 'upper': 120, 'bounds': 'from data: review (usual: age in years)'}
     >>> found["left_out"]
     {'name': 'nearly every row has a value of its own'}
     """
-    unknown = [part for part in dates if part not in PARTS]
+    unknown = [part for part in dates if part not in DATE_PARTS]
     if unknown:
-        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: {', '.join(PARTS)}.")
-    name, dialect, table = _opened(X, {"sep": sep, "decimal": decimal, "encoding": encoding})
+        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: {', '.join(DATE_PARTS)}.")
+    name, dialect, table = _open_table(X, {"sep": sep, "decimal": decimal, "encoding": encoding})
     if table.names is None:
         raise OutOfSchemaError("a draft needs column names. Hint: pass a dataframe or a file.")
     target = table.names[-1] if target is None else target
     if target not in table.names:
-        raise OutOfSchemaError(f"the table has no column {target!r}.{closest(target, table.names)}", column=target)
-    looks = [look_at(label, table, dialect, is_target=label == target) for label in table.names]
-    unit = unit_among(looks)
+        raise OutOfSchemaError(f"the table has no column {target!r}.{did_you_mean(target, table.names)}", column=target)
+    looks = [profile_column(label, table, dialect, is_target=label == target) for label in table.names]
+    unit = guess_privacy_unit(looks)
     columns: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    (goal,) = (column_of(look, unit) for look in looks if look.name == target)
+    (goal,) = (draft_column(look, unit) for look in looks if look.name == target)
     if isinstance(goal, str):
         raise SchemaError(
             f"target {target!r} cannot be drafted: {goal}. Hint: a target needs numbers, or two classes or more, each "
-            f"held by {FEWEST_UNITS} people or more; or write the schema by hand."
+            f"held by {MIN_UNITS} people or more; or write the schema by hand."
         )
     for look in (look for look in looks if look.name != target):
         if look.kind == "date" and dates:
-            columns += [_part(look, part) for part in dates]
+            columns += [_date_part_column(look, part) for part in dates]
             continue
-        found = column_of(look, unit)
+        found = draft_column(look, unit)
         if isinstance(found, str):
             left_out[look.name] = found
         else:
@@ -308,9 +320,9 @@ def draft(
     if not columns:
         raise SchemaError("no column of the table can be used as it is. Hint: write the schema by hand.")
     task = "regression" if goal["kind"] == "numeric" else "classification"
-    head: dict[str, Any] = {"notes": DRAFT, "name": name, "task": task, "target": target, "inferred": True}
+    head: dict[str, Any] = {"notes": DRAFT_NOTE, "name": name, "task": task, "target": target, "inferred": True}
     if unit is not None:
-        head["privacy_unit"] = {"id": unit.name, "at_most": ROWS_OF_A_UNIT}
+        head["privacy_unit"] = {"id": unit.name, "at_most": DEFAULT_ROWS_PER_UNIT}
         left_out[unit.name] += ", proposed as the privacy unit"
     used = {column["name"] for column in [*columns, goal] if column["kind"] == "numeric"}
     signs = {look.name: look.decimal for look in looks if look.decimal and look.name in used}
@@ -322,25 +334,27 @@ def draft(
     return head | {"columns": [*columns, goal]}
 
 
-def _opened(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table]:
+def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table]:
     """Read a table whole, with what it is called and how its numbers are written."""
     if not isinstance(X, str | PathLike):
-        return "draft", DIALECT, Table.of(X)
-    places = find_places(X)
+        return "draft", DIALECT, Table.from_data(X)
+    places = find_locations(X)
     if isinstance(places, Relation):
-        return Path(X).name, DIALECT, Table.of(places.to_table(list(places.names)))
+        return Path(X).name, DIALECT, Table.from_data(places.to_table(list(places.names)))
     place = places[0]
     # Guessed from the rows, so for a draft only.
-    dialect = detect(place.open, **written) if place.format == "csv" else Dialect(decimal=written["decimal"] or ".")
+    dialect = (
+        guess_dialect(place.open, **written) if place.format == "csv" else Dialect(decimal=written["decimal"] or ".")
+    )
     (file,) = find_files(place, None, dialect=dialect)
-    return place.name.split(".")[0], dialect, Table.of(file.load(list(file.names)))
+    return place.name.split(".")[0], dialect, Table.from_data(file.load(list(file.names)))
 
 
-def _part(look: Look, part: str) -> dict[str, Any]:
+def _date_part_column(profile: ColumnProfile, part: str) -> dict[str, Any]:
     """Use a part of a date; the values of all but the year are public."""
     known = {"month": (1, 12), "weekday": (1, 7), "hour": (0, 23), "year": (1900, 2100)}
     kind: dict[str, Any] = {"kind": "numeric", "lower": known[part][0], "upper": known[part][1]}
     if part == "weekday":
         kind = {"kind": "categorical", "values": list(range(1, 8))}
-    column = {"name": f"{look.name}_{part}", "of": look.name, "part": part} | kind
-    return column | ({"nullable": True} if look.nullable else {}) | {"bounds": f"{UNREVIEWED} (usual: {part})"}
+    column = {"name": f"{profile.name}_{part}", "of": profile.name, "part": part} | kind
+    return column | ({"nullable": True} if profile.nullable else {}) | {"bounds": f"{UNREVIEWED_MARK} (usual: {part})"}

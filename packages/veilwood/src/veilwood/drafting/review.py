@@ -18,15 +18,15 @@ from typing import Any, Final
 from veilwood.data.columns import Column
 from veilwood.data.dialect import Dialect
 from veilwood.data.schema import Schema, is_unreviewed
-from veilwood.drafting.catalogue import Usual, usual_numbers, usual_values
-from veilwood.errors import UseError, shown
+from veilwood.drafting.catalogue import KnownColumn, known_bounds, known_values
+from veilwood.errors import UseError, short_repr
 from veilwood.safe_io import read_json, read_text, write_file
 
-__all__ = ["ColumnQuestion", "Review", "written"]
+__all__ = ["ColumnQuestion", "Review", "format_schema"]
 
-PUBLIC: Final = "public: "
-_SHORTEST_SOURCE: Final = 3
-_SHOWN: Final = 12
+PUBLIC_PREFIX: Final = "public: "
+_MIN_SOURCE_LENGTH: Final = 3
+_MAX_LISTED: Final = 12
 _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
 
 
@@ -57,7 +57,7 @@ class Review:
     ----------
     draft : mapping
         The JSON form of a drafted schema, also one that was reviewed in part.
-    later : collection of str
+    deferred : collection of str
         Columns that were put off before.
 
     Examples
@@ -75,10 +75,10 @@ class Review:
     (True, False)
     """
 
-    def __init__(self, draft: Mapping[str, Any], later: Collection[str] = ()) -> None:
+    def __init__(self, draft: Mapping[str, Any], deferred: Collection[str] = ()) -> None:
         Schema.from_dict(draft)  # refused here, if it is none
         self._draft: dict[str, Any] = copy.deepcopy(dict(draft))
-        self._later = set(later)
+        self._deferred = set(deferred)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Review:
@@ -88,7 +88,7 @@ class Review:
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write what has been reviewed so far; marks of the rest stay."""
-        write_file(Path(path), (written(self.to_dict()) + "\n").encode())
+        write_file(Path(path), (format_schema(self.to_dict()) + "\n").encode())
 
     def to_dict(self) -> dict[str, Any]:
         """Return the draft as it is now; without open questions it is a schema."""
@@ -99,46 +99,46 @@ class Review:
         return Schema.from_dict(self._draft)
 
     @property
-    def open(self) -> tuple[str, ...]:
+    def open_columns(self) -> tuple[str, ...]:
         """Names of the columns that are not reviewed."""
         return tuple(column["name"] for column in self._draft["columns"] if is_unreviewed(column))
 
-    def question(self) -> ColumnQuestion | None:
+    def next_question(self) -> ColumnQuestion | None:
         """Return the next question, those put off last; None where all is reviewed."""
-        names = sorted(self.open, key=lambda name: name in self._later)
+        names = sorted(self.open_columns, key=lambda name: name in self._deferred)
         if not names:
             return None
-        column = self._column(names[0])
-        usual = self._usual(column)
+        column = self._find_column(names[0])
+        usual = self._find_known(column)
         total = len(self._draft["columns"])
         return ColumnQuestion(
             total - len(names) + 1,
             total,
             column["name"],
             column["kind"],
-            _described(column),
-            None if usual is None else f"{usual.title}: {_described(_with(column, usual.to_dict()))}",
+            _describe_column(column),
+            None if usual is None else f"{usual.title}: {_describe_column(_with_bounds(column, usual.to_dict()))}",
             None if usual is None else usual.title,
             column["name"] == self._draft["target"],
         )
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
-    def accept(self) -> None:
+    def accept_known(self) -> None:
         """Take what the catalogue says; nothing else can be taken without a source."""
-        column = self._asked()
-        usual = self._usual(column)
+        column = self._current_column()
+        usual = self._find_known(column)
         if usual is None:
             raise UseError(
                 f"column {column['name']!r} has no usual bounds: what the draft says was read off the data. "
                 "Hint: say from where it is publicly known, or leave the column out."
             )
         if usual.title in str(column.get("bounds")) and column.get("part"):
-            self._settle(column, {}, f"{PUBLIC}{usual.title}")
+            self._apply_bounds(column, {}, f"{PUBLIC_PREFIX}{usual.title}")
         else:
-            self._settle(column, usual.to_dict(), f"{PUBLIC}usual, {usual.title}")
+            self._apply_bounds(column, usual.to_dict(), f"{PUBLIC_PREFIX}usual, {usual.title}")
 
-    def state(self, source: str, **bounds: Any) -> None:
+    def declare(self, source: str, **bounds: Any) -> None:
         """Say from where bounds are publicly known; without ``bounds`` those of the draft are meant.
 
         Parameters
@@ -149,19 +149,19 @@ class Review:
             ``lower`` and ``upper``, or ``values`` and perhaps ``other`` and ``prefix``. They say what kind of column it
             is, whatever the draft took it for; a target of the other kind makes another task.
         """
-        column = self._asked()
-        if not isinstance(source, str) or len(source.strip()) < _SHORTEST_SOURCE:
+        column = self._current_column()
+        if not isinstance(source, str) or len(source.strip()) < _MIN_SOURCE_LENGTH:
             raise UseError(
                 f"column {column['name']!r} keeps its mark. Hint: say from where its bounds are publicly known."
             )
         unknown = set(bounds) - set(_KEYS_OF_BOUNDS)
         if unknown:
-            raise UseError(f"{shown(unknown.pop())} is no bound. Hint: {', '.join(_KEYS_OF_BOUNDS)}.")
-        self._settle(column, bounds, PUBLIC + " ".join(source.split()))
+            raise UseError(f"{short_repr(unknown.pop())} is no bound. Hint: {', '.join(_KEYS_OF_BOUNDS)}.")
+        self._apply_bounds(column, bounds, PUBLIC_PREFIX + " ".join(source.split()))
 
-    def leave_out(self) -> None:
+    def exclude(self) -> None:
         """Do not use the column; it may stay in the table."""
-        column = self._asked()
+        column = self._current_column()
         if column["name"] == self._draft["target"]:
             raise UseError("the target cannot be left out. Hint: draft again with another target.")
         others = [each for each in self._draft["columns"] if each["name"] != column["name"]]
@@ -171,58 +171,58 @@ class Review:
         if all(each.get("of", each["name"]) != source for each in others):
             self._draft["ignore"] = [*self._draft.get("ignore", ()), source]
         self._draft["columns"] = others
-        self._finish()
+        self._clear_marks()
 
-    def put_off(self) -> bool:
+    def defer(self) -> bool:
         """Ask again after the others; return whether there is another that was not put off yet."""
-        self._later.add(self._asked()["name"])
-        return not self._later.issuperset(self.open)
+        self._deferred.add(self._current_column()["name"])
+        return not self._deferred.issuperset(self.open_columns)
 
     @property
-    def unit(self) -> dict[str, Any] | None:
+    def privacy_unit(self) -> dict[str, Any] | None:
         """The id that the draft proposes as privacy unit, with how many rows of it count; None if there is none."""
         unit = self._draft.get("privacy_unit")
         return dict(unit) if isinstance(unit, Mapping) else None
 
-    def set_rows_of_a_unit(self, at_most: int) -> None:
+    def set_rows_per_unit(self, at_most: int) -> None:
         """Say how many rows of one id may count: what is usual, not what the data has."""
-        if self.unit is None:
+        if self.privacy_unit is None:
             raise UseError("the draft proposes no id. Hint: write a privacy_unit into it.")
-        self._replace(self._draft | {"privacy_unit": self.unit | {"at_most": at_most}})
+        self._replace_draft(self._draft | {"privacy_unit": self.privacy_unit | {"at_most": at_most}})
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _column(self, name: str) -> dict[str, Any]:
+    def _find_column(self, name: str) -> dict[str, Any]:
         found: dict[str, Any] = next(column for column in self._draft["columns"] if column["name"] == name)
         return found
 
-    def _asked(self) -> dict[str, Any]:
-        asked = self.question()
+    def _current_column(self) -> dict[str, Any]:
+        asked = self.next_question()
         if asked is None:
             raise UseError("all columns are reviewed.")
-        return self._column(asked.name)
+        return self._find_column(asked.name)
 
-    def _usual(self, column: Mapping[str, Any]) -> Usual | None:
+    def _find_known(self, column: Mapping[str, Any]) -> KnownColumn | None:
         """Find what the catalogue has for a column, by its name and by how its categories are written."""
         if column.get("part"):
-            return _USUAL_PARTS.get(column["part"])
+            return _KNOWN_DATE_PARTS.get(column["part"])
         if column["kind"] == "numeric":
-            return usual_numbers(column["name"])
+            return known_bounds(column["name"])
         other = column.get("other")
-        return usual_values(column["name"], [str(value) for value in column["values"] if value != other])
+        return known_values(column["name"], [str(value) for value in column["values"] if value != other])
 
-    def _settle(self, column: dict[str, Any], bounds: dict[str, Any], source: str) -> None:
-        settled = _with(column, bounds) | {"bounds": source}
+    def _apply_bounds(self, column: dict[str, Any], bounds: dict[str, Any], source: str) -> None:
+        settled = _with_bounds(column, bounds) | {"bounds": source}
         columns = [settled if each is column else each for each in self._draft["columns"]]
         changed = self._draft | {"columns": columns}
         if column["name"] == self._draft["target"]:
             changed["task"] = "regression" if settled["kind"] == "numeric" else "classification"
         if settled["kind"] == "numeric" and column["kind"] != "numeric":
-            changed |= self._with_sign(column)
-        self._replace(changed)
-        self._finish()
+            changed |= self._detect_decimal_sign(column)
+        self._replace_draft(changed)
+        self._clear_marks()
 
-    def _with_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
+    def _detect_decimal_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
         """Say in the dialect by which decimal sign texts of the draft become numbers, if it is not that of the file."""
         dialect = Dialect.from_dict(self._draft.get("dialect", {}))
         texts = [str(value) for value in column["values"] if value != column.get("other")]
@@ -232,26 +232,26 @@ class Review:
         read, other = (sum(each.of(name).number(text) is not None for text in texts) for each in (dialect, own))
         return {"dialect": own.to_dict()} if other > read else {}
 
-    def _replace(self, draft: dict[str, Any]) -> None:
+    def _replace_draft(self, draft: dict[str, Any]) -> None:
         Schema.from_dict(draft)  # refused without a change, if it is none
         self._draft = draft
 
-    def _finish(self) -> None:
+    def _clear_marks(self) -> None:
         """Take the marks of the whole away with that of the last column."""
-        if not self.open:
+        if not self.open_columns:
             for key in ("notes", "inferred"):
                 self._draft.pop(key, None)
 
 
-_USUAL_PARTS: Final = {
-    "year": Usual("year", "", 1900, 2100),
-    "month": Usual("month", "", 1, 12),
-    "hour": Usual("hour", "", 0, 23),
-    "weekday": Usual("weekday", "", values=("1", "2", "3", "4", "5", "6", "7")),
+_KNOWN_DATE_PARTS: Final = {
+    "year": KnownColumn("year", "", 1900, 2100),
+    "month": KnownColumn("month", "", 1, 12),
+    "hour": KnownColumn("hour", "", 0, 23),
+    "weekday": KnownColumn("weekday", "", values=("1", "2", "3", "4", "5", "6", "7")),
 }
 
 
-def _with(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
+def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
     """Return a column with other bounds; categories keep an 'other' that they need."""
     if not bounds:
         return dict(column)
@@ -269,15 +269,15 @@ def _with(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any
     return kept | {"kind": "categorical" if "values" in new else "numeric"} | new
 
 
-def _described(column: Mapping[str, Any]) -> str:
+def _describe_column(column: Mapping[str, Any]) -> str:
     known = {key: value for key, value in column.items() if key in Column.__dataclass_fields__}
     made = Column(**known)
-    if made.kind == "categorical" and len(made.values) > _SHOWN:
-        return f"{', '.join(made.values[:_SHOWN])}, ... ({len(made.values)} values)"
+    if made.kind == "categorical" and len(made.values) > _MAX_LISTED:
+        return f"{', '.join(made.values[:_MAX_LISTED])}, ... ({len(made.values)} values)"
     return made.describe()
 
 
-def written(schema: Mapping[str, Any]) -> str:
+def format_schema(schema: Mapping[str, Any]) -> str:
     """Return the JSON form of a schema as text, a column a line: easier to review."""
     columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in schema["columns"])
     head = json.dumps({key: value for key, value in schema.items() if key != "columns"}, indent=1, ensure_ascii=False)

@@ -22,32 +22,32 @@ from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import Axis, CellColumn, CellTable, Laid
+from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, PackedTables
 from veilwood.forests.adaptive.row_backend import (
-    COINS,
-    LARGEST_SCORE,
+    DRAW_UNITS,
+    EXP_TABLE,
     LEVEL_UNITS,
-    POWERS,
-    SECOND_SHARES,
+    MAX_SCORE,
+    SIGMOID_TABLE,
     TARGET_CELLS,
     Ints,
-    Question,
+    RowQuery,
     ScoredRows,
-    added_up,
-    joined_cells,
-    set_apart,
+    merge_cells,
+    split_off,
+    sum_answers,
 )
-from veilwood.privacy.entropy import words
+from veilwood.privacy.entropy import random_integers
 from veilwood.trees.forest import Forest
 
-__all__ = ["PART_ROWS", "DeviceRows", "in_use", "leaf_totals", "sum_over_trees", "use"]
+__all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees", "use"]
 
 
 CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
 
 IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
-_THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
-_LEAST_ROWS = 4 * _THREADS  # a block takes at least so many rows, to be worth its copy of the trees
+_BLOCK_THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
+_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # a block takes at least so many rows, to be worth its copy of the trees
 _PREDICTED_ROWS = 1 << 22  # rows on the device at a time in a prediction
 _NODE_BYTES = 16
 
@@ -71,7 +71,7 @@ def use() -> Iterator[None]:
     >>> with vw.gpu.use():  # doctest: +SKIP
     ...     forest = vw.RandomTreesClassifier(schema, epsilon=1).fit(X, y)
     """
-    _require()
+    _require_gpu()
     token = IN_USE.set(True)
     try:
         yield
@@ -98,7 +98,7 @@ def leaf_totals(
     on_device = DeviceForest(forest, width, np.uint32)
     totals = cupy.zeros((forest.n_leaves, width), np.uint64)
     for codes, target, owner in rows:
-        on_device.count(column_after_column(codes), target, owner, 0 if n_classes else target_levels, totals)
+        on_device.count_rows(to_device_columns(codes), target, owner, 0 if n_classes else target_levels, totals)
     return np.asarray(totals.get().view(np.int64))
 
 
@@ -110,19 +110,19 @@ def sum_over_trees(forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArr
     on_device = DeviceForest(forest, values.shape[1], np.float64)
     sums = np.empty((len(codes), values.shape[1]))
     for start in range(0, len(codes), _PREDICTED_ROWS):
-        part = column_after_column(codes[start : start + _PREDICTED_ROWS])
-        sums[start : start + _PREDICTED_ROWS] = on_device.sum(part, values).get()
+        part = to_device_columns(codes[start : start + _PREDICTED_ROWS])
+        sums[start : start + _PREDICTED_ROWS] = on_device.sum_leaf_values(part, values).get()
     return sums
 
 
-def column_after_column(codes: Any) -> Any:
+def to_device_columns(codes: Any) -> Any:
     """Bring codes to the device, shape (n_columns, n_rows): threads side by side read rows side by side."""
     import cupy
 
     return cupy.ascontiguousarray(cupy.asarray(codes, np.uint16).T)
 
 
-class Group(NamedTuple):
+class TreeGroup(NamedTuple):
     """Successive trees that one launch takes; ``staged`` if they fit into shared memory together."""
 
     first: int
@@ -130,16 +130,16 @@ class Group(NamedTuple):
     staged: bool
 
 
-def groups_of(forest: Forest, leaf_bytes: int, room: int) -> list[Group]:
-    """Cut a forest into groups whose nodes and leaves take at most ``room`` bytes; a larger tree stands alone.
+def group_trees(forest: Forest, leaf_bytes: int, capacity_bytes: int) -> list[TreeGroup]:
+    """Cut a forest into groups whose nodes and leaves take at most ``capacity_bytes`` bytes; a larger tree stands alone.
 
     >>> from veilwood.data.encoding import EncodedColumn
     >>> from veilwood.trees.random import grow_multiway
-    >>> coin = EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None)
-    >>> forest = grow_multiway([coin], 5, 1)  # trees of three nodes, two of them leaves: 3 * 16 + 2 * 8 bytes
-    >>> [tuple(group) for group in groups_of(forest, 8, 128)]
+    >>> row_bucket = EncodedColumn("row_bucket", ordered=False, n_codes=2, missing_code=None)
+    >>> forest = grow_multiway([row_bucket], 5, 1)  # trees of three nodes, two of them leaves: 3 * 16 + 2 * 8 bytes
+    >>> [tuple(group) for group in group_trees(forest, 8, 128)]
     [(0, 2, True), (2, 4, True), (4, 5, True)]
-    >>> groups_of(forest, 8, 60)[0]
+    >>> group_trees(forest, 8, 60)[0]
     Group(first=0, last=1, staged=False)
     """
     nodes = np.diff(np.append(forest.roots, forest.n_nodes))
@@ -147,10 +147,10 @@ def groups_of(forest: Forest, leaf_bytes: int, room: int) -> list[Group]:
     groups, first = [], 0
     while first < len(sizes):
         last, used = first + 1, sizes[first]
-        while last < len(sizes) and used + sizes[last] <= room:
+        while last < len(sizes) and used + sizes[last] <= capacity_bytes:
             used += sizes[last]
             last += 1
-        groups.append(Group(first, last, used <= room))
+        groups.append(TreeGroup(first, last, used <= capacity_bytes))
         first = last
     return groups
 
@@ -167,39 +167,41 @@ class DeviceForest:
         self._leaf_bytes = width * np.dtype(leaf_type).itemsize
         self._arrays = tuple(cupy.asarray(a) for a in (forest.packed, forest.roots, forest.lookup))
 
-    def count(self, columns: Any, target: Any, owner: Any, levels: int, totals: Any) -> None:
+    def count_rows(self, columns: Any, target: Any, owner: Any, levels: int, totals: Any) -> None:
         """Add the rows with these codes and targets to ``totals``, shape (n_leaves, width)."""
         import cupy
 
         target = cupy.ascontiguousarray(cupy.asarray(target, np.int32))
         owner = 0 if owner is None else cupy.ascontiguousarray(cupy.asarray(owner, np.int32))
         # A counter of a block is a 32-bit number: none may see more rows than it can hold.
-        self._launch("count_rows", columns, (2**32 - 1) // max(levels, 1), target, owner, np.int32(levels), totals)
+        self._launch_kernel(
+            "count_rows", columns, (2**32 - 1) // max(levels, 1), target, owner, np.int32(levels), totals
+        )
 
-    def sum(self, columns: Any, values: Any) -> Any:
+    def sum_leaf_values(self, columns: Any, values: Any) -> Any:
         """Return the sums over trees of the leaf values, shape (n_rows, width)."""
         import cupy
 
         sums = cupy.zeros((columns.shape[1], self._width))
-        self._launch("sum_rows", columns, 2**31, values, sums)
+        self._launch_kernel("sum_rows", columns, 2**31, values, sums)
         return sums
 
-    def _launch(self, loop: str, columns: Any, most_rows: int, *arguments: Any) -> None:
+    def _launch_kernel(self, loop: str, columns: Any, most_rows: int, *arguments: Any) -> None:
         n_columns, n_rows = columns.shape
         if not n_rows:
             return
         forest = self._forest
-        staged_rows = columns.itemsize * n_columns * _THREADS
+        staged_rows = columns.itemsize * n_columns * _BLOCK_THREADS
         stage_rows = staged_rows <= self._shared_bytes // 2
         room = self._shared_bytes - (staged_rows if stage_rows else 0)
-        per_block = min(most_rows, max(_LEAST_ROWS, -(-n_rows // self._n_processors)))
-        for first, last, staged in groups_of(forest, self._leaf_bytes, room):
+        per_block = min(most_rows, max(_MIN_ROWS_PER_BLOCK, -(-n_rows // self._n_processors)))
+        for first, last, staged in group_trees(forest, self._leaf_bytes, room):
             node, leaf = int(forest.roots[first]), int(forest.tree_leaves[first])
             end = int(forest.roots[last]) if last < forest.n_trees else forest.n_nodes
             n_nodes, n_leaves = (end - node, int(forest.tree_leaves[last]) - leaf) if staged else (0, 0)
             used = _NODE_BYTES * n_nodes + self._leaf_bytes * n_leaves + (staged_rows if stage_rows else 0)
-            _kernel(loop, self._width, staged, stage_rows, self._shared_bytes)(
-                (-(-n_rows // per_block),), (_THREADS,),
+            _load_kernel(loop, self._width, staged, stage_rows, self._shared_bytes)(
+                (-(-n_rows // per_block),), (_BLOCK_THREADS,),
                 (*self._arrays, *np.array([first, last, node, n_nodes, leaf, n_leaves], np.int32),
                  columns, np.int64(n_rows), np.int32(n_columns), np.int64(per_block), *arguments),
                 shared_mem=used,
@@ -207,12 +209,17 @@ class DeviceForest:
 
 
 @cache
-def _kernel(loop: str, width: int, stage_trees: bool, stage_rows: bool, shared_bytes: int) -> Any:
-    settings = {"THREADS": _THREADS, "WIDTH": width, "STAGE_TREES": int(stage_trees), "STAGE_ROWS": int(stage_rows)}
-    return compiled(Path(__file__).with_suffix(".cu"), loop, settings, shared_bytes)
+def _load_kernel(loop: str, width: int, stage_trees: bool, stage_rows: bool, shared_bytes: int) -> Any:
+    settings = {
+        "THREADS": _BLOCK_THREADS,
+        "WIDTH": width,
+        "STAGE_TREES": int(stage_trees),
+        "STAGE_ROWS": int(stage_rows),
+    }
+    return compile_kernel(Path(__file__).with_suffix(".cu"), loop, settings, shared_bytes)
 
 
-def compiled(source: Path, loop: str, settings: dict[str, int], shared_bytes: int) -> Any:
+def compile_kernel(source: Path, loop: str, settings: dict[str, int], shared_bytes: int) -> Any:
     """Compile one loop of a file; CuPy keeps the result on disk."""
     import cupy
 
@@ -229,7 +236,7 @@ def device_attribute(name: str) -> int:
     return int(cupy.cuda.Device().attributes[name])
 
 
-def _require() -> None:
+def _require_gpu() -> None:
     """Refuse if there is no CuPy or no GPU, saying what to do."""
     try:
         import cupy
@@ -246,17 +253,17 @@ def _require() -> None:
 
 
 PART_ROWS: Final = 1 << 25  # that lie in the device's memory together
-_LEAST_SCORED_ROWS: Final = 1 << 12  # of a block, to be worth its copy of a table
-_MOST_ROWS: Final = 1 << 18  # of a block: no sum of gradients leaves 32 bits
+_MIN_SCORED_ROWS: Final = 1 << 12  # of a block, to be worth its copy of a table
+_MAX_ROWS: Final = 1 << 18  # of a block: no sum of gradients leaves 32 bits
 _BLOCKS: Final = 8  # for each multiprocessor
-_MOST_COPIES: Final = 32  # of a table, one for each thread of a warp: they do not wait for each other
-_ROOM: Final = 1 << 16  # bytes of a block's memory for them, so that several blocks fit
+_MAX_COPIES: Final = 32  # of a table, one for each thread of a warp: they do not wait for each other
+_SHARED_MEMORY: Final = 1 << 16  # bytes of a block's memory for them, so that several blocks fit
 _SCORING_THREADS = 256  # of a block
 _ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # what ``add_up`` adds up
 
 
 @dataclass(repr=False)
-class _DeviceScores:
+class _GpuRows:
     """``ScoredRows`` in the device's memory."""
 
     cells: Any
@@ -267,22 +274,22 @@ class _DeviceScores:
     def n_rows(self) -> int:
         return len(self.target)
 
-    def some(self, kept: NDArray[np.bool_]) -> _DeviceScores:
+    def select(self, mask: NDArray[np.bool_]) -> _GpuRows:
         import cupy
 
-        place = cupy.asarray(np.flatnonzero(kept))
-        return _DeviceScores(
+        place = cupy.asarray(np.flatnonzero(mask))
+        return _GpuRows(
             cupy.ascontiguousarray(self.cells.take(place, axis=1)), self.target.take(place),
             self.scores.take(place, axis=0),
         )  # fmt: skip
 
-    def on_host(self) -> ScoredRows:
+    def to_host(self) -> ScoredRows:
         import cupy
 
         return ScoredRows(*(cupy.asnumpy(array) for array in (self.cells, self.target, self.scores)))
 
     @classmethod
-    def joined(cls, parts: Sequence[_DeviceScores]) -> _DeviceScores:
+    def concatenate(cls, parts: Sequence[_GpuRows]) -> _GpuRows:
         import cupy
 
         if len(parts) == 1:
@@ -292,112 +299,114 @@ class _DeviceScores:
         return cls(cells, cupy.concatenate(target), cupy.concatenate(scores))
 
 
-class DeviceRows:
-    """Asks rows that lie in the memory of the current GPU, with their scores (``rows.AskedRows``). Private."""
+class GpuBackend:
+    """Asks rows that lie in the memory of the current GPU, with their scores (``rows.RowBackend``). Private."""
 
-    holds_back: ClassVar[bool] = True
+    supports_holdout: ClassVar[bool] = True
 
-    def __init__(self, columns: Sequence[CellColumn], source: Source, n_outputs: int) -> None:
+    def __init__(self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int) -> None:
         self._columns, self._n_outputs = columns, n_outputs
-        self._parts = list(self._read(source.batches()))
-        self._held_back: list[_DeviceScores] = []
-        self._judges: list[_DeviceScores] = []
+        self._parts = list(self._load_batches(source.batches()))
+        self._holdout: list[_GpuRows] = []
+        self._sample: list[_GpuRows] = []
 
-    def _read(self, batches: Iterable[Batch]) -> Iterable[_DeviceScores]:
+    def _load_batches(self, batches: Iterable[Batch]) -> Iterable[_GpuRows]:
         """Bring batches over, and put them together."""
         import cupy
 
-        dtype = np.uint8 if all(column.n_cells <= 256 for column in self._columns) else np.uint16
+        dtype = np.uint8 if all(column.n_bins <= 256 for column in self._columns) else np.uint16
         every = np.arange(1 << 16, dtype=np.uint16)
-        of_code = [cupy.asarray(column.cells(every).astype(dtype)) for column in self._columns]
+        of_code = [cupy.asarray(column.bin_codes(every).astype(dtype)) for column in self._columns]
         empty = (
             cupy.zeros((len(of_code), 0), dtype),
             cupy.zeros(0, np.int32),
             cupy.zeros((0, self._n_outputs), np.int32),
         )
-        some, n_rows = [_DeviceScores(*empty)], 0
+        some, n_rows = [_GpuRows(*empty)], 0
         for batch in batches:
             codes, target = cupy.asarray(batch.codes), cupy.asarray(batch.target, np.int32)
             cells = cupy.empty((len(of_code), len(target)), dtype)
             for feature, lookup in enumerate(of_code):
                 cells[feature] = lookup[codes[:, feature]]
-            some.append(_DeviceScores(cells, target, cupy.zeros((len(target), self._n_outputs), np.int32)))
+            some.append(_GpuRows(cells, target, cupy.zeros((len(target), self._n_outputs), np.int32)))
             n_rows += len(target)
             if n_rows >= PART_ROWS:
-                yield _DeviceScores.joined(some[1:])
+                yield _GpuRows.concatenate(some[1:])
                 some, n_rows = some[:1], 0
-        yield _DeviceScores.joined(some[1:] or some)
+        yield _GpuRows.concatenate(some[1:] or some)
 
-    def ask(self, question: Question) -> Ints:
+    def run(self, query: RowQuery) -> Ints:
         """Return the answer, added up over all rows."""
-        return added_up([self._answer(question, rows) for rows in self._parts])
+        return sum_answers([self._run_on(query, rows) for rows in self._parts])
 
-    def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
         """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
-        if not self._judges:
-            drawn = [rows.some(self._drawn(rows, share)) for rows in self._parts]
-            self._judges = [_DeviceScores.joined(drawn)]
-        return self._answer(question, self._judges[0]), share
+        if not self._sample:
+            drawn = [rows.select(self._draw_mask(rows, fraction)) for rows in self._parts]
+            self._sample = [_GpuRows.concatenate(drawn)]
+        return self._run_on(query, self._sample[0]), fraction
 
-    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
         """Take a step."""
         import cupy
 
-        laid, there = Laid.of([table]), cupy.asarray(np.ascontiguousarray(values))
-        for rows in (*self._parts, *self._held_back, *self._judges):
-            per_block, n_blocks = _division(rows.n_rows, 1)
+        laid, there = PackedTables.pack([table]), cupy.asarray(np.ascontiguousarray(values))
+        for rows in (*self._parts, *self._holdout, *self._sample):
+            per_block, n_blocks = _grid_shape(rows.n_rows, 1)
             if n_blocks:
-                _loop("add_step", laid, rows, self._n_outputs)(
+                _configure_kernel("add_step", laid, rows, self._n_outputs)(
                     (n_blocks,), (_SCORING_THREADS,),
-                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_tables(laid), there,
-                     np.int32(LARGEST_SCORE)),
+                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_table_arguments(laid), there,
+                     np.int32(MAX_SCORE)),
                     shared_mem=0,
                 )  # fmt: skip
 
-    def hold_back(self, share: float) -> None:
+    def hold_out(self, fraction: float) -> None:
         """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
-        self._held_back += set_apart(self._parts, share, self._drawn)
+        self._holdout += split_off(self._parts, fraction, self._draw_mask)
 
-    def _drawn(self, rows: _DeviceScores, share: float) -> NDArray[np.bool_]:
-        return np.asarray(words(rows.n_rows, 16) < int(share * COINS))
+    def _draw_mask(self, rows: _GpuRows, fraction: float) -> NDArray[np.bool_]:
+        return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * DRAW_UNITS))
 
-    def ask_held_back(self, question: Question) -> Ints:
+    def run_on_holdout(self, query: RowQuery) -> Ints:
         """Return the answer of the rows that were set apart, found on the processor."""
-        return added_up([question(rows.on_host()) for rows in self._held_back])
+        return sum_answers([query(rows.to_host()) for rows in self._holdout])
 
-    def occupied(self, axes: Sequence[Axis], n_classes: int, share: float = 1.0) -> tuple[Ints, Ints]:
+    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the cells of columns and classes that hold rows, ascending, and how many each."""
         import cupy
 
         found = []
-        for rows in self._parts if share >= 1 else (rows.some(self._drawn(rows, share)) for rows in self._parts):
+        for rows in (
+            self._parts if fraction >= 1 else (rows.select(self._draw_mask(rows, fraction)) for rows in self._parts)
+        ):
             every = cupy.zeros(rows.n_rows, np.int64)
             for axis in axes:
                 every *= axis.size
                 every += cupy.asarray(axis.groups.astype(np.int64))[rows.cells[axis.feature]]
             cells, counts = cupy.unique(every * n_classes + rows.target, return_counts=True)
             found.append((cupy.asnumpy(cells), cupy.asnumpy(counts)))
-        return joined_cells(found)
+        return merge_cells(found)
 
     # -- answers -----------------------------------------------------------------------------------------------------
 
-    def _answer(self, question: Question, rows: _DeviceScores) -> Ints:
+    def _run_on(self, query: RowQuery, rows: _GpuRows) -> Ints:
         import cupy
 
-        match question:
+        match query:
             case asked.RowCount():
                 return np.array([rows.n_rows], np.int64)
             case asked.ClassCounts(n_classes):
-                return self._sums(_CLASSES, [CellTable(())], n_classes, rows).ravel()
+                return self._sum_tables(_CLASSES, [ContingencyTable(())], n_classes, rows).ravel()
             case asked.Histogram(column, n_cells):
-                table = CellTable((self._columns[column].values(),))
-                return self._sums(_ROWS, [table], 1, rows).ravel()[:n_cells]
+                table = ContingencyTable((self._columns[column].ungrouped_axis(),))
+                return self._sum_tables(_ROWS, [table], 1, rows).ravel()[:n_cells]
             case asked.RowsByCell(table):
-                return self._sums(_ROWS, [table], 1, rows).ravel()
+                return self._sum_tables(_ROWS, [table], 1, rows).ravel()
             case asked.ClassesByCell(tables, n_classes):
-                return self._sums(_CLASSES, tables, n_classes, rows)
+                return self._sum_tables(_CLASSES, tables, n_classes, rows)
             case asked.GradientSums(tables, n_classes, limit):
-                return self._sums(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
+                return self._sum_tables(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
             case asked.TargetSums():
                 up = int(rows.target.sum(dtype=np.int64))
                 return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
@@ -408,65 +417,71 @@ class DeviceRows:
                 away = abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
                 mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), away), len(marks) - 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)
-        return question(rows.on_host())
+        return query(rows.to_host())
 
-    def _sums(
+    def _sum_tables(
         self,
-        what: int,
-        tables: Sequence[CellTable],
+        kernel_mode: int,
+        tables: Sequence[ContingencyTable],
         width: int,
-        rows: _DeviceScores,
+        rows: _GpuRows,
         n_classes: int = 0,
         limit: int = 0,
     ) -> Ints:
         import cupy
 
-        laid = Laid.of(tables)
+        laid = PackedTables.pack(tables)
         totals = cupy.zeros((laid.n_cells, width), np.uint64)
-        sizes = np.diff(laid.layout.starts.astype(np.int64), append=laid.n_cells).astype(np.int32)
-        per_block, n_blocks = _division(rows.n_rows, len(tables))
+        sizes = np.diff(laid.arrays.starts.astype(np.int64), append=laid.n_cells).astype(np.int32)
+        per_block, n_blocks = _grid_shape(rows.n_rows, len(tables))
         if n_blocks:
             largest = 4 * width * int(sizes.max())
-            copies = next((n for n in (_MOST_COPIES, 16, 8, 4, 2, 1) if n * largest <= _ROOM), 0)
-            _loop("add_up", laid, rows, width, what, n_classes, copies)(
+            copies = next((n for n in (_MAX_COPIES, 16, 8, 4, 2, 1) if n * largest <= _SHARED_MEMORY), 0)
+            _configure_kernel("add_up", laid, rows, width, kernel_mode, n_classes, copies)(
                 (n_blocks * len(tables),), (_SCORING_THREADS,),
                 (rows.cells, rows.target, rows.scores, np.int64(rows.n_rows), np.int64(per_block), np.int32(n_blocks),
-                 *_tables(laid), cupy.asarray(laid.layout.starts), cupy.asarray(sizes), np.int32(limit),
-                 cupy.asarray(SECOND_SHARES), np.int32(len(SECOND_SHARES)), cupy.asarray(POWERS),
-                 np.int32(len(POWERS)), totals),
+                 *_table_arguments(laid), cupy.asarray(laid.arrays.starts), cupy.asarray(sizes), np.int32(limit),
+                 cupy.asarray(SIGMOID_TABLE), np.int32(len(SIGMOID_TABLE)), cupy.asarray(EXP_TABLE),
+                 np.int32(len(EXP_TABLE)), totals),
                 shared_mem=copies * largest,
             )  # fmt: skip
         return np.asarray(cupy.asnumpy(totals).view(np.int64))
 
 
-def _division(n_rows: int, n_tables: int) -> tuple[int, int]:
+def _grid_shape(n_rows: int, n_tables: int) -> tuple[int, int]:
     """Rows of a block, and blocks for each table."""
     wanted = _BLOCKS * device_attribute("MultiProcessorCount")
-    per_block = min(_MOST_ROWS, max(_LEAST_SCORED_ROWS, -(-n_rows * n_tables // wanted)))
+    per_block = min(_MAX_ROWS, max(_MIN_SCORED_ROWS, -(-n_rows * n_tables // wanted)))
     return per_block, -(-n_rows // per_block)
 
 
-def _tables(laid: Laid) -> tuple[Any, ...]:
+def _table_arguments(packed: PackedTables) -> tuple[Any, ...]:
     """What loops are told about tables."""
     import cupy
 
-    features, groups, axes, strides, _ = laid.layout
+    features, groups, axes, strides, _ = packed.arrays
     return (
         cupy.asarray(features), cupy.asarray(groups), np.int32(groups.shape[1]), cupy.asarray(axes),
         cupy.asarray(strides),
     )  # fmt: skip
 
 
-def _loop(
-    name: str, laid: Laid, rows: _DeviceScores, width: int, what: int = 0, n_classes: int = 0, copies: int = 0
+def _configure_kernel(
+    name: str,
+    packed: PackedTables,
+    rows: _GpuRows,
+    width: int,
+    kernel_mode: int = 0,
+    n_classes: int = 0,
+    copies: int = 0,
 ) -> Any:
     settings = {
-        "THREADS": _SCORING_THREADS, "CELL_BYTES": rows.cells.itemsize, "GROUP_BYTES": laid.layout.groups.itemsize,
-        "WIDTH": width, "ASKED": what, "N_CLASSES": n_classes, "MOST_AXES": laid.layout.axes.shape[1], "COPIES": copies,
+        "THREADS": _SCORING_THREADS, "CELL_BYTES": rows.cells.itemsize, "GROUP_BYTES": packed.arrays.groups.itemsize,
+        "WIDTH": width, "ASKED": kernel_mode, "N_CLASSES": n_classes, "MOST_AXES": packed.arrays.axes.shape[1], "COPIES": copies,
     }  # fmt: skip
-    return _compiled(name, tuple(settings.items()))
+    return _compile_kernel(name, tuple(settings.items()))
 
 
 @cache
-def _compiled(name: str, settings: tuple[tuple[str, int], ...]) -> Any:
-    return compiled(Path(__file__).with_name("gpu_rows.cu"), name, dict(settings), _ROOM)
+def _compile_kernel(name: str, settings: tuple[tuple[str, int], ...]) -> Any:
+    return compile_kernel(Path(__file__).with_name("gpu_rows.cu"), name, dict(settings), _SHARED_MEMORY)

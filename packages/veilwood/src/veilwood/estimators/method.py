@@ -8,7 +8,7 @@ whoever runs it (``estimators``, ``secure``, ``audit``) goes through the same fi
     design   = method.design(asked)                                public: encoding, structure, plan
     with Door(design.plan, ledger) as door:                        charges the ledger
         released = method.measure(design, source, door, n_jobs)    private rows in, noisy numbers out
-    model    = method.learn(design, door.plan, released, n_jobs)   public: arrays, ready to predict
+    model    = method.build_model(design, door.plan, released, n_jobs)   public: arrays, ready to predict
     model.outputs(model.encoding.encode(X))                        free
 
     model    = method.restore(schema, plan, model.arrays())        the same model, from a file
@@ -39,14 +39,14 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step
-from veilwood.safe_io import is_whole
+from veilwood.safe_io import is_int_in
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Codes: TypeAlias = NDArray[np.uint16]
 Floats: TypeAlias = NDArray[np.float64]
-MOST_ROWS: Final = 10**15  # that can be declared
+MAX_ROWS: Final = 10**15  # that can be declared
 
 
 # -- what is asked for, and what follows from it: public -------------------------------------------------------------
@@ -60,11 +60,11 @@ class Parameters:
     """
 
     @classmethod
-    def of(cls, shell: Any) -> Self:
+    def _from_estimator(cls, estimator: Any) -> Self:
         """Return the present values of a shell's parameters."""
-        return cls(**{each.name: getattr(shell, each.name) for each in fields(cls) if each.init})
+        return cls(**{each.name: getattr(estimator, each.name) for each in fields(cls) if each.init})
 
-    def check_words(self, **known: tuple[str, ...]) -> None:
+    def _check_options(self, **known: tuple[str, ...]) -> None:
         """Refuse parameters that are not one of the words known for them."""
         for name, words in known.items():
             value = getattr(self, name)
@@ -74,7 +74,7 @@ class Parameters:
 
 def check_n_rows(n_rows: object) -> None:
     """Refuse a declared number of rows that is none."""
-    if n_rows is not None and not is_whole(n_rows, 1, MOST_ROWS):
+    if n_rows is not None and not is_int_in(n_rows, 1, MAX_ROWS):
         raise ParameterError(
             "n_rows", n_rows, "must be a whole number of at least 1 and at most 10^15",
             "the number of rows, or a guess at it, if that is public; leave it out, and a first step tells it",
@@ -82,7 +82,7 @@ def check_n_rows(n_rows: object) -> None:
 
 
 @dataclass(frozen=True)
-class Asked:
+class FitRequest:
     """What a fit is asked for: public facts, checked, from which a design follows without any further chance."""
 
     estimator: str
@@ -94,13 +94,13 @@ class Asked:
     """What is public about the data, what may be lost, and about whom."""
     seed: int
     """The public seed of the structure."""
-    choices: Mapping[str, Any] = field(default_factory=dict)
+    decisions: Mapping[str, Any] = field(default_factory=dict)
     """What an earlier plan has chosen already and need not be searched again."""
-    grown: Forest | None = None
+    known_forest: Forest | None = None
     """Trees that are known already to be those of the seed and need not be grown again."""
 
-    def plan(self, steps: tuple[Step, ...], released: str, layout: Layout, noise: float, **more: Any) -> Plan:
-        """Put a plan together; ``noise`` is its expected squared error of a leaf."""
+    def make_plan(self, steps: tuple[Step, ...], released: str, layout: Layout, leaf_error: float, **more: Any) -> Plan:
+        """Put a plan together; ``leaf_error`` is its expected squared error of a leaf."""
         return Plan(
             estimator=self.estimator,
             parameters=self.parameters,
@@ -112,7 +112,7 @@ class Asked:
             schema_name=self.schema.name,
             schema_hash=self.schema.fingerprint(),
             layout=layout,
-            expected_leaf_mse=noise,
+            expected_leaf_mse=leaf_error,
             **more,
         )
 
@@ -139,37 +139,37 @@ class ForestDesign(Design):
 class Model(ABC):
     """What was learned: public arrays only, prepared once so that predictions are a lookup.
 
-    ``shown`` names the attributes that a fitted estimator shows, each with an underscore behind it.
+    ``public_attributes`` names the attributes that a fitted estimator shows, each with an underscore behind it.
     """
 
     encoding: Encoding
 
-    shown: ClassVar[tuple[str, ...]] = ()
+    public_attributes: ClassVar[tuple[str, ...]] = ()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what was derived on the way: copies are alike whether or not anything was predicted."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @abstractmethod
-    def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+    def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""
 
-    def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
         """Return class probabilities and the place of each row's predicted class, from one walk."""
-        shares = self.outputs(codes, n_jobs)
+        shares = self.predict_outputs(codes, n_jobs)
         return shares, np.asarray(shares.argmax(axis=1))
 
-    def choices(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
+    def predict_index(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
         """Return the place of each row's predicted class."""
-        return self.answers(codes, n_jobs)[1]
+        return self.predict_both(codes, n_jobs)[1]
 
-    def class_shares(self) -> Floats:
+    def class_frequencies(self) -> Floats:
         """Return how frequent each class is, as far as was released: the prediction where nothing is known."""
         raise UseError(f"{type(self).__name__} knows no classes.")
 
     @abstractmethod
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that ``Method.restore`` needs, for a file."""
+    def to_arrays(self) -> dict[str, NDArray[Any]]:
+        """Return all that ``Method.restore_model`` needs, for a file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,9 +179,9 @@ class ForestModel(Model):
     forest: Forest
     leaf_values: Floats  # what each leaf says, one row a leaf
 
-    shown: ClassVar[tuple[str, ...]] = ("forest",)
+    public_attributes: ClassVar[tuple[str, ...]] = ("forest",)
 
-    def sums(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+    def sum_leaves(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return, for each row, the sum over trees of what its leaves say."""
         return sum_over_trees(self.forest, codes, self.leaf_values, n_jobs=n_jobs)
 
@@ -198,47 +198,49 @@ class Method(ABC, Generic[P]):
     parameters: P
     task: TaskKind
 
-    several_passes: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
-    words: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # that are known for a parameter
+    multi_pass: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # that are known for a parameter
 
     @property
-    def histograms(self) -> Literal["counts", "moments"] | None:
+    def histogram_kind(self) -> Literal["counts", "moments"] | None:
         """What sums along three axes hold: servers check that rows can have it before they compute more than sums."""
         return None
 
-    def check(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse parameters that cannot be used, before anything else is done; words that are not known, first."""
         check_n_rows(getattr(self.parameters, "n_rows", None))
         has = vars(self.parameters)
-        self.parameters.check_words(**{name: known for name, known in self.words.items() if name in has})
+        self.parameters._check_options(**{name: known for name, known in self.options.items() if name in has})
 
     @abstractmethod
-    def design(self, asked: Asked) -> Design:
+    def make_design(self, request: FitRequest) -> Design:
         """Decide everything that can be decided before the data: encoding, structure, plan."""
 
     @abstractmethod
-    def measure(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+    def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
         """Count the rows, and release the counts through the door; return what was released."""
 
     @abstractmethod
-    def learn(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> Model:
+    def build_model(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> Model:
         """Turn what was released into a model. ``plan`` is the door's: refined, if the method refines it."""
 
     @abstractmethod
-    def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
+    def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
         """Check the arrays of a file, and return the model that they are of; ``ModelFileError`` if they are of none."""
 
-    def replan(self, asked: Asked, plan: Plan) -> Plan:
+    def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
         """Plan once more what was carried out as ``plan``, for an audit to compare."""
-        return self.design(asked).plan
+        return self.make_design(request).plan
 
-    def warning(self, plan: Plan, model: Model) -> str | None:
+    def utility_warning(self, plan: Plan, model: Model) -> str | None:
         """Return what a user should know about a new model, judged from public numbers alone."""
         return None
 
 
-def method_of(kind: Callable[[Any, TaskKind], Method[Any]], parameters: type[Parameters], shell: Any) -> Method[Any]:
+def method_of(
+    kind: Callable[[Any, TaskKind], Method[Any]], parameters: type[Parameters], estimator: Any
+) -> Method[Any]:
     """Return the method of a shell's present parameters, checked."""
-    method = kind(parameters.of(shell), shell.task)
-    method.check()
+    method = kind(parameters._from_estimator(estimator), estimator._task)
+    method.check_parameters()
     return method

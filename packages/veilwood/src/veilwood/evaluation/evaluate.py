@@ -26,37 +26,37 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.engines.cluster.source import ClusterSource
 from veilwood.engines.sql.source import SqlSource
-from veilwood.errors import FileError, ParameterError, UseError, shorten
-from veilwood.evaluation.quality import Quality, quality_of
+from veilwood.errors import FileError, ParameterError, UseError, shorten_text
+from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
 from veilwood.privacy.accountant import handle_of
-from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import Door, noting_refusals
+from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.door import Door, record_rejection
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
-from veilwood.privacy.loss import Loss, exact, requested_loss
-from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, unit_of
+from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.safe_io import is_whole, read_json, read_text, write_file
+from veilwood.safe_io import is_int_in, read_json, read_text, write_file
 from veilwood.trees.counting import Assignment
 
 __all__ = [
-    "Aside",
     "Evaluation",
-    "costs_the_larger",
+    "HoldoutSplit",
+    "composes_in_parallel",
     "evaluate",
+    "evaluation_loss",
     "evaluation_plan",
-    "loss_beside",
     "measure_quality",
     "model_hash",
 ]
 
 
-_PARTS = 1000
+_PER_MILLE = 1000
 
 
 @dataclass(frozen=True, repr=False)
-class Aside:
+class HoldoutSplit:
     """A share of the units, drawn by a secret key: one coin for each row, or for all rows of an id.
 
     Notes
@@ -69,17 +69,19 @@ class Aside:
     """
 
     key: bytes
-    thousandths: int
+    per_mille: int
 
     @classmethod
-    def of(cls, share: object) -> Aside:
+    def draw(cls, fraction: object) -> HoldoutSplit:
         """Draw a key for a share of the units, between 0.01 and 0.9."""
-        wanted = exact(share, "evaluate_share") if not isinstance(share, bool) else Fraction(0)
+        wanted = exact_fraction(fraction, "holdout_fraction") if not isinstance(fraction, bool) else Fraction(0)
         if not Fraction(1, 100) <= wanted <= Fraction(9, 10):
-            raise ParameterError("evaluate_share", share, "must lie between 0.01 and 0.9", "0.2 sets a fifth aside")
-        return cls(secret_key(), round(wanted * _PARTS))
+            raise ParameterError(
+                "holdout_fraction", fraction, "must lie between 0.01 and 0.9", "0.2 sets a fifth aside"
+            )
+        return cls(secret_key(), round(wanted * _PER_MILLE))
 
-    def parts(
+    def open_parts(
         self,
         X: Any,
         y: Any,
@@ -93,42 +95,42 @@ class Aside:
         """Open the rows that are not set aside, and those that are."""
         opened = partial(open_rows, X, y, encoding, unit=unit, invalid=invalid, estimator=estimator, weights=weights)
         if isinstance(unit, RowsOf):
-            return opened(keeps=lambda text: not self._has_id(text)), opened(keeps=self._has_id)
+            return opened(id_filter=lambda text: not self._has_id(text)), opened(id_filter=self._has_id)
         source = opened()
-        return self._part(source, False), self._part(source, True)
+        return self._select_part(source, False), self._select_part(source, True)
 
     def _has_id(self, text: str) -> bool:
         word = int.from_bytes(hashlib.shake_256(self.key + text.encode("utf-8", "surrogatepass")).digest(4), "big")
-        return word * _PARTS >> 32 < self.thousandths
+        return word * _PER_MILLE >> 32 < self.per_mille
 
-    def _part(self, source: Source, aside: bool) -> Source:
+    def _select_part(self, source: Source, held_out: bool) -> Source:
         """Keep the rows of one part, in every pass the same."""
-        kept = partial(_kept, Assignment(self.key, _PARTS), self.thousandths, aside)
+        kept = partial(_filter_batch, Assignment(self.key, _PER_MILLE), self.per_mille, held_out)
         if isinstance(source, SqlSource):
-            return source.part(self.key, self.thousandths, aside)
+            return source.select_part(self.key, self.per_mille, held_out)
         if isinstance(source, ClusterSource):
-            return source.only(kept)
+            return source.filter(kept)
 
         def read() -> Iterator[Callable[[], Batch]]:
             for unread in source._read():
-                yield partial(_then, unread, kept)
+                yield partial(_read_filtered, unread, kept)
 
-        return Source(read, source.once, source.n_partitions, one_for_one=source.one_for_one)
+        return Source(read, source.single_pass, source.n_partitions, preserves_rows=source.preserves_rows)
 
 
-def costs_the_larger(neighbours: Neighbours) -> bool:
+def composes_in_parallel(neighbours: Neighbours) -> bool:
     """Whether what is released of two parts costs the larger loss: one unit, added or removed, is in one of them."""
     return neighbours.in_one_part
 
 
-def _kept(coins: Assignment, thousandths: int, aside: bool, batch: Batch) -> Batch:
-    drawn = coins.trees(batch.partition, batch.first_row, len(batch.target)) < thousandths
-    mine = drawn == aside
+def _filter_batch(assignment: Assignment, per_mille: int, held_out: bool, batch: Batch) -> Batch:
+    drawn = assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target)) < per_mille
+    mine = drawn == held_out
     return batch._replace(codes=batch.codes[mine], target=batch.target[mine])
 
 
-def _then(unread: Callable[[], Batch], kept: Callable[[Batch], Batch]) -> Batch:
-    return kept(unread())
+def _read_filtered(unread: Callable[[], Batch], keep_part: Callable[[Batch], Batch]) -> Batch:
+    return keep_part(unread())
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ class Evaluation:
     """Estimates with confidence intervals."""
     plan: Plan
     """What was released."""
-    privacy: PrivacyStatement
+    privacy: PrivacyCertificate
     """The certificate."""
 
     def __getattr__(self, name: str) -> Any:
@@ -166,12 +168,12 @@ class Evaluation:
             made = cls(
                 Quality.from_dict(data["quality"]),
                 Plan.from_dict(data["plan"]),
-                PrivacyStatement.from_dict(data["certificate"]),
+                PrivacyCertificate.from_dict(data["certificate"]),
             )
             if made.to_dict() != data or made.privacy.plan_hash != made.plan.fingerprint():
                 raise KeyError("it says other things than it was made of")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise FileError(f"{str(path)!r} is not an evaluation: {shorten(str(error))}.") from None
+            raise FileError(f"{str(path)!r} is not an evaluation: {shorten_text(str(error))}.") from None
         return made
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -199,7 +201,7 @@ def evaluation_plan(
     check_is_fitted(model, "model_")
     if invalid not in ("refuse", "drop"):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
-    step = Scoring(_model(model)).step(loss, neighbours)
+    step = Scoring(_prediction_model(model)).plan_step(loss, neighbours)
     return Plan(
         estimator="evaluate",
         parameters={"model": model_hash(model), "of": type(model).__name__, "invalid": invalid, **parameters},
@@ -217,34 +219,34 @@ def evaluation_plan(
 def model_hash(model: Any) -> str:
     """Return a name of a fitted model that no other has, though it be fitted by the same plan."""
     digest = hashlib.sha256(model.privacy_.plan_hash.encode())
-    for name, array in sorted(model.model_.arrays().items()):
+    for name, array in sorted(model.model_.to_arrays().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())
     return digest.hexdigest()
 
 
-def _model(fitted: Any) -> Any:
+def _prediction_model(fitted: Any) -> Any:
     """What predicts: classifiers may weigh classes."""
-    return fitted.weighed_model() if hasattr(fitted, "weighed_model") else fitted.model_
+    return fitted._weighted_model() if hasattr(fitted, "_weighted_model") else fitted.model_
 
 
 def measure_quality(
     model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
 ) -> Evaluation:
     """Count how predictions meet the truth, release the counts through the door, and say what they say."""
-    scoring, schema = Scoring(_model(model)), model.schema_
+    scoring, schema = Scoring(_prediction_model(model)), model.schema_
     (step,) = door.plan.steps
     with door:
-        released = door.noisy(step, source.add_up(scoring.count(), "evaluating", n_jobs=n_jobs))
+        released = door.release_counts(step, source.aggregate(scoring.make_count(), "evaluating", n_jobs=n_jobs))
     bounds = None if schema.classes else schema.target.bounds
-    quality = quality_of(scoring.tables(released), step.variance, tuple(schema.classes), bounds, confidence)
-    return Evaluation(quality, door.plan, door.statement())
+    quality = estimate_quality(scoring.split_tables(released), step.variance, tuple(schema.classes), bounds, confidence)
+    return Evaluation(quality, door.plan, door.certificate())
 
 
-def loss_beside(plan: Plan, share: object, epsilon: object) -> Loss | None:
+def evaluation_loss(plan: Plan, fraction: object, epsilon: object) -> Loss | None:
     """Return what an evaluation on units set aside costs beside the fit; None if that is nothing."""
-    free = costs_the_larger(plan.neighbours)
-    if share is None or free:
+    free = composes_in_parallel(plan.neighbours)
+    if fraction is None or free:
         if epsilon is not None:
             why = "costs nothing more here" if free else "needs evaluate_share"
             raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give evaluate_share=0.2")
@@ -321,25 +323,25 @@ def evaluate(
     """
     if not isinstance(confidence, float) or not 0.5 <= confidence <= 0.9999:
         raise ParameterError("confidence", confidence, "must be a number between 0.5 and 0.9999", "0.95 is usual")
-    if n_jobs is not None and not is_whole(n_jobs, -4096, 4096):
+    if n_jobs is not None and not is_int_in(n_jobs, -4096, 4096):
         raise ParameterError("n_jobs", n_jobs, "is not a number of threads", "1, 2, ... or -1 for all")
     loss = requested_loss(epsilon, delta)
     own = getattr(model, "plan_", None)
     usual = Neighbours() if own is None else own.neighbours
     neighbours = Neighbours(
         usual.adjacency if adjacency is None else adjacency,  # type: ignore[arg-type]
-        usual.unit if privacy_unit is None else unit_of(privacy_unit),
+        usual.unit if privacy_unit is None else resolve_unit(privacy_unit),
     )
     plan = evaluation_plan(model, loss, neighbours, invalid)
     book = open_ledger(ledger)
     if ledger is not None and loss.is_bounded:
         book.check_affordable(loss)  # first of all: whether rows fit must not be told for nothing
-    door = Door(plan, book, not_private=_without_guarantee(model.privacy_), table=handle_of(X))
-    with nullcontext() if ledger is None else noting_refusals(lambda: door):
+    door = Door(plan, book, not_private=_not_private_reason(model.privacy_), table=handle_of(X))
+    with nullcontext() if ledger is None else record_rejection(lambda: door):
         source = open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
     return measure_quality(model, source, door, confidence=confidence, n_jobs=n_jobs)
 
 
-def _without_guarantee(statement: PrivacyStatement) -> str | None:
+def _not_private_reason(certificate: PrivacyCertificate) -> str | None:
     """Why nothing is promised about an evaluation, if the model itself promises nothing."""
-    return None if statement.is_private else f"the model that was evaluated is NOT PRIVATE: {statement.reason}"
+    return None if certificate.is_private else f"the model that was evaluated is NOT PRIVATE: {certificate.reason}"

@@ -25,13 +25,15 @@ from veilwood.evaluation.scoring import LOG_ODDS, SCORE_BINS, SIZE_EDGES, TARGET
 Floats: TypeAlias = NDArray[np.float64]
 Tables: TypeAlias = dict[str, Floats]
 
-_TOO_FEW = 4.0  # standard deviations of its noise: a sum below them divides nothing
+_MIN_DEVIATIONS = 4.0  # standard deviations of its noise: a sum below them divides nothing
 MIDDLES: Floats = 1 / (1 + np.exp(-LOG_ODDS * (np.arange(SCORE_BINS) - (SCORE_BINS - 1) / 2)))
 """The probability that stands for each bin of scores."""
-_INNER = np.concatenate([[0.0], SIZE_EDGES, [1.0]])
-_SIZE = (_INNER[1:] + _INNER[:-1]) / 2  # mean size of a residual in each bin, spread evenly,
-_SQUARE = (_INNER[1:] ** 2 + _INNER[1:] * _INNER[:-1] + _INNER[:-1] ** 2) / 3  # and its mean square
-_PLACE = (np.arange(TARGET_BINS) + 0.5) / TARGET_BINS
+_SIZE_BOUNDS = np.concatenate([[0.0], SIZE_EDGES, [1.0]])
+_BIN_MEANS = (_SIZE_BOUNDS[1:] + _SIZE_BOUNDS[:-1]) / 2  # mean size of a residual in each bin, spread evenly,
+_BIN_SQUARES = (
+    _SIZE_BOUNDS[1:] ** 2 + _SIZE_BOUNDS[1:] * _SIZE_BOUNDS[:-1] + _SIZE_BOUNDS[:-1] ** 2
+) / 3  # and its mean square
+_TARGET_MIDDLES = (np.arange(TARGET_BINS) + 0.5) / TARGET_BINS
 
 
 @dataclass(frozen=True)
@@ -98,14 +100,14 @@ class Quality:
     def from_dict(cls, data: Mapping[str, Any]) -> Quality:
         """Read what ``to_dict`` wrote."""
         curve = [
-            CurvePoint(float(point["predicted"]), _read(point["happened"]), float(point["rows"]))
+            CurvePoint(float(point["predicted"]), _read_estimate(point["happened"]), float(point["rows"]))
             for point in data["calibration"]
         ]
         return cls(
             str(data["task"]),
             float(data["confidence"]),
-            _read(data["rows"]),
-            {str(name): _read(each) for name, each in data["scores"].items()},
+            _read_estimate(data["rows"]),
+            {str(name): _read_estimate(each) for name, each in data["scores"].items()},
             tuple(map(str, data["classes"])),
             tuple(tuple(map(float, row)) for row in data["confusion"]),
             tuple(curve),
@@ -130,7 +132,7 @@ class Quality:
         return "\n".join([*lines, f"rows: {rows}", f"({self.confidence:.0%} confidence, noise and chance together)"])
 
 
-def _read(data: Mapping[str, Any]) -> Estimate:
+def _read_estimate(data: Mapping[str, Any]) -> Estimate:
     value, low, high = (data[name] for name in ("value", "low", "high"))
     return Estimate(
         None if value is None else float(value),
@@ -140,47 +142,52 @@ def _read(data: Mapping[str, Any]) -> Estimate:
 
 
 @dataclass(frozen=True)
-class _Noisy:
+class _NoisyTables:
     """Noisy tables, the variance of the noise on each cell, and the quantile of the confidence asked for."""
 
     tables: Tables
     variance: float
     z: float
 
-    def estimate(
-        self, says: Callable[[Floats], float], table: str, slope: Callable[[Floats], Floats], low: float, high: float
+    def estimate_from(
+        self,
+        estimator: Callable[[Floats], float],
+        table: str,
+        slope: Callable[[Floats], Floats],
+        low: float,
+        high: float,
     ) -> Estimate:
         """Return an estimate out of one table, kept inside what is possible."""
         counts = self.tables[table]
-        value, error = says(counts), self.error(counts, slope(counts))
-        return interval(value, self.z * error, low, high)
+        value, error = estimator(counts), self.standard_error(counts, slope(counts))
+        return clipped_interval(value, self.z * error, low, high)
 
-    def error(self, counts: Floats, slopes: Floats) -> float:
+    def standard_error(self, counts: Floats, slopes: Floats) -> float:
         """Standard error of an estimate, by how fast it moves with each cell."""
         chance = max(float((slopes**2 * counts).sum()), 0.0)
         return math.sqrt(chance + self.variance * float((slopes**2).sum()))
 
-    def divides(self, counts: Floats) -> bool:
+    def is_significant(self, counts: Floats) -> bool:
         """Whether the sum of some counts stands out of its noise, so that one can divide by it."""
-        return float(counts.sum()) > max(_TOO_FEW * math.sqrt(self.variance * counts.size), 1.0)
+        return float(counts.sum()) > max(_MIN_DEVIATIONS * math.sqrt(self.variance * counts.size), 1.0)
 
-    def ratio(self, table: str, worth: Floats, among: Floats, low: float, high: float) -> Estimate:
-        """Return the mean of ``worth`` over the rows in the cells ``among`` (ones and zeros)."""
+    def estimate_ratio(self, table: str, cell_values: Floats, mask: Floats, low: float, high: float) -> Estimate:
+        """Return the mean of ``cell_values`` over the rows in the cells ``mask`` (ones and zeros)."""
         counts = self.tables[table]
-        if not self.divides(counts[np.broadcast_to(among, counts.shape) > 0]):
+        if not self.is_significant(counts[np.broadcast_to(mask, counts.shape) > 0]):
             return Estimate(None, low, high)
-        rows = float((counts * among).sum())
-        mean = float((counts * worth * among).sum()) / rows
-        return self.estimate(lambda _: mean, table, lambda _: (worth - mean) * among / rows, low, high)
+        rows = float((counts * mask).sum())
+        mean = float((counts * cell_values * mask).sum()) / rows
+        return self.estimate_from(lambda _: mean, table, lambda _: (cell_values - mean) * mask / rows, low, high)
 
 
-def interval(value: float, reach: float, low: float, high: float) -> Estimate:
+def clipped_interval(value: float, half_width: float, low: float, high: float) -> Estimate:
     """Return a value and what lies within reach of it, kept inside what is possible."""
-    inside = [min(max(each, low), high) for each in (value, value - reach, value + reach)]
+    inside = [min(max(each, low), high) for each in (value, value - half_width, value + half_width)]
     return Estimate(*inside)
 
 
-def quality_of(
+def estimate_quality(
     tables: Tables,
     variance: float,
     classes: tuple[str, ...],
@@ -202,38 +209,38 @@ def quality_of(
     confidence : float
         Of the intervals.
     """
-    noisy = _Noisy(tables, variance, float(norm.ppf(0.5 + confidence / 2)))
+    noisy = _NoisyTables(tables, variance, float(norm.ppf(0.5 + confidence / 2)))
     if not classes:
         assert bounds is not None
-        return _of_numbers(noisy, bounds[1] - bounds[0], confidence)
+        return _regression_quality(noisy, bounds[1] - bounds[0], confidence)
     if "scores" in tables:
-        return _of_two_classes(noisy, classes, confidence)
-    return _of_more_classes(noisy, classes, confidence)
+        return _binary_quality(noisy, classes, confidence)
+    return _multiclass_quality(noisy, classes, confidence)
 
 
-def _rows(noisy: _Noisy, table: str) -> Estimate:
+def _estimate_rows(noisy: _NoisyTables, table: str) -> Estimate:
     counts = noisy.tables[table]
-    return interval(float(counts.sum()), noisy.z * math.sqrt(noisy.variance * counts.size), 0.0, math.inf)
+    return clipped_interval(float(counts.sum()), noisy.z * math.sqrt(noisy.variance * counts.size), 0.0, math.inf)
 
 
 # -- classes -----------------------------------------------------------------------------------------------------
 
 
-def _of_two_classes(noisy: _Noisy, classes: tuple[str, ...], confidence: float) -> Quality:
+def _binary_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidence: float) -> Quality:
     counts, half = noisy.tables["scores"], SCORE_BINS // 2
     predicted = np.arange(SCORE_BINS) >= half
     right = np.stack([~predicted, predicted]).astype(float)
     loss, everywhere = -np.log(np.stack([1 - MIDDLES, MIDDLES])), np.ones_like(counts)
     confusion = np.stack([counts[:, :half].sum(axis=1), counts[:, half:].sum(axis=1)], axis=1)
-    curve = _curve(noisy, "scores", counts, np.ones(2))
+    curve = _calibration_curve(noisy, "scores", counts, np.ones(2))
     return Quality(
         "classification",
         confidence,
-        _rows(noisy, "scores"),
+        _estimate_rows(noisy, "scores"),
         {
-            "accuracy": noisy.ratio("scores", right, everywhere, 0.0, 1.0),
-            "auc": _auc(noisy, counts[0], counts[1]),
-            "log_loss": noisy.ratio("scores", loss, everywhere, 0.0, float(loss.max())),
+            "accuracy": noisy.estimate_ratio("scores", right, everywhere, 0.0, 1.0),
+            "auc": _estimate_auc(noisy, counts[0], counts[1]),
+            "log_loss": noisy.estimate_ratio("scores", loss, everywhere, 0.0, float(loss.max())),
             "calibration_error": _calibration_error(noisy, counts, np.ones(2)),
         },
         classes,
@@ -242,65 +249,65 @@ def _of_two_classes(noisy: _Noisy, classes: tuple[str, ...], confidence: float) 
     )
 
 
-def _of_more_classes(noisy: _Noisy, classes: tuple[str, ...], confidence: float) -> Quality:
+def _multiclass_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidence: float) -> Quality:
     confusion, drawn, k = noisy.tables["confusion"], noisy.tables["drawn"], len(classes)
     loss = -np.log(MIDDLES)
-    of_class = [_auc(noisy, drawn[c, 0], drawn[c, 1]) for c in range(k)]
+    of_class = [_estimate_auc(noisy, drawn[c, 0], drawn[c, 1]) for c in range(k)]
     pooled = drawn.sum(axis=0)
-    wider = _Noisy({"pooled": pooled}, noisy.variance * k, noisy.z)
+    wider = _NoisyTables({"pooled": pooled}, noisy.variance * k, noisy.z)
     drawn_by = np.array([k - 1.0, 1.0])  # a class that is not the true one is drawn so much less often
     return Quality(
         "classification",
         confidence,
-        _rows(noisy, "confusion"),
+        _estimate_rows(noisy, "confusion"),
         {
-            "accuracy": noisy.ratio("confusion", np.eye(k), np.ones((k, k)), 0.0, 1.0),
-            "auc": _mean(of_class),
-            "log_loss": noisy.ratio("own", loss, np.ones(SCORE_BINS), 0.0, float(loss.max())),
+            "accuracy": noisy.estimate_ratio("confusion", np.eye(k), np.ones((k, k)), 0.0, 1.0),
+            "auc": _mean_estimate(of_class),
+            "log_loss": noisy.estimate_ratio("own", loss, np.ones(SCORE_BINS), 0.0, float(loss.max())),
             "calibration_error": _calibration_error(wider, pooled, drawn_by),
         },
         classes,
         tuple(map(tuple, confusion.tolist())),
-        _curve(wider, "pooled", pooled, drawn_by),
+        _calibration_curve(wider, "pooled", pooled, drawn_by),
     )
 
 
-def _auc(noisy: _Noisy, negative: Floats, positive: Floats) -> Estimate:
+def _estimate_auc(noisy: _NoisyTables, negative: Floats, positive: Floats) -> Estimate:
     """Return the chance that a row of the class has the higher score of two; equal bins count half.
 
     Both numerator and denominator are linear in each class's counts, whose noise is independent: no bias from it.
     """
-    if not (noisy.divides(negative) and noisy.divides(positive)):
+    if not (noisy.is_significant(negative) and noisy.is_significant(positive)):
         return Estimate(None, 0.0, 1.0)
     below = np.cumsum(negative) - negative / 2  # negatives that each bin's positives beat
     above = positive.sum() - np.cumsum(positive) + positive / 2
     n, p = float(negative.sum()), float(positive.sum())
     area = float((positive * below).sum()) / (n * p)
     slopes = np.stack([(above / p - area) / n, (below / n - area) / p])
-    return interval(area, noisy.z * noisy.error(np.stack([negative, positive]), slopes), 0.0, 1.0)
+    return clipped_interval(area, noisy.z * noisy.standard_error(np.stack([negative, positive]), slopes), 0.0, 1.0)
 
 
-def _mean(estimates: list[Estimate]) -> Estimate:
+def _mean_estimate(estimates: list[Estimate]) -> Estimate:
     """Return the mean of those estimates that are known; their errors are taken to add up at their worst."""
     known = [(each.value, (each.high - each.low) / 2) for each in estimates if each.value is not None]
     if not known:
         return Estimate(None, 0.0, 1.0)
     value, reach = np.mean(known, axis=0)
-    return interval(float(value), float(reach), 0.0, 1.0)
+    return clipped_interval(float(value), float(reach), 0.0, 1.0)
 
 
-def _curve(noisy: _Noisy, table: str, counts: Floats, weights: Floats) -> tuple[CurvePoint, ...]:
+def _calibration_curve(noisy: _NoisyTables, table: str, counts: Floats, weights: Floats) -> tuple[CurvePoint, ...]:
     """Return the bins, each with the share of its rows that are of the class."""
     points = []
     for bin_, predicted in enumerate(MIDDLES):
         here = np.zeros_like(counts)
         here[:, bin_] = weights
-        happened = noisy.ratio(table, np.stack([np.zeros(SCORE_BINS), np.ones(SCORE_BINS)]), here, 0.0, 1.0)
+        happened = noisy.estimate_ratio(table, np.stack([np.zeros(SCORE_BINS), np.ones(SCORE_BINS)]), here, 0.0, 1.0)
         points.append(CurvePoint(float(predicted), happened, float(weights @ counts[:, bin_])))
     return tuple(points)
 
 
-def _calibration_error(noisy: _Noisy, counts: Floats, weights: Floats) -> Estimate:
+def _calibration_error(noisy: _NoisyTables, counts: Floats, weights: Floats) -> Estimate:
     """Return the mean distance of predicted from observed shares, over bins that stand out of the noise.
 
     A distance is never negative, so noise would add to it: each bin's squared distance is lowered by its own error.
@@ -308,49 +315,49 @@ def _calibration_error(noisy: _Noisy, counts: Floats, weights: Floats) -> Estima
     total, parts, reach = 0.0, 0.0, 0.0
     for bin_, predicted in enumerate(MIDDLES):
         pair = counts[:, bin_]
-        if not noisy.divides(pair):
+        if not noisy.is_significant(pair):
             continue
         rows = float(weights @ pair)
         share = min(max(float(weights[1] * pair[1]) / rows, 0.0), 1.0)
-        error = noisy.error(pair, weights * np.array([-share, 1 - share]) / rows)
+        error = noisy.standard_error(pair, weights * np.array([-share, 1 - share]) / rows)
         parts += rows * math.sqrt(max((share - predicted) ** 2 - error**2, 0.0))
         reach += (rows * error) ** 2
         total += rows
     if total <= 0:
         return Estimate(None, 0.0, 1.0)
-    return interval(parts / total, noisy.z * math.sqrt(reach) / total, 0.0, 1.0)
+    return clipped_interval(parts / total, noisy.z * math.sqrt(reach) / total, 0.0, 1.0)
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------
 
 
-def _of_numbers(noisy: _Noisy, width: float, confidence: float) -> Quality:
+def _regression_quality(noisy: _NoisyTables, width: float, confidence: float) -> Quality:
     residuals, targets = noisy.tables["residuals"], noisy.tables["targets"]
-    cut = _cut(residuals.sum(axis=0), 2 * noisy.variance)
-    size, square = np.minimum(_SIZE, _SIZE[cut]), np.minimum(_SQUARE, _SQUARE[cut])
+    cut = _find_cut(residuals.sum(axis=0), 2 * noisy.variance)
+    size, square = np.minimum(_BIN_MEANS, _BIN_MEANS[cut]), np.minimum(_BIN_SQUARES, _BIN_SQUARES[cut])
     among = np.ones_like(residuals)  # beyond the cut too: what is there counts as the cut
     signed = np.stack([-size, size])
-    mae, mse = (noisy.ratio("residuals", np.stack([each, each]), among, 0.0, 1.0) for each in (size, square))
-    bias, hidden = noisy.ratio("residuals", signed, among, -1.0, 1.0), _hidden(noisy, _SIZE, cut)
+    mae, mse = (noisy.estimate_ratio("residuals", np.stack([each, each]), among, 0.0, 1.0) for each in (size, square))
+    bias, hidden = noisy.estimate_ratio("residuals", signed, among, -1.0, 1.0), _hidden_residual(noisy, _BIN_MEANS, cut)
     mae = replace(mae, high=min(mae.high + hidden, 1.0))
-    mse = replace(mse, high=min(mse.high + _hidden(noisy, _SQUARE, cut), 1.0))
+    mse = replace(mse, high=min(mse.high + _hidden_residual(noisy, _BIN_SQUARES, cut), 1.0))
     bias = replace(bias, low=max(bias.low - hidden, -1.0), high=min(bias.high + hidden, 1.0))
     roots = [None if each is None else math.sqrt(each) * width for each in (mse.value, mse.low, mse.high)]
     return Quality(
         "regression",
         confidence,
-        _rows(noisy, "targets"),
+        _estimate_rows(noisy, "targets"),
         {
-            "r2": _r2(noisy, mse, targets),
+            "r2": _estimate_r2(noisy, mse, targets),
             "rmse": Estimate(roots[0], roots[1] or 0.0, roots[2] or 0.0),
-            "mae": _scaled(mae, width),
-            "bias": _scaled(bias, width),
+            "mae": _scale_estimate(mae, width),
+            "bias": _scale_estimate(bias, width),
         },
-        clipped_at=float(_INNER[cut + 1]) * width,
+        clipped_at=float(_SIZE_BOUNDS[cut + 1]) * width,
     )
 
 
-def _hidden(noisy: _Noisy, worth: Floats, cut: int) -> float:
+def _hidden_residual(noisy: _NoisyTables, cell_values: Floats, cut: int) -> float:
     """What residuals beyond the cut can be worth more than it, on average over all rows: as many as noise may hide.
 
     By Abel's summation that is the sum over places of the rows beyond each times what it is worth more than the last.
@@ -358,35 +365,35 @@ def _hidden(noisy: _Noisy, worth: Floats, cut: int) -> float:
     counts = noisy.tables["residuals"].sum(axis=0)
     beyond = np.cumsum(counts[::-1])[::-1] + noisy.z * np.sqrt(2 * noisy.variance * np.arange(len(counts), 0, -1))
     most = np.minimum.accumulate(np.maximum(beyond, 0.0))[cut + 1 :]
-    return float((np.diff(worth)[cut:] * most).sum()) / max(float(counts.sum()), 1.0)
+    return float((np.diff(cell_values)[cut:] * most).sum()) / max(float(counts.sum()), 1.0)
 
 
-def _scaled(estimate: Estimate, width: float) -> Estimate:
+def _scale_estimate(estimate: Estimate, width: float) -> Estimate:
     value = None if estimate.value is None else estimate.value * width
     return Estimate(value, estimate.low * width, estimate.high * width)
 
 
-def _cut(counts: Floats, variance: float) -> int:
+def _find_cut(counts: Floats, variance: float) -> int:
     """Return the last place of which, with all after it, there is more than noise explains: 0 if there is none."""
     beyond = np.cumsum(counts[::-1])[::-1]
     noise = np.sqrt(variance * np.arange(len(counts), 0, -1))
     return int(np.flatnonzero(np.append(True, beyond[1:] > 3 * noise[1:] + 1)).max())
 
 
-def _r2(noisy: _Noisy, mse: Estimate, targets: Floats) -> Estimate:
+def _estimate_r2(noisy: _NoisyTables, mse: Estimate, targets: Floats) -> Estimate:
     """Return 1 - mean square of residuals / variance of targets; errors of both are taken to add up at their worst."""
     unknown = Estimate(None, -math.inf, 1.0)
-    if mse.value is None or not noisy.divides(targets):
+    if mse.value is None or not noisy.is_significant(targets):
         return unknown
     rows = float(targets.sum())
     # Where noise hides whether there is anything, at either end, what is there counts as the last place that is sure.
-    ends = TARGET_BINS - 1 - _cut(targets[::-1], noisy.variance), _cut(targets, noisy.variance)
-    place = np.clip(_PLACE, _PLACE[min(ends)], _PLACE[max(ends)])
+    ends = TARGET_BINS - 1 - _find_cut(targets[::-1], noisy.variance), _find_cut(targets, noisy.variance)
+    place = np.clip(_TARGET_MIDDLES, _TARGET_MIDDLES[min(ends)], _TARGET_MIDDLES[max(ends)])
     mean = float((targets * place).sum()) / rows
     spread = (place - mean) ** 2 + 1 / (12 * TARGET_BINS**2)
     variance = float((targets * spread).sum()) / rows
-    error = noisy.error(targets, (spread - variance) / rows)
-    if variance < _TOO_FEW * error:
+    error = noisy.standard_error(targets, (spread - variance) / rows)
+    if variance < _MIN_DEVIATIONS * error:
         return unknown
     value, reach = 1 - mse.value / variance, noisy.z * error * mse.value / variance**2
     return Estimate(

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Count, Source
-from veilwood.data.counts import AddsUpCells, Cells
+from veilwood.data.counts import CellQuery, RunCellQueries
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, PlanError, UseError
-from veilwood.estimators.method import Arrays, Asked, Design, Method, Model
+from veilwood.estimators.method import Arrays, Design, FitRequest, Method, Model
 from veilwood.forests import expected_skill as skill
 from veilwood.forests.noisy_leaves import (
     AUTO,
@@ -30,41 +30,45 @@ from veilwood.forests.noisy_leaves import (
     LeafModel,
     LeafParameters,
     OnePassMethod,
-    least_noise,
+    lower_noise_design,
 )
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
-from veilwood.safe_io import is_whole
+from veilwood.safe_io import is_int_in
 from veilwood.trees.random import check_counts
 
-FIRST_SHARE: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
-DROWNED: Final = 0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score
-ASTRAY: Final = 0.035  # noise of the mean of all rows, as a part of its range: beyond it less is better for numbers
-SHOWN_ROWS: Final = (1_000, 30_000)  # for a plan that does not know the number of rows
+FIRST_FRACTION: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
+MAX_NOISE_RATIO: Final = (
+    0.3  # noise over the rows of a leaf, averaged over trees: beyond it less is better, whatever the score
+)
+MAX_MEAN_ERROR: Final = (
+    0.035  # noise of the mean of all rows, as a part of its range: beyond it less is better for numbers
+)
+EXAMPLE_ROWS: Final = (1_000, 30_000)  # for a plan that does not know the number of rows
 
 
 @dataclass(frozen=True)
-class SizingDesign(Design):
+class AutoSizedDesign(Design):
     """What is decided before the data: all of it where the number of rows is declared, else the first step."""
 
-    asked: Asked
+    request: FitRequest
     method: LeafMethod[Any] | None = None  # of the size that was chosen
     inner: Design | None = None
 
 
 @dataclass(frozen=True)
-class Released:
+class AutoSizedRelease:
     """What was released: the counts of all rows, and what the forest of the chosen size released."""
 
-    design: SizingDesign
+    design: AutoSizedDesign
     pooled: NDArray[np.int64] | None
     inner: Any
 
 
 @dataclass(frozen=True, eq=False)
-class Sizing(Method[LeafParameters]):
+class AutoSized(Method[LeafParameters]):
     """A method around another one, whose size it chooses."""
 
     kind: type[LeafMethod[Any]]
@@ -72,37 +76,39 @@ class Sizing(Method[LeafParameters]):
     # -- what is asked for -----------------------------------------------------------------------------------------
 
     @property
-    def several_passes(self) -> bool:  # type: ignore[override]
+    def multi_pass(self) -> bool:  # type: ignore[override]
         """Whether rows are read more than once: the first time to count them, if nobody said how many there are."""
-        return self.kind.several_passes or self.parameters.n_rows is None
+        return self.kind.multi_pass or self.parameters.n_rows is None
 
     @property
-    def histograms(self) -> Literal["counts", "moments"] | None:
+    def histogram_kind(self) -> Literal["counts", "moments"] | None:
         """What histograms hold, in the forest whose size is chosen."""
-        return self.of_size(1, 1).histograms
+        return self.with_size(1, 1).histogram_kind
 
-    def check(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse parameters that cannot be used."""
         mine = self.parameters
         for name in ("n_estimators", "max_depth"):
             given = getattr(mine, name)
-            several = isinstance(given, list | tuple) and len(given) > 0 and self.kind.takes_lists
+            several = isinstance(given, list | tuple) and len(given) > 0 and self.kind.accepts_lists
             for size in given if several else [given]:
                 if not _is_auto(size) or several:
                     check_counts(**{name: size})
-        self.of_size(*(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))).check()
+        self.with_size(
+            *(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))
+        ).check_parameters()
 
-    def of_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
+    def with_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
         """Return the method with a size, and with the words that suit it."""
-        sized = replace(self._words(noiseless), n_estimators=n_estimators, max_depth=max_depth)
-        return self._kind(noiseless)(sized, self.task, sized=True)
+        sized = replace(self._resolved_options(noiseless), n_estimators=n_estimators, max_depth=max_depth)
+        return self._method_class(noiseless)(sized, self.task, auto_sized=True)
 
-    def _kind(self, noiseless: bool) -> type[LeafMethod[Any]]:
-        return self.kind.without_noise_as(self.parameters) if noiseless else self.kind
+    def _method_class(self, noiseless: bool) -> type[LeafMethod[Any]]:
+        return self.kind.noiseless_method(self.parameters) if noiseless else self.kind
 
-    def _words(self, noiseless: bool) -> LeafParameters:
+    def _resolved_options(self, noiseless: bool) -> LeafParameters:
         """Say what is left open, where no noise makes few choices and few rows in a count better."""
-        open_words = self._kind(noiseless).without_noise if noiseless else {}
+        open_words = self._method_class(noiseless).noiseless_options if noiseless else {}
         said: dict[str, Any] = {
             name: word for name, word in open_words.items() if _is_auto(getattr(self.parameters, name, None))
         }
@@ -110,23 +116,23 @@ class Sizing(Method[LeafParameters]):
 
     # -- the plan --------------------------------------------------------------------------------------------------
 
-    def design(self, asked: Asked) -> SizingDesign:
+    def make_design(self, request: FitRequest) -> AutoSizedDesign:
         """Choose the size and plan everything; or plan to count the rows first."""
         n_rows = self.parameters.n_rows
-        if asked.loss.epsilon is None or n_rows is not None or "n_estimators" in asked.choices:
-            return self._of_rows(asked, None if n_rows is None else int(n_rows), known="declared")
-        return self._open(asked)
+        if request.loss.epsilon is None or n_rows is not None or "n_estimators" in request.decisions:
+            return self._design_for_rows(request, None if n_rows is None else int(n_rows), rows_known="declared")
+        return self._plan_row_count(request)
 
-    def _open(self, asked: Asked) -> SizingDesign:
-        encoding = Encoding(asked.schema, self.of_size(1, 1).numeric)
-        pure = _pure(asked)
-        step = self._pooled(asked.schema, pure)
+    def _plan_row_count(self, request: FitRequest) -> AutoSizedDesign:
+        encoding = Encoding(request.schema, self.with_size(1, 1).numeric_encoding)
+        pure = _pure_request(request)
+        step = self._pooled_step(request.schema, pure)
         notes: dict[str, Any] = {}
-        for rows, (trees, depth) in zip(SHOWN_ROWS, self._choose(pure, encoding, *SHOWN_ROWS), strict=True):
+        for rows, (trees, depth) in zip(EXAMPLE_ROWS, self._choose_sizes(pure, encoding, *EXAMPLE_ROWS), strict=True):
             notes[f"at {rows:,} rows"] = f"{np.sum(trees)} trees of depth {np.max(depth)}, at most"
-        if asked.loss.delta > 0:
+        if request.loss.delta > 0:
             notes["delta"] = "not used: whether it pays depends on the rows. Hint: declare n_rows if it is public"
-        plan = pure.plan(
+        plan = pure.make_plan(
             (step,),
             f"the {step.name}, with noise, and with the rest of the budget the leaves of a forest whose size follows",
             Layout(),
@@ -134,70 +140,80 @@ class Sizing(Method[LeafParameters]):
             choices={"method": "sized"},
             notes=notes,
         )
-        return SizingDesign(encoding, plan, asked)
+        return AutoSizedDesign(encoding, plan, request)
 
-    def _of_rows(self, asked: Asked, n_rows: int | None, known: Any) -> SizingDesign:
+    def _design_for_rows(self, request: FitRequest, n_rows: int | None, rows_known: Any) -> AutoSizedDesign:
         """Design the forest whose size suits so many rows, or that an earlier plan has chosen."""
-        noiseless = asked.loss.epsilon is None
-        encoding = Encoding(asked.schema, self.of_size(1, 1, noiseless=noiseless).numeric)
-        found = asked.choices.get("n_estimators"), asked.choices.get("max_depth")
+        noiseless = request.loss.epsilon is None
+        encoding = Encoding(request.schema, self.with_size(1, 1, noiseless=noiseless).numeric_encoding)
+        found = request.decisions.get("n_estimators"), request.decisions.get("max_depth")
         if None in found:
-            (found,) = self._choose(asked, encoding, n_rows)
+            (found,) = self._choose_sizes(request, encoding, n_rows)
         else:
             for size in found:
-                if not all(is_whole(each, 1, 1 << 24) for each in (size if isinstance(size, list) else [size])):
+                if not all(is_int_in(each, 1, 1 << 24) for each in (size if isinstance(size, list) else [size])):
                     raise PlanError("the plan does not say how many trees it has, and how high.")
-        method = self.of_size(*found, noiseless=noiseless)
+        method = self.with_size(*found, noiseless=noiseless)
         if noiseless:  # without noise leaves tell all that there is to know of the rows
-            inner = method.design(asked)
-            plan = replace(inner.plan, choices={**inner.plan.choices, **_size(method)}, notes=_told(inner.plan, method))
-            return SizingDesign(encoding, plan, asked, method, replace(inner, plan=plan))
+            inner = method.make_design(request)
+            plan = replace(
+                inner.plan,
+                choices={**inner.plan.choices, **_size_decisions(method)},
+                notes=_notes_with_size(inner.plan, method),
+            )
+            return AutoSizedDesign(encoding, plan, request, method, replace(inner, plan=plan))
 
-        def composed(of_law: Asked) -> Design:
-            rest = replace(of_law, loss=of_law.loss.part(1 - FIRST_SHARE), choices={**of_law.choices})
-            made: Design = method.design_under(rest)
+        def design_remainder(request: FitRequest) -> Design:
+            rest = replace(request, loss=request.loss.scaled(1 - FIRST_FRACTION), decisions={**request.decisions})
+            made: Design = method.design_with_loss(rest)
             plan = replace(
                 made.plan,
-                loss=of_law.loss,
-                steps=(self._pooled(asked.schema, of_law), *made.plan.steps),
+                loss=request.loss,
+                steps=(self._pooled_step(request.schema, request), *made.plan.steps),
                 released=f"the {POOLED}, and {made.plan.released}",
-                layout=replace(made.plan.layout, rows_planned=n_rows, rows_known=known if n_rows else None),
-                choices={**made.plan.choices, **_size(method)},
-                notes=_told(made.plan, method),
+                layout=replace(made.plan.layout, rows_planned=n_rows, rows_known=rows_known if n_rows else None),
+                choices={**made.plan.choices, **_size_decisions(method)},
+                notes=_notes_with_size(made.plan, method),
             )
             return replace(made, plan=plan)
 
-        made = least_noise(asked, composed)
-        return SizingDesign(encoding, made.plan, asked, method, replace(made, plan=_without_first(made.plan)))
+        made = lower_noise_design(request, design_remainder)
+        return AutoSizedDesign(encoding, made.plan, request, method, replace(made, plan=_drop_first_step(made.plan)))
 
-    def _pooled(self, schema: Schema, asked: Asked) -> Step:
+    def _pooled_step(self, schema: Schema, request: FitRequest) -> Step:
         """Plan the counts of all rows: by class, or as a rotated pair."""
         adds = 1 if schema.classes else TARGET_LEVELS
         width = len(schema.classes) or 2
-        loss = asked.loss.part(FIRST_SHARE)
-        return counting_step(POOLED, (width,), loss, asked.neighbours, l1=adds, squared_l2=adds**2)
+        loss = request.loss.scaled(FIRST_FRACTION)
+        return counting_step(POOLED, (width,), loss, request.neighbours, l1=adds, squared_l2=adds**2)
 
-    def _choose(self, asked: Asked, encoding: Encoding, *rows: int | None) -> list[tuple[Any, Any]]:
+    def _choose_sizes(self, request: FitRequest, encoding: Encoding, *rows: int | None) -> list[tuple[Any, Any]]:
         """Return the number and the height of trees that promise the most, for each number of rows."""
         given = self.parameters.n_estimators, self.parameters.max_depth
-        most = Fraction(skill.MOST_EPSILON) * asked.neighbours.l1(1)
-        if asked.loss.epsilon is not None and asked.loss.epsilon > most:  # beyond what was tried: like the largest
-            asked = replace(asked, loss=Loss.pure(most))
-        rest = replace(asked, loss=asked.loss.part(1 - FIRST_SHARE))
+        most = Fraction(skill.MAX_EPSILON) * request.neighbours.l1_sensitivity(1)
+        if request.loss.epsilon is not None and request.loss.epsilon > most:  # beyond what was tried: like the largest
+            request = replace(request, loss=Loss.pure(most))
+        rest = replace(request, loss=request.loss.scaled(1 - FIRST_FRACTION))
         best: dict[int | None, tuple[tuple[float, ...], tuple[Any, Any]]] = {}
-        noiseless = asked.loss.epsilon is None
-        epsilon = math.inf if asked.loss.epsilon is None else float(asked.loss.epsilon / asked.neighbours.l1(1))
+        noiseless = request.loss.epsilon is None
+        epsilon = (
+            math.inf
+            if request.loss.epsilon is None
+            else float(request.loss.epsilon / request.neighbours.l1_sensitivity(1))
+        )
         refused: DomainTooLargeError | ParameterError | None = None
-        for trees, depth in self._kind(noiseless).sizes(encoding, self._words(noiseless), noiseless=noiseless):
+        for trees, depth in self._method_class(noiseless).candidate_sizes(
+            encoding, self._resolved_options(noiseless), noiseless=noiseless
+        ):
             size = (trees if _is_auto(given[0]) else given[0], depth if _is_auto(given[1]) else given[1])
-            method = self.of_size(*size, noiseless=noiseless)
+            method = self.with_size(*size, noiseless=noiseless)
             try:
-                leaves, noise = method.expected(rest, encoding)
+                leaves, noise = method.leaves_and_error(rest, encoding)
             except (DomainTooLargeError, ParameterError) as error:
                 refused = error
                 continue
             for n_rows in rows:
-                score = _score(method, encoding, n_rows, leaves, noise, epsilon)
+                score = _size_rank(method, encoding, n_rows, leaves, noise, epsilon)
                 if n_rows not in best or score > best[n_rows][0]:
                     best[n_rows] = (score, size)
         if not best:
@@ -207,77 +223,83 @@ class Sizing(Method[LeafParameters]):
 
     # -- the data --------------------------------------------------------------------------------------------------
 
-    def measure(self, design: SizingDesign, source: Source, door: Door, n_jobs: int | None = None) -> Released:
+    def measure_rows(
+        self, design: AutoSizedDesign, source: Source, door: Door, n_jobs: int | None = None
+    ) -> AutoSizedRelease:
         """Count all rows first, choose the size from what is released if nobody said it, and go on."""
         if design.method is not None and isinstance(design.method, OnePassMethod):
-            return self.release(design, source.add_up(self.count(design), n_jobs=n_jobs), door)
+            return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
         pooled = None
         if design.plan.steps[0].name == POOLED:
-            counted = source.add_up(AllRows(len(design.encoding.schema.classes)), n_jobs=n_jobs)
-            pooled = door.noisy(design.plan.steps[0], counted)
+            counted = source.aggregate(TotalCount(len(design.encoding.schema.classes)), n_jobs=n_jobs)
+            pooled = door.release_counts(design.plan.steps[0], counted)
         if design.method is None:
             assert pooled is not None
-            design = self._of_rows(_pure(design.asked), self._rows_in(pooled, design.encoding.schema), known="measured")
+            design = self._design_for_rows(
+                _pure_request(design.request), self._rows_in(pooled, design.encoding.schema), rows_known="measured"
+            )
             door.refine(design.plan)
         assert design.method is not None
-        return Released(design, pooled, design.method.measure(design.inner, source, door, n_jobs))
+        return AutoSizedRelease(design, pooled, design.method.measure_rows(design.inner, source, door, n_jobs))
 
-    def count(self, design: SizingDesign) -> Count:
+    def make_count(self, design: AutoSizedDesign) -> Count:
         """Count all rows, and what the forest counts, in one pass; the size must be known."""
         if not isinstance(design.method, OnePassMethod):
             raise UseError(
                 "rows that are read once cannot be counted before the size of the forest is chosen. "
                 "Hint: n_rows=10_000, or what is publicly known of it; or set n_estimators and max_depth."
             )
-        inner = design.method.count(design.inner)
+        inner = design.method.make_count(design.inner)
         if design.plan.steps[0].name != POOLED:
             return inner
-        return WithAllRows(AllRows(len(design.encoding.schema.classes)), inner)
+        return WithTotals(TotalCount(len(design.encoding.schema.classes)), inner)
 
-    def release(self, design: SizingDesign, exact: NDArray[np.int64], door: Door) -> Released:
+    def release_sums(self, design: AutoSizedDesign, exact: NDArray[np.int64], door: Door) -> AutoSizedRelease:
         """Release the counts of all rows, and then the forest's."""
         method, first = design.method, design.plan.steps[0]
         assert isinstance(method, OnePassMethod)
         if first.name != POOLED:
-            return Released(design, None, method.release(design.inner, exact, door))
-        pooled = door.noisy(first, exact[: first.shape[0]])
-        sums = exact[first.shape[0] :].reshape(method.count(design.inner)([]).shape)
-        return Released(design, pooled, method.release(design.inner, sums, door))
+            return AutoSizedRelease(design, None, method.release_sums(design.inner, exact, door))
+        pooled = door.release_counts(first, exact[: first.shape[0]])
+        sums = exact[first.shape[0] :].reshape(method.make_count(design.inner)([]).shape)
+        return AutoSizedRelease(design, pooled, method.release_sums(design.inner, sums, door))
 
     # -- after the door --------------------------------------------------------------------------------------------
 
-    def learn(self, design: SizingDesign, plan: Plan, released: Released, n_jobs: int | None = None) -> LeafModel:
+    def build_model(
+        self, design: AutoSizedDesign, plan: Plan, released: AutoSizedRelease, n_jobs: int | None = None
+    ) -> LeafModel:
         """Clean the leaves, which fall back on the counts of all rows."""
         inner: Any = released.design.inner
         came = released.inner
         forest, counts = came if isinstance(came, tuple) else (inner.forest, came)
         assert released.design.method is not None
-        return released.design.method.model(design.encoding, forest, counts, plan, released.pooled)
+        return released.design.method.make_model(design.encoding, forest, counts, plan, released.pooled)
 
-    def restore(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
+    def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
         """Check the arrays of a file."""
-        model = self._carried_out(plan).restore(schema, plan, arrays)
+        model = self._method_of_plan(plan).restore_model(schema, plan, arrays)
         if plan.layout.rows_known == "measured" and self._rows_in(model.pooled, schema) != plan.layout.rows_planned:
             raise ModelFileError("the counts of all rows are not those that the size was chosen for.")
         return model
 
-    def replan(self, asked: Asked, plan: Plan) -> Plan:
+    def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
         """Plan the forest of the chosen size once more."""
-        self._carried_out(plan)
-        counted = self.parameters.n_rows is None and asked.loss.epsilon is not None
-        again = _pure(asked) if counted else asked
-        made = self._of_rows(again, plan.layout.rows_planned, plan.layout.rows_known).plan
-        measured = counted and plan.opened_as is not None and is_whole(plan.layout.rows_planned, 1)
-        known = "measured" if counted else None if asked.loss.epsilon is None else "declared"
+        self._method_of_plan(plan)
+        counted = self.parameters.n_rows is None and request.loss.epsilon is not None
+        again = _pure_request(request) if counted else request
+        made = self._design_for_rows(again, plan.layout.rows_planned, plan.layout.rows_known).plan
+        measured = counted and plan.opened_as is not None and is_int_in(plan.layout.rows_planned, 1)
+        known = "measured" if counted else None if request.loss.epsilon is None else "declared"
         if plan.layout.rows_known != known or measured != counted:
             raise PlanError("the plan does not say how the number of rows was known.")
         if known == "declared" and plan.layout.rows_planned != self.parameters.n_rows:
             raise PlanError("the plan was made for another number of rows than was declared.")
         return replace(made, opened_as=plan.opened_as)
 
-    def warning(self, plan: Plan, model: Model) -> str | None:
+    def utility_warning(self, plan: Plan, model: Model) -> str | None:
         """Say so when the noise is larger than the leaves of the chosen size."""
-        return self._carried_out(plan).warning(plan, model)
+        return self._method_of_plan(plan).utility_warning(plan, model)
 
     @staticmethod
     def _rows_in(pooled: NDArray[np.int64] | None, schema: Schema) -> int:
@@ -285,55 +307,55 @@ class Sizing(Method[LeafParameters]):
         counted = 0 if pooled is None else pooled.sum() / (1 if schema.classes else TARGET_LEVELS)
         return max(1, round(counted))
 
-    def _carried_out(self, plan: Plan) -> LeafMethod[Any]:
+    def _method_of_plan(self, plan: Plan) -> LeafMethod[Any]:
         found = plan.choices.get("n_estimators"), plan.choices.get("max_depth")
         if None in found:
             raise PlanError("the plan does not say how many trees it has, and how high.")
-        return self.of_size(*found, noiseless=plan.loss.epsilon is None)
+        return self.with_size(*found, noiseless=plan.loss.epsilon is None)
 
 
-def _score(
+def _size_rank(
     method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
 ) -> tuple[float, ...]:
     """Return what sizes are ranked by, for so many rows; without noise, the larger the better."""
     if n_rows is None:
         return (float(leaves),)
-    setting = skill.ForestSize.of(method, encoding, n_rows, leaves, noise, epsilon)
+    setting = skill.ForestSize.from_method(method, encoding, n_rows, leaves, noise, epsilon)
     drowned = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
-    score = (-max(drowned, DROWNED), skill.score(setting))
+    score = (-max(drowned, MAX_NOISE_RATIO), skill.score_size(setting))
     if encoding.schema.classes:
         return score
     astray = math.sqrt(noise * leaves) / method.trees_per_row / n_rows  # what leaves tell together: each adds its noise
-    return (-max(astray, ASTRAY), *score)
+    return (-max(astray, MAX_MEAN_ERROR), *score)
 
 
 def _is_auto(size: object) -> bool:
     return isinstance(size, str) and size == AUTO
 
 
-def _pure(asked: Asked) -> Asked:
+def _pure_request(request: FitRequest) -> FitRequest:
     """Ask for pure noise, which keeps a promise with a delta as well."""
-    loss = asked.loss
-    return asked if loss.epsilon is None or loss.delta == 0 else replace(asked, loss=Loss.pure(loss.epsilon))
+    loss = request.loss
+    return request if loss.epsilon is None or loss.delta == 0 else replace(request, loss=Loss.pure(loss.epsilon))
 
 
-def _size(method: LeafMethod[Any]) -> dict[str, Any]:
+def _size_decisions(method: LeafMethod[Any]) -> dict[str, Any]:
     return {"n_estimators": method.parameters.n_estimators, "max_depth": method.parameters.max_depth}
 
 
-def _told(plan: Plan, method: LeafMethod[Any]) -> dict[str, Any]:
+def _notes_with_size(plan: Plan, method: LeafMethod[Any]) -> dict[str, Any]:
     """Say in the notes what was chosen."""
-    size = ", ".join(f"{name}={value}" for name, value in _size(method).items())
+    size = ", ".join(f"{name}={value}" for name, value in _size_decisions(method).items())
     return {**plan.notes, "size": f"{size}: chosen from schema, budget and rows, without data"}
 
 
-def _without_first(plan: Plan) -> Plan:
+def _drop_first_step(plan: Plan) -> Plan:
     return replace(plan, steps=plan.steps[1:])
 
 
 @dataclass(frozen=True)
-class AllRows:
-    """Counts all rows by class, or adds up their rotated pairs (``batches.Count``, ``cells.SaidCount``)."""
+class TotalCount:
+    """Counts all rows by class, or adds up their rotated pairs (``batches.Count``, ``cells.DeclarativeCount``)."""
 
     n_classes: int
 
@@ -341,42 +363,42 @@ class AllRows:
         """Return the sums of these batches."""
         totals = np.zeros(self.n_classes or 2, np.int64)
         for batch in batches:
-            totals += self.of_batch(batch)
+            totals += self.sum_batch(batch)
         return totals
 
-    def of_batch(self, batch: Batch) -> NDArray[np.int64]:
+    def sum_batch(self, batch: Batch) -> NDArray[np.int64]:
         """Return the sums of one batch."""
         if self.n_classes:
             return np.bincount(batch.target, minlength=self.n_classes).astype(np.int64)
         first = int(batch.target.sum(dtype=np.int64))
         return np.array([first, len(batch.target) * TARGET_LEVELS - first], np.int64)
 
-    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same, out of answers about a table of one cell."""
-        (totals,) = answer([Cells((0,), 1)], "classes" if self.n_classes else "pair")
+        (totals,) = run_queries([CellQuery((0,), 1)], "classes" if self.n_classes else "pair")
         return np.asarray(totals[0])
 
 
 @dataclass(frozen=True)
-class WithAllRows:
+class WithTotals:
     """Counts all rows as they pass on their way to another count, in one pass."""
 
-    rows: AllRows
-    count: Any
+    total_count: TotalCount
+    inner_count: Any
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
         """Return both sums, one after the other."""
-        totals = self.rows([])
+        totals = self.total_count([])
 
-        def passing() -> Iterator[Batch]:
+        def count_passing() -> Iterator[Batch]:
             for batch in batches:
-                totals[:] += self.rows.of_batch(batch)
+                totals[:] += self.total_count.sum_batch(batch)
                 yield batch
 
-        sums = self.count(passing(), n_jobs=n_jobs)
+        sums = self.inner_count(count_passing(), n_jobs=n_jobs)
         return np.concatenate([totals, sums.ravel()])
 
-    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same, out of answers about cells."""
-        sums = self.count.by_cells(answer, n_codes)
-        return np.concatenate([self.rows.by_cells(answer, n_codes), sums.ravel()])
+        sums = self.inner_count.via_cell_queries(run_queries, n_codes)
+        return np.concatenate([self.total_count.via_cell_queries(run_queries, n_codes), sums.ravel()])

@@ -22,15 +22,24 @@ if TYPE_CHECKING:
     from veilwood.data.encoding import Encoding
     from veilwood.forests.noisy_leaves import LeafMethod
 
-__all__ = ["DECAY", "Expected", "ForestSize", "expected_quality", "expected_skill", "facts", "learned", "score"]
+__all__ = [
+    "DECAY",
+    "ExpectedSkill",
+    "ForestSize",
+    "estimate_skill",
+    "expected_skill",
+    "load_weights",
+    "score_size",
+    "size_features",
+]
 
 
-ALIKE: Final = 3.0  # tables count up to this factor away
-FEWEST_TABLES: Final = 5  # that a range is told of; else tables further away count too
-TOLD: Final = (25, 75)  # percentiles of the skills
+MAX_RATIO: Final = 3.0  # tables count up to this factor away
+MIN_TABLES: Final = 5  # that a range is told of; else tables further away count too
+PERCENTILES: Final = (25, 75)  # percentiles of the skills
 
 
-class Expected(NamedTuple):
+class ExpectedSkill(NamedTuple):
     """How private forests did on public tables like one's own.
 
     Attributes
@@ -58,50 +67,52 @@ class Expected(NamedTuple):
         return f"{had}, half had a skill of {low} to {high} (0 is the most frequent class or the mean, 1 no privacy)"
 
 
-def expected_quality(task: TaskKind, n_rows: float, n_columns: int, price: float) -> Expected:
-    """Look up how tables of about as many rows times epsilon for each column did; ``price`` is that of one row.
+def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: float) -> ExpectedSkill:
+    """Look up how tables of about as many rows times epsilon for each column did; ``row_epsilon`` is that of one row.
 
     Examples
     --------
-    >>> few, many = (expected_quality("classification", n, 10, 1.0) for n in (1_000, 1_000_000))
-    >>> few.low < many.low
+    >>> few, multiply_many = (estimate_skill("classification", n, 10, 1.0) for n in (1_000, 1_000_000))
+    >>> few.low < multiply_many.low
     True
     """
-    place, known = np.log(max(n_rows * price / n_columns, 1e-9)), _measured(task)
-    away = np.abs(known.place - place)
+    place, known = np.log(max(n_rows * row_epsilon / n_columns, 1e-9)), _load_benchmarks(task)
+    away = np.abs(known.log_ratio - place)
     nearest = np.sort([away[known.table == name].min() for name in np.unique(known.table)])
-    reach = max(np.log(ALIKE), float(nearest[min(FEWEST_TABLES, len(nearest)) - 1]))
+    reach = max(np.log(MAX_RATIO), float(nearest[min(MIN_TABLES, len(nearest)) - 1]))
     near = away <= reach
     skills = [known.skill[near & (known.table == name)].mean() for name in np.unique(known.table[near])]
-    low, high = np.percentile(skills, TOLD)
-    side = 0 if known.place.min() <= place <= known.place.max() else (-1 if place < known.place.min() else 1)
-    return Expected(len(skills), float(low), float(high), side)
+    low, high = np.percentile(skills, PERCENTILES)
+    side = (
+        0 if known.log_ratio.min() <= place <= known.log_ratio.max() else (-1 if place < known.log_ratio.min() else 1)
+    )
+    return ExpectedSkill(len(skills), float(low), float(high), side)
 
 
-class _Measured(NamedTuple):
+class _BenchmarkSkills(NamedTuple):
     """Results of one task: logarithm of rows times epsilon for each column, table, skill."""
 
-    place: Any
+    log_ratio: Any
     table: Any
     skill: Any
 
 
 @cache
-def _measured(task: TaskKind) -> _Measured:
+def _load_benchmarks(task: TaskKind) -> _BenchmarkSkills:
     data = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text(encoding="utf-8"))
     found = [
         (np.log(table["rows"] * float(epsilon) / table["columns"]), name, skill)
         for name, table in data["tables"].items() if table["task"] == task and table["skill"]
         for epsilon, skill in table["skill"].items()
     ]  # fmt: skip
-    return _Measured(*(np.array(part) for part in zip(*found, strict=True)))
+    return _BenchmarkSkills(*(np.array(part) for part in zip(*found, strict=True)))
 
 
 DECAY = 0.5
 """How much less of the classes' variance interactions explain with each further feature in them: the prior."""
 
 
-MOST_EPSILON, MOST_ROWS = 10.0, 2000  # of one row, and of a table, among what was tried
+MAX_EPSILON, MAX_ROWS = 10.0, 2000  # of one row, and of a table, among what was tried
 FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
 
 
@@ -118,7 +129,7 @@ class ForestSize:
     prior: float  # what theory expects (``expected_skill``)
 
     @classmethod
-    def of(
+    def from_method(
         cls, method: LeafMethod[Any], encoding: Encoding, rows: int, leaves: int, noise: float, epsilon: float
     ) -> Self:
         """Describe a method with a size; ``noise`` is the squared error of a leaf, ``epsilon`` that of one row.
@@ -126,8 +137,8 @@ class ForestSize:
         Nothing is carried on beyond what was measured: many rows are judged like fewer at an epsilon as many times
         larger, at which a leaf has as much noise for its rows; and an epsilon beyond those tried like the largest.
         """
-        seen = min(rows, MOST_ROWS)
-        loud = max(1.0, epsilon * rows / seen / MOST_EPSILON) if math.isfinite(epsilon) else 1.0
+        seen = min(rows, MAX_ROWS)
+        loud = max(1.0, epsilon * rows / seen / MAX_EPSILON) if math.isfinite(epsilon) else 1.0
         rows, noise = seen, noise * (loud * seen / rows) ** 2
         mine, schema = method.parameters, encoding.schema
         n_features, trees = len(encoding.columns), int(np.sum(mine.n_estimators))
@@ -220,7 +231,7 @@ def expected_skill(
     return agreement / float(np.sum(prior * inside * kept * (within + across) + noise + sampling))
 
 
-def facts(setting: ForestSize) -> dict[str, float]:
+def size_features(setting: ForestSize) -> dict[str, float]:
     """Return what is weighed, by name: noise against rows, size, how they go together, and how families differ.
 
     Noise is that of one leaf over its rows, in powers of ten; averaging over trees takes their square root off it.
@@ -247,17 +258,17 @@ def facts(setting: ForestSize) -> dict[str, float]:
     return told
 
 
-def score(setting: ForestSize) -> float:
+def score_size(setting: ForestSize) -> float:
     """Return what settings are ranked by: facts times the weights that public tables have taught, in units of skill.
 
     Only differences mean something.
     """
-    weights = learned()["weights"]
-    return float(sum(weights.get(name, 0.0) * value for name, value in facts(setting).items()))
+    weights = load_weights()["weights"]
+    return float(sum(weights.get(name, 0.0) * value for name, value in size_features(setting).items()))
 
 
 @cache
-def learned() -> dict[str, Any]:
+def load_weights() -> dict[str, Any]:
     """Return the weights of the facts, and how well they rank the settings of a public table that was left out."""
     found: dict[str, Any] = json.loads(
         files("veilwood.forests").joinpath("expected_families.json").read_text(encoding="utf-8")

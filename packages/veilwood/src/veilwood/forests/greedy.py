@@ -21,15 +21,15 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
-from veilwood.estimators.method import Asked
-from veilwood.forests.levelwise import HALF, GrownMethod, GrownParameters, LevelNodes, Splitter
+from veilwood.estimators.method import FitRequest
+from veilwood.forests.levelwise import HALF, LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
 from veilwood.forests.noisy_leaves import AUTO
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.steps import Step, selecting_step
-from veilwood.trees.histograms import Counts, level_scores, spread, spread_range
-from veilwood.trees.level_growth import Growing
+from veilwood.privacy.steps import Step, selection_step
+from veilwood.trees.histograms import Counts, impurity_range, level_scores, total_impurity
+from veilwood.trees.level_growth import GrowingForest
 
 SplitQuality: TypeAlias = Literal["max", "gini", "entropy", "squared-error"]
 QUALITIES: tuple[SplitQuality, ...] = ("max", "gini", "entropy")  # of classes
@@ -95,14 +95,14 @@ def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
     if quality == "entropy":
         found: Counts = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
         return found
-    return -spread(totals, moments=quality == "squared-error")
+    return -total_impurity(totals, moments=quality == "squared-error")
 
 
 def quality_range(quality: SplitQuality) -> int:
     """Range of the quality of splits when a row is added; every quality is monotone, so this is also its change."""
     if quality == "max":
         return 1
-    return entropy_range() if quality == "entropy" else spread_range(moments=quality == "squared-error")
+    return entropy_range() if quality == "entropy" else impurity_range(moments=quality == "squared-error")
 
 
 def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
@@ -114,7 +114,7 @@ def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branch
     return (quality_of_children(left[:, :-1], quality) + quality_of_children(right, quality),)
 
 
-def gains(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
+def split_gains(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
     """Return how much purer each split makes the rows of its slot: 0 where nothing is gained."""
     (split,) = split_qualities(histograms, quality, branching)
     return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
@@ -125,7 +125,7 @@ class GreedyLevel:
     """The planned choice of splits of one level."""
 
     splits: Step
-    stops: bool = False  # whether a node that no split makes purer is a leaf: one more choice, without noise only
+    may_stop: bool = False  # whether a node that no split makes purer is a leaf: one more choice, without noise only
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -133,7 +133,9 @@ class GreedyLevel:
         return (self.splits,)
 
 
-def plan_level(nodes: LevelNodes, quality: SplitQuality, branching: Branching, *, stops: bool = False) -> GreedyLevel:
+def plan_level(
+    nodes: LevelNodes, quality: SplitQuality, branching: Branching, *, may_stop: bool = False
+) -> GreedyLevel:
     """Plan the choice of a split at each node of a level, at the price of its loss together.
 
     Notes
@@ -145,43 +147,45 @@ def plan_level(nodes: LevelNodes, quality: SplitQuality, branching: Branching, *
     """
     splits = 1 if branching == "multiway" else BINS - 1
     return GreedyLevel(
-        selecting_step(
-            f"splits at depth {nodes.depth}", (nodes.most, nodes.candidates * splits + stops), nodes.loss,
-            nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.by,
+        selection_step(
+            f"splits at depth {nodes.depth}", (nodes.max_nodes, nodes.candidates * splits + may_stop), nodes.loss,
+            nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.mechanism,
         ),
-        stops,
+        may_stop,
     )  # fmt: skip
 
 
-def grow_level(growing: Growing, level: GreedyLevel, quality: SplitQuality, branching: Branching, by: Splitter) -> None:
+def grow_level(
+    growing: GrowingForest, level: GreedyLevel, quality: SplitQuality, branching: Branching, splitter: Splitter
+) -> None:
     """Split every open node by one private choice, in one pass over the rows; nothing to split makes a leaf."""
-    max_bins = growing.most_codes if branching == "multiway" else BINS
-    slots = growing.slots(growing.candidates(by.candidates, by.rng), max_bins, by.rng)
+    max_bins = growing.max_codes if branching == "multiway" else BINS
+    slots = growing.bin_candidates(growing.draw_candidates(splitter.candidates, splitter.rng), max_bins, splitter.rng)
     open_ = np.flatnonzero(np.diff(slots.first))
-    winner = np.full(growing.n_open, -1)
-    edge = np.zeros(growing.n_open, np.int64)
+    winner = np.full(growing.n_open_nodes, -1)
+    edge = np.zeros(growing.n_open_nodes, np.int64)
     if len(open_):
-        scored = gains if level.stops else split_qualities
+        scored = split_gains if level.may_stop else split_qualities
         score: Callable[[Counts], tuple[Counts]] = partial(scored, quality=quality, branching=branching)
         (scores,) = level_scores(
-            growing, slots, by.add_up, score,
-            n_classes=by.n_classes, max_bins=max_bins, assignment=by.assignment, n_jobs=by.n_jobs, fast=by.fast,
+            growing, slots, splitter.aggregate, score,
+            n_classes=splitter.n_classes, max_bins=max_bins, assignment=splitter.assignment, n_jobs=splitter.n_jobs, fast=splitter.fast,
         )  # fmt: skip
         n_edges = scores.shape[1]
-        slot, present = slots.by_node(open_, by.candidates)
+        slot, present = slots.candidates_of_nodes(open_, splitter.candidates)
         splits = np.arange(n_edges) < (slots.n_bins[slot][..., None] - 1 if branching == "binary" else 1)
         admissible = (present[..., None] & splits).reshape(len(open_), -1)
         offered = scores[slot].reshape(len(open_), -1)
-        if level.stops:  # of equals the first is chosen
+        if level.may_stop:  # of equals the first is chosen
             offered = np.column_stack([np.zeros(len(open_), np.int64), offered])
             admissible = np.column_stack([np.ones(len(open_), bool), admissible])
-        chosen = by.door.select(level.splits, offered, admissible) - level.stops
+        chosen = splitter.door.select(level.splits, offered, admissible) - level.may_stop
         winner[open_] = np.where(chosen < 0, -1, slots.first[open_] + chosen // n_edges)
         edge[open_] = chosen % n_edges
     if branching == "binary":
-        growing.split(slots, winner, edge)
+        growing.split_nodes(slots, winner, edge)
     else:
-        growing.split_by_value(np.where(winner >= 0, slots.feature[winner], -1) if slots.n_slots else winner)
+        growing.split_by_value(np.where(winner >= 0, slots.feature[winner], -1) if slots.n_candidates else winner)
 
 
 LEAF_UPDATES = ("laplace", "exponential")
@@ -190,11 +194,11 @@ BUDGET_GROWTH = Fraction(3, 2)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GreedyForestParameters(GrownParameters):
+class GreedyForestParameters(LevelwiseParameters):
     """Parameters for either task."""
 
     branching: str = AUTO
-    split_share: float = 0.3
+    split_budget: float = 0.3
     candidates: Any = AUTO
 
 
@@ -207,27 +211,27 @@ class GreedyForestClassifierParameters(GreedyForestParameters):
     voting: str = "threshold"
 
 
-class GreedyForest(GrownMethod[GreedyForestParameters]):
+class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
     """Greedy forests for either task."""
 
-    splits: ClassVar[str] = "split by private greedy choices"
-    candidates_words: ClassVar[tuple[str, ...]] = (AUTO, HALF)
-    without_noise: ClassVar[Mapping[str, str]] = {
+    splits_text: ClassVar[str] = "split by private greedy choices"
+    candidates_options: ClassVar[tuple[str, ...]] = (AUTO, HALF)
+    noiseless_options: ClassVar[Mapping[str, str]] = {
         "trees": "shared", "branching": "binary", "quality": "gini", "candidates": HALF,
     }  # fmt: skip
 
     @property
-    def numeric(self) -> Literal["grid", "bins"]:
+    def numeric_encoding(self) -> Literal["grid", "bins"]:
         """A branch for each value needs few of them."""
-        return "bins" if self.branching == "multiway" else "grid"
+        return "bins" if self.branching_kind == "multiway" else "grid"
 
     @property
-    def branching(self) -> Branching:
+    def branching_kind(self) -> Branching:
         """How many branches a split has; few choices are blurred less."""
         return "binary" if self.parameters.branching == "binary" else "multiway"
 
     @property
-    def quality(self) -> SplitQuality:
+    def split_quality(self) -> SplitQuality:
         """The score of a split."""
         mine = self.parameters
         if not isinstance(mine, GreedyForestClassifierParameters):
@@ -241,12 +245,12 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
         return isinstance(mine, GreedyForestClassifierParameters) and mine.leaf_update == "exponential"
 
     @property
-    def shrinks(self) -> bool:
+    def shrinks_leaves(self) -> bool:
         """Labels cannot be shrunk."""
-        return super().shrinks and not self.labels_only
+        return super().shrinks_leaves and not self.labels_only
 
     @classmethod
-    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+    def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
         """A multiway tree uses each feature once on a path; without noise trees differ by the columns they may use."""
         most = 16 if parameters.branching == "binary" else len(encoding.columns)
         if noiseless:
@@ -255,12 +259,12 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
             return
         yield from ((trees, depth) for trees in (1, 2, 4, 8, 16, 32) for depth in range(1, min(most, 6) + 1))
 
-    def check(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse words that are not known or do not go together, and numbers out of range."""
-        super().check()
-        self.parameters.check_words(branching=(AUTO, *BRANCHINGS))
+        super().check_parameters()
+        self.parameters._check_options(branching=(AUTO, *BRANCHINGS))
         if self.task == "classification":
-            self.parameters.check_words(quality=(AUTO, *QUALITIES), leaf_update=LEAF_UPDATES)
+            self.parameters._check_options(quality=(AUTO, *QUALITIES), leaf_update=LEAF_UPDATES)
         if self.labels_only and self.parameters.leaves == "empirical-bayes":
             raise ParameterError(
                 "leaves", self.parameters.leaves,
@@ -268,15 +272,15 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
                 "leaves='plain' or leaf_update='laplace'",
             )  # fmt: skip
 
-    def level_shares(self) -> Sequence[Fraction]:
+    def level_fractions(self) -> Sequence[Fraction]:
         """More for deeper levels."""
         weights = [BUDGET_GROWTH**depth for depth in range(self.parameters.max_depth)]
         return [weight / sum(weights) for weight in weights]
 
-    def most_nodes(self, encoding: Encoding, depth: int) -> int:
+    def max_nodes(self, encoding: Encoding, depth: int) -> int:
         """A multiway tree can have as many as its widest columns have values."""
-        if self.branching == "binary":
-            return super().most_nodes(encoding, depth)
+        if self.branching_kind == "binary":
+            return super().max_nodes(encoding, depth)
         there = len(encoding.columns)
         if depth > there:
             raise ParameterError(
@@ -287,27 +291,27 @@ class GreedyForest(GrownMethod[GreedyForestParameters]):
 
     def plan_level(self, nodes: LevelNodes) -> GreedyLevel:
         """Plan the choice of splits."""
-        stops = self.sized and nodes.loss.epsilon is None
-        return plan_level(nodes, self.quality, self.branching, stops=stops)
+        stops = self.auto_sized and nodes.loss.epsilon is None
+        return plan_level(nodes, self.split_quality, self.branching_kind, may_stop=stops)
 
-    def grow_level(self, growing: Growing, level: GreedyLevel, by: Splitter) -> None:
+    def grow_level(self, growing: GrowingForest, level: GreedyLevel, splitter: Splitter) -> None:
         """Split the open nodes by the best splits."""
-        grow_level(growing, level, self.quality, self.branching, by)
+        grow_level(growing, level, self.split_quality, self.branching_kind, splitter)
 
-    def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+    def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
         """A label is chosen about as blurred as counts of the same budget would be."""
         if not self.labels_only:
-            return super().expected(asked, encoding)
+            return super().leaves_and_error(request, encoding)
         counting: Any = replace(cast(Any, self.parameters), leaf_update="laplace")
-        return replace(self, parameters=counting).expected(asked, encoding)
+        return replace(self, parameters=counting).leaves_and_error(request, encoding)
 
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
         """Plan the release of counts, or the choice of labels."""
         if not self.labels_only:
             return super().leaf_step(schema, loss, neighbours, n_leaves)
-        return selecting_step(
+        return selection_step(
             "labels of leaves", (n_leaves, len(schema.classes)), loss, neighbours,
-            score_range=1, selections_per_row=self.trees_per_row, by=self.selection(loss),
+            score_range=1, selections_per_row=self.trees_per_row, by=self.selection_mechanism(loss),
         )  # fmt: skip
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
@@ -342,7 +346,7 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     branching : {"auto", "multiway", "binary"}
         One child for each value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold.
         "auto" is the first; without noise, where the size is chosen too, it is the second.
-    split_share : float
+    split_budget : float
         Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
     candidates : int, "half", "auto" or None
         Attributes drawn at random at each node; None for all. "auto" is all of them; without noise, where the size is
@@ -373,7 +377,7 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     4.0
     """
 
-    _method = GreedyForest
+    _method_class = GreedyForest
 
 
 @dataclass(eq=False, repr=False)
@@ -403,4 +407,4 @@ class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters)
     True
     """
 
-    _method = GreedyForest
+    _method_class = GreedyForest

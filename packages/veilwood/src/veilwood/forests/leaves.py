@@ -13,24 +13,24 @@ from typing import Final, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.contributions import scrambled
+from veilwood.data.contributions import row_hash
 from veilwood.trees.forest import Forest
 
 Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["auto", "plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("auto", "plain", "empirical-bayes")
-FEW_ROWS: Final = 10  # of doubt, where nodes tell how far they differ
-_WORTHS: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # rows that shares above a node can be worth
-LEAST_APART: Final = 1e-3  # the correlation inside nodes below which they count as parts drawn at random
+SMOOTHING_ROWS: Final = 10  # of doubt, where nodes tell how far they differ
+_PRIOR_ROWS_GRID: Final = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0)  # rows that shares above a node can be worth
+MIN_CORRELATION: Final = 1e-3  # the correlation inside nodes below which they count as parts drawn at random
 
 
-def shrunken_shares(
+def shrunken_frequencies(
     forest: Forest,
     counts: Floats,
     noise_variance: float,
     pooled: tuple[Floats, float] | None = None,
     *,
-    fitted: bool = False,
+    splits_fitted: bool = False,
 ) -> Floats:
     """Return class shares of leaves that say no more than the noise lets them: they fall back on what is above them.
 
@@ -58,7 +58,7 @@ def shrunken_shares(
         Variance of the noise on each entry of ``counts``.
     pooled : pair, optional
         Counts of all rows that one tree sees, from a measurement of their own, and the variance of their noise.
-    fitted : bool
+    splits_fitted : bool
         Whether splits follow the rows, and each row adds one to one class, so that chance is known.
 
     Returns
@@ -66,10 +66,10 @@ def shrunken_shares(
     ndarray, shape (n_leaves, n_classes)
         Shares above 0 that add up to 1.
     """
-    sums, leaves_below = forest.add_up(counts), forest.add_up(np.ones(forest.n_leaves))
+    sums, leaves_below = forest.sum_to_nodes(counts), forest.sum_to_nodes(np.ones(forest.n_leaves))
     n_classes = counts.shape[1]
     kept, left = np.zeros_like(sums), np.zeros(forest.n_nodes)
-    kept[forest.roots] = root = _root(forest, sums, noise_variance, pooled)
+    kept[forest.roots] = root = _root_totals(forest, sums, noise_variance, pooled)
     shares = np.zeros_like(sums)
     shares[forest.roots] = (root + 1 / n_classes) / (root.sum() + 1)
     for depth in range(1, forest.depth + 1):
@@ -81,21 +81,21 @@ def shrunken_shares(
         noise = noise_variance * (leaves_below[nodes] * (1 - 2 / siblings) + leaves_below[parent] / siblings**2)
         common = beyond.mean(axis=1, keepdims=True)
         contrast = beyond - common
-        part = _kept_part((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
+        part = _signal_fraction((contrast**2).sum(axis=1), noise, n_classes - 1, forest.n_trees)
         kept[nodes] = (
             kept[parent] / siblings[:, None]
-            + common * _kept_part(n_classes * common[:, 0] ** 2, noise, 1, forest.n_trees)
+            + common * _signal_fraction(n_classes * common[:, 0] ** 2, noise, 1, forest.n_trees)
             + contrast * part
         )
         left[nodes] = left[parent] / siblings**2 + noise * part**2
         seen = np.maximum(kept[nodes], 0.0)
-        worth = _worth(seen, shares[parent], forest.n_trees) if fitted and noise_variance == 0 else 1.0
+        worth = _prior_rows(seen, shares[parent], forest.n_trees) if splits_fitted and noise_variance == 0 else 1.0
         above = worth + np.sqrt(left[nodes])[:, None]
         shares[nodes] = (seen + above * shares[parent]) / (seen.sum(axis=1, keepdims=True) + above)
     return shares[forest.leaf_node]
 
 
-def shares_by_leaving_out(forest: Forest, counts: Floats) -> Floats:
+def leave_one_out_frequencies(forest: Forest, counts: Floats) -> Floats:
     """Return class shares of leaves without noise, where no split was fitted to the classes of its rows.
 
     Each node takes over the shares above it as if it had seen so many rows more. How many, is judged by the rows: each
@@ -105,24 +105,27 @@ def shares_by_leaving_out(forest: Forest, counts: Floats) -> Floats:
     >>> from veilwood.trees.random import grow_binary
     >>> from veilwood.data.encoding import EncodedColumn
     >>> forest = grow_binary([EncodedColumn("age", True, 100, None)], 1, 1, 0)
-    >>> shares_by_leaving_out(forest, np.array([[90.0, 10.0], [10.0, 90.0]]))[:, 0].round(2).tolist()
+    >>> leave_one_out_frequencies(forest, np.array([[90.0, 10.0], [10.0, 90.0]]))[:, 0].round(2).tolist()
     [0.9, 0.1]
-    >>> shares_by_leaving_out(forest, np.array([[3.0, 2.0], [2.0, 3.0]]))[:, 0].round(2).tolist()
+    >>> leave_one_out_frequencies(forest, np.array([[3.0, 2.0], [2.0, 3.0]]))[:, 0].round(2).tolist()
     [0.51, 0.49]
     """
-    sums = forest.add_up(counts)
-    errors = [float((counts * (1 - _mixed(forest, sums, worth, left_out=1)) ** 2).sum()) for worth in _WORTHS]
-    best = _WORTHS[int(np.argmin(errors))]
-    return _mixed(forest, sums, best if forest.n_trees == 1 else best / 3)
+    sums = forest.sum_to_nodes(counts)
+    errors = [
+        float((counts * (1 - _mix_with_ancestors(forest, sums, worth, leave_out=1)) ** 2).sum())
+        for worth in _PRIOR_ROWS_GRID
+    ]
+    best = _PRIOR_ROWS_GRID[int(np.argmin(errors))]
+    return _mix_with_ancestors(forest, sums, best if forest.n_trees == 1 else best / 3)
 
 
-def _mixed(forest: Forest, sums: Floats, worth: float, *, left_out: int = 0) -> Floats:
+def _mix_with_ancestors(forest: Forest, sums: Floats, prior_rows: float, *, leave_out: int = 0) -> Floats:
     """Return shares of leaves, whose nodes take over those above; of each class without a row of its own, or with."""
     shares = np.full_like(sums, 1 / sums.shape[1])
     for depth in range(forest.depth + 1):
         nodes = np.flatnonzero(forest.level == depth)
-        above, more = (shares[forest.parent[nodes]], worth) if depth else (shares[nodes], 1.0)
-        seen, rows = (np.maximum(each - left_out, 0.0) for each in (sums[nodes], sums[nodes].sum(axis=1)))
+        above, more = (shares[forest.parent[nodes]], prior_rows) if depth else (shares[nodes], 1.0)
+        seen, rows = (np.maximum(each - leave_out, 0.0) for each in (sums[nodes], sums[nodes].sum(axis=1)))
         shares[nodes] = (seen + more * above) / (rows + more)[:, None]
     return np.asarray(shares[forest.leaf_node])
 
@@ -132,7 +135,7 @@ def shrunken_means(
 ) -> Floats:
     """Return scaled means of leaves, and their complements, that say no more than the noise lets them.
 
-    As ``shrunken_shares``, but what a node holds is compared with the mean above it, not with an even part of its
+    As ``shrunken_frequencies``, but what a node holds is compared with the mean above it, not with an even part of its
     parent: how many rows fall into a node says nothing of their mean. In doubt nothing is kept: only
     what a signal has above its own standard error, as a mean far from all others costs more than one that stays behind.
 
@@ -144,8 +147,8 @@ def shrunken_means(
     >>> shrunken_means(forest, np.array([[3.0, 1.0], [1.0, 3.0]]), 0.0)[:, 0].round(3).tolist()
     [0.7, 0.3]
     """
-    sums, leaves_below = forest.add_up(pairs), forest.add_up(np.ones(forest.n_leaves))
-    root = _root(forest, sums, noise_variance, pooled)
+    sums, leaves_below = forest.sum_to_nodes(pairs), forest.sum_to_nodes(np.ones(forest.n_leaves))
+    root = _root_totals(forest, sums, noise_variance, pooled)
     means = np.zeros(forest.n_nodes)
     means[forest.roots] = (root[0] + 0.5) / (root.sum() + 1)
     for depth in range(1, forest.depth + 1):
@@ -162,7 +165,7 @@ def shrunken_means(
     return np.column_stack([found, 1 - found])
 
 
-def _root(forest: Forest, sums: Floats, noise_variance: float, pooled: tuple[Floats, float] | None) -> Floats:
+def _root_totals(forest: Forest, sums: Floats, noise_variance: float, pooled: tuple[Floats, float] | None) -> Floats:
     """Return what one tree sees in all: every root sees the same rows, or an even part of them."""
     root = sums[forest.roots].mean(axis=0)
     own = noise_variance * forest.n_leaves / forest.n_trees**2
@@ -171,7 +174,7 @@ def _root(forest: Forest, sums: Floats, noise_variance: float, pooled: tuple[Flo
     return np.asarray(np.maximum(root, 0.0))
 
 
-def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:
+def _signal_fraction(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> float:
     """Return signal / (signal + noise) for components of so many degrees of freedom, pooled over nodes."""
     expected = float(noise.sum())
     if expected == 0:
@@ -182,7 +185,7 @@ def _kept_part(energy: Floats, noise: Floats, freedom: int, n_trees: int) -> flo
     return signal / (signal + expected / n_trees)
 
 
-def _worth(seen: Floats, above: Floats, n_trees: int) -> float:
+def _prior_rows(counts: Floats, ancestor_frequencies: Floats, n_trees: int) -> float:
     """Return how many rows the shares above a node are worth, judged by all nodes of its depth.
 
     Where nodes are like parts drawn at random, the squared distance of their shares from those above, times their rows,
@@ -190,31 +193,31 @@ def _worth(seen: Floats, above: Floats, n_trees: int) -> float:
     much. By r, shares above are worth (1 - r) / r rows. Averaging over trees takes chance off as well, as it does with
     noise: there the square root is enough. A few rows' weight on r = 1/2 decides where nodes hold single rows.
     """
-    rows = seen.sum(axis=1)
+    rows = counts.sum(axis=1)
     several = rows >= 2
-    rows, shares, above = rows[several], seen[several], above[several]
-    chance = (above * (1 - above)).sum(axis=1)
-    distance = rows * ((shares / rows[:, None] - above) ** 2).sum(axis=1)
-    doubt = FEW_ROWS * (float(chance.mean()) if len(chance) else 1.0)
+    rows, shares, ancestor_frequencies = rows[several], counts[several], ancestor_frequencies[several]
+    chance = (ancestor_frequencies * (1 - ancestor_frequencies)).sum(axis=1)
+    distance = rows * ((shares / rows[:, None] - ancestor_frequencies) ** 2).sum(axis=1)
+    doubt = SMOOTHING_ROWS * (float(chance.mean()) if len(chance) else 1.0)
     apart = float((distance - chance).sum()) + doubt / 2
-    r = min(max(apart / (float((chance * (rows - 1)).sum()) + doubt), LEAST_APART), 1.0)
+    r = min(max(apart / (float((chance * (rows - 1)).sum()) + doubt), MIN_CORRELATION), 1.0)
     worth = (1 - r) / r
     return worth if n_trees == 1 else float(np.sqrt(worth))
 
 
-def with_doubt(shares: Floats, n_trees: int) -> Floats:
+def smooth_probabilities(probabilities: Floats, n_trees: int) -> Floats:
     """Return shares as probabilities: as if one more tree voted evenly, so that none of them is 0.
 
-    >>> with_doubt(np.array([[0.0, 1.0]]), 4).tolist()
+    >>> smooth_probabilities(np.array([[0.0, 1.0]]), 4).tolist()
     [[0.1, 0.9]]
     """
-    return np.asarray((shares * n_trees + 1 / shares.shape[1]) / (n_trees + 1))
+    return np.asarray((probabilities * n_trees + 1 / probabilities.shape[1]) / (n_trees + 1))
 
 
-def coins(codes: NDArray[np.uint16], seed: int) -> Floats:
+def row_uniforms(codes: NDArray[np.uint16], seed: int) -> Floats:
     """Return a number in [0, 1) for each row, a fixed function of the row and a public seed.
 
     Probabilistic averaging tosses a coin per prediction (Bojarski et al., section 3); tied to the row, the same
     row gets the same answer in every batch. The coins protect nobody: they need not be secret.
     """
-    return (scrambled(codes, seed) >> np.uint64(11)) / 2.0**53
+    return (row_hash(codes, seed) >> np.uint64(11)) / 2.0**53

@@ -16,19 +16,19 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import AddUp, Source
+from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
-from veilwood.estimators.method import Asked, Design
+from veilwood.estimators.method import Design, FitRequest
 from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
-from veilwood.privacy.loss import Loss, exact
+from veilwood.privacy.loss import Loss, exact_fraction
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import HAVE_NUMBA, Assignment
 from veilwood.trees.forest import Forest
-from veilwood.trees.level_growth import Growing
+from veilwood.trees.level_growth import GrowingForest
 from veilwood.trees.random import check_counts, public_generators
 
 
@@ -37,14 +37,14 @@ class LevelNodes:
     """The nodes of one level as they are planned, and what the private choices at all of them may cost together."""
 
     depth: int
-    most: int
+    max_nodes: int
     """How many they can be, in all trees."""
     loss: Loss
     neighbours: Neighbours
     trees_per_row: int
     candidates: int
     """Columns that are compared at a node."""
-    by: Literal["flip", "exponential"]
+    mechanism: Literal["flip", "exponential"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Splitter:
     """What splits one level after the other: passes over the rows, public coins, and the door for what is chosen."""
 
     door: Door
-    add_up: AddUp
+    aggregate: AggregatePass
     rng: np.random.Generator
     candidates: int
     n_classes: int | None
@@ -64,18 +64,18 @@ class Splitter:
 
 HALF = "half"  # of the columns are candidates, drawn anew at each node
 SELECTIONS = ("auto", "flip", "exponential")
-LEVEL_SHARE = Fraction(3, 20)  # of the budget, for one level of splits at most: small forests live by their leaves
+LEVEL_FRACTION = Fraction(3, 20)  # of the budget, for one level of splits at most: small forests live by their leaves
 MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class GrownParameters(LeafParameters):
+class LevelwiseParameters(LeafParameters):
     """Parameters of every grown forest; families add their own defaults."""
 
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
     selection: str = "auto"
-    split_share: float
+    split_budget: float
     candidates: Any
     trees: str = AUTO
 
@@ -89,31 +89,31 @@ class PlannedLevel(Protocol):
 
 
 @dataclass(frozen=True)
-class GrownDesign(Design):
+class LevelwiseDesign(Design):
     """The public design of a grown forest: what each level may spend."""
 
     levels: tuple[Any, ...]
 
 
-G = TypeVar("G", bound=GrownParameters)
+LP = TypeVar("LP", bound=LevelwiseParameters)
 
 
-class GrownMethod(LeafMethod[G]):
+class LevelwiseMethod(LeafMethod[LP]):
     """A forest whose splits are chosen privately, one level of all trees at a time, and whose leaves are noisy."""
 
-    splits: ClassVar[str]  # in words
-    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "trees": TREES}
-    candidates_words: ClassVar[tuple[str, ...]] = (HALF,)
-    fitted: ClassVar[bool] = True
+    splits_text: ClassVar[str]  # in words
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "trees": TREES}
+    candidates_options: ClassVar[tuple[str, ...]] = (HALF,)
+    splits_fitted: ClassVar[bool] = True
 
     # -- what a family defines -----------------------------------------------------------------------------------
 
-    def level_shares(self) -> Sequence[Fraction]:
+    def level_fractions(self) -> Sequence[Fraction]:
         """How the budget for splits is divided over the levels."""
         depth = int(self.parameters.max_depth)
         return [Fraction(1, depth)] * depth
 
-    def most_nodes(self, encoding: Encoding, depth: int) -> int:
+    def max_nodes(self, encoding: Encoding, depth: int) -> int:
         """The most nodes that all trees together can have at a depth."""
         return int(self.parameters.n_estimators) << int(depth)
 
@@ -122,34 +122,34 @@ class GrownMethod(LeafMethod[G]):
         """Plan the selections of one level."""
 
     @property
-    def histograms(self) -> Literal["counts", "moments"] | None:
+    def histogram_kind(self) -> Literal["counts", "moments"] | None:
         """Levels are grown by histograms of classes or of numbers."""
         return "counts" if self.task == "classification" else "moments"
 
     @abstractmethod
-    def grow_level(self, growing: Growing, level: Any, by: Splitter) -> None:
+    def grow_level(self, growing: GrowingForest, level: Any, splitter: Splitter) -> None:
         """Split the open nodes, in one pass over the rows."""
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
         """Release the leaves."""
-        return door.noisy(step, exact_leaves)
+        return door.release_counts(step, exact_leaves)
 
     # -- shared --------------------------------------------------------------------------------------------------
 
-    def check(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse words that are not known, and numbers out of range."""
-        super().check()
+        super().check_parameters()
         mine = self.parameters
-        mine.check_words(selection=SELECTIONS)
+        mine._check_options(selection=SELECTIONS)
         check_counts(n_estimators=mine.n_estimators, max_depth=mine.max_depth)
         if isinstance(mine.candidates, str):
-            mine.check_words(candidates=self.candidates_words)
+            mine._check_options(candidates=self.candidates_options)
         elif mine.candidates is not None:
             check_counts(candidates=mine.candidates)
-        if not 0 < exact(mine.split_share, "split_share") < 1:
-            raise ParameterError("split_share", mine.split_share, "must be above 0 and below 1", "0.5")
+        if not 0 < exact_fraction(mine.split_budget, "split_budget") < 1:
+            raise ParameterError("split_budget", mine.split_budget, "must be above 0 and below 1", "0.5")
 
-    def selection(self, loss: Loss) -> Literal["flip", "exponential"]:
+    def selection_mechanism(self, loss: Loss) -> Literal["flip", "exponential"]:
         """By what splits are chosen: permute-and-flip errs less, and with a delta the other costs less."""
         if self.parameters.selection == "auto":
             return "exponential" if loss.delta > 0 else "flip"
@@ -162,70 +162,70 @@ class GrownMethod(LeafMethod[G]):
             return -(-there // 2)
         return there if wanted in (None, AUTO) else min(int(wanted), there)
 
-    def nodes_at(self, depth: int, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> LevelNodes:
+    def plan_nodes(self, depth: int, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> LevelNodes:
         """Return the nodes of a level, to be planned."""
         return LevelNodes(
-            depth, self.most_nodes(encoding, depth), loss, neighbours, self.trees_per_row, self.n_candidates(encoding),
-            self.selection(loss),
+            depth, self.max_nodes(encoding, depth), loss, neighbours, self.trees_per_row, self.n_candidates(encoding),
+            self.selection_mechanism(loss),
         )  # fmt: skip
 
     @property
-    def leaf_share(self) -> Fraction:
+    def leaf_fraction(self) -> Fraction:
         """What splits leave of the budget; where the size is chosen, few levels of splits leave more."""
-        share = exact(self.parameters.split_share, "split_share")
-        return 1 - (min(share, LEVEL_SHARE * int(self.parameters.max_depth)) if self.sized else share)
+        share = exact_fraction(self.parameters.split_budget, "split_budget")
+        return 1 - (min(share, LEVEL_FRACTION * int(self.parameters.max_depth)) if self.auto_sized else share)
 
     def n_leaves(self, encoding: Encoding) -> int:
         """The most leaves that the trees can have."""
-        return self.most_nodes(encoding, int(self.parameters.max_depth))
+        return self.max_nodes(encoding, int(self.parameters.max_depth))
 
-    def design_under(self, asked: Asked) -> GrownDesign:
+    def design_with_loss(self, request: FitRequest) -> LevelwiseDesign:
         """Plan the selections of every level, and the leaves; trees grow with the data."""
-        mine, schema, loss, neighbours = self.parameters, asked.schema, asked.loss, asked.neighbours
-        encoding = Encoding(schema, self.numeric)
-        n_leaves = self.most_nodes(encoding, mine.max_depth) if mine.max_depth <= 64 else MAX_LEAVES + 1
+        mine, schema, loss, neighbours = self.parameters, request.schema, request.loss, request.neighbours
+        encoding = Encoding(schema, self.numeric_encoding)
+        n_leaves = self.max_nodes(encoding, mine.max_depth) if mine.max_depth <= 64 else MAX_LEAVES + 1
         if n_leaves > MAX_LEAVES:
             raise DomainTooLargeError(
                 f"n_estimators={mine.n_estimators} trees of max_depth={mine.max_depth} could have more than "
                 f"{MAX_LEAVES:,} leaves. Hint: lower max_depth or n_estimators."
             )
-        share = 1 - self.leaf_share
+        share = 1 - self.leaf_fraction
         levels = tuple(
-            self.plan_level(self.nodes_at(depth, encoding, loss.part(share * part), neighbours))
-            for depth, part in enumerate(self.level_shares())
+            self.plan_level(self.plan_nodes(depth, encoding, loss.scaled(share * part), neighbours))
+            for depth, part in enumerate(self.level_fractions())
         )
-        step = self.leaf_step(schema, loss.part(1 - share), neighbours, n_leaves)
-        plan = asked.plan(
+        step = self.leaf_step(schema, loss.scaled(1 - share), neighbours, n_leaves)
+        plan = request.make_plan(
             (*(part for level in levels for part in level.steps), step),
-            f"{step.name}, with noise, of {mine.n_estimators} trees {self.splits}, and these splits",
-            Layout(int(mine.n_estimators), n_leaves, int(mine.max_depth), self.records),
+            f"{step.name}, with noise, of {mine.n_estimators} trees {self.splits_text}, and these splits",
+            Layout(int(mine.n_estimators), n_leaves, int(mine.max_depth), self.row_sharing),
             self.expected_leaf_mse(step),
         )
-        return GrownDesign(encoding, plan, levels)
+        return LevelwiseDesign(encoding, plan, levels)
 
-    def measure(
-        self, design: GrownDesign, source: Source, door: Door, n_jobs: int | None = None
+    def measure_rows(
+        self, design: LevelwiseDesign, source: Source, door: Door, n_jobs: int | None = None
     ) -> tuple[Forest, NDArray[Any]]:
         """Grow level by level, then count the leaves."""
         n_trees = self.parameters.n_estimators
-        assignment = self.assignment(n_trees)
+        assignment = self.draw_assignment(n_trees)
         (rng,) = public_generators(design.plan.public_seed, 1)
-        growing = Growing(design.encoding.columns, n_trees)
+        growing = GrowingForest(design.encoding.columns, n_trees)
         by = Splitter(
-            door, partial(source.add_up, doing="splitting"), rng, self.n_candidates(design.encoding),
+            door, partial(source.aggregate, progress_label="splitting"), rng, self.n_candidates(design.encoding),
             len(design.encoding.schema.classes) or None, assignment, n_jobs,
         )  # fmt: skip
         for level in design.levels:
             self.grow_level(growing, level, by)
-        forest = growing.finish()
+        forest = growing.finish_forest()
         step = design.plan.steps[-1]
-        counted = source.add_up(self.leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)
+        counted = source.aggregate(self.make_leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)
         never_grown = np.zeros((step.shape[0] - forest.n_leaves, *step.shape[1:]), np.int64)
         leaves = np.concatenate([counted, never_grown])
         return forest, self.release_leaves(door, step, leaves)[: forest.n_leaves]
 
-    def learn(
-        self, design: GrownDesign, plan: Plan, released: tuple[Forest, NDArray[Any]], n_jobs: int | None = None
+    def build_model(
+        self, design: LevelwiseDesign, plan: Plan, released: tuple[Forest, NDArray[Any]], n_jobs: int | None = None
     ) -> LeafModel:
         """Clean the leaves."""
-        return self.model(design.encoding, *released, plan)
+        return self.make_model(design.encoding, *released, plan)

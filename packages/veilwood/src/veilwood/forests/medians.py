@@ -18,11 +18,11 @@ import numpy as np
 
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
-from veilwood.forests.levelwise import GrownMethod, GrownParameters, LevelNodes, Splitter
+from veilwood.forests.levelwise import LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
 from veilwood.privacy.door import Door
-from veilwood.privacy.steps import Step, selecting_step
-from veilwood.trees.histograms import Counts, edge_scores, level_scores, spread_range
-from veilwood.trees.level_growth import Growing, Longs, Slots
+from veilwood.privacy.steps import Step, selection_step
+from veilwood.trees.histograms import Counts, edge_scores, impurity_range, level_scores
+from veilwood.trees.level_growth import CandidateSplits, GrowingForest, Longs
 
 Variant: TypeAlias = Literal["select-then-median", "k-medians", "random-attribute"]
 VARIANTS: tuple[Variant, ...] = ("select-then-median", "k-medians", "random-attribute")
@@ -60,40 +60,42 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianL
     A row is in one node of each tree that sees it, so the level costs no more (proofs/median-forest.md, attacked by
     packages/veilwood/tests/forests/test_medians.py).
     """
-    select = partial(selecting_step, neighbours=nodes.neighbours, by=nodes.by)
+    select = partial(selection_step, neighbours=nodes.neighbours, by=nodes.mechanism)
     median = f"medians at depth {nodes.depth}"
     if variant == "random-attribute":
-        step = select(median, (nodes.most, BINS - 1), nodes.loss, score_range=2, selections_per_row=nodes.trees_per_row)
+        step = select(
+            median, (nodes.max_nodes, BINS - 1), nodes.loss, score_range=2, selections_per_row=nodes.trees_per_row
+        )
         return MedianLevel(None, step)
-    half = nodes.loss.part(Fraction(1, 2))
+    half = nodes.loss.scaled(Fraction(1, 2))
     medians_per_node = nodes.candidates if variant == "k-medians" else 1
     return MedianLevel(
         attributes=select(
-            f"attributes at depth {nodes.depth}", (nodes.most, nodes.candidates), half,
-            score_range=spread_range(moments), selections_per_row=nodes.trees_per_row,
+            f"attributes at depth {nodes.depth}", (nodes.max_nodes, nodes.candidates), half,
+            score_range=impurity_range(moments), selections_per_row=nodes.trees_per_row,
         ),
         medians=select(
-            median, (nodes.most * medians_per_node, BINS - 1), half,
+            median, (nodes.max_nodes * medians_per_node, BINS - 1), half,
             score_range=2, selections_per_row=nodes.trees_per_row * medians_per_node,
         ),
     )  # fmt: skip
 
 
-def grow_level(growing: Growing, level: MedianLevel, variant: Variant, by: Splitter) -> None:
+def grow_level(growing: GrowingForest, level: MedianLevel, variant: Variant, splitter: Splitter) -> None:
     """Split every open node at a private median, in one pass over the rows; a node with nothing to split is a leaf."""
-    door, candidates, moments = by.door, by.candidates, by.n_classes is None
-    chosen = growing.candidates(1 if variant == "random-attribute" else candidates, by.rng)
-    slots = growing.slots(chosen, BINS, by.rng)
-    if slots.n_slots == 0:
-        growing.split(slots, np.full(growing.n_open, -1), np.zeros(growing.n_open, np.int64))
+    door, candidates, moments = splitter.door, splitter.candidates, splitter.n_classes is None
+    chosen = growing.draw_candidates(1 if variant == "random-attribute" else candidates, splitter.rng)
+    slots = growing.bin_candidates(chosen, BINS, splitter.rng)
+    if slots.n_candidates == 0:
+        growing.split_nodes(slots, np.full(growing.n_open_nodes, -1), np.zeros(growing.n_open_nodes, np.int64))
         return
     imbalance, *more = level_scores(
-        growing, slots, by.add_up, partial(edge_scores, moments=moments, spreads=variant != "random-attribute"),
-        n_classes=by.n_classes, max_bins=BINS, assignment=by.assignment, n_jobs=by.n_jobs, fast=by.fast,
+        growing, slots, splitter.aggregate, partial(edge_scores, moments=moments, with_impurity=variant != "random-attribute"),
+        n_classes=splitter.n_classes, max_bins=BINS, assignment=splitter.assignment, n_jobs=splitter.n_jobs, fast=splitter.fast,
     )  # fmt: skip
     edges = np.arange(BINS - 1) < slots.n_bins[:, None] - 1  # public: which edges each slot has
     open_ = np.flatnonzero(np.diff(slots.first))
-    winner = np.full(growing.n_open, -1)
+    winner = np.full(growing.n_open_nodes, -1)
     if variant == "select-then-median":
         (spreads,) = more
         merit = -np.where(edges, spreads, NO_EDGE).min(axis=1)  # of each attribute's best edge
@@ -108,24 +110,26 @@ def grow_level(growing: Growing, level: MedianLevel, variant: Variant, by: Split
     else:
         winner[open_] = slots.first[open_]
         edge = door.select(level.medians, -imbalance, edges)
-    all_edges = np.zeros(growing.n_open, np.int64)
+    all_edges = np.zeros(growing.n_open_nodes, np.int64)
     all_edges[open_] = edge
-    growing.split(slots, winner, all_edges)
+    growing.split_nodes(slots, winner, all_edges)
 
 
-def _select_slots(door: Door, level: MedianLevel, slots: Slots, open_: Longs, merit: Counts, candidates: int) -> Longs:
+def _select_slots(
+    door: Door, level: MedianLevel, slots: CandidateSplits, open_: Longs, merit: Counts, candidates: int
+) -> Longs:
     """Release one slot for each open node that has any, by the merit of its slots."""
     assert level.attributes is not None
-    slot, present = slots.by_node(open_, candidates)
+    slot, present = slots.candidates_of_nodes(open_, candidates)
     return slots.first[open_] + door.select(level.attributes, np.where(present, merit[slot], 0), present)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MedianForestParameters(GrownParameters):
+class MedianForestParameters(LevelwiseParameters):
     """Parameters for either task."""
 
     variant: str = "select-then-median"
-    split_share: float = 0.5
+    split_budget: float = 0.5
     candidates: int = 5
 
 
@@ -136,38 +140,38 @@ class MedianForestClassifierParameters(MedianForestParameters):
     voting: str = "threshold"
 
 
-class MedianForest(GrownMethod[MedianForestParameters]):
+class MedianForest(LevelwiseMethod[MedianForestParameters]):
     """Median forests for either task."""
 
-    numeric: Literal["grid"] = "grid"
-    splits: ClassVar[str] = "split at private medians"
+    numeric_encoding: Literal["grid"] = "grid"
+    splits_text: ClassVar[str] = "split at private medians"
     variants: ClassVar[tuple[str, ...]] = VARIANTS
 
     @property
-    def variant(self) -> Variant:
+    def selection_variant(self) -> Variant:
         """How attributes and medians are chosen."""
         return cast(Variant, self.parameters.variant)
 
     @classmethod
-    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+    def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
         """Rows are divided among trees, so that more of them leave fewer rows for each."""
         if noiseless:
             yield 16, 10
             return
         yield from product((1, 2, 4, 8, 16, 32), range(1, 9))
 
-    def check(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse words that are not known, and numbers out of range."""
-        super().check()
-        self.parameters.check_words(variant=self.variants)
+        super().check_parameters()
+        self.parameters._check_options(variant=self.variants)
 
     def plan_level(self, nodes: LevelNodes) -> MedianLevel:
         """Plan the choice of attributes and medians."""
-        return plan_level(nodes, self.variant, moments=self.task == "regression")
+        return plan_level(nodes, self.selection_variant, moments=self.task == "regression")
 
-    def grow_level(self, growing: Growing, level: MedianLevel, by: Splitter) -> None:
+    def grow_level(self, growing: GrowingForest, level: MedianLevel, splitter: Splitter) -> None:
         """Split the open nodes at medians."""
-        grow_level(growing, level, self.variant, by)
+        grow_level(growing, level, self.selection_variant, splitter)
 
 
 @dataclass(eq=False, repr=False)
@@ -191,7 +195,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     selection : {"auto", "flip", "exponential"}
         Choose splits by permute-and-flip, which errs less, or by the exponential mechanism, which costs less with a
         ``delta``; "auto" takes the better one: permute-and-flip where noise is pure, else the exponential mechanism.
-    split_share : float
+    split_budget : float
         Share of the budget spent on splits, in equal parts over the levels; the rest is for leaves.
     candidates : int or "half"
         Attributes drawn at random at each node.
@@ -226,7 +230,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     (3,)
     """
 
-    _method = MedianForest
+    _method_class = MedianForest
 
 
 @dataclass(eq=False, repr=False)
@@ -256,4 +260,4 @@ class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters)
     5.0
     """
 
-    _method = MedianForest
+    _method_class = MedianForest

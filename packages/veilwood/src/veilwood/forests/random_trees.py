@@ -2,7 +2,7 @@
 """Random decision trees (Bojarski, Choromanska, Choromanski, LeCun 2014): structure without data, noisy leaves.
 
 The structure is grown in ``trees.random``, counted in ``trees.counting``; leaves are cleaned in ``noisy_leaves``. Where
-there is no noise, and so no privacy, trees can be much deeper if they grow only where rows are: ``FollowedTrees``.
+there is no noise, and so no privacy, trees can be much deeper if they grow only where rows are: ``NoiselessRandomTrees``.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
-from veilwood.estimators.method import Asked, Design
+from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
-from veilwood.forests.leaves import shares_by_leaving_out
-from veilwood.forests.noisy_leaves import AUTO, MOST_LEAVES, LeafMethod, LeafModel, LeafParameters, PlainLeaves
+from veilwood.forests.leaves import leave_one_out_frequencies
+from veilwood.forests.noisy_leaves import AUTO, MAX_LEAVES, LeafMethod, LeafModel, LeafParameters, PregrownForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import selecting_step
+from veilwood.privacy.steps import selection_step
 from veilwood.trees.forest import Forest
-from veilwood.trees.histograms import Counts, level_scores, spread
-from veilwood.trees.level_growth import Growing
+from veilwood.trees.histograms import Counts, level_scores, total_impurity
+from veilwood.trees.level_growth import GrowingForest
 from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary, public_generators
 
 BINS: Final = 16  # into which what a path has left of a column is cut, where trees follow the rows
-DRAWN: Final = 4  # columns at a node, of which the first that tells rows apart is split
+CANDIDATE_COLUMNS: Final = 4  # columns at a node, of which the first that tells rows apart is split
 TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # what is done at a node, the best last
 
 
@@ -52,28 +52,28 @@ class RandomTreesClassifierParameters(RandomTreesParameters):
     voting: str = AUTO
 
 
-class RandomTrees(PlainLeaves[RandomTreesParameters]):
+class RandomTrees(PregrownForest[RandomTreesParameters]):
     """Random trees for either task."""
 
-    numeric: Literal["grid"] = "grid"
-    grown: ClassVar[str] = "random trees grown without data"
-    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "thresholds": THRESHOLDS}
+    numeric_encoding: Literal["grid"] = "grid"
+    trees_text: ClassVar[str] = "random trees grown without data"
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "thresholds": THRESHOLDS}
 
     @classmethod
-    def without_noise_as(cls, parameters: Any) -> type[LeafMethod[Any]]:
+    def noiseless_method(cls, parameters: Any) -> type[LeafMethod[Any]]:
         """Follow the rows as deep as they can be told apart; not where rows are read once, or the paper is followed."""
         follows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
-        return FollowedTrees if follows else cls
+        return NoiselessRandomTrees if follows else cls
 
-    def grow(self, asked: Asked) -> tuple[Encoding, Forest]:
+    def grow_trees(self, request: FitRequest) -> tuple[Encoding, Forest]:
         """Grow the trees from the public seed."""
-        encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
+        encoding, mine = Encoding(request.schema, self.numeric_encoding), self.parameters
         thresholds = cast(Thresholds, mine.thresholds)
-        forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, asked.seed, thresholds=thresholds)
+        forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, request.seed, thresholds=thresholds)
         return encoding, forest
 
 
-class FollowedTrees(LeafMethod[RandomTreesParameters]):
+class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
     """Random trees without noise that grow only where rows of several classes, or targets, are still together.
 
     Column and cut are drawn as before; but of a few columns the first one that tells rows apart, and inside the range
@@ -81,96 +81,96 @@ class FollowedTrees(LeafMethod[RandomTreesParameters]):
     trees would need a leaf for each cell of such a depth, most of them empty.
     """
 
-    numeric: Literal["grid"] = "grid"
+    numeric_encoding: Literal["grid"] = "grid"
 
     @classmethod
-    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+    def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
         """Grow until rows are told apart."""
         yield 64, 40
 
     def n_leaves(self, encoding: Encoding) -> int:
         """As many as are held at once, whatever the height."""
-        return MOST_LEAVES
+        return MAX_LEAVES
 
-    def design_under(self, asked: Asked) -> Design:
+    def design_with_loss(self, request: FitRequest) -> Design:
         """Plan a choice at each node of every level, and the leaves."""
-        encoding, mine = Encoding(asked.schema, self.numeric), self.parameters
+        encoding, mine = Encoding(request.schema, self.numeric_encoding), self.parameters
         splits = tuple(
-            selecting_step(
-                f"splits at depth {depth}", (MOST_LEAVES, self._drawn(encoding) * (BINS - 1) + 1), asked.loss,
-                asked.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
+            selection_step(
+                f"splits at depth {depth}", (MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1), request.loss,
+                request.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
             )
             for depth in range(mine.max_depth)
         )  # fmt: skip
-        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, MOST_LEAVES)
-        plan = asked.plan(
+        step = self.leaf_step(request.schema, request.loss, request.neighbours, MAX_LEAVES)
+        plan = request.make_plan(
             (*splits, step),
             f"{step.name}, of {mine.n_estimators} trees split at random where rows are, and these splits",
-            Layout(int(mine.n_estimators), MOST_LEAVES, int(mine.max_depth), self.records),
+            Layout(int(mine.n_estimators), MAX_LEAVES, int(mine.max_depth), self.row_sharing),
             self.expected_leaf_mse(step),
         )
         return Design(encoding, plan)
 
-    def _drawn(self, encoding: Encoding) -> int:
-        return min(DRAWN, len(encoding.columns))
+    def _n_candidates(self, encoding: Encoding) -> int:
+        return min(CANDIDATE_COLUMNS, len(encoding.columns))
 
-    def measure(
+    def measure_rows(
         self, design: Design, source: Source, door: Door, n_jobs: int | None = None
     ) -> tuple[Forest, NDArray[np.int64]]:
         """Split level by level until no node holds several classes or no more leaves can be held; count the leaves."""
-        encoding, drawn = design.encoding, self._drawn(design.encoding)
+        encoding, drawn = design.encoding, self._n_candidates(design.encoding)
         n_classes = len(encoding.schema.classes) or None
         *splits, step = design.plan.steps
-        assignment = self.assignment(self.parameters.n_estimators)
+        assignment = self.draw_assignment(self.parameters.n_estimators)
         (rng,) = public_generators(design.plan.public_seed, 1)
-        growing, closed = Growing(encoding.columns, self.parameters.n_estimators), 0
+        growing, closed = GrowingForest(encoding.columns, self.parameters.n_estimators), 0
         for level in splits:
-            if not growing.n_open or closed + 2 * growing.n_open > MOST_LEAVES:
+            if not growing.n_open_nodes or closed + 2 * growing.n_open_nodes > MAX_LEAVES:
                 break
-            slots = growing.slots(growing.candidates(drawn, rng), BINS, rng)
-            if not slots.n_slots:
+            slots = growing.bin_candidates(growing.draw_candidates(drawn, rng), BINS, rng)
+            if not slots.n_candidates:
                 break
             (scores,) = level_scores(
-                growing, slots, partial(source.add_up, doing="splitting"),
-                partial(_uses, by_class=n_classes is not None), n_classes=n_classes,
+                growing, slots, partial(source.aggregate, progress_label="splitting"),
+                partial(_cut_scores, by_class=n_classes is not None), n_classes=n_classes,
                 max_bins=BINS, assignment=assignment, n_jobs=n_jobs,
             )  # fmt: skip
-            slot, present = slots.by_node(np.arange(growing.n_open), drawn)
+            slot, present = slots.candidates_of_nodes(np.arange(growing.n_open_nodes), drawn)
             order = rng.integers(1 << 19, size=slot.shape)[..., None] << 20  # of columns, and in them of cuts
             order = order + rng.integers(1 << 20, size=(*slot.shape, BINS - 1))
             possible = present[..., None] & (np.arange(BINS - 1) < slots.n_bins[slot][..., None] - 1)
-            ranked = np.where(possible, scores[slot] + order, 0).reshape(growing.n_open, -1)
-            chosen = door.select(level, np.column_stack([ranked, np.full(growing.n_open, TO_LEAF)]))
+            ranked = np.where(possible, scores[slot] + order, 0).reshape(growing.n_open_nodes, -1)
+            chosen = door.select(level, np.column_stack([ranked, np.full(growing.n_open_nodes, TO_LEAF)]))
             place, edge = np.divmod(chosen, BINS - 1)
             splits_here = place < drawn
-            winner = np.where(splits_here, slot[np.arange(growing.n_open), np.minimum(place, drawn - 1)], -1)
+            winner = np.where(splits_here, slot[np.arange(growing.n_open_nodes), np.minimum(place, drawn - 1)], -1)
             closed += int((~splits_here).sum())
-            growing.split(slots, winner, edge)
-        forest = growing.finish()
-        counted = source.add_up(self.leaf_count(encoding, forest, assignment), n_jobs=n_jobs)
+            growing.split_nodes(slots, winner, edge)
+        forest = growing.finish_forest()
+        counted = source.aggregate(self.make_leaf_count(encoding, forest, assignment), n_jobs=n_jobs)
         leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
-        return forest, door.noisy(step, leaves)[: forest.n_leaves]
+        return forest, door.release_counts(step, leaves)[: forest.n_leaves]
 
-    def learn(
+    def build_model(
         self, design: Design, plan: Plan, released: tuple[Forest, NDArray[np.int64]], n_jobs: int | None = None
     ) -> LeafModel:
         """Clean the leaves."""
-        return self.model(design.encoding, *released, plan)
+        return self.make_model(design.encoding, *released, plan)
 
-    def leaf_values(
+    def clean_leaves(
         self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
         """Class shares that fall back as far as the rows themselves say; else as usual."""
-        if self.shrinks and self.task == "classification":
-            return shares_by_leaving_out(forest, counts.astype(np.float64))
-        return super().leaf_values(forest, counts, plan, pooled)
+        if self.shrinks_leaves and self.task == "classification":
+            return leave_one_out_frequencies(forest, counts.astype(np.float64))
+        return super().clean_leaves(forest, counts, plan, pooled)
 
 
-def _uses(histograms: Counts, by_class: bool) -> tuple[Counts]:
+def _cut_scores(histograms: Counts, by_class: bool) -> tuple[Counts]:
     """Return what each cut between bins would do: part the rows, narrow the range to them, or nothing."""
     rows = histograms.sum(axis=2) if by_class else histograms[..., 0]
     totals = histograms.sum(axis=1)
-    mixed = spread(totals, moments=not by_class) > 0
+    mixed = total_impurity(totals, moments=not by_class) > 0
     left = np.cumsum(rows, axis=1)
     everything, none = left[:, -1:], np.zeros_like(left[:, :1])
     before, here, after = np.column_stack([none, left[:, :-2]]), left[:, :-1], left[:, 1:]
@@ -240,7 +240,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     ----------
     classes_, n_features_in_, feature_names_in_
         As usual in scikit-learn; classes come from the schema.
-    privacy_ : PrivacyStatement
+    privacy_ : PrivacyCertificate
         The certificate.
     plan_ : Plan
         What was released.
@@ -267,7 +267,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     (3,)
     """
 
-    _method = RandomTrees
+    _method_class = RandomTrees
 
 
 @dataclass(eq=False, repr=False)
@@ -295,4 +295,4 @@ class RandomTreesRegressor(Regressor, OnePassForest, RandomTreesParameters, Shar
     True
     """
 
-    _method = RandomTrees
+    _method_class = RandomTrees

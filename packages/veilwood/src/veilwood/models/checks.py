@@ -11,7 +11,7 @@ another model: nobody can tell that from a file. Nor is this recomputed:
   checked, where a model is restored),
 - that the ledger has such an entry,
 - what a plan tells people to expect, if another version of the library wrote it, and the trees of large forests
-  (``MOST_GROWN``): ``not_recomputed`` says so.
+  (``MAX_REGROWN_LEAVES``): ``not_recomputed`` says so.
 """
 
 from __future__ import annotations
@@ -28,38 +28,38 @@ import numpy as np
 
 from veilwood._version import __version__
 from veilwood.data.schema import Schema
-from veilwood.errors import ModelFileError, VeilwoodError, shorten, shown
+from veilwood.errors import ModelFileError, VeilwoodError, short_repr, shorten_text
 from veilwood.estimators.base import BaseForest
 from veilwood.privacy.certificate import (
     Assumption,
-    ByServers,
     Holding,
     KeptAs,
-    PrivacyStatement,
+    PrivacyCertificate,
     ServerNoise,
+    ServerParticipation,
+    adaptive_decisions,
     assumptions_of,
-    chosen_in,
 )
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, StandingOut
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
-from veilwood.safe_io import is_whole
+from veilwood.safe_io import is_int_in
 
 __all__ = [
-    "MOST_GROWN",
+    "MAX_REGROWN_LEAVES",
     "Check",
     "check_certificate",
     "check_plan",
+    "loss_fits_plan",
     "not_recomputed",
-    "promises",
-    "require",
+    "require_checks",
     "require_unchanged",
 ]
 
-MOST_GROWN: Final = 1 << 12
+MAX_REGROWN_LEAVES: Final = 1 << 12
 """Leaves of trees that are grown again from the public seed whenever a model is loaded: some milliseconds."""
 _BY_SERVERS: Final = (ServerNoise, Holding)
 _VERSION: Final = re.compile(r"\d{1,9}(\.\d{1,9}){1,2}[-+.a-z0-9]{0,40}")
@@ -79,7 +79,7 @@ class Check:
         return asdict(self)
 
 
-def require(checks: Iterator[Check]) -> None:
+def require_checks(checks: Iterator[Check]) -> None:
     """Raise ModelFileError for the first check that does not hold."""
     for check in checks:
         if not check.holds:
@@ -91,58 +91,58 @@ def require_unchanged(model: BaseForest) -> None:
 
     Parameters that were set after the fit, and arrays, plans and certificates that were put in its place, are noticed.
     """
-    require(check_certificate(model.privacy_, model.plan_, model.schema_))
+    require_checks(check_certificate(model.privacy_, model.plan_, model.schema_))
     learned = getattr(model, "model_", None)
     if learned is None:  # it answers batches, each by a plan of its own
         return
-    require(check_plan(model))
-    arrays = learned.arrays()
-    restored = model.make_method().restore(model.schema_, model.plan_, arrays)
+    require_checks(check_plan(model))
+    arrays = learned.to_arrays()
+    restored = model._make_method().restore_model(model.schema_, model.plan_, arrays)
     mine, theirs = (np.asarray(vars(one).get("leaf_values", 0.0)) for one in (learned, restored))
-    if set(arrays) != set(restored.arrays()) or mine.shape != theirs.shape or not np.allclose(mine, theirs):
+    if set(arrays) != set(restored.to_arrays()) or mine.shape != theirs.shape or not np.allclose(mine, theirs):
         raise ModelFileError("what it predicts with is not what was released.")
 
 
 # -- the certificate -------------------------------------------------------------------------------------------------
 
 
-def check_certificate(statement: PrivacyStatement, plan: Plan, schema: Schema) -> Iterator[Check]:
+def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schema) -> Iterator[Check]:
     """Compare a certificate with the plan and the schema that it is said to be of."""
     fingerprint = plan.fingerprint()
     opened, foreign = plan.opened_as or fingerprint, "the certificate is of another plan or schema"
-    of_plan = statement.plan_hash == opened and statement.chosen == chosen_in(plan, fingerprint)
+    of_plan = certificate.plan_hash == opened and certificate.chosen == adaptive_decisions(plan, fingerprint)
     yield Check("Is the certificate of this plan?", of_plan, f"sha256 {opened}" if of_plan else foreign)
-    versions = (statement.version, plan.version)
+    versions = (certificate.version, plan.version)
     yield Check(
         "Did a version of this library write it?", all(_VERSION.fullmatch(each) is not None for each in versions),
-        " and ".join(shown(each) for each in dict.fromkeys(versions)),
+        " and ".join(short_repr(each) for each in dict.fromkeys(versions)),
     )  # fmt: skip
     known = schema.fingerprint()
-    of_schema = statement.schema_hash == plan.schema_hash == known and plan.schema_name == schema.name
+    of_schema = certificate.schema_hash == plan.schema_hash == known and plan.schema_name == schema.name
     yield Check("Is the certificate of this schema?", of_schema, f"sha256 {known}" if of_schema else foreign)
 
-    private, loss = statement.is_private, plan.loss
-    claims = (statement.adjacency, statement.unit, statement.mechanism, statement.released)
+    private, loss = certificate.is_private, plan.loss
+    claims = (certificate.adjacency, certificate.unit, certificate.mechanism, certificate.released)
     facts = (plan.neighbours.adjacency, str(plan.neighbours.unit), plan.mechanism, plan.released)
-    fits = claims == facts and list(statement.composition) == [step.to_dict() for step in plan.steps]
-    fits = fits and private is (statement.reason is None)
+    fits = claims == facts and list(certificate.composition) == [step.to_dict() for step in plan.steps]
+    fits = fits and private is (certificate.reason is None)
     fits = fits and not (private and (schema.inferred or not loss.is_bounded))
     told = "adjacency, unit, mechanisms, what is released, and every step of the composition"
     yield Check(
         "Does the certificate say what the plan says?", fits, told if fits else "the certificate contradicts the plan"
     )
-    rests = statement.assumptions in _possible_assumptions(statement, plan)
+    rests = certificate.assumptions in _possible_assumptions(certificate, plan)
     yield Check(
         "Does the certificate name what it rests on?", rests,
-        f"{len(statement.assumptions)} assumptions" if rests else "these are not the assumptions of such a release",
+        f"{len(certificate.assumptions)} assumptions" if rests else "these are not the assumptions of such a release",
     )  # fmt: skip
-    entered = statement.ledger.strip() != "" and statement.ledger_entry >= 1
+    entered = certificate.ledger.strip() != "" and certificate.ledger_entry >= 1
     yield Check(
         "Can such an entry stand in a ledger?", entered,
-        f"{shown(statement.ledger)}, entry {statement.ledger_entry}; ask for the ledger to see that it does",
+        f"{short_repr(certificate.ledger)}, entry {certificate.ledger_entry}; ask for the ledger to see that it does",
     )  # fmt: skip
     promised = (None, None) if loss.epsilon is None or not private else (float(loss.epsilon), float(loss.delta))
-    same = (statement.epsilon, statement.delta) == promised
+    same = (certificate.epsilon, certificate.delta) == promised
     # That the steps add up to no more is checked whenever a Plan is made, so also when this one was loaded.
     yield Check(
         "Is the certified loss that of the plan, and do its steps add up to it?", same,
@@ -150,12 +150,14 @@ def check_certificate(statement: PrivacyStatement, plan: Plan, schema: Schema) -
     )  # fmt: skip
 
 
-def _possible_assumptions(statement: PrivacyStatement, plan: Plan) -> list[tuple[str, ...]]:
+def _possible_assumptions(certificate: PrivacyCertificate, plan: Plan) -> list[tuple[str, ...]]:
     """Return what a release by this plan can rest on: by how its ledger was kept, and how servers took part."""
     unit = str(plan.neighbours.unit)
-    alone: tuple[KeptAs, ...] = ("memory", "not") if statement.ledger == MemoryLedger.name else ("file",)
-    ways: list[tuple[KeptAs, ByServers | None]] = [(kept, None) for kept in alone]
-    ways += [(kept, ByServers(*how)) for kept in get_args(KeptAs) for how in product(*map(get_args, _BY_SERVERS))]
+    alone: tuple[KeptAs, ...] = ("memory", "not") if certificate.ledger == MemoryLedger.name else ("file",)
+    ways: list[tuple[KeptAs, ServerParticipation | None]] = [(kept, None) for kept in alone]
+    ways += [
+        (kept, ServerParticipation(*how)) for kept in get_args(KeptAs) for how in product(*map(get_args, _BY_SERVERS))
+    ]
     return [tuple(each.value.format(unit=unit) for each in assumptions_of(plan, *way)) for way in ways]
 
 
@@ -180,13 +182,13 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
             f"sha256 {structure}" if own else "the plan names other trees than it has",
         )  # fmt: skip
     try:
-        asked = model.ask(model.schema_, plan.public_seed, plan.choices)
+        asked = model._fit_request(model.schema_, plan.public_seed, plan.choices)
         if own and not grow and _is_large(plan):
-            asked = replace(asked, grown=forest)
-        planned = model.make_method().replan(asked, plan)
-        differs = _differences(model, planned)
+            asked = replace(asked, known_forest=forest)
+        planned = model._make_method().replan_request(asked, plan)
+        differs = _plan_differences(model, planned)
     except (VeilwoodError, NotImplementedError) as error:
-        yield Check(question, False, f"they cannot be planned: {shorten(str(error))}")
+        yield Check(question, False, f"they cannot be planned: {shorten_text(str(error))}")
         return
     except (KeyError, IndexError, TypeError, ValueError, ArithmeticError, AttributeError) as error:
         yield Check(question, False, f"they cannot be planned: the plan holds odd values ({type(error).__name__})")
@@ -196,38 +198,38 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
     yield Check(question, not differs, found if differs else note)
     if plan.loss.is_bounded:
         for step in plan.steps:
-            holds, told = _kept(step)
-            yield Check(f"Does the noise of {shown(step.name)} keep its loss?", holds, told)
+            holds, told = _noise_keeps_loss(step)
+            yield Check(f"Does the noise of {short_repr(step.name)} keep its loss?", holds, told)
 
 
-def _differences(model: BaseForest, planned: Plan) -> list[str]:
+def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
     """Name in what a plan differs from the one that was made afresh."""
     plan = model.plan_
-    mine, theirs = _comparable(plan), _comparable(planned)
+    mine, theirs = _comparable_fields(plan), _comparable_fields(planned)
     if plan.version == __version__:
         mine |= {"notes": plan.notes, "the plan that opened the door": plan.opened_as}
         theirs |= {"notes": planned.notes, "the plan that opened the door": planned.opened_as}
     else:  # words and forecasts change from version to version, and with them that hash
         mine["whether it was refined"] = plan.opened_as is None
         theirs["whether it was refined"] = planned.opened_as is None
-    different = [name for name in theirs if _plain(mine.get(name)) != _plain(theirs[name])]
+    different = [name for name in theirs if _to_json_text(mine.get(name)) != _to_json_text(theirs[name])]
     seed = model.random_state
     drawn = seed is None or isinstance(seed, np.random.RandomState | np.random.Generator)
-    if not drawn and not (is_whole(seed, 0) and int(seed) == plan.public_seed):
+    if not drawn and not (is_int_in(seed, 0) and int(seed) == plan.public_seed):
         different.append("random_state")
-    asked, neighbours = model.promise()
+    asked, neighbours = model._requested_privacy()
     if plan.loss != planned.loss and not _sampled_together(model, planned.loss):
         different.append("loss")
     if neighbours != plan.neighbours:
         different.append("whom it protects")
-    if not promises(asked, plan):
+    if not loss_fits_plan(asked, plan):
         different.append("epsilon or delta")
     if not _same_noise(model, planned.expected_leaf_mse):
         different.append("expected noise")
     return different
 
 
-def _comparable(plan: Plan) -> dict[str, Any]:
+def _comparable_fields(plan: Plan) -> dict[str, Any]:
     steps = [step.to_dict() for step in plan.steps]
     for step in steps:  # who draws the noise is decided where a fit is run
         (step["exact"]["mechanism"] or {}).pop("backend", None)
@@ -237,25 +239,25 @@ def _comparable(plan: Plan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _plain(value: Any) -> str:
+def _to_json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def promises(asked: Loss, plan: Plan) -> bool:
+def loss_fits_plan(requested: Loss, plan: Plan) -> bool:
     """Whether a plan gives what is asked for; noise that servers sampled together adds a tiny delta."""
-    sampled = asked.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
-    known = [Loss(asked.epsilon, plan.loss.delta) if sampled else asked]
+    sampled = requested.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
+    known = [Loss(requested.epsilon, plan.loss.delta) if sampled else requested]
     # PrivateForest promises more than was asked where it needs no delta, or leaves open whether steps add up by rho.
-    if asked.epsilon is not None:
-        known += [Loss.pure(asked.epsilon)]
-        known += [Loss.pure_or_zcdp(asked.epsilon, asked.delta)] if asked.delta > 0 else []
+    if requested.epsilon is not None:
+        known += [Loss.pure(requested.epsilon)]
+        known += [Loss.pure_or_zcdp(requested.epsilon, requested.delta)] if requested.delta > 0 else []
     return plan.loss in known
 
 
 def _sampled_together(model: BaseForest, planned: Loss) -> bool:
     """Whether the plan's loss is what was planned and the tiny delta of noise that servers sampled together."""
     named = Assumption.SAMPLED_JOINTLY.value in model.privacy_.assumptions
-    return named and model.plan_.loss.epsilon == planned.epsilon and promises(planned, model.plan_)
+    return named and model.plan_.loss.epsilon == planned.epsilon and loss_fits_plan(planned, model.plan_)
 
 
 def _same_noise(model: BaseForest, planned: float) -> bool:
@@ -265,7 +267,7 @@ def _same_noise(model: BaseForest, planned: float) -> bool:
     return math.isclose(noise, planned, rel_tol=_CLOSE) or (dealt and noise > planned)
 
 
-def _kept(step: Step) -> tuple[bool, str]:
+def _noise_keeps_loss(step: Step) -> tuple[bool, str]:
     """Recompute from sensitivity and scale what a step costs, and say so in figures."""
     loss, sensitivity = step.loss, step.sensitivity
     match step.mechanism:
@@ -276,18 +278,18 @@ def _kept(step: Step) -> tuple[bool, str]:
             text = f"squared sensitivity {sensitivity} / (2 sigma^2) = {cost:.6g} <= rho {float(loss.rho or 0):.6g}"
         case None:
             text = "no noise"
-        case StandingOut():
-            text = str(step.cost)
+        case ThresholdedGaussian():
+            text = str(step.loss_text)
         case choice:
-            text = f"{step.choices} choices a row at epsilon {choice.epsilon}, range {choice.score_range}: {step.cost}"
-    return step.keeps_its_loss, text
+            text = f"{step.selections_per_row} choices a row at epsilon {choice.epsilon}, range {choice.score_range}: {step.loss_text}"
+    return step.has_enough_noise, text
 
 
 # -- what was not checked ----------------------------------------------------------------------------------------------
 
 
 def _is_large(plan: Plan) -> bool:
-    return "structure" in plan.choices and plan.layout.leaves > MOST_GROWN
+    return "structure" in plan.choices and plan.layout.leaves > MAX_REGROWN_LEAVES
 
 
 def not_recomputed(model: BaseForest) -> list[str]:
@@ -301,7 +303,7 @@ def not_recomputed(model: BaseForest) -> list[str]:
         )
     if _is_large(plan):
         told.append(
-            f"that its trees grow from the public seed: they have more than {MOST_GROWN:,} leaves (veilwood audit "
+            f"that its trees grow from the public seed: they have more than {MAX_REGROWN_LEAVES:,} leaves (veilwood audit "
             "model grows them)"
         )
     if plan.choices.get("learned"):

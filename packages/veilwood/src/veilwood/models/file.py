@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import estimators
 from veilwood._version import __version__
-from veilwood.data.canonical import texts_of
+from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.encoding import class_labels
 from veilwood.data.schema import Schema
 from veilwood.errors import (
@@ -38,18 +38,18 @@ from veilwood.errors import (
     UnreadableError,
     UseError,
     VeilwoodError,
-    shorten,
-    shown,
+    short_repr,
+    shorten_text,
 )
-from veilwood.estimators.base import BaseForest, plain_value
-from veilwood.models.checks import Check, check_certificate, check_plan, promises, require
+from veilwood.estimators.base import BaseForest, to_plain_value
+from veilwood.models.checks import Check, check_certificate, check_plan, loss_fits_plan, require_checks
 from veilwood.privacy import signature
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.signature import PublicKey, statement_of_model
-from veilwood.privacy.signature import check as check_signature
-from veilwood.privacy.signature import match as match_signature
-from veilwood.safe_io import is_whole, read_file, read_json, write_file
+from veilwood.privacy.signature import PublicKey, model_payload
+from veilwood.privacy.signature import require_same_payload as match_signature
+from veilwood.privacy.signature import verify_signature as check_signature
+from veilwood.safe_io import is_int_in, read_file, read_json, write_file
 
 __all__ = ["FORMAT", "is_plan", "load", "save", "sign", "skops_types", "verify"]
 
@@ -63,9 +63,9 @@ Arrays: TypeAlias = dict[str, NDArray[Any]]
 # A file can name these and nothing else.
 # The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
 _NOT_PARAMETERS: Final = ("schema", "ledger")
-_MOST_BYTES: Final = 1 << 33  # a forest as large as can be grown
-_MOST_TOLD: Final = 1000  # characters of what is wrong with a file
-_MOST_CHARACTERS: Final = 10_000  # of a text that is a parameter
+_MAX_BYTES: Final = 1 << 33  # a forest as large as can be grown
+_MAX_MESSAGE_CHARACTERS: Final = 1000  # characters of what is wrong with a file
+_MAX_LABEL_CHARACTERS: Final = 10_000  # of a text that is a parameter
 _DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it again."
 
 
@@ -95,38 +95,38 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     (True, True)
     """
     name = type(estimator).__name__
-    if _family(name) is not type(estimator):
+    if _estimator_class(name) is not type(estimator):
         raise UseError(
             f"{name} cannot be saved. Hint: save one of {', '.join(estimators.__all__)}, outside any pipeline."
         )
     check_is_fitted(estimator, "privacy_")
     if not hasattr(estimator, "model_"):
         raise UseError(f"{name} cannot be saved: it holds more than was released.")
-    if not _as_planned(estimator):
+    if not _leaf_reading_matches(estimator):
         raise UseError(
             f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
         )
-    arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.arrays().items()}
+    arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
     classes = getattr(estimator, "classes_", None)
     metadata = {
         "format": str(FORMAT),
         "veilwood": __version__,
         "privacy": str(estimator.privacy_),
         "estimator": name,
-        "parameters": _to_json(_parameters(estimator)),
+        "parameters": _to_json(_parameter_values(estimator)),
         "schema": _to_json(estimator.schema_.to_dict()),
         "classes_dtype": "" if classes is None else classes.dtype.str,
         "plan": _to_json(estimator.plan_.to_dict()),
         "certificate": _to_json(estimator.privacy_.to_dict()),
     }
-    content = _reproducible(write_safetensors(arrays, {**metadata, "sha256": _digest(metadata, arrays)}))
+    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
     try:
         write_file(path, content)
     except FileError as error:
         raise ModelFileError(str(error)) from None
 
 
-def _reproducible(content: bytes) -> bytes:
+def _sort_header(content: bytes) -> bytes:
     """Return the same safetensors file with its header in order, which is written in a random one: equal models have
     equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
@@ -170,37 +170,39 @@ def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> Ba
 def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple[BaseForest, dict[str, Any]]:
     """Return the model in a file and what a signature of it says, checked against the signature if there is a key."""
     try:
-        content = _read(Path(path))
+        content = _read_file(Path(path))
         statement = None if signed_by is None else check_signature(path, signed_by, "model")
         if statement is not None and statement.get("model_hash") != hashlib.sha256(content).hexdigest():
             # Before anything is parsed: what was not signed is not looked at.
-            raise SignatureError(f"{shown(str(path))} is not the file that was signed: its bytes differ.")
-        model = _construct(_parse(content))
-        require(check_plan(model))
-        truth = statement_of_model(model.privacy_, content)
+            raise SignatureError(f"{short_repr(str(path))} is not the file that was signed: its bytes differ.")
+        model = _build_estimator(_parse_file(content))
+        require_checks(check_plan(model))
+        truth = model_payload(model.privacy_, content)
         if statement is not None:
             match_signature(path, statement, truth)
         return model, truth
     except SignatureError:
         raise
     except VeilwoodError as error:
-        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+        raise ModelFileError(
+            f"cannot load {short_repr(str(path))}: {shorten_text(str(error), _MAX_MESSAGE_CHARACTERS)}"
+        ) from None
 
 
 # -- parse -------------------------------------------------------------------------------------------------------
 
 
-class _Parts(NamedTuple):
+class _ParsedFile(NamedTuple):
     """A parsed file; nothing in it has been believed yet."""
 
     metadata: dict[str, str]
     arrays: Arrays
 
 
-def _read(path: Path) -> bytes:
+def _read_file(path: Path) -> bytes:
     try:
         size = os.stat(path).st_size
-        if size > _MOST_BYTES:  # a file with holes may say so and be nothing on the disk
+        if size > _MAX_BYTES:  # a file with holes may say so and be nothing on the disk
             raise ModelFileError(f"it has {size:,} bytes, more than any model.")
         return read_file(path, size)
     except FileNotFoundError:
@@ -217,7 +219,7 @@ def _read(path: Path) -> bytes:
         raise ModelFileError("that is not a path. Hint: give the path of a model file.") from None
 
 
-def _parse(content: bytes) -> _Parts:
+def _parse_file(content: bytes) -> _ParsedFile:
     try:
         header = _from_json(content[8 : 8 + int.from_bytes(content[:8], "little")].decode())
         metadata = header["__metadata__"]
@@ -228,17 +230,17 @@ def _parse(content: bytes) -> _Parts:
         raise ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
     if number != FORMAT:
         raise ModelFileError(
-            f"it has format {shown(number)} and this version ({__version__}) reads format {FORMAT}: it was written "
+            f"it has format {short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was written "
             "by a newer Veilwood. Hint: pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
     except (SafetensorError, KeyError, TypeError, ValueError, OverflowError, MemoryError) as error:
-        raise ModelFileError(_DAMAGED.format(shorten(str(error)))) from None
+        raise ModelFileError(_DAMAGED.format(shorten_text(str(error)))) from None
     claimed = metadata.pop("sha256", None)
-    if claimed != _digest(metadata, arrays):
+    if claimed != _content_digest(metadata, arrays):
         raise ModelFileError(_DAMAGED.format("its contents do not match its check sum"))
-    return _Parts(metadata, arrays)
+    return _ParsedFile(metadata, arrays)
 
 
 # -- check and construct -------------------------------------------------------------------------------------------
@@ -248,75 +250,81 @@ def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
     """Return the model in a file with every check of what it claims, whether they hold or not."""
     try:
         checks: list[Check] = []
-        model = _construct(_parse(_read(Path(path))), checks)
+        model = _build_estimator(_parse_file(_read_file(Path(path))), checks)
         return model, [*checks, *check_plan(model, grow=True)]
     except VeilwoodError as error:
-        raise ModelFileError(f"cannot load {shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+        raise ModelFileError(
+            f"cannot load {short_repr(str(path))}: {shorten_text(str(error), _MAX_MESSAGE_CHARACTERS)}"
+        ) from None
 
 
-def _construct(parts: _Parts, checks: list[Check] | None = None) -> BaseForest:
+def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> BaseForest:
     """Return the model; what its certificate claims is noted in a list, or must hold if there is none."""
     metadata, arrays = parts
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
             raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
-    family = _family(_entry(metadata, "estimator"))
+    family = _estimator_class(_metadata_entry(metadata, "estimator"))
     if family is None:
         raise ModelFileError(
-            f"it holds a {shown(metadata['estimator'])}, which this version ({__version__}) does not know."
+            f"it holds a {short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
         )
-    parameters = _from_json(_entry(metadata, "parameters"))
+    parameters = _from_json(_metadata_entry(metadata, "parameters"))
     known = set(family._get_param_names()).difference(_NOT_PARAMETERS)
     if not isinstance(parameters, dict) or not known.issuperset(parameters):
         raise ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
     if parameters.get("epsilon") == "inf":
         parameters["epsilon"] = math.inf
-    schema = Schema.from_dict(_from_json(_entry(metadata, "schema")))
-    plan = Plan.from_dict(_from_json(_entry(metadata, "plan")))
-    certificate = _from_json(_entry(metadata, "certificate"))
+    schema = Schema.from_dict(_from_json(_metadata_entry(metadata, "schema")))
+    plan = Plan.from_dict(_from_json(_metadata_entry(metadata, "plan")))
+    certificate = _from_json(_metadata_entry(metadata, "certificate"))
     if not isinstance(certificate, dict):
         raise ModelFileError(_DAMAGED.format("there is no certificate"))
-    statement = PrivacyStatement.from_dict(certificate)
+    statement = PrivacyCertificate.from_dict(certificate)
     found = check_certificate(statement, plan, schema)
     if checks is None:
-        require(found)
+        require_checks(found)
     else:
         checks += found
-    if schema.task != family.task:
+    if schema.task != family._task:
         raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
-    label_dtype = _label_dtype(_entry(metadata, "classes_dtype"))
+    label_dtype = _label_dtype(_metadata_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
-    if estimator.promise()[1] != plan.neighbours or not promises(estimator.promise()[0], plan):
+    if estimator._requested_privacy()[1] != plan.neighbours or not loss_fits_plan(
+        estimator._requested_privacy()[0], plan
+    ):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
-    estimator.take(schema, estimator.make_method().restore(schema, plan, arrays))
-    if set(arrays) != set(estimator.model_.arrays()):
+    estimator._set_model(schema, estimator._make_method().restore_model(schema, plan, arrays))
+    if set(arrays) != set(estimator.model_.to_arrays()):
         raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
     if schema.classes:
-        estimator.classes_ = _labels(schema, label_dtype)
+        estimator.classes_ = _class_labels(schema, label_dtype)
         try:
-            estimator.weighed_model()
+            estimator._weighted_model()
         except ParameterError:
             raise ModelFileError(_DAMAGED.format("the weights of classes do not fit them")) from None
     return estimator
 
 
-def _as_planned(estimator: BaseForest) -> bool:
+def _leaf_reading_matches(estimator: BaseForest) -> bool:
     """Whether the parameters still ask for the guarantee and the model of the plan that was carried out."""
     plan = estimator.plan_
-    asked = estimator.ask(estimator.schema_, plan.public_seed, plan.choices)
-    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises(asked.loss, plan)
+    asked = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
+    return (
+        asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and loss_fits_plan(asked.loss, plan)
+    )
 
 
-def _family(name: str) -> type[BaseForest] | None:
+def _estimator_class(name: str) -> type[BaseForest] | None:
     """Return the estimator of that name, if files may hold one."""
     found: type[BaseForest] | None = getattr(estimators, name) if name in estimators.__all__ else None
     return found
 
 
-def _entry(metadata: Mapping[str, str], key: str) -> str:
+def _metadata_entry(metadata: Mapping[str, str], key: str) -> str:
     if not isinstance(metadata.get(key), str):
         raise ModelFileError(_DAMAGED.format(f"it has no {key!r}"))
     return metadata[key]
@@ -327,10 +335,10 @@ def _label_dtype(text: str) -> np.dtype[Any]:
     if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
         with suppress(TypeError, ValueError):
             return np.dtype(text or "O")
-    raise ModelFileError(_DAMAGED.format(f"classes of type {shown(text)}"))
+    raise ModelFileError(_DAMAGED.format(f"classes of type {short_repr(text)}"))
 
 
-def _labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
+def _class_labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
     """Return the classes; files of earlier versions may have them in another type than the schema declares."""
     labels = class_labels(schema)
     if schema.target.label_type != "text" or dtype.kind == "O":
@@ -341,21 +349,21 @@ def _labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
         earlier = labels == "True" if dtype.kind == "b" else labels.astype(dtype)
     except (ValueError, OverflowError):
         return labels
-    return earlier if texts_of(earlier) == list(schema.classes) else labels
+    return earlier if to_canonical_texts(earlier) == list(schema.classes) else labels
 
 
 # -- to and from JSON ----------------------------------------------------------------------------------------------
 
 
-def _parameters(estimator: BaseForest) -> dict[str, Any]:
+def _parameter_values(estimator: BaseForest) -> dict[str, Any]:
     given = estimator.get_params(deep=False)
     seed = given["random_state"]
-    if not is_whole(seed, 0) or int(seed) != estimator.plan_.public_seed:
+    if not is_int_in(seed, 0) or int(seed) != estimator.plan_.public_seed:
         given["random_state"] = None  # a generator is a state, not a value; the plan has the seed that was used
-    return {name: plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
+    return {name: to_plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
 
 
-def _digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
+def _content_digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
     """Return the SHA-256 of everything in a file but itself."""
     digest = hashlib.sha256(_to_json(dict(metadata)).encode())
     for name in sorted(arrays):
@@ -432,10 +440,10 @@ def sign(path: str | PathLike[str], key: str | PathLike[str]) -> Path:
     Path
         Of the signature: the path with ``.sig`` added.
     """
-    plan = _plan_in(path)
+    plan = _load_plan(path)
     if plan is not None:
-        return signature.write(path, signature.statement_of_plan(plan), key)
-    return signature.write(path, load_signed(path, None)[1], key)
+        return signature.write_signature(path, signature.plan_payload(plan), key)
+    return signature.write_signature(path, load_signed(path, None)[1], key)
 
 
 def verify(
@@ -457,17 +465,17 @@ def verify(
     SignatureError
         If the signature is missing, broken, of another key or of another file, or the model is of another plan.
     """
-    signed = _plan_in(path)
+    signed = _load_plan(path)
     if signed is not None:
-        statement = signature.check(path, signed_by, "plan")
-        signature.match(path, statement, signature.statement_of_plan(signed))
+        statement = signature.verify_signature(path, signed_by, "plan")
+        signature.require_same_payload(path, statement, signature.plan_payload(signed))
     else:
         statement = load_signed(path, signed_by)[1]
     if plan is not None:
         planned = plan if isinstance(plan, Plan) else Plan.load(plan)
         if statement["plan_hash"] != planned.fingerprint():
             raise SignatureError(
-                f"{shown(str(path))} carries out the plan {shown(statement['plan_hash'][:12])}, not "
+                f"{short_repr(str(path))} carries out the plan {short_repr(statement['plan_hash'][:12])}, not "
                 f"{planned.fingerprint()[:12]}."
             )
     return statement
@@ -481,7 +489,7 @@ def is_plan(path: str | PathLike[str]) -> bool:
         return False  # the model file says it better
 
 
-def _plan_in(path: str | PathLike[str]) -> Plan | None:
+def _load_plan(path: str | PathLike[str]) -> Plan | None:
     """Return the plan in a file, or None where there is none."""
     if not is_plan(path):
         return None
@@ -490,4 +498,4 @@ def _plan_in(path: str | PathLike[str]) -> Plan | None:
     except PlanError:
         raise
     except VeilwoodError as error:
-        raise PlanError(f"{shown(str(path))} is not a plan: {error}") from None
+        raise PlanError(f"{short_repr(str(path))} is not a plan: {error}") from None

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood._version import __version__
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, SetupError, UseError
-from veilwood.estimators.base import BaseForest, weights_of
+from veilwood.estimators.base import BaseForest, resolve_weights
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
@@ -27,7 +27,7 @@ from veilwood.trees.forest import LEAF, Forest
 if TYPE_CHECKING:
     from veilwood.data.columns import Column
 
-__all__ = ["REFUSED_NUMBER", "REFUSED_TEXT", "Graph", "export_onnx", "read_columns", "tree_attributes"]
+__all__ = ["REFUSED_NUMBER", "REFUSED_TEXT", "Graph", "add_column_inputs", "export_onnx", "tree_attributes"]
 
 
 # TreeEnsemble came with ai.onnx.ml 5, in the release of ONNX that has these numbers.
@@ -49,35 +49,35 @@ class Graph:
         self._inputs: list[Any] = []
         self._outputs: list[Any] = []
 
-    def unused(self, name: str) -> str:
+    def unused_name(self, name: str) -> str:
         """Return ``name`` with as many underscores as make it new."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
         return name
 
-    def input(self, name: str, dtype: str) -> str:
+    def add_input(self, name: str, dtype: str) -> str:
         """Declare an input of one column."""
         kind = getattr(self.onnx.TensorProto, dtype)
         self._inputs.append(self.onnx.helper.make_tensor_value_info(name, kind, ["rows", 1]))
         return name
 
-    def output(self, source: str, name: str, dtype: str, shape: list[str | int]) -> None:
+    def add_output(self, source: str, name: str, dtype: str, shape: list[str | int]) -> None:
         """Declare ``source`` an output under a name of its own."""
-        name = self.unused(name)
+        name = self.unused_name(name)
         self._nodes.append(self.onnx.helper.make_node("Identity", [source], [name]))
         kind = getattr(self.onnx.TensorProto, dtype)
         self._outputs.append(self.onnx.helper.make_tensor_value_info(name, kind, shape))
 
-    def constant(self, value: Any) -> str:
+    def add_constant(self, value: Any) -> str:
         """Add a constant tensor."""
-        name = self.unused("constant")
+        name = self.unused_name("constant")
         self._constants.append(self.onnx.numpy_helper.from_array(np.asarray(value), name))
         return name
 
-    def add(self, operator: str, *sources: str, domain: str = "", **attributes: Any) -> str:
+    def add_node(self, operator: str, *sources: str, domain: str = "", **attributes: Any) -> str:
         """Add a node and return the name of its result; arrays among the attributes become tensors."""
-        result = self.unused(operator)
+        result = self.unused_name(operator)
         plain = {
             key: self.onnx.numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
             for key, value in attributes.items()
@@ -85,7 +85,7 @@ class Graph:
         self._nodes.append(self.onnx.helper.make_node(operator, sources, [result], domain=domain, **plain))
         return result
 
-    def model(self, certificate: str, privacy: str) -> Any:
+    def to_model(self, certificate: str, privacy: str) -> Any:
         """Return the finished model."""
         helper = self.onnx.helper
         graph = helper.make_graph(self._nodes, "veilwood", self._inputs, self._outputs, self._constants)
@@ -101,7 +101,7 @@ class Graph:
         return model
 
 
-def read_columns(graph: Graph, encoding: Encoding, float64: bool) -> tuple[str, str]:
+def add_column_inputs(graph: Graph, encoding: Encoding, float64: bool) -> tuple[str, str]:
     """Return the features as one double matrix, categories as codes, and which rows are refused (rows, 1)."""
     columns, refused = [], []
     for column in encoding.schema.features:
@@ -111,42 +111,42 @@ def read_columns(graph: Graph, encoding: Encoding, float64: bool) -> tuple[str, 
                 "declare what is left."
             )
         numeric = column.kind == "numeric"
-        value, bad = _read_numbers(graph, column, float64) if numeric else _read_categories(graph, column)
+        value, bad = _encode_numeric(graph, column, float64) if numeric else _encode_categorical(graph, column)
         columns.append(value)
         refused += [bad] if bad else []
-    either = refused[0] if refused else graph.add("IsNaN", columns[0])  # no column refuses: nothing is NaN by now
+    either = refused[0] if refused else graph.add_node("IsNaN", columns[0])  # no column refuses: nothing is NaN by now
     for bad in refused[1:]:
-        either = graph.add("Or", either, bad)
-    return graph.add("Concat", *columns, axis=1), either
+        either = graph.add_node("Or", either, bad)
+    return graph.add_node("Concat", *columns, axis=1), either
 
 
-def _read_numbers(graph: Graph, column: Column, float64: bool) -> tuple[str, str | None]:
+def _encode_numeric(graph: Graph, column: Column, float64: bool) -> tuple[str, str | None]:
     """Clamp to the upper bound; a missing value, whose code is above all others, becomes infinite."""
-    given = graph.input(column.name, "DOUBLE" if float64 else "FLOAT")
-    number = given if float64 else graph.add("Cast", given, to=graph.onnx.TensorProto.DOUBLE)
-    missing = graph.add("IsNaN", number)
-    clamped = graph.add("Min", number, graph.constant(np.float64(column.bounds[1])))
-    value = graph.add("Where", missing, graph.constant(np.float64(np.inf)), clamped)
+    given = graph.add_input(column.name, "DOUBLE" if float64 else "FLOAT")
+    number = given if float64 else graph.add_node("Cast", given, to=graph.onnx.TensorProto.DOUBLE)
+    missing = graph.add_node("IsNaN", number)
+    clamped = graph.add_node("Min", number, graph.add_constant(np.float64(column.bounds[1])))
+    value = graph.add_node("Where", missing, graph.add_constant(np.float64(np.inf)), clamped)
     return value, None if column.nullable else missing
 
 
-def _read_categories(graph: Graph, column: Column) -> tuple[str, str | None]:
+def _encode_categorical(graph: Graph, column: Column) -> tuple[str, str | None]:
     """Look up codes; what the schema does not allow gets code -1."""
     unknown = -1 if column.other is None else column.values.index(column.other)
     missing = len(column.values) if column.nullable else -1
     # A graph cannot rewrite texts: categories are known as the schema declares them, and by the text they compare by.
     known = {str(label): place for place, label in enumerate(column.labels)}
     known |= {text: place for place, text in enumerate(column.values)} | {"": missing}
-    code = graph.add(
+    code = graph.add_node(
         "LabelEncoder",
-        graph.input(column.name, "STRING"),
+        graph.add_input(column.name, "STRING"),
         domain="ai.onnx.ml",
         keys_strings=list(known),
         values_int64s=list(known.values()),
         default_int64=unknown,
     )
-    value = graph.add("Cast", code, to=graph.onnx.TensorProto.DOUBLE)
-    return value, graph.add("Less", code, graph.constant(np.int64(0))) if min(unknown, missing) < 0 else None
+    value = graph.add_node("Cast", code, to=graph.onnx.TensorProto.DOUBLE)
+    return value, graph.add_node("Less", code, graph.add_constant(np.int64(0))) if min(unknown, missing) < 0 else None
 
 
 _AT_LEAST, _MEMBER = 2, 6  # node modes of TreeEnsemble
@@ -154,7 +154,7 @@ _AT_LEAST, _MEMBER = 2, 6  # node modes of TreeEnsemble
 Longs = NDArray[np.int64]
 
 
-class _Test(NamedTuple):
+class _CodeTest(NamedTuple):
     """What a decision asks of a column: a code of at least ``first``, or one of ``members``."""
 
     feature: int
@@ -162,7 +162,7 @@ class _Test(NamedTuple):
     members: NDArray[np.float64] | None = None
 
 
-class _Decisions(NamedTuple):
+class _DecisionTable(NamedTuple):
     """Decisions by their number: column, kind of test, and the nodes that they lead to.
 
     Nodes are those of the forest; numbers from ``n_nodes`` on are decisions that a node of many branches was split
@@ -184,19 +184,19 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
     decides = ~is_leaf
     decides[forest.roots] = True  # a tree of one leaf is a decision whose branches both lead to that leaf
     nodes = np.flatnonzero(decides)
-    tests: list[_Test] = []
-    decisions = _decisions(forest, encoding, nodes, tests)
+    tests: list[_CodeTest] = []
+    decisions = _list_decisions(forest, encoding, nodes, tests)
     place = np.cumsum(decides) - 1
     n_own = len(nodes)
 
-    def branch(name: str, node: Longs) -> dict[str, list[int]]:
+    def branch_attributes(name: str, node: Longs) -> dict[str, list[int]]:
         own = node < forest.n_nodes
         at = np.where(own, node, 0)
         leaf = own & is_leaf[at]
         number = np.where(leaf, forest.child[at], np.where(own, place[at], node - forest.n_nodes + n_own))
         return {f"nodes_{name}nodeids": number.tolist(), f"nodes_{name}leafs": leaf.astype(int).tolist()}
 
-    splits = _splits(tests, encoding)[decisions.test]
+    splits = _split_values(tests, encoding)[decisions.test]
     by_members = np.array([test.members is not None for test in tests])[decisions.test]
     members = [tests[test].members for test in decisions.test[by_members].tolist()]
     return {
@@ -205,15 +205,15 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
         "nodes_featureids": decisions.feature.tolist(),
         "nodes_modes": np.where(by_members, _MEMBER, _AT_LEAST).astype(np.uint8),
         "nodes_splits": splits,
-        **branch("true", decisions.right),
-        **branch("false", decisions.left),
+        **branch_attributes("true", decisions.right),
+        **branch_attributes("false", decisions.left),
         "leaf_targetids": np.repeat(np.arange(forest.n_trees), np.diff(forest.tree_leaves)).tolist(),
         "leaf_weights": np.arange(forest.n_leaves, dtype=np.float64),
         **({"membership_values": np.concatenate([np.append(one, np.nan) for one in members])} if members else {}),
     }
 
 
-def _decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: list[_Test]) -> _Decisions:
+def _list_decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: list[_CodeTest]) -> _DecisionTable:
     """List the decisions of nodes, then those that nodes of many branches need beyond one; tests are added to."""
     alone = forest.feature[nodes] == LEAF
     feature = np.maximum(forest.feature[nodes], 0).astype(np.int64)
@@ -223,48 +223,48 @@ def _decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: list[_Te
     n_branches = np.bincount(parent[parent >= 0], minlength=forest.n_nodes)[nodes]
     middle = np.maximum(n_branches, 2) // 2
     asked, test = np.unique(np.stack([feature, cut, middle]), axis=1, return_inverse=True)
-    tests += [_test(forest, encoding, *(int(part) for part in one)) for one in asked.T]
+    tests += [_split_test(forest, encoding, *(int(part) for part in one)) for one in asked.T]
     right, left = child + np.where(alone, 0, middle), child.copy()
     more: list[tuple[int, int, int, int]] = []
     known: dict[tuple[int, int, int], int] = {}
 
-    def below(node: int, first: int, last: int) -> int:
+    def target_of_range(node: int, first: int, last: int) -> int:
         """Return what leads to the branches ``first <= b < last`` of a node: a child, or a further decision."""
         if last - first == 1:
             return int(child[node]) + first
         key = (int(feature[node]), int(cut[node]), (first + last) // 2)
         if key not in known:
             known[key] = len(tests)
-            tests.append(_test(forest, encoding, *key))
+            tests.append(_split_test(forest, encoding, *key))
         number = len(more)
         more.append((key[0], known[key], 0, 0))
-        more[number] = (key[0], known[key], below(node, key[2], last), below(node, first, key[2]))
+        more[number] = (key[0], known[key], target_of_range(node, key[2], last), target_of_range(node, first, key[2]))
         return forest.n_nodes + number
 
     for node in np.flatnonzero(n_branches > 2).tolist():
-        right[node] = below(node, int(middle[node]), int(n_branches[node]))
-        left[node] = below(node, 0, int(middle[node]))
+        right[node] = target_of_range(node, int(middle[node]), int(n_branches[node]))
+        left[node] = target_of_range(node, 0, int(middle[node]))
     further = np.array(more, np.int64).reshape(-1, 4).T
-    return _Decisions(*(
+    return _DecisionTable(*(
         np.concatenate([own, added]) for own, added in zip((feature, test.ravel(), right, left), further, strict=True)
     ))  # fmt: skip
 
 
-def _test(forest: Forest, encoding: Encoding, feature: int, cut: int, least: int) -> _Test:
-    """Ask whether a code of a column goes to the branch ``least`` or a later one."""
+def _split_test(forest: Forest, encoding: Encoding, feature: int, cut: int, first_branch: int) -> _CodeTest:
+    """Ask whether a code of a column goes to the branch ``first_branch`` or a later one."""
     if cut >= 0:
-        return _Test(feature, cut)
+        return _CodeTest(feature, cut)
     n_codes, ordered = encoding.columns[feature].n_codes, encoding.columns[feature].ordered
-    goes = forest.lookup[-1 - cut : -1 - cut + n_codes] >= least
+    goes = forest.lookup[-1 - cut : -1 - cut + n_codes] >= first_branch
     first = int(n_codes - goes.sum())
     if goes[first:].all():
-        return _Test(feature, first)
+        return _CodeTest(feature, first)
     if ordered:
         raise UseError("trees that send intervals of a number here and there have no ONNX export.")
-    return _Test(feature, 0, np.flatnonzero(goes).astype(np.float64))
+    return _CodeTest(feature, 0, np.flatnonzero(goes).astype(np.float64))
 
 
-def _splits(tests: list[_Test], encoding: Encoding) -> NDArray[np.float64]:
+def _split_values(tests: list[_CodeTest], encoding: Encoding) -> NDArray[np.float64]:
     """Say codes of categories as they are, and codes of numbers as the smallest number that has them."""
     feature, first = np.array([test.feature for test in tests]), np.array([test.first for test in tests])
     splits = first.astype(np.float64)
@@ -285,12 +285,12 @@ REFUSED_NUMBER: Final = -(2**63)
 """Label of such a row where classes are whole numbers."""
 
 
-class _Said(NamedTuple):
+class _GraphOutputs(NamedTuple):
     """What a graph says of rows: shares of classes and what the label is the largest of, or a part of the target."""
 
-    shares: str
-    votes: str
-    drawn: bool = False  # labels are drawn by the shares
+    probabilities: str
+    label_scores: str
+    is_random: bool = False  # labels are drawn by the shares
 
 
 def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bool = True) -> None:
@@ -336,133 +336,139 @@ def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bo
             "there is no model that may leave. Hint: MatrixForestClassifier releases one."
         )
     graph = Graph(estimator.schema_.feature_names)
-    values, refused = read_columns(graph, model.encoding, float64)
-    said = _say(graph, model, values)
-    if estimator.task == "classification":
-        _classify(graph, estimator, said, refused)
+    values, refused = add_column_inputs(graph, model.encoding, float64)
+    said = _add_outputs(graph, model, values)
+    if estimator._task == "classification":
+        _add_class_outputs(graph, estimator, said, refused)
     else:
-        _regress(graph, model.encoding.schema.target.bounds, said.shares, refused)
-    written = graph.model(estimator.privacy_.to_json(), str(estimator.privacy_))
+        _add_target_output(graph, model.encoding.schema.target.bounds, said.probabilities, refused)
+    written = graph.to_model(estimator.privacy_.to_json(), str(estimator.privacy_))
     try:
         write_file(path, written.SerializeToString())
     except FileError as error:
         raise ModelFileError(str(error)) from None
 
 
-def _say(graph: Graph, model: Any, values: str) -> _Said:
+def _add_outputs(graph: Graph, model: Any, values: str) -> _GraphOutputs:
     """Add what a model says of rows: each step is that of its ``outputs``."""
     if isinstance(model, PrivateForestModel):
-        return _add_up_scores(graph, model, values)
+        return _add_scores(graph, model, values)
     if not isinstance(model, LeafModel):
         raise UseError(f"{type(model).__name__} has no ONNX export.")
     total = _sum_over_trees(graph, model.forest, model.leaf_values, model.encoding, values)
     if isinstance(model, MatrixModel):
-        shares = _plain_shares(graph, total, len(model.encoding.schema.classes))
-        return _Said(_with_doubt(graph, shares, model), total)
-    mean = graph.add("Div", total, graph.constant(np.float64(model.forest.n_trees)))
+        shares = _normalize_counts(graph, total, len(model.encoding.schema.classes))
+        return _GraphOutputs(_smooth_probabilities(graph, shares, model), total)
+    mean = graph.add_node("Div", total, graph.add_constant(np.float64(model.forest.n_trees)))
     if not model.encoding.schema.classes:
-        return _Said(mean, mean)
-    return _Said(_with_doubt(graph, mean, model), mean, drawn=model.voting == "probabilistic")
+        return _GraphOutputs(mean, mean)
+    return _GraphOutputs(_smooth_probabilities(graph, mean, model), mean, is_random=model.voting == "probabilistic")
 
 
-def _with_doubt(graph: Graph, shares: str, model: LeafModel) -> str:
-    """Turn shares into probabilities none of which is 0 (``leaves.with_doubt``)."""
-    if not model.doubtful:
-        return shares
+def _smooth_probabilities(graph: Graph, probabilities: str, model: LeafModel) -> str:
+    """Turn shares into probabilities none of which is 0 (``leaves.smooth_probabilities``)."""
+    if not model.smoothed:
+        return probabilities
     n_trees, n_classes = np.float64(model.forest.n_trees), len(model.encoding.schema.classes)
-    told = graph.add("Mul", shares, graph.constant(n_trees))
-    told = graph.add("Add", told, graph.constant(np.float64(1 / n_classes)))
-    return graph.add("Div", told, graph.constant(n_trees + 1))
+    told = graph.add_node("Mul", probabilities, graph.add_constant(n_trees))
+    told = graph.add_node("Add", told, graph.add_constant(np.float64(1 / n_classes)))
+    return graph.add_node("Div", told, graph.add_constant(n_trees + 1))
 
 
 def _sum_over_trees(
     graph: Graph, forest: Forest, leaf_values: NDArray[np.float64], encoding: Encoding, values: str
 ) -> str:
     """Route rows by TreeEnsemble, which gives leaf numbers here, one target a tree; then add up what leaves say."""
-    leaves = graph.add("TreeEnsemble", values, domain="ai.onnx.ml", **tree_attributes(forest, encoding))
-    numbers = graph.add("Cast", leaves, to=graph.onnx.TensorProto.INT64)
-    said = graph.add("Gather", graph.constant(leaf_values), numbers, axis=0)
+    leaves = graph.add_node("TreeEnsemble", values, domain="ai.onnx.ml", **tree_attributes(forest, encoding))
+    numbers = graph.add_node("Cast", leaves, to=graph.onnx.TensorProto.INT64)
+    said = graph.add_node("Gather", graph.add_constant(leaf_values), numbers, axis=0)
     # CumSum adds one tree after the other, as we do, so even the rounding is the same.
-    sums = graph.add("CumSum", said, graph.constant(np.int64(1)))
-    return graph.add("Gather", sums, graph.constant(np.int64(forest.n_trees - 1)), axis=1)
+    sums = graph.add_node("CumSum", said, graph.add_constant(np.int64(1)))
+    return graph.add_node("Gather", sums, graph.add_constant(np.int64(forest.n_trees - 1)), axis=1)
 
 
-def _plain_shares(graph: Graph, votes: str, n_classes: int) -> str:
-    """Divide votes by their sum, those below 0 left out; without any, all classes are equal (``plain_shares``)."""
-    kept = graph.add("Max", votes, graph.constant(np.float64(0)))
+def _normalize_counts(graph: Graph, votes: str, n_classes: int) -> str:
+    """Divide votes by their sum, those below 0 left out; without any, all classes are equal (``normalize_counts``)."""
+    kept = graph.add_node("Max", votes, graph.add_constant(np.float64(0)))
     total = _row_sums(graph, kept)
-    some = graph.add("Greater", total, graph.constant(np.float64(0)))
-    shares = graph.add("Div", kept, graph.add("Where", some, total, graph.constant(np.float64(1))))
-    return graph.add("Where", some, shares, graph.constant(np.full((1, n_classes), 1 / n_classes)))
+    some = graph.add_node("Greater", total, graph.add_constant(np.float64(0)))
+    shares = graph.add_node("Div", kept, graph.add_node("Where", some, total, graph.add_constant(np.float64(1))))
+    return graph.add_node("Where", some, shares, graph.add_constant(np.full((1, n_classes), 1 / n_classes)))
 
 
 # -- PrivateForest -----------------------------------------------------------------------------------------------
 
 
-def _add_up_scores(graph: Graph, model: PrivateForestModel, values: str) -> _Said:
+def _add_scores(graph: Graph, model: PrivateForestModel, values: str) -> _GraphOutputs:
     sums = _sum_over_trees(graph, model.forest, model.leaf_values, model.encoding, values)
-    scores = graph.add("Add", graph.constant(model.start[None]), sums)
+    scores = graph.add_node("Add", graph.add_constant(model.start[None]), sums)
     if not model.encoding.schema.classes:
-        part = graph.add("Clip", scores, graph.constant(np.float64(0)), graph.constant(np.float64(1)))
-        return _Said(part, part)
-    shares = _probabilities(graph, scores, len(model.start))
-    if model.cells is not None:
-        sums_of_cells = _sum_over_trees(graph, model.cells.forest, model.cells.values, model.encoding, values)
-        theirs = graph.add("Div", sums_of_cells, _row_sums(graph, sums_of_cells))
-        shares = graph.add(
-            "Add",
-            graph.add("Mul", graph.constant(np.float64(1 - model.weight)), shares),
-            graph.add("Mul", graph.constant(np.float64(model.weight)), theirs),
+        part = graph.add_node("Clip", scores, graph.add_constant(np.float64(0)), graph.add_constant(np.float64(1)))
+        return _GraphOutputs(part, part)
+    shares = _scores_to_probabilities(graph, scores, len(model.start))
+    if model.cell_forest is not None:
+        sums_of_cells = _sum_over_trees(
+            graph, model.cell_forest.forest, model.cell_forest.values, model.encoding, values
         )
-    return _Said(shares, shares)
+        theirs = graph.add_node("Div", sums_of_cells, _row_sums(graph, sums_of_cells))
+        shares = graph.add_node(
+            "Add",
+            graph.add_node("Mul", graph.add_constant(np.float64(1 - model.cell_weight)), shares),
+            graph.add_node("Mul", graph.add_constant(np.float64(model.cell_weight)), theirs),
+        )
+    return _GraphOutputs(shares, shares)
 
 
-def _probabilities(graph: Graph, scores: str, n_outputs: int) -> str:
-    """Turn scores into class probabilities, as ``rows.probabilities`` does."""
+def _scores_to_probabilities(graph: Graph, scores: str, n_outputs: int) -> str:
+    """Turn scores into class probabilities, as ``rows.scores_to_probabilities`` does."""
     if n_outputs > 1:
-        highest = graph.add("ReduceMax", scores, graph.constant(np.array([1])), keepdims=1)
-        powers = graph.add("Exp", graph.add("Sub", scores, highest))
-        return graph.add("Div", powers, _row_sums(graph, powers))
-    one = graph.constant(np.float64(1))
-    cut = graph.add("Clip", scores, graph.constant(np.float64(-50)), graph.constant(np.float64(50)))
-    second = graph.add("Div", one, graph.add("Add", one, graph.add("Exp", graph.add("Neg", cut))))
-    return graph.add("Concat", graph.add("Sub", one, second), second, axis=1)
+        highest = graph.add_node("ReduceMax", scores, graph.add_constant(np.array([1])), keepdims=1)
+        powers = graph.add_node("Exp", graph.add_node("Sub", scores, highest))
+        return graph.add_node("Div", powers, _row_sums(graph, powers))
+    one = graph.add_constant(np.float64(1))
+    cut = graph.add_node("Clip", scores, graph.add_constant(np.float64(-50)), graph.add_constant(np.float64(50)))
+    second = graph.add_node("Div", one, graph.add_node("Add", one, graph.add_node("Exp", graph.add_node("Neg", cut))))
+    return graph.add_node("Concat", graph.add_node("Sub", one, second), second, axis=1)
 
 
 def _row_sums(graph: Graph, numbers: str) -> str:
-    return graph.add("ReduceSum", numbers, graph.constant(np.array([1])), keepdims=1)
+    return graph.add_node("ReduceSum", numbers, graph.add_constant(np.array([1])), keepdims=1)
 
 
 # -- outputs -----------------------------------------------------------------------------------------------------
 
 
-def _classify(graph: Graph, estimator: BaseForest, said: _Said, refused: str) -> None:
-    nan = graph.constant(np.float64(np.nan))
-    weights = weights_of(getattr(estimator, "class_weight", None), estimator.classes_, estimator.model_)
+def _add_class_outputs(graph: Graph, estimator: BaseForest, outputs: _GraphOutputs, refused: str) -> None:
+    nan = graph.add_constant(np.float64(np.nan))
+    weights = resolve_weights(getattr(estimator, "class_weight", None), estimator.classes_, estimator.model_)
     if weights is not None:
-        heavy = graph.add("Mul", said.shares, graph.constant(weights[None]))
-        heavy = graph.add("Div", heavy, _row_sums(graph, heavy))
-        said = _Said(heavy, heavy)
+        heavy = graph.add_node("Mul", outputs.probabilities, graph.add_constant(weights[None]))
+        heavy = graph.add_node("Div", heavy, _row_sums(graph, heavy))
+        outputs = _GraphOutputs(heavy, heavy)
     target = estimator.schema_.target
     classes = target.labels if target.label_type == "text" else target.values
-    if not said.drawn:
-        best = graph.add("ArgMax", said.votes, axis=1, keepdims=1)
-        chosen = graph.add("Where", refused, graph.constant(np.int64(len(classes))), best)
+    if not outputs.is_random:
+        best = graph.add_node("ArgMax", outputs.label_scores, axis=1, keepdims=1)
+        chosen = graph.add_node("Where", refused, graph.add_constant(np.int64(len(classes))), best)
         if whole := estimator.classes_.dtype.kind in "iu":
             table = np.array([*estimator.classes_.tolist(), REFUSED_NUMBER], np.int64)
         else:
             table = np.array([*classes, REFUSED_TEXT], dtype=object)
-        label = graph.add("Gather", graph.constant(table), graph.add("Squeeze", chosen, graph.constant(np.array([1]))))
-        graph.output(label, "label", "INT64" if whole else "STRING", ["rows"])
-    graph.output(graph.add("Where", refused, nan, said.shares), "probabilities", "DOUBLE", ["rows", len(classes)])
+        label = graph.add_node(
+            "Gather", graph.add_constant(table), graph.add_node("Squeeze", chosen, graph.add_constant(np.array([1])))
+        )
+        graph.add_output(label, "label", "INT64" if whole else "STRING", ["rows"])
+    graph.add_output(
+        graph.add_node("Where", refused, nan, outputs.probabilities), "probabilities", "DOUBLE", ["rows", len(classes)]
+    )
 
 
-def _regress(graph: Graph, bounds: tuple[float, float], shares: str, refused: str) -> None:
+def _add_target_output(graph: Graph, bounds: tuple[float, float], scaled_target: str, refused: str) -> None:
     lower, upper = bounds
-    share = graph.add("Gather", shares, graph.constant(np.array([0])), axis=1)
+    share = graph.add_node("Gather", scaled_target, graph.add_constant(np.array([0])), axis=1)
     # The steps of Encoding.decode_target, one by one, for equal rounding.
-    levels = graph.add("Mul", share, graph.constant(np.float64(TARGET_LEVELS)))
-    above = graph.add("Mul", levels, graph.constant(np.float64((upper - lower) / TARGET_LEVELS)))
-    value = graph.add("Add", above, graph.constant(np.float64(lower)))
-    value = graph.add("Where", refused, graph.constant(np.float64(np.nan)), value)
-    graph.output(graph.add("Squeeze", value, graph.constant(np.array([1]))), "value", "DOUBLE", ["rows"])
+    levels = graph.add_node("Mul", share, graph.add_constant(np.float64(TARGET_LEVELS)))
+    above = graph.add_node("Mul", levels, graph.add_constant(np.float64((upper - lower) / TARGET_LEVELS)))
+    value = graph.add_node("Add", above, graph.add_constant(np.float64(lower)))
+    value = graph.add_node("Where", refused, graph.add_constant(np.float64(np.nan)), value)
+    graph.add_output(graph.add_node("Squeeze", value, graph.add_constant(np.array([1]))), "value", "DOUBLE", ["rows"])

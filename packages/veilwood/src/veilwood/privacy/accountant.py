@@ -19,17 +19,25 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
-from veilwood.errors import PrivacyWarning, shorten, without_secrets
+from veilwood.errors import PrivacyWarning, redact_url, shorten_text
 from veilwood.privacy.loss import Loss
 
 __all__ = [
-    "Handle", "Spending", "SpentHere", "fit_on", "handle_of", "record", "spent_here", "tell_once", "warn_of_more_fits",
-    "withdraw",
+    "DataHandle",
+    "ProcessSpend",
+    "SpendRecord",
+    "handle_of",
+    "process_spend",
+    "record_spend",
+    "register_fit",
+    "warn_of_repeated_fits",
+    "warn_once",
+    "withdraw_spend",
 ]  # fmt: skip
 
-_LONGEST_NAME: Final = 500
+_MAX_NAME_LENGTH: Final = 500
 # Parts of scikit-learn that fit one estimator many times. Recognised by the name of a module that is running.
-_SEARCHES: Final = (
+_SEARCH_MODULES: Final = (
     "sklearn.model_selection.",
     "sklearn.calibration",
     "sklearn.feature_selection.",
@@ -37,11 +45,11 @@ _SEARCHES: Final = (
     "sklearn.multioutput",
     "sklearn.ensemble.",
 )
-_BOOTSTRAPS: Final = ("sklearn.ensemble._bagging",)
+_BOOTSTRAP_MODULES: Final = ("sklearn.ensemble._bagging",)
 
 
 @dataclass(frozen=True)
-class Handle:
+class DataHandle:
     """What rows are called in public: a path, or the kind of object that holds them.
 
     ``number`` tells objects of one kind in this process apart; a path has 0.
@@ -51,31 +59,31 @@ class Handle:
     number: int = 0
 
     @property
-    def in_one_line(self) -> str:
+    def short_name(self) -> str:
         """The name as it is shown and written down."""
-        return shorten(self.name, _LONGEST_NAME)
+        return shorten_text(self.name, _MAX_NAME_LENGTH)
 
     def __str__(self) -> str:
-        return f"{self.in_one_line} {self.number}" if self.number else self.in_one_line
+        return f"{self.short_name} {self.number}" if self.number else self.short_name
 
 
-UNNAMED: Final = Handle("rows that were not named")
+UNNAMED_DATA: Final = DataHandle("rows that were not named")
 
 
-class Spending(NamedTuple):
+class SpendRecord(NamedTuple):
     """A release of this process: on which rows, for how much, and whether it stands in a ledger that was given."""
 
-    handle: Handle
+    handle: DataHandle
     loss: Loss
     with_ledger: bool
 
 
 @dataclass(frozen=True)
-class SpentHere:
+class ProcessSpend:
     """What this process has spent: a lower bound of what was spent on anybody's data.
     Examples
     --------
-    >>> str(SpentHere({}, {}))
+    >>> str(ProcessSpend({}, {}))
     'This process has spent nothing. That is a lower bound: other processes, and earlier ones, are not seen.'
     """
 
@@ -108,18 +116,18 @@ class SpentHere:
         return "\n".join(lines)
 
 
-class _Memory:
+class _ProcessAccountant:
     """What this process remembers; one lock for all of it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.spent: Counter[Spending] = Counter()
-        self.alone: Counter[Handle] = Counter()  # releases without a ledger
-        self.told: set[object] = set()
+        self.spent: Counter[SpendRecord] = Counter()
+        self.without_ledger: Counter[DataHandle] = Counter()  # releases without a ledger
+        self.warned: set[object] = set()
         self.objects: dict[int, tuple[weakref.ref[Any], int]] = {}
         self.kinds: Counter[str] = Counter()
 
-    def number_of(self, rows: Any, kind: str) -> int:
+    def object_number(self, rows: Any, kind: str) -> int:
         """Return the number of a live object; one that cannot be watched gets a new number every time."""
         with self.lock:
             known = self.objects.get(id(rows))
@@ -133,18 +141,18 @@ class _Memory:
             return number
 
 
-_memory = _Memory()
+_accountant = _ProcessAccountant()
 
 
-def _unlock() -> None:
-    _memory.lock = threading.Lock()
+def _reset_lock() -> None:
+    _accountant.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_unlock)  # a thread of the parent may have held it
+    os.register_at_fork(after_in_child=_reset_lock)  # a thread of the parent may have held it
 
 
-def handle_of(rows: Any) -> Handle:
+def handle_of(rows: Any) -> DataHandle:
     """Return the public handle of rows: their path, or their kind and a number. Nothing in them is looked at.
 
     >>> handle_of("https://example.org/visits.csv")
@@ -152,33 +160,33 @@ def handle_of(rows: Any) -> Handle:
     """
     if isinstance(rows, str | os.PathLike):
         path = os.fsdecode(os.fspath(rows))
-        return Handle(without_secrets(path) if "://" in path else os.path.abspath(path))
+        return DataHandle(redact_url(path) if "://" in path else os.path.abspath(path))
     if rows is None:
-        return UNNAMED
+        return UNNAMED_DATA
     kind = type(rows)
     package = kind.__module__.split(".")[0]
-    name = shorten(kind.__name__ if package == "builtins" else f"{package} {kind.__name__}")
-    return Handle(f"{name} in memory", _memory.number_of(rows, name))
+    name = shorten_text(kind.__name__ if package == "builtins" else f"{package} {kind.__name__}")
+    return DataHandle(f"{name} in memory", _accountant.object_number(rows, name))
 
 
-def record(spending: Spending) -> None:
+def record_spend(spend: SpendRecord) -> None:
     """Remember a release."""
-    _add(spending, 1)
+    _adjust_count(spend, 1)
 
 
-def withdraw(spending: Spending) -> None:
+def withdraw_spend(spend: SpendRecord) -> None:
     """Forget a release that was cancelled before anything had been released."""
-    _add(spending, -1)
+    _adjust_count(spend, -1)
 
 
-def _add(spending: Spending, count: int) -> None:
-    with _memory.lock:
-        _memory.spent[spending] += count
-        if not spending.with_ledger:
-            _memory.alone[spending.handle] += count
+def _adjust_count(spend: SpendRecord, count: int) -> None:
+    with _accountant.lock:
+        _accountant.spent[spend] += count
+        if not spend.with_ledger:
+            _accountant.without_ledger[spend.handle] += count
 
 
-def spent_here() -> SpentHere:
+def process_spend() -> ProcessSpend:
     """Return what this process has spent, by public handle: a lower bound.
 
     Fits with and without a ledger count. Rows are known by their path or by the live object that holds them, never by
@@ -188,20 +196,20 @@ def spent_here() -> SpentHere:
     Examples
     --------
     >>> import veilwood as vw
-    >>> print(str(vw.spent_here()).split(".")[1].strip()[:27])
+    >>> print(str(vw.process_spend()).split(".")[1].strip()[:27])
     That is a lower bound: othe
     """
-    with _memory.lock:
-        spent = [(str(one.handle), one.loss, count) for one, count in _memory.spent.items() if count > 0]
+    with _accountant.lock:
+        spent = [(str(one.handle), one.loss, count) for one, count in _accountant.spent.items() if count > 0]
     losses: dict[str, Loss] = {}
     releases: Counter[str] = Counter()
     for name, loss, count in spent:
-        losses[name] = losses.get(name, Loss.zero()) + _times(loss, count)
+        losses[name] = losses.get(name, Loss.zero()) + _repeat_loss(loss, count)
         releases[name] += count
-    return SpentHere(losses, dict(releases), sum(losses.values(), start=Loss.zero()))
+    return ProcessSpend(losses, dict(releases), sum(losses.values(), start=Loss.zero()))
 
 
-def _times(loss: Loss, count: int) -> Loss:
+def _repeat_loss(loss: Loss, count: int) -> Loss:
     """Return the loss of several releases of the same loss."""
     if loss.delta * count >= 1:
         return Loss.unbounded()
@@ -209,21 +217,21 @@ def _times(loss: Loss, count: int) -> Loss:
     return Loss(epsilon, loss.delta * count, rho)
 
 
-def fit_on(rows: Any, *, with_ledger: bool) -> Handle:
+def register_fit(rows: Any, *, with_ledger: bool) -> DataHandle:
     """Return the handle of rows that are about to be fitted, and say so where that adds up to more than it seems."""
     handle = handle_of(rows)
-    warn_of_more_fits(handle, with_ledger=with_ledger)
+    warn_of_repeated_fits(handle, with_ledger=with_ledger)
     return handle
 
 
-def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
+def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool) -> None:
     """Say once that fits add up: inside searches of scikit-learn, on bootstrapped rows, and on the same rows again.
 
     This is a help and not a guarantee: searches are recognised by the modules that are running, rows by their handle.
     """
     running = _running_modules()
-    if any(module.startswith(_BOOTSTRAPS) for module in running):
-        tell_once(
+    if any(module.startswith(_BOOTSTRAP_MODULES) for module in running):
+        warn_once(
             "bootstrap",
             "rows drawn with replacement hold one person several times, and each time counts: the certificate of a fit "
             "inside bagging is of the drawn rows, not of the people. Hint: BaggingClassifier(bootstrap=False), or one "
@@ -231,31 +239,31 @@ def warn_of_more_fits(handle: Handle, *, with_ledger: bool) -> None:
         )
     if with_ledger:
         return
-    if any(module.startswith(_SEARCHES) for module in running):
-        tell_once(
+    if any(module.startswith(_SEARCH_MODULES) for module in running):
+        warn_once(
             "search",
             "scikit-learn fits this estimator many times here. Every fit costs its epsilon, each certificate is of one "
             "fit alone, and without a ledger nothing adds them up: see veilwood.spent_here(). Hint: give a ledger "
             "(ledger='spends.db'); choose parameters by veilwood.tune, which needs no data, or on a public table.",
         )
         return
-    with _memory.lock:
-        again = _memory.alone[handle] > 0 and handle not in _memory.told
+    with _accountant.lock:
+        again = _accountant.without_ledger[handle] > 0 and handle not in _accountant.warned
     if again:
-        tell_once(
+        warn_once(
             handle,
-            f"this is not the first fit on {handle.in_one_line} without a ledger. Losses add up, and each certificate "
+            f"this is not the first fit on {handle.short_name} without a ledger. Losses add up, and each certificate "
             "is of one fit alone: veilwood.spent_here() says what this process has spent. Hint: ledger='spends.db'.",
         )
 
 
-def tell_once(about: object, message: str) -> None:
+def warn_once(key: object, message: str) -> None:
     """Warn about something, once in this process."""
-    with _memory.lock:
-        if about in _memory.told:
+    with _accountant.lock:
+        if key in _accountant.warned:
             return
-        _memory.told.add(about)
-    warnings.warn(message, PrivacyWarning, stacklevel=_frames_of_ours())
+        _accountant.warned.add(key)
+    warnings.warn(message, PrivacyWarning, stacklevel=_caller_stack_level())
 
 
 def _running_modules() -> set[str]:
@@ -268,7 +276,7 @@ def _running_modules() -> set[str]:
     return found
 
 
-def _frames_of_ours() -> int:
+def _caller_stack_level() -> int:
     """Return the stack level, for a warning raised by the caller, of the line that called the library."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("veilwood"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a finished release says about itself: the certificate that travels with every fitted model.
 
-It holds public facts only. ``certify`` builds every one of them, for the door and for servers, from typed facts: the
+It holds public facts only. ``build_certificate`` builds every one of them, for the door and for servers, from typed facts: the
 plan, the spend that stands in a ledger, and how servers took part. What it rests on is decided by ``assumptions_of``.
 """
 
@@ -17,8 +17,8 @@ from itertools import groupby
 from typing import Any, Final, Literal, TypeAlias
 
 from veilwood._version import __version__
-from veilwood.charts import card
-from veilwood.errors import ModelFileError, VeilwoodError, shorten
+from veilwood.charts import html_card
+from veilwood.errors import ModelFileError, VeilwoodError, shorten_text
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 
@@ -28,8 +28,8 @@ Holding: TypeAlias = Literal["counts", "rows", "columns"]
 
 NO_SCHEMA: Final = "none: the release is a schema"
 """What stands for the hash of a schema in the plan of a release that needs none."""
-_WEAK: Final = 8.0  # epsilon from which a statement says so,
-_LARGEST_SHOWN: Final = 30.0  # and from which the factor is no longer worth its digits
+_WEAK_EPSILON: Final = 8.0  # epsilon from which a statement says so,
+_MAX_SHOWN_EPSILON: Final = 30.0  # and from which the factor is no longer worth its digits
 
 
 class Assumption(Enum):
@@ -40,13 +40,17 @@ class Assumption(Enum):
         "what a private release of its own, charged by itself, has made public"
     )
     PUBLIC_NAMES = "the names of the columns, and which of them are the target and the id, are public knowledge"
-    FITS = "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+    ROWS_FIT_SCHEMA = (
+        "the table is not empty and fits the schema: otherwise the fit is refused, and a refusal can be seen"
+    )
     UNIFORM_BITS = "the operating system's random bits are uniform and secret; noise is sampled exactly from them"
-    ONE_UNIT = (
+    UNIT_IS_COMPLETE = (
         "one unit of the data is {unit}; what the same person has beyond that, in other rows or under another id, is "
         "not covered"
     )
-    KEYED = "records were given to trees by a keyed hash under a secret key, which is taken to be a random function"
+    KEYED_TREE_ASSIGNMENT = (
+        "records were given to trees by a keyed hash under a secret key, which is taken to be a random function"
+    )
     DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
     COUNTED_ROWS = "the number of rows was counted without noise: it is public, as all neighbours have as many"
     TIMING = "nobody outside times the fit: how long it takes depends on the rows, above all on their number"
@@ -76,7 +80,7 @@ class Spend:
     """The name of the ledger and the number in it."""
     loss: Loss
     """What was charged."""
-    kept: KeptAs = "file"
+    durability: KeptAs = "file"
     """Whether the ledger is a file, lives in memory, or stands in for one that was not given."""
     not_private: str | None = None
     """Why nothing is guaranteed, if so."""
@@ -85,45 +89,45 @@ class Spend:
 
 
 @dataclass(frozen=True)
-class ByServers:
+class ServerParticipation:
     """How three servers took part in a release."""
 
     noise: ServerNoise
     """Whether each server dealt a part of the noise, or all sampled it together in shares."""
-    holding: Holding
+    shared_input: Holding
     """What owners shared with them: counts of their rows, whole rows, or columns of the same rows."""
 
 
-def assumptions_of(plan: Plan, kept: KeptAs, servers: ByServers | None) -> list[Assumption]:
+def assumptions_of(plan: Plan, durability: KeptAs, servers: ServerParticipation | None) -> list[Assumption]:
     """Return what the guarantee of a release rests on: the one place where that is decided."""
-    shared = servers is not None and servers.holding != "counts"
+    shared = servers is not None and servers.shared_input != "counts"
     applies = {
         Assumption.PUBLIC_SCHEMA: plan.schema_hash != NO_SCHEMA,
         Assumption.PUBLIC_NAMES: plan.schema_hash == NO_SCHEMA,
-        Assumption.FITS: plan.parameters.get("invalid") != "drop",
+        Assumption.ROWS_FIT_SCHEMA: plan.parameters.get("invalid") != "drop",
         Assumption.UNIFORM_BITS: True,
-        Assumption.ONE_UNIT: True,
-        Assumption.KEYED: plan.layout.records == EACH_TO_ONE_TREE,
+        Assumption.UNIT_IS_COMPLETE: True,
+        Assumption.KEYED_TREE_ASSIGNMENT: plan.layout.records == EACH_TO_ONE_TREE,
         Assumption.DECLARED_ROWS: plan.layout.rows_known == "declared",
         Assumption.COUNTED_ROWS: plan.layout.rows_known == "counted",
         Assumption.TIMING: servers is None,
-        Assumption.IN_MEMORY: kept == "memory",
-        Assumption.THIS_FIT_ALONE: kept == "not",
+        Assumption.IN_MEMORY: durability == "memory",
+        Assumption.THIS_FIT_ALONE: durability == "not",
         Assumption.NO_COLLUSION: servers is not None,
         Assumption.DEALT_JOINTLY: servers is not None and servers.noise == "dealt",
         Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise == "sampled",
-        Assumption.OWNERS_COUNT: servers is not None and servers.holding == "counts",
+        Assumption.OWNERS_COUNT: servers is not None and servers.shared_input == "counts",
         Assumption.ONE_CORRUPT: shared,
         Assumption.ONE_HOT: shared,
         Assumption.ROWS_SEEN: shared,
         Assumption.TRAFFIC: shared,
-        Assumption.ROWS_ALIGNED: servers is not None and servers.holding == "columns",
+        Assumption.ROWS_ALIGNED: servers is not None and servers.shared_input == "columns",
     }
     return [assumption for assumption, holds in applies.items() if holds]
 
 
 @dataclass(frozen=True)
-class PrivacyStatement:
+class PrivacyCertificate:
     """The guarantee of one release, or the reason why there is none."""
 
     is_private: bool
@@ -165,7 +169,7 @@ class PrivacyStatement:
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> PrivacyStatement:
+    def from_dict(cls, data: dict[str, Any]) -> PrivacyCertificate:
         """Read what ``to_dict`` wrote."""
         try:
             data = dict(data)
@@ -173,14 +177,14 @@ class PrivacyStatement:
             data["assumptions"] = tuple(data["assumptions"])
             made = cls(**data)
         except (TypeError, KeyError, ValueError) as error:
-            told = shorten(str(error))
+            told = shorten_text(str(error))
             raise ModelFileError(f"the certificate is incomplete or has unknown fields ({told}).") from None
-        for name, kinds in _KINDS.items():
+        for name, kinds in _FIELD_TYPES.items():
             if not isinstance(getattr(made, name), kinds):
                 raise ModelFileError(f"the certificate's {name!r} is of the wrong kind.")
-        if not all(isinstance(step, dict) and {*_STEP} <= set(step) for step in made.composition):
+        if not all(isinstance(step, dict) and {*_STEP_KEYS} <= set(step) for step in made.composition):
             raise ModelFileError("the certificate's steps cannot be read.")
-        if made.chosen and not _can_be_shown(made.chosen):
+        if made.chosen and not _is_valid_decisions(made.chosen):
             raise ModelFileError("the certificate's choices cannot be read.")
         return made
 
@@ -193,7 +197,7 @@ class PrivacyStatement:
                 f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
                 "",
                 "In words: whatever anyone concludes from this model, they would have concluded with the same "
-                f"probability, within a factor of {_factor(self.epsilon or 0.0)}, had the data of {self.unit} been "
+                f"probability, within a factor of {_describe_factor(self.epsilon or 0.0)}, had the data of {self.unit} been "
                 f"{'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
             ]
         else:
@@ -209,9 +213,9 @@ class PrivacyStatement:
         }
         lines += [f"| {name} | {value} |" for name, value in facts.items()]
         if self.chosen:
-            lines += ["", "## Chosen on the way", "", *(f"- {choice}" for choice in self._chosen_in_words())]
+            lines += ["", "## Chosen on the way", "", *(f"- {choice}" for choice in self._describe_decisions())]
         lines += ["", "## Composition", "", "| step | mechanism | sensitivity | loss |", "|---|---|---|---|"]
-        lines += [f"| {' | '.join(cells)} |" for cells in steps_in_words(self.composition)]
+        lines += [f"| {' | '.join(cells)} |" for cells in describe_steps(self.composition)]
         lines += ["", "## Assumptions", "", *(f"- {assumption}" for assumption in self.assumptions)]
         return "\n".join(lines) + "\n"
 
@@ -219,7 +223,7 @@ class PrivacyStatement:
         if not self.is_private:
             return f"NOT PRIVATE: {self.reason}"
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
-        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in steps_in_words(self.composition)]
+        steps = [f"{names}: {mechanism}" for names, mechanism, *_ in describe_steps(self.composition)]
         steps = [text.replace(", each: ", ", each ") for text in steps]
         noise = self.mechanism if len(steps) <= 1 else "; ".join(steps)
         return f"{bound}, {self.adjacency}, protects {self.unit}; {noise}"
@@ -229,18 +233,18 @@ class PrivacyStatement:
         title = "Privacy certificate: NOT PRIVATE" if not self.is_private else "Privacy certificate"
         told = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
         head = ("measured", "mechanism", "sensitivity", "loss")
-        return card(
-            title, f"{told}\n{self.ledger}, entry {self.ledger_entry}", [head, *steps_in_words(self.composition)]
+        return html_card(
+            title, f"{told}\n{self.ledger}, entry {self.ledger_entry}", [head, *describe_steps(self.composition)]
         )
 
-    def _chosen_in_words(self) -> list[str]:
+    def _describe_decisions(self) -> list[str]:
         """What an adaptive plan chose, for people."""
-        layout = ", ".join(Layout.from_dict(self.chosen["layout"]).in_words())
+        layout = ", ".join(Layout.from_dict(self.chosen["layout"]).describe())
         choices = [f"{name}: {value}" for name, value in self.chosen["choices"].items()]
         return [*choices, f"layout: {layout}", f"plan as carried out (sha256): {self.chosen['plan_hash']}"]
 
 
-def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> PrivacyStatement:
+def build_certificate(plan: Plan, spend: Spend, servers: ServerParticipation | None = None) -> PrivacyCertificate:
     """Return the certificate of a finished release: the only place where one is built.
 
     Parameters
@@ -249,12 +253,12 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
         What was carried out.
     spend : Spend
         What was charged for it, and where that stands.
-    servers : ByServers, optional
+    servers : ServerParticipation, optional
         How servers took part, if they did.
     """
-    (told, fingerprint), loss = plan.told(), spend.loss
+    (told, fingerprint), loss = plan.payload_and_fingerprint(), spend.loss
     private, unit, steps = spend.not_private is None and loss.epsilon is not None, told["unit"], told["steps"]
-    return PrivacyStatement(
+    return PrivacyCertificate(
         is_private=private,
         epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
         delta=float(loss.delta) if private else None,
@@ -263,26 +267,26 @@ def certify(plan: Plan, spend: Spend, servers: ByServers | None = None) -> Priva
         mechanism="; ".join(dict.fromkeys(step["mechanism"] for step in steps)),
         released=plan.released,
         composition=tuple(steps),
-        assumptions=tuple(each.value.format(unit=unit) for each in assumptions_of(plan, spend.kept, servers)),
+        assumptions=tuple(each.value.format(unit=unit) for each in assumptions_of(plan, spend.durability, servers)),
         reason=spend.not_private,
         ledger=spend.ledger,
         ledger_entry=spend.entry,
         schema_hash=plan.schema_hash,
         plan_hash=plan.opened_as or spend.plan or fingerprint,
         version=__version__,
-        chosen=chosen_in(plan, fingerprint),
+        chosen=adaptive_decisions(plan, fingerprint),
     )
 
 
-def chosen_in(plan: Plan, fingerprint: str) -> dict[str, Any]:
+def adaptive_decisions(plan: Plan, fingerprint: str) -> dict[str, Any]:
     """Return what a plan that went on from what had been released has chosen; nothing for any other."""
     if plan.opened_as is None:
         return {}
     return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": fingerprint}
 
 
-_STEP: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each
-_KINDS: Final[dict[str, Any]] = {
+_STEP_KEYS: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each
+_FIELD_TYPES: Final[dict[str, Any]] = {
     **dict.fromkeys(("adjacency", "unit", "mechanism", "released", "ledger"), str),
     **dict.fromkeys(("schema_hash", "plan_hash", "version"), str),
     **dict.fromkeys(("epsilon", "delta"), float | int | None),
@@ -293,39 +297,41 @@ _KINDS: Final[dict[str, Any]] = {
 }
 
 
-def _can_be_shown(chosen: dict[str, Any]) -> bool:
-    """Whether choices read from a file are of the form that ``certify`` gives them."""
-    if set(chosen) != {"choices", "layout", "plan_hash"} or not isinstance(chosen["plan_hash"], str):
+def _is_valid_decisions(decisions: dict[str, Any]) -> bool:
+    """Whether choices read from a file are of the form that ``build_certificate`` gives them."""
+    if set(decisions) != {"choices", "layout", "plan_hash"} or not isinstance(decisions["plan_hash"], str):
         return False
     try:
-        Layout.from_dict(chosen["layout"])
+        Layout.from_dict(decisions["layout"])
     except (TypeError, VeilwoodError):
         return False
-    return isinstance(chosen["choices"], dict)
+    return isinstance(decisions["choices"], dict)
 
 
-def steps_in_words(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
+def describe_steps(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return name, mechanism, sensitivity and loss of all steps.
 
     Equal ones in a row are told once; so are numbered ones with the same noise, such as the choices of all rounds.
     """
     groups: dict[object, list[dict[str, Any]]] = {}
-    for place, (cells, alike) in enumerate(groupby(steps, key=_noise_of)):
+    for place, (cells, alike) in enumerate(groupby(steps, key=_noise_columns)):
         for step in alike:
             name = str(step["name"])
             numbered = re.sub(r" \d+", "", name) if re.search(r" \d", name) else place
             groups.setdefault((numbered, cells), []).append(step)
-    return [(_together([str(step["name"]) for step in group]), *_noise_of(group[0])) for group in groups.values()]
+    return [
+        (_merged_name([str(step["name"]) for step in group]), *_noise_columns(group[0])) for group in groups.values()
+    ]
 
 
-def _noise_of(step: dict[str, Any]) -> tuple[str, ...]:
-    return tuple(str(step[key]) for key in _STEP[1:])
+def _noise_columns(step: dict[str, Any]) -> tuple[str, ...]:
+    return tuple(str(step[key]) for key in _STEP_KEYS[1:])
 
 
-def _together(names: list[str]) -> str:
+def _merged_name(names: list[str]) -> str:
     """Name steps that are alike: round 1, round 2, ..., round 48 are 48 rounds.
 
-    >>> _together(["round 1", "round 2"]), _together(["round 1: choice", "round 3: choice"])
+    >>> _merged_name(["round 1", "round 2"]), _merged_name(["round 1: choice", "round 3: choice"])
     ('2 rounds, each', '2 rounds: choice, each')
     """
     if len(names) == 1:
@@ -337,9 +343,9 @@ def _together(names: list[str]) -> str:
     return f"{names[0]} to {names[-1]}, {len(names)} steps, each"
 
 
-def _factor(epsilon: float) -> str:
+def _describe_factor(epsilon: float) -> str:
     """exp(epsilon) in words."""
-    if epsilon > _LARGEST_SHOWN:
+    if epsilon > _MAX_SHOWN_EPSILON:
         return f"exp({epsilon:g}), which bounds next to nothing"
-    factor = f"{math.exp(epsilon):,.3g}" if epsilon < _WEAK else f"{math.exp(epsilon):,.0f}, a weak bound"
+    factor = f"{math.exp(epsilon):,.3g}" if epsilon < _WEAK_EPSILON else f"{math.exp(epsilon):,.0f}, a weak bound"
     return f"exp({epsilon:g}) = {factor}"

@@ -18,21 +18,21 @@ from numpy.typing import NDArray
 from veilwood.errors import OutOfSchemaError, PlanError, UnreadableError, UseError
 from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
-from veilwood.privacy.accountant import UNNAMED, Handle, Spending
-from veilwood.privacy.certificate import ByServers, PrivacyStatement, Spend, certify
+from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
+from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, NoLedger, Reservation
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, StandingOut
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import RandomStopping, TrialBudget
 from veilwood.privacy.steps import Noise, Step
 
-SEEDED = "the noise came from a seeded test stream, so anyone with the seed can remove it"
-NO_NOISE = "epsilon is infinite: no noise was added"
-INFERRED = "the schema was inferred from the data itself"
+SEEDED_NOISE = "the noise came from a seeded test stream, so anyone with the seed can remove it"
+INFINITE_EPSILON = "epsilon is infinite: no noise was added"
+INFERRED_SCHEMA = "the schema was inferred from the data itself"
 
-NOT_KEPT: Final = NoLedger()  # stands where no ledger was given: nothing can be refused, and nothing is written down
+NO_LEDGER: Final = NoLedger()  # stands where no ledger was given: nothing can be refused, and nothing is written down
 
 
 Outcome = TypeVar("Outcome")
@@ -54,51 +54,51 @@ class Door:
     (proofs/door.md, attacked by packages/veilwood/tests/guarantees/test_door.py).
     """
 
-    joins_noise: bool = True  # tables of one step can get their noise together (``joint_noise``)
-    covers: bool = False  # one release on other units, at no further cost (``covered``)
-    _servers: ByServers | None = None  # how servers take part, where a door asks them for noise
+    supports_joint_noise: bool = True  # tables of one step can get their noise together (``joint_noise``)
+    parallel_release_done: bool = False  # one release on other units, at no further cost (``covered``)
+    _participation: ServerParticipation | None = None  # how servers take part, where a door asks them for noise
 
     def __init__(
-        self, plan: Plan, ledger: Ledger | None, *, not_private: str | None = None, table: Handle = UNNAMED
+        self, plan: Plan, ledger: Ledger | None, *, not_private: str | None = None, table: DataHandle = UNNAMED_DATA
     ) -> None:
         self.plan = plan
-        self._ledger = NOT_KEPT if ledger is None else ledger
+        self._ledger = NO_LEDGER if ledger is None else ledger
         self._table = table
-        self._passed: set[str] = set()
+        self._released_steps: set[str] = set()
         self._reasons = [reason for reason in (not_private,) if reason]
         if any(step.mechanism is None for step in plan.steps):
-            self._reasons.append(NO_NOISE)
+            self._reasons.append(INFINITE_EPSILON)
         self._reservation: Reservation | None = None
         self._closed = False
 
     def __enter__(self) -> Self:
-        if entropy.check():  # while nothing is spent
-            self._reasons.append(SEEDED)
-        self._reservation = self._reserve() if self._is_written else Reservation(self._ledger, 1)
+        if entropy.require_entropy():  # while nothing is spent
+            self._reasons.append(SEEDED_NOISE)
+        self._reservation = self._reserve_loss() if self._has_ledger else Reservation(self._ledger, 1)
         loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spending = Spending(self._table, loss, not isinstance(self._ledger, NoLedger))
-        spending.record(self._spending)
+        self._spend_record = SpendRecord(self._table, loss, not isinstance(self._ledger, NoLedger))
+        spending.record_spend(self._spend_record)
         return self
 
     @property
-    def _is_written(self) -> bool:
+    def _has_ledger(self) -> bool:
         """Whether a ledger was given, in which the release stands."""
-        return self._ledger is not NOT_KEPT
+        return self._ledger is not NO_LEDGER
 
     @property
-    def _reason(self) -> str | None:
+    def _not_private_reason(self) -> str | None:
         """Why the release is not private; None if it is."""
         return "; ".join(self._reasons) or None
 
-    def _reserve(self) -> Reservation:
+    def _reserve_loss(self) -> Reservation:
         """Write the loss into the ledger, or be refused."""
         return self._ledger.reserve(
             self.plan.loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
-            not_private=self._reason,
-            table=self._table.in_one_line,
+            not_private=self._not_private_reason,
+            table=self._table.short_name,
             schema=self.plan.schema_hash,
         )
 
@@ -113,7 +113,7 @@ class Door:
         door was opened, and the certificate shows both.
         """
         kept = {step.name for step in plan.steps if step in self.plan.steps}
-        if self._closed or self._reservation is None or not self._passed <= kept:
+        if self._closed or self._reservation is None or not self._released_steps <= kept:
             raise PlanError("a refined plan must hold every step that has passed the open door.")
         if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
             raise PlanError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
@@ -123,20 +123,20 @@ class Door:
         """Plan one more step, from what has been released so far; all steps together cost no more than was reserved."""
         if self._closed or self._reservation is None:
             raise UseError("a plan is extended inside the open door.")
-        if not self._passed <= {planned.name for planned in self.plan.steps}:
+        if not self._released_steps <= {planned.name for planned in self.plan.steps}:
             raise PlanError("a plan that is extended must hold every step that has passed.")
         self.plan = self.plan.refined(steps=(*self.plan.steps, step))  # refused if it costs more than it promises
 
-    def noisy(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    def release_counts(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the planned noise to exact integers and release them."""
-        self._pass(step, exact.shape)
+        self._admit(step, exact.shape)
         if step.mechanism is None:
             return exact.copy()
         if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | JointLaplace):
             raise UseError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
         return step.mechanism.perturb(exact)
 
-    def sparse(
+    def release_sparse(
         self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Add the planned noise to the counts of ``n_cells`` cells, given those that are not empty, and release them.
@@ -146,7 +146,7 @@ class Door:
         """
         if not 0 < n_cells <= step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
-        self._pass(step, step.shape)
+        self._admit(step, step.shape)
         if step.mechanism is None:
             order = np.argsort(cells)
             return cells[order], counts[order]
@@ -154,16 +154,18 @@ class Door:
             raise UseError(f"step {step.name!r} is not about cells of which nearly all are empty.")
         return step.mechanism.perturb(cells, counts, n_cells)
 
-    def standing_out(self, step: Step, counts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def release_above_threshold(
+        self, step: Step, counts: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Add the planned noise to the counts of things, and release the places of those that stand out.
 
         How many things there are, and which, is private: whoever calls this shows the released ones, in an order that
         does not depend on the others.
         """
-        self._pass(step, step.shape)
+        self._admit(step, step.shape)
         if step.mechanism is None:
             return np.arange(len(counts), dtype=np.int64), counts.copy()
-        if not isinstance(step.mechanism, StandingOut):
+        if not isinstance(step.mechanism, ThresholdedGaussian):
             raise UseError(f"step {step.name!r} is not about things that are not known before.")
         return step.mechanism.perturb(counts)
 
@@ -177,7 +179,7 @@ class Door:
         """
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
-        self._pass(step, (step.shape[0], scores.shape[1]))
+        self._admit(step, (step.shape[0], scores.shape[1]))
         if step.mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
@@ -185,33 +187,33 @@ class Door:
             raise UseError(f"step {step.name!r} adds noise: call noisy or sparse.")
         return step.mechanism.select(scores, admissible)
 
-    def best(
-        self, step: Step, trial: Callable[[TrialBudget], Outcome], better: Callable[[Outcome, Outcome], bool]
+    def release_best_trial(
+        self, step: Step, trial: Callable[[TrialBudget], Outcome], is_better: Callable[[Outcome, Outcome], bool]
     ) -> Outcome:
         """Run private trials a random number of times, and release the best outcome only.
 
         Each trial is given what it may cost, the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens
         a ``TrialDoor`` on it for everything that it releases.
         """
-        self._pass(step, step.shape)
+        self._admit(step, step.shape)
         if not isinstance(step.mechanism, RandomStopping):
             raise UseError(f"step {step.name!r} is no search.")
         charged = Loss.pure(step.mechanism.trial_epsilon)
-        return step.mechanism.best(lambda: trial(TrialBudget(charged, self.plan.neighbours)), better)
+        return step.mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
 
-    def _pass(self, step: Step, shape: tuple[int, ...]) -> None:
+    def _admit(self, step: Step, shape: tuple[int, ...]) -> None:
         """Check that this is a step of the plan, for the first time, with the planned shape."""
         if self._reservation is None or self._closed:
             raise UseError("the door is closed: use it as a context, inside one `with` block.")
-        if step not in self.plan.steps or step.name in self._passed:
+        if step not in self.plan.steps or step.name in self._released_steps:
             raise PlanError(f"step {step.name!r} is not in the plan, or has passed already.")
         if shape != step.shape:
             raise PlanError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")
-        if step.mechanism is None and NO_NOISE not in self._reasons:
+        if step.mechanism is None and INFINITE_EPSILON not in self._reasons:
             raise PlanError(f"step {step.name!r} has no noise, and this release promises privacy.")
-        if entropy.is_seeded() and SEEDED not in self._reasons:
+        if entropy.is_seeded() and SEEDED_NOISE not in self._reasons:
             raise UseError("seeded noise was switched on inside a release. Hint: open the test context first.")
-        self._passed.add(step.name)
+        self._released_steps.add(step.name)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -220,30 +222,32 @@ class Door:
         if self._reservation is None:
             return
         if error is None:
-            if self._is_written:
+            if self._has_ledger:
                 self._reservation.commit()
-        elif isinstance(error, OutOfSchemaError) and not self._passed:
-            if self._is_written:
+        elif isinstance(error, OutOfSchemaError) and not self._released_steps:
+            if self._has_ledger:
                 self._reservation.cancel(error.in_short())
-            spending.withdraw(self._spending)
+            spending.withdraw_spend(self._spend_record)
             error.add_note("Nothing was spent.")
         else:
             error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
 
-    def statement(self) -> PrivacyStatement:
+    def certificate(self) -> PrivacyCertificate:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
-        if not self._is_written:
-            spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._reason)
+        if not self._has_ledger:
+            spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
         else:
             entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
-            spend = Spend(self._ledger.name, entry.id, entry.loss, kept_by(self._ledger), entry.not_private, entry.plan)
-        return certify(self.plan, spend, self._servers)
+            spend = Spend(
+                self._ledger.name, entry.id, entry.loss, durability_of(self._ledger), entry.not_private, entry.plan
+            )
+        return build_certificate(self.plan, spend, self._participation)
 
 
 @contextmanager
-def noting_refusals(door: Callable[[], Door]) -> Iterator[None]:
+def record_rejection(door: Callable[[], Door]) -> Iterator[None]:
     """Write into the ledger that rows were refused, or could not be read, before a door was opened.
 
     It tells something for nothing, so it must not go unseen. The entry is a cancelled one.
@@ -269,15 +273,15 @@ class UnchargedDoor(Door):
 
     def _check_entropy(self) -> None:
         """Refuse bits that are not random; say where they are seeded."""
-        if entropy.check() and SEEDED not in self._reasons:
-            self._reasons.append(SEEDED)
+        if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
+            self._reasons.append(SEEDED_NOISE)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._closed = True
 
-    def statement(self) -> PrivacyStatement:
+    def certificate(self) -> PrivacyCertificate:
         """Refuse: whoever reserved the loss certifies it."""
         raise UseError("what was reserved elsewhere has no certificate of its own here.")
 
@@ -294,27 +298,27 @@ class TrialDoor(UnchargedDoor):
         charged.take(plan.loss, plan.neighbours, aside=aside)
         super().__init__(plan, None)
 
-    def statement(self) -> NoReturn:
+    def certificate(self) -> NoReturn:
         """Refuse: what a trial releases may not be shown, so that nothing is certified about it."""
         raise UseError("a trial of a search has no certificate of its own: the search has.")
 
 
-def kept_by(ledger: Ledger) -> Literal["file", "memory", "not"]:
+def durability_of(ledger: Ledger) -> Literal["file", "memory", "not"]:
     """How a ledger is kept; one of another kind than ours is taken to last."""
     if isinstance(ledger, NoLedger):
         return "not"
     return "memory" if isinstance(ledger, MemoryLedger) else "file"
 
 
-def covered_by(loss: Loss) -> Loss:
+def parallel_loss(loss: Loss) -> Loss:
     """Return what a second release may cost: where it was left open how the first one's steps add up, its epsilon.
 
     That is within both bounds of the first, epsilon with delta and rho.
     """
-    return Loss.pure(loss.epsilon) if loss.undecided and loss.epsilon is not None else loss
+    return Loss.pure(loss.epsilon) if loss.accounting_open and loss.epsilon is not None else loss
 
 
-class CoveredDoor(UnchargedDoor):
+class ParallelDoor(UnchargedDoor):
     """The second of two releases on disjoint parts of the units, drawn by a secret key.
 
     The first has reserved its loss itself and is finished. Under add-remove a unit is in one of the parts, so that both
@@ -336,21 +340,28 @@ class CoveredDoor(UnchargedDoor):
 
     def __enter__(self) -> Self:
         first = self._first
-        if first._reservation is None or not first._closed or first.covers or isinstance(first, UnchargedDoor):
+        if (
+            first._reservation is None
+            or not first._closed
+            or first.parallel_release_done
+            or isinstance(first, UnchargedDoor)
+        ):
             raise UseError("a release that was charged covers one other, after it is finished.")
         if not first.plan.neighbours.in_one_part:
             raise UseError(f"two releases add up where {first.plan.neighbours} are protected: none covers another.")
-        if first.plan.neighbours != self.plan.neighbours or covered_by(first.plan.loss) != self.plan.loss:
+        if first.plan.neighbours != self.plan.neighbours or parallel_loss(first.plan.loss) != self.plan.loss:
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
         self._check_entropy()
-        first.covers = True
+        first.parallel_release_done = True
         self._reservation = first._reservation
         return self
 
-    def statement(self) -> PrivacyStatement:
+    def certificate(self) -> PrivacyCertificate:
         """Return the certificate of this release; its entry is that of the first."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
         ledger = self._ledger
-        spend = Spend(ledger.name, self._reservation.id, self.plan.loss, kept_by(ledger), self._reason)
-        return certify(self.plan, spend)
+        spend = Spend(
+            ledger.name, self._reservation.id, self.plan.loss, durability_of(ledger), self._not_private_reason
+        )
+        return build_certificate(self.plan, spend)

@@ -20,7 +20,15 @@ from numpy.typing import NDArray
 
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
-__all__ = ["LazyTable", "check", "digit_bits", "is_seeded", "secret_key", "seeded_for_tests", "words"]
+__all__ = [
+    "LazyTable",
+    "digit_bits",
+    "is_seeded",
+    "random_integers",
+    "require_entropy",
+    "secret_key",
+    "seeded_for_tests",
+]
 
 DIGIT_BITS = 16
 
@@ -40,50 +48,50 @@ class _TestStream:
     digit_bits: int
 
 
-_stream: ContextVar[_TestStream | None] = ContextVar("veilwood_test_stream", default=None)
+_test_stream: ContextVar[_TestStream | None] = ContextVar("veilwood_test_stream", default=None)
 
 
-def words(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
+def random_integers(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
     """Return `n` independent uniform integers below ``2**bits``, as the smallest unsigned type that holds them.
 
     Every call reads fresh bytes: nothing is kept between calls, so forked processes never share bits.
 
     Examples
     --------
-    >>> from veilwood.privacy.entropy import words
-    >>> words(3).dtype, words(3, bits=16).dtype
+    >>> from veilwood.privacy.entropy import random_integers
+    >>> random_integers(3).dtype, random_integers(3, bits=16).dtype
     (dtype('uint64'), dtype('uint16'))
     """
     if not 1 <= bits <= 64:
         raise MechanismError(f"bits must be from 1 to 64, got {bits}. Hint: join several words for more.")
     size = next(size for size in (1, 2, 4, 8) if 8 * size >= bits)
-    drawn: NDArray[np.unsignedinteger[Any]] = np.frombuffer(_bytes(n * size), dtype=f"u{size}")
+    drawn: NDArray[np.unsignedinteger[Any]] = np.frombuffer(_random_bytes(n * size), dtype=f"u{size}")
     surplus = 8 * size - bits
     return np.right_shift(drawn, drawn.dtype.type(surplus)) if surplus else drawn
 
 
-def check() -> bool:
+def require_entropy() -> bool:
     """Refuse to go on where no random bits can be had, before anything is spent; return whether they are seeded."""
     seeded = is_seeded()
     if not seeded:  # a test stream must not lose a byte here
-        _bytes(1)
+        _random_bytes(1)
     return seeded
 
 
 def secret_key() -> bytes:
     """Return a fresh 32-byte key, for example for the assignment of records to trees."""
-    return _bytes(32)
+    return _random_bytes(32)
 
 
 def digit_bits() -> int:
     """Return how many bits a sampler reveals first: 16, or what the test context says."""
-    stream = _stream.get()
+    stream = _test_stream.get()
     return DIGIT_BITS if stream is None else stream.digit_bits
 
 
 def is_seeded() -> bool:
     """Return whether the bits are a repeatable test stream, so that nothing drawn now is private."""
-    return _stream.get() is not None
+    return _test_stream.get() is not None
 
 
 @contextmanager
@@ -112,9 +120,9 @@ def seeded_for_tests(seed: int, digit_bits: int = DIGIT_BITS) -> Iterator[None]:
     >>> from veilwood.privacy import entropy
     >>> with warnings.catch_warnings(action="ignore"):
     ...     with entropy.seeded_for_tests(7):
-    ...         first = entropy.words(2)
+    ...         first = entropy.random_integers(2)
     ...     with entropy.seeded_for_tests(7):
-    ...         again = entropy.words(2)
+    ...         again = entropy.random_integers(2)
     >>> bool((first == again).all()), entropy.is_seeded()
     (True, False)
     """
@@ -123,16 +131,16 @@ def seeded_for_tests(seed: int, digit_bits: int = DIGIT_BITS) -> Iterator[None]:
     # Three frames up: past this generator and contextlib's __enter__, to the line that says `with`.
     warnings.warn("noise is seeded: results made in this context are NOT PRIVATE", PrivacyWarning, stacklevel=3)
     generator = np.random.Generator(np.random.Philox(key=seed))
-    token = _stream.set(_TestStream(generator, digit_bits))
+    token = _test_stream.set(_TestStream(generator, digit_bits))
     try:
         yield
     finally:
-        _stream.reset(token)
+        _test_stream.reset(token)
 
 
-def _bytes(count: int) -> bytes:
+def _random_bytes(count: int) -> bytes:
     """Return `count` fresh random bytes."""
-    stream = _stream.get()
+    stream = _test_stream.get()
     if stream is not None:
         return stream.generator.bytes(count)
     try:
@@ -158,13 +166,13 @@ class LazyTable:
         self._word_bits = 4 * digit_bits
         self._ambiguous: dict[int, tuple[list[int], list[int]]] = {}
         every_digit = np.arange(1 << digit_bits, dtype=np.uint64)
-        rank, is_open = _rank(every_digit, *self._as_arrays(digit_bits))
+        rank, is_open = _rank_words(every_digit, *self._as_arrays(digit_bits))
         self._guide = np.where(is_open, -1, rank)
         self._word_arrays = self._as_arrays(self._word_bits)
 
     def draw(self, n: int) -> Ints:
         """Return `n` independent outcomes."""
-        digit = words(n, self._digit_bits)
+        digit = random_integers(n, self._digit_bits)
         outcome: Ints = self._guide[digit]
         open_at = np.flatnonzero(outcome < 0)
         if open_at.size:
@@ -174,17 +182,17 @@ class LazyTable:
     def _draw_word(self, digit: NDArray[np.uint64]) -> Ints:
         """Return the outcomes of uniforms that begin with `digit`."""
         rest_bits = self._word_bits - self._digit_bits
-        word = (digit << np.uint64(rest_bits)) | words(digit.size, rest_bits)
-        outcome, is_open = _rank(word, *self._word_arrays)
+        word = (digit << np.uint64(rest_bits)) | random_integers(digit.size, rest_bits)
+        outcome, is_open = _rank_words(word, *self._word_arrays)
         for at in np.flatnonzero(is_open):
-            outcome[at] = self._resolve(int(word[at]))
+            outcome[at] = self._resolve_outcome(int(word[at]))
         return outcome
 
-    def _resolve(self, prefix: int) -> int:
+    def _resolve_outcome(self, prefix: int) -> int:
         """Return the outcome of one uniform that begins with `prefix`, at whatever precision it takes."""
         bits = self._word_bits
         while True:
-            prefix = prefix << self._word_bits | int(words(1, self._word_bits)[0])
+            prefix = prefix << self._word_bits | int(random_integers(1, self._word_bits)[0])
             bits += self._word_bits
             first, last = self._ambiguous_words(bits)
             rank = bisect_right(first, prefix)
@@ -207,7 +215,7 @@ class LazyTable:
         return np.array(first, dtype=np.uint64), np.array(last, dtype=np.uint64)
 
 
-def _rank(
+def _rank_words(
     word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.bool_]]:
     """Return how many thresholds lie at or below each word, and where that is still open."""

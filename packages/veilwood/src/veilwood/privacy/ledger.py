@@ -19,65 +19,71 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal, Protocol, Self
 
-from veilwood.charts import card
+from veilwood.charts import html_card
 from veilwood.errors import (
     BudgetExceededError,
     LedgerError,
     NotPrivateError,
     UnreadableError,
     VeilwoodError,
-    shorten,
-    shown,
+    short_repr,
+    shorten_text,
 )
-from veilwood.privacy.loss import Loss, check_budget, exact, requested_loss, zcdp_rho
-from veilwood.safe_io import MOST_DIGITS_OF_A_SUM, rational, read_json
+from veilwood.privacy.loss import Loss, check_budget, exact_fraction, requested_loss, zcdp_rho
+from veilwood.safe_io import MAX_SUM_DIGITS, parse_fraction, read_json
 
 __all__ = [
     "APPLICATION_ID",
-    "PARTS",
+    "SCHEMA_OBJECTS",
     "Balance",
-    "Chain",
     "Connection",
     "Entry",
+    "EntryState",
+    "HashChain",
     "Ledger",
     "Reservation",
-    "State",
-    "StatementRows",
-    "append",
-    "begin",
-    "checked",
-    "checked_budget",
-    "create",
-    "fact",
-    "hash_of",
-    "keep",
-    "loss_of",
+    "ResultRows",
+    "append_event",
+    "append_genesis",
+    "build_loss",
+    "create_tables",
+    "event_hash",
+    "exact_loss",
     "read_loss",
-    "readable",
-    "total",
+    "replace_surrogates",
+    "requested_budget",
+    "require_line",
+    "store_balance",
+    "total_loss",
 ]
 
 
-State = Literal["reserved", "committed", "cancelled", "resolved"]
+EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 
-PARTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}  # no view or trigger runs code
+SCHEMA_OBJECTS = {
+    ("table", "events"),
+    ("index", "events_of_entry"),
+    ("table", "balance"),
+}  # no view or trigger runs code
 APPLICATION_ID = 0x5645494C  # "VEIL", in the file header: tells a ledger from any other database
-_VERSION = 3  # of the records; 1 knew neither tables, schemas nor whom the ledger protects, 2 no keys of their own
-_OLDER_KEY = re.compile(
+_FORMAT_VERSION = (
+    3  # of the records; 1 knew neither tables, schemas nor whom the ledger protects, 2 no keys of their own
+)
+_LEGACY_KEY_PATTERN = re.compile(
     r" \[([^\[\]]+)\]"
 )  # where records of versions 1 and 2 have it: at the end of what was released
-_TABLES = f"""
+_CREATE_TABLES = f"""
     BEGIN IMMEDIATE;
     PRAGMA application_id = {APPLICATION_ID};
     CREATE TABLE events (number INTEGER PRIMARY KEY, entry INTEGER NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL);
     CREATE INDEX events_of_entry ON events (entry);
     CREATE TABLE balance (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL);
 """
-_LARGEST_PART = 10**30  # of a loss: far more than all releases together can cost
-_BEFORE_ALL = -(2**63)
+_MAX_LOSS_PART = 10**30  # of a loss: far more than all releases together can cost
+_BEFORE_FIRST_EVENT = -(2**63)
 
 
-class StatementRows(Protocol):
+class ResultRows(Protocol):
     """The rows that a statement gives."""
 
     def fetchone(self) -> Any:
@@ -89,7 +95,7 @@ class StatementRows(Protocol):
 class Connection(Protocol):
     """A database in the middle of a transaction, whose statements mark their parameters by question marks."""
 
-    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> StatementRows:
+    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> ResultRows:
         """Carry out one statement."""
 
 
@@ -122,7 +128,7 @@ class Entry:
     time: str
     what: str
     loss: Loss
-    state: State
+    state: EntryState
     neighbours: str
     plan: str
     not_private: str | None
@@ -132,14 +138,14 @@ class Entry:
     key: str = ""
 
     @property
-    def counts(self) -> bool:
+    def is_counted(self) -> bool:
         """Whether it is part of what was spent."""
         return self.state != "cancelled"
 
 
-def total(entries: Iterable[Entry]) -> Loss:
+def total_loss(entries: Iterable[Entry]) -> Loss:
     """Return what the entries that count cost together; unbounded if one of them carries no guarantee."""
-    counted = [entry for entry in entries if entry.counts]
+    counted = [entry for entry in entries if entry.is_counted]
     if any(entry.not_private is not None for entry in counted):
         return Loss.unbounded()
     return Loss.total(entry.loss for entry in counted)
@@ -160,9 +166,9 @@ class Balance:
         """The sum, which an entry without a guarantee makes unbounded."""
         return self.charged if self.unbounded_by is None else Loss.unbounded()
 
-    def fits(self, loss: Loss) -> bool:
+    def can_afford(self, loss: Loss) -> bool:
         """Whether the budget has room for another loss."""
-        return self.budget is None or (self.spent + loss).fits(self.budget)
+        return self.budget is None or (self.spent + loss).is_within(self.budget)
 
     @property
     def remaining(self) -> Loss | None:
@@ -178,7 +184,7 @@ class Balance:
             left += [Loss.zcdp(rho, budget.delta)] if rho > 0 else []
         return max(left, key=lambda loss: loss.epsilon or 0)
 
-    def record(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """What stands in the file beside the events."""
         spent = asdict(self.charged)
         return {
@@ -189,7 +195,7 @@ class Balance:
         }
 
 
-class Chain:
+class HashChain:
     """The events of one ledger as far as they were read, each checked against those before it.
 
     It is the only source of totals: they are sums of events that were hashed, never a row that was kept. What was read
@@ -201,12 +207,12 @@ class Chain:
         self.name = name
         self.entries: dict[int, Entry] = {}
         self.budget: Loss | None = None
-        self.of: str | None = None
+        self.population: str | None = None
         self._number, self._head = 0, ""
         self._charged: Loss | None = Loss.zero()  # None after a cancelled entry, until it is added up anew
         self._unbounded: list[int] = []  # the entries that count and carry no guarantee
 
-    def read(self, connection: Connection) -> Balance:
+    def read_new_events(self, connection: Connection) -> Balance:
         """Read what was added since the last time; return what all events add up to."""
         if self._number:
             query = "SELECT hash FROM events WHERE number = ?"
@@ -216,50 +222,50 @@ class Chain:
                     "older copy had been put back."
                 )
         query = "SELECT number, entry, body, hash FROM events WHERE number > ? ORDER BY number"
-        for row in connection.execute(query, (self._number or _BEFORE_ALL,)):
-            self._take(*row)
-        balance = self.balance()
+        for row in connection.execute(query, (self._number or _BEFORE_FIRST_EVENT,)):
+            self._apply_event(*row)
+        balance = self.compute_balance()
         kept = connection.execute("SELECT body FROM balance").fetchone()
-        as_written = kept is not None and kept[0] == _canonical(balance.record())
-        if not as_written and (kept is None or _read_record(kept[0]) != balance.record()):
+        as_written = kept is not None and kept[0] == _canonical_json(balance.to_dict())
+        if not as_written and (kept is None or _parse_balance(kept[0]) != balance.to_dict()):
             raise LedgerError(f"{self.name} was altered: its running total is not the sum of its events.")
         return balance
 
     @property
-    def last(self) -> tuple[int, str]:
+    def last_event(self) -> tuple[int, str]:
         """The number and the hash of the last event that was read."""
         return self._number, self._head
 
-    def balance(self) -> Balance:
+    def compute_balance(self) -> Balance:
         """What the events add up to."""
         if self._charged is None:
             # An unbounded loss cannot be subtracted, so a cancelled one is left out of a new sum.
-            self._charged = Loss.total(entry.loss for entry in self.entries.values() if entry.counts)
-        first = next((entry.neighbours for entry in self.entries.values() if entry.counts), None)
+            self._charged = Loss.total(entry.loss for entry in self.entries.values() if entry.is_counted)
+        first = next((entry.neighbours for entry in self.entries.values() if entry.is_counted), None)
         unbounded = self.entries[self._unbounded[0]] if self._unbounded else None
         return Balance(self.budget, self._charged, first, self._head, unbounded)
 
-    def _take(self, number: int, entry: int, body: str, digest: str) -> None:
+    def _apply_event(self, number: int, entry: int, body: str, digest: str) -> None:
         """Take in the next event, or refuse it and change nothing."""
         event = read_json(body)
         state, known = event.pop("event"), self.entries.get(entry)
         expected = self._number + 1
-        if number != expected or event.pop("entry") != entry or digest != hash_of(self._head, body):
+        if number != expected or event.pop("entry") != entry or digest != event_hash(self._head, body):
             raise LedgerError(f"{self.name} was altered: event {expected} does not follow the one before it.")
         if state == "opened" and number == 1:
-            self.budget, self.of = _read_budget(event["budget"]), _text(event.get("of"))
-        elif state == "named" and self.of is None and entry == number:
-            self.of = _text(event["of"])
+            self.budget, self.population = _parse_budget(event["budget"]), _require_text(event.get("of"))
+        elif state == "named" and self.population is None and entry == number:
+            self.population = _require_text(event["of"])
         elif state == "reserved" and known is None:
             loss = read_loss(event.pop("loss"))
             if not isinstance(entry, int) or not all(isinstance(fact, str | None) for fact in event.values()):
                 raise TypeError("a fact of an entry is not text")
-            made = Entry(id=entry, state=state, loss=loss, **{"key": _older_key(event["what"]), **event})
+            made = Entry(id=entry, state=state, loss=loss, **{"key": _legacy_key(event["what"]), **event})
             self._charged = None if self._charged is None else Loss.total((self._charged, loss))
             self._unbounded += [] if made.not_private is None else [entry]
             self.entries[entry] = made
         elif state in ("committed", "cancelled", "resolved") and known is not None and known.state == "reserved":
-            reason = _text(event["reason"] if state == "resolved" else event.get("reason"))
+            reason = _require_text(event["reason"] if state == "resolved" else event.get("reason"))
             self.entries[entry] = replace(known, state=state, resolution=reason)
             if state == "cancelled":
                 self._charged = None
@@ -269,64 +275,66 @@ class Chain:
         self._number, self._head = number, digest
 
 
-def create(connection: sqlite3.Connection, budget: Loss | None, of: str | None) -> None:
+def create_tables(connection: sqlite3.Connection, budget: Loss | None, population: str | None) -> None:
     """Make the tables and the first event."""
-    connection.executescript(_TABLES)
-    begin(connection, budget, of)
+    connection.executescript(_CREATE_TABLES)
+    append_genesis(connection, budget, population)
     connection.execute("COMMIT")
 
 
-def begin(connection: Connection, budget: Loss | None, of: str | None) -> None:
+def append_genesis(connection: Connection, budget: Loss | None, population: str | None) -> None:
     """Write the first event."""
-    event = {"event": "opened", "version": _VERSION, "budget": budget and asdict(budget), "of": of}
-    keep(connection, Balance(budget, Loss.zero(), None, append(connection, "", event)[1]))
+    event = {"event": "opened", "version": _FORMAT_VERSION, "budget": budget and asdict(budget), "of": population}
+    store_balance(connection, Balance(budget, Loss.zero(), None, append_event(connection, "", event)[1]))
 
 
-def append(connection: Connection, head: str, event: Mapping[str, object], entry: int | None = None) -> tuple[int, str]:
+def append_event(
+    connection: Connection, head: str, event: Mapping[str, object], entry: int | None = None
+) -> tuple[int, str]:
     """Write an event, which without ``entry`` starts an entry of its own number; return entry and hash."""
     number = int(connection.execute("SELECT coalesce(max(number), 0) + 1 FROM events").fetchone()[0])
     entry = number if entry is None else entry
-    body = _canonical({**event, "entry": entry, "time": datetime.now(UTC).isoformat(timespec="milliseconds")})
-    digest = hash_of(head, body)
+    body = _canonical_json({**event, "entry": entry, "time": datetime.now(UTC).isoformat(timespec="milliseconds")})
+    digest = event_hash(head, body)
     connection.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (number, entry, body, digest))
     return entry, digest
 
 
-def keep(connection: Connection, balance: Balance) -> None:
+def store_balance(connection: Connection, balance: Balance) -> None:
     """Write the running total beside the events: a second witness of them, never their substitute."""
     query = "INSERT INTO balance VALUES (1, ?) ON CONFLICT (one) DO UPDATE SET body = excluded.body"
-    connection.execute(query, (_canonical(balance.record()),))
+    connection.execute(query, (_canonical_json(balance.to_dict()),))
 
 
 def read_loss(parts: Mapping[str, Any]) -> Loss:
     """Read a loss as it stands in a record."""
-    return loss_of({name: part if part is None else _part(part, name) for name, part in parts.items()})
+    return build_loss({name: part if part is None else _parse_loss_part(part, name) for name, part in parts.items()})
 
 
 @lru_cache(maxsize=4096)  # most entries of a ledger cost the same
-def _part(text: str, name: str) -> Fraction:
-    return rational(text, name, MOST_DIGITS_OF_A_SUM)
+def _parse_loss_part(text: str, name: str) -> Fraction:
+    return parse_fraction(text, name, MAX_SUM_DIGITS)
 
 
-def loss_of(parts: Mapping[str, Fraction | None]) -> Loss:
+def build_loss(parts: Mapping[str, Fraction | None]) -> Loss:
     """Put a loss together, within what a ledger can hold."""
-    if any(part is not None and part > _LARGEST_PART for part in parts.values()):
+    if any(part is not None and part > _MAX_LOSS_PART for part in parts.values()):
         raise UnreadableError("a loss is larger than that of any release.")
     return Loss(**parts)  # type: ignore[arg-type]
 
 
-def hash_of(previous: str, body: str) -> str:
+def event_hash(previous: str, body: str) -> str:
     """The hash of an event, which covers all before it."""
     return hashlib.sha256((previous + body).encode()).hexdigest()
 
 
-def _read_record(body: str) -> dict[str, Any]:
+def _parse_balance(body: str) -> dict[str, Any]:
     fields = read_json(body)
-    budget = _read_budget(fields["budget"])
-    return Balance(budget, read_loss(fields["spent"]), fields["neighbours"], fields["head"]).record()
+    budget = _parse_budget(fields["budget"])
+    return Balance(budget, read_loss(fields["spent"]), fields["neighbours"], fields["head"]).to_dict()
 
 
-def _read_budget(parts: Mapping[str, Any] | None) -> Loss | None:
+def _parse_budget(parts: Mapping[str, Any] | None) -> Loss | None:
     """Read a budget as it stands in a record."""
     budget = None if parts is None else read_loss(parts)
     if budget is not None and budget.epsilon is not None:
@@ -334,23 +342,23 @@ def _read_budget(parts: Mapping[str, Any] | None) -> Loss | None:
     return budget
 
 
-def _older_key(what: str) -> str:
+def _legacy_key(what: str) -> str:
     """The key of a record that does not say it by itself."""
-    found = _OLDER_KEY.search(what, max(what.rfind(" ["), 0))
+    found = _LEGACY_KEY_PATTERN.search(what, max(what.rfind(" ["), 0))
     return found[1] if found and found.end() == len(what) else ""
 
 
-def _text(value: object) -> str | None:
+def _require_text(value: object) -> str | None:
     if not isinstance(value, str | None):
         raise TypeError("a fact of the ledger is not text")
     return value
 
 
-def _canonical(value: object) -> str:
+def _canonical_json(value: object) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), default=str)
 
 
-_LONGEST_FACT = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
+_MAX_FACT_LENGTH = 1000  # characters that a person gives: whom a ledger protects, why an entry is settled
 
 
 @dataclass(frozen=True)
@@ -370,7 +378,9 @@ class Reservation:
 
         A refusal tells something about the rows and costs nothing, so it must not go unseen.
         """
-        self.ledger._settle(self.id, "cancelled", None if reason is None else readable(shorten(reason, _LONGEST_FACT)))
+        self.ledger._settle(
+            self.id, "cancelled", None if reason is None else replace_surrogates(shorten_text(reason, _MAX_FACT_LENGTH))
+        )
 
 
 class Ledger(ABC):
@@ -389,14 +399,14 @@ class Ledger(ABC):
     """
 
     name: str
-    _chain: Chain
+    _chain: HashChain
 
     @abstractmethod
     def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
         """All or nothing; a writer holds the lock before it reads, so nobody can spend in between."""
 
     @abstractmethod
-    def _is_whole(self, connection: Connection) -> bool:
+    def _is_intact(self, connection: Connection) -> bool:
         """Whether the database itself finds no damage."""
 
     def reserve(
@@ -436,14 +446,16 @@ class Ledger(ABC):
         NotPrivateError
             If there is a budget, and the release carries no guarantee.
         """
-        loss = checked(loss)
-        what, neighbours, plan, table, schema = map(readable, (what, neighbours, plan, table, schema))
-        not_private = None if not_private is None else readable(not_private)
-        if not isinstance(key, str) or len(key) > _LONGEST_FACT or key != readable(key):
-            raise LedgerError(f"key={shown(key)} is not understood. Hint: a text of up to {_LONGEST_FACT} letters.")
+        loss = exact_loss(loss)
+        what, neighbours, plan, table, schema = map(replace_surrogates, (what, neighbours, plan, table, schema))
+        not_private = None if not_private is None else replace_surrogates(not_private)
+        if not isinstance(key, str) or len(key) > _MAX_FACT_LENGTH or key != replace_surrogates(key):
+            raise LedgerError(
+                f"key={short_repr(key)} is not understood. Hint: a text of up to {_MAX_FACT_LENGTH} letters."
+            )
         with self._transaction(write=True) as connection:
-            before = self._chain.read(connection)
-            if key and (known := self._under(key)) is not None:
+            before = self._chain.read_new_events(connection)
+            if key and (known := self._entry_with_key(key)) is not None:
                 if (known.loss, known.plan) != (loss, plan):
                     raise LedgerError(f"{self.name} has another spend under the same key.")
                 return Reservation(self, known.id, is_new=False)
@@ -456,8 +468,8 @@ class Ledger(ABC):
                     requested=loss,
                     remaining=before.remaining,
                 )
-            if not before.fits(loss):
-                raise self._insufficient(before, loss)
+            if not before.can_afford(loss):
+                raise self._budget_error(before, loss)
             if before.budget and before.neighbours not in (None, neighbours):
                 raise LedgerError(
                     f"{self.name} counts losses for neighbours {before.neighbours!r}; a loss for "
@@ -469,21 +481,21 @@ class Ledger(ABC):
                 charged = Loss.total((before.charged, loss))
             except VeilwoodError as error:
                 raise LedgerError(f"{self.name}: {error}") from None
-            entry, head = append(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
-            keep(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
+            entry, head = append_event(connection, before.head, {"event": "reserved", "loss": asdict(loss), **facts})
+            store_balance(connection, Balance(before.budget, charged, before.neighbours or neighbours, head))
         return Reservation(self, entry)
 
-    def _under(self, key: str) -> Entry | None:
+    def _entry_with_key(self, key: str) -> Entry | None:
         """Return what counts under a key, of the entries read last."""
-        return next((e for e in self._chain.entries.values() if key and e.counts and e.key == key), None)
+        return next((e for e in self._chain.entries.values() if key and e.is_counted and e.key == key), None)
 
     def find(self, key: str) -> Entry | None:
         """Return the spend that counts under a key, if there is one."""
         with self._transaction() as connection:
-            self._chain.read(connection)
-            return self._under(key)
+            self._chain.read_new_events(connection)
+            return self._entry_with_key(key)
 
-    def _insufficient(self, before: Balance, loss: Loss) -> BudgetExceededError:
+    def _budget_error(self, before: Balance, loss: Loss) -> BudgetExceededError:
         left, budget = before.remaining, str(before.budget)
         of = budget if "delta" in budget else budget.removeprefix("epsilon=")
         message = f"insufficient privacy budget: requested {loss}, remaining {left} of {of} ({self.name})."
@@ -500,7 +512,7 @@ class Ledger(ABC):
     ) -> None:
         """Append the event that ends a reservation, once only."""
         with self._transaction(write=True) as connection:
-            before = self._chain.read(connection)
+            before = self._chain.read_new_events(connection)
             known = self._chain.entries.get(entry)
             found = "missing" if known is None else known.state
             if (found, state) == ("resolved", "committed"):
@@ -508,13 +520,13 @@ class Ledger(ABC):
             if known is None or found != "reserved":
                 raise LedgerError(f"entry {entry} of {self.name} is {found}: only a reserved one can be {state}.")
             event = {"event": state} | ({} if reason is None else {"reason": reason})
-            after = replace(before, head=append(connection, before.head, event, entry)[1])
+            after = replace(before, head=append_event(connection, before.head, event, entry)[1])
             if state == "cancelled":
-                others = [e for e in self._chain.entries.values() if e.counts and e.id != entry]
+                others = [e for e in self._chain.entries.values() if e.is_counted and e.id != entry]
                 # An unbounded loss cannot be subtracted, so a cancelled one is left out of a new sum.
                 charged = Loss.total(e.loss for e in others)
                 after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
-            keep(connection, after)
+            store_balance(connection, after)
 
     def resolve(self, entry: int, reason: str) -> None:
         """Settle what a crash left reserved: always as spent, since noise may have been drawn.
@@ -526,57 +538,57 @@ class Ledger(ABC):
         reason : str
             Why, in the words of whoever keeps the ledger; it is recorded.
         """
-        reason = fact(reason, "reason")
+        reason = require_line(reason, "reason")
         self._settle(entry, "resolved", reason)
 
     @property
-    def of(self) -> str | None:
+    def population(self) -> str | None:
         """Whom the ledger protects, in words, if that was said."""
         with self._transaction() as connection:
-            self._chain.read(connection)
-            return self._chain.of
+            self._chain.read_new_events(connection)
+            return self._chain.population
 
     @property
     def budget(self) -> Loss | None:
         """The most that can be spent, an (epsilon, delta) pair; None if there is no limit."""
-        return self._look().budget
+        return self._read_balance().budget
 
     @property
     def spent(self) -> Loss:
         """The sum of all entries that were not cancelled; unbounded if one of them is NOT PRIVATE."""
-        return self._look().spent
+        return self._read_balance().spent
 
     @property
     def unbounded_by(self) -> Entry | None:
         """The first entry that is NOT PRIVATE and makes the total unbounded, if there is one."""
-        return self._look().unbounded_by
+        return self._read_balance().unbounded_by
 
     @property
     def remaining(self) -> Loss | None:
         """The largest loss known to fit into what is left; None if there is no limit."""
-        return self._look().remaining
+        return self._read_balance().remaining
 
     def can_afford(self, loss: Loss) -> bool:
         """Whether the budget has room for ``loss`` now; another process may be faster."""
-        return self._look().fits(checked(loss))
+        return self._read_balance().can_afford(exact_loss(loss))
 
     def check_affordable(self, loss: Loss) -> None:
         """Refuse a loss that the budget has no room for, before any row is read for it."""
-        now = self._look()
-        if not now.fits(checked(loss)):
-            raise self._insufficient(now, loss)
+        now = self._read_balance()
+        if not now.can_afford(exact_loss(loss)):
+            raise self._budget_error(now, loss)
 
     def entries(self) -> list[Entry]:
         """Return every spend in order, the cancelled ones too."""
         with self._transaction() as connection:
-            self._chain.read(connection)
+            self._chain.read_new_events(connection)
             return list(self._chain.entries.values())
 
     def head(self) -> tuple[int, str]:
         """Return the number and the hash of the last event: what to note elsewhere, to know an older copy by."""
         with self._transaction() as connection:
-            self._chain.read(connection)
-            return self._chain.last
+            self._chain.read_new_events(connection)
+            return self._chain.last_event
 
     def holds(self, number: int, digest: str) -> bool:
         """Whether the event of this number has this hash; an older copy that was put back does not hold it."""
@@ -585,7 +597,7 @@ class Ledger(ABC):
     def hash_of(self, number: int) -> str | None:
         """Return the hash of an event, which covers all before it; None if there is no such event."""
         with self._transaction() as connection:
-            self._chain.read(connection)
+            self._chain.read_new_events(connection)
             found = connection.execute("SELECT hash FROM events WHERE number = ?", (number,)).fetchone()
         return None if found is None else str(found[0])
 
@@ -596,16 +608,20 @@ class Ledger(ABC):
         an older copy, is found only by comparing the returned hash with one noted elsewhere.
         """
         with self._transaction() as connection:
-            whole = self._is_whole(connection)
-            balance = Chain(self.name).read(connection)
-            within = balance.budget is None or balance.charged.fits(balance.budget)
-            if not whole or not within or self._chain.read(connection) != balance:
+            whole = self._is_intact(connection)
+            balance = HashChain(self.name).read_new_events(connection)
+            within = balance.budget is None or balance.charged.is_within(balance.budget)
+            if not whole or not within or self._chain.read_new_events(connection) != balance:
                 raise LedgerError(f"{self.name} was altered: its running total is not the sum of its events.")
         return balance.head
 
     def __str__(self) -> str:
         with self._transaction() as connection:
-            balance, entries, of = self._chain.read(connection), list(self._chain.entries.values()), self._chain.of
+            balance, entries, of = (
+                self._chain.read_new_events(connection),
+                list(self._chain.entries.values()),
+                self._chain.population,
+            )
         limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
         whom = "" if of is None else f" of {of}"
         lines = [f"{self.name}{whom}: spent {balance.spent}, {limit}"]
@@ -613,7 +629,7 @@ class Ledger(ABC):
             lines.append(f"The total is unbounded because of entry {cause.id}: {cause.not_private}.")
         for table in dict.fromkeys(entry.table for entry in entries):
             of_table = [entry for entry in entries if entry.table == table]
-            lines.append(f"{table or 'table not named'}: {total(of_table)}")
+            lines.append(f"{table or 'table not named'}: {total_loss(of_table)}")
             for e in of_table:
                 mark = "" if e.not_private is None else f", NOT PRIVATE: {e.not_private}"
                 why = "refused" if e.state == "cancelled" else "settled by hand"
@@ -638,7 +654,7 @@ class Ledger(ABC):
         limit = "no limit" if budget is None else f"budget {budget}, {self.remaining} left"
         rows = [(str(e.id), e.time[:16].replace("T", " "), e.state, str(e.loss), e.what, e.table) for e in entries]
         head = ("entry", "time", "state", "loss", "what", "table")
-        return card(f"{self.name}: spent {self.spent}, {limit}", self.of or "", [head, *rows])
+        return html_card(f"{self.name}: spent {self.spent}, {limit}", self.population or "", [head, *rows])
 
     # One ledger, never a copy of it: scikit-learn clones and deep-copies parameters.
     def __sklearn_clone__(self) -> Self:
@@ -649,36 +665,36 @@ class Ledger(ABC):
     def __deepcopy__(self, memo: object) -> Self:
         return self
 
-    def _look(self) -> Balance:
+    def _read_balance(self) -> Balance:
         with self._transaction() as connection:
-            return self._chain.read(connection)
+            return self._chain.read_new_events(connection)
 
-    def _open(self, asked: Loss | None, of: str | None) -> None:
+    def _check_settings(self, budget: Loss | None, population: str | None) -> None:
         """Refuse a budget or people other than those recorded; record the people where none were."""
-        if asked is not None and asked != self.budget:
+        if budget is not None and budget != self.budget:
             raise LedgerError(
-                f"{self.name} was made with the budget {self.budget or 'without limit'}, not {asked}. "
+                f"{self.name} was made with the budget {self.budget or 'without limit'}, not {budget}. "
                 "Hint: leave epsilon and delta out to open it as it is, or make a new one under another name."
             )
-        if of is not None:
-            self._name(of)
+        if population is not None:
+            self._record_population(population)
 
-    def _name(self, of: str) -> None:
+    def _record_population(self, population: str) -> None:
         """Record whom a ledger protects that did not say so, as those of version 0.1.0."""
-        known = self.of
+        known = self.population
         if known is None:
             with self._transaction(write=True) as connection:
-                before = self._chain.read(connection)
-                known = self._chain.of
+                before = self._chain.read_new_events(connection)
+                known = self._chain.population
                 if known is None:
-                    head = append(connection, before.head, {"event": "named", "of": of})[1]
-                    keep(connection, replace(before, head=head))
+                    head = append_event(connection, before.head, {"event": "named", "of": population})[1]
+                    store_balance(connection, replace(before, head=head))
                     return
-        if known != of:
-            raise LedgerError(f"{self.name} is a ledger of {known}, not of {of}. Hint: make a new one.")
+        if known != population:
+            raise LedgerError(f"{self.name} is a ledger of {known}, not of {population}. Hint: make a new one.")
 
     @contextmanager
-    def _readable(self, write: bool, *errors: type[Exception]) -> Iterator[None]:
+    def _translate_errors(self, write: bool, *errors: type[Exception]) -> Iterator[None]:
         """Turn what goes wrong between here and the database into an error of the ledger."""
         try:
             yield
@@ -687,36 +703,40 @@ class Ledger(ABC):
         except errors as error:
             raise LedgerError(f"{self.name} cannot be {'written' if write else 'read'}: {error}.") from error
         except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError) as error:
-            raise LedgerError(f"{self.name} is damaged: a record cannot be read ({shown(error)}).") from error
+            raise LedgerError(f"{self.name} is damaged: a record cannot be read ({short_repr(error)}).") from error
 
 
-def checked_budget(epsilon: object, delta: object) -> Loss | None:
+def requested_budget(epsilon: object, delta: object) -> Loss | None:
     """Return the budget a person asks for; none means no limit."""
     if epsilon is None:
         if delta:
-            raise LedgerError(f"delta={shown(delta)} was given without epsilon. Hint: a budget is epsilon, or both.")
+            raise LedgerError(
+                f"delta={short_repr(delta)} was given without epsilon. Hint: a budget is epsilon, or both."
+            )
         return None
     budget = requested_loss(epsilon, delta)
     if budget.epsilon is None:
-        raise LedgerError(f"epsilon={shown(epsilon)} is not a budget. Hint: leave epsilon out for no limit.")
+        raise LedgerError(f"epsilon={short_repr(epsilon)} is not a budget. Hint: leave epsilon out for no limit.")
     return Loss(budget.epsilon, budget.delta)
 
 
-def checked(loss: Loss) -> Loss:
+def exact_loss(loss: Loss) -> Loss:
     """Return ``loss`` in exact numbers; a negative part would be a refund and is refused."""
-    parts = {name: part if part is None else exact(part, name) for name, part in asdict(loss).items()}
+    parts = {name: part if part is None else exact_fraction(part, name) for name, part in asdict(loss).items()}
     if any(part is not None and part < 0 for part in parts.values()):
-        raise LedgerError(f"loss={shown(loss)} has a negative part: a spend cannot be negative.")
-    return loss_of(parts)
+        raise LedgerError(f"loss={short_repr(loss)} has a negative part: a spend cannot be negative.")
+    return build_loss(parts)
 
 
-def fact(text: object, name: str) -> str:
+def require_line(text: object, name: str) -> str:
     """Return what a person says about a ledger or an entry: one line that is not empty."""
-    if not isinstance(text, str) or not text.strip() or len(text) > _LONGEST_FACT:
-        raise LedgerError(f"{name}={shown(text)} is not understood. Hint: a line of up to {_LONGEST_FACT} letters.")
-    return readable(shorten(text, _LONGEST_FACT))
+    if not isinstance(text, str) or not text.strip() or len(text) > _MAX_FACT_LENGTH:
+        raise LedgerError(
+            f"{name}={short_repr(text)} is not understood. Hint: a line of up to {_MAX_FACT_LENGTH} letters."
+        )
+    return replace_surrogates(shorten_text(text, _MAX_FACT_LENGTH))
 
 
-def readable(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return a text as it can be read back: half of a pair of code units is no text, and would spoil the record."""
     return text.encode(errors="replace").decode()

@@ -22,18 +22,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urldefrag
 
-from veilwood.errors import LedgerError, PrivacyWarning, SetupError, shorten, shown
+from veilwood.errors import LedgerError, PrivacyWarning, SetupError, short_repr, shorten_text
 from veilwood.privacy import ledger as chain
 from veilwood.privacy.ledger import (
     Balance,
-    Chain,
     Connection,
     Entry,
+    HashChain,
     Ledger,
     Reservation,
-    checked,
-    checked_budget,
-    fact,
+    exact_loss,
+    requested_budget,
+    require_line,
 )
 from veilwood.privacy.loss import Loss
 
@@ -43,28 +43,28 @@ if TYPE_CHECKING:
 __all__ = ["Entry", "Ledger", "MemoryLedger", "PostgresLedger", "Reservation", "SQLiteLedger", "open_ledger"]
 
 
-_BUSY_SECONDS = 120.0  # each of 50 waiting processes needs a few milliseconds of disk time
-_LONGEST_RECORD = 1 << 20  # bytes; SQLite refuses to read or write a longer one
+_BUSY_TIMEOUT_SECONDS = 120.0  # each of 50 waiting processes needs a few milliseconds of disk time
+_MAX_RECORD_BYTES = 1 << 20  # bytes; SQLite refuses to read or write a longer one
 # One operation at a time in a process, and no fork in the middle of one: what SQLite remembers of the locks
 # it holds must not be copied into a child.
-_OPERATION = threading.RLock()
+_OPERATION_LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
-    _done = _OPERATION.release
-    os.register_at_fork(before=_OPERATION.acquire, after_in_parent=_done, after_in_child=_done)
+    _done = _OPERATION_LOCK.release
+    os.register_at_fork(before=_OPERATION_LOCK.acquire, after_in_parent=_done, after_in_child=_done)
 
 
-class _Local(Ledger):
+class _SqliteLedgerBase(Ledger):
     """A ledger of SQLite."""
 
     @abstractmethod
-    def _connection(self) -> AbstractContextManager[sqlite3.Connection]: ...
+    def _open_connection(self) -> AbstractContextManager[sqlite3.Connection]: ...
 
-    def _is_whole(self, connection: Connection) -> bool:
+    def _is_intact(self, connection: Connection) -> bool:
         return bool(connection.execute("PRAGMA integrity_check(1)").fetchone()[0] == "ok")
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[sqlite3.Connection]:
-        with self._readable(write, sqlite3.Error), _OPERATION, self._connection() as connection:
+        with self._translate_errors(write, sqlite3.Error), _OPERATION_LOCK, self._open_connection() as connection:
             connection.execute("BEGIN IMMEDIATE" if write else "BEGIN")
             try:
                 yield connection
@@ -74,14 +74,14 @@ class _Local(Ledger):
                     connection.execute("ROLLBACK")
 
 
-class MemoryLedger(_Local):
+class MemoryLedger(_SqliteLedgerBase):
     """A ledger that lives as long as this process; it refuses to follow work into other processes.
 
     Parameters
     ----------
     epsilon, delta : number, optional
         The budget. Without epsilon, spends are recorded and nothing is refused.
-    of : str, optional
+    population : str, optional
         Whom it protects, in words.
 
     Examples
@@ -99,15 +99,19 @@ remaining epsilon=0.3 of 1 (ledger in memory). Hint: ask for no more than remain
 
     name = "ledger in memory"
 
-    def __init__(self, epsilon: object = None, delta: object = 0, of: str | None = None) -> None:
-        self._process, self._chain = os.getpid(), Chain(self.name)
+    def __init__(self, epsilon: object = None, delta: object = 0, population: str | None = None) -> None:
+        self._process_id, self._chain = os.getpid(), HashChain(self.name)
         self._database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
-        chain.create(self._database, checked_budget(epsilon, delta), None if of is None else fact(of, "of"))
+        chain.create_tables(
+            self._database,
+            requested_budget(epsilon, delta),
+            None if population is None else require_line(population, "of"),
+        )
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        if os.getpid() != self._process:
+    def _open_connection(self) -> Iterator[sqlite3.Connection]:
+        if os.getpid() != self._process_id:
             self.__reduce__()
         yield self._database
 
@@ -128,11 +132,11 @@ class NoLedger(Ledger):
     def reserve(self, loss: Loss, *, what: str, neighbours: str, plan: str, **facts: Any) -> Reservation:
         """Write the loss down; there is no budget that could refuse it."""
         number, now = len(self._entries) + 1, datetime.now(UTC).isoformat(timespec="milliseconds")
-        made = Entry(number, now, what, checked(loss), "reserved", neighbours, plan, facts.pop("not_private", None))
+        made = Entry(number, now, what, exact_loss(loss), "reserved", neighbours, plan, facts.pop("not_private", None))
         self._entries[number] = replace(made, **facts)
         return Reservation(self, number)
 
-    def _settle(self, entry: int, state: chain.State, reason: str | None = None) -> None:
+    def _settle(self, entry: int, state: chain.EntryState, reason: str | None = None) -> None:
         if self._entries[entry].state != "reserved":
             raise LedgerError(f"entry {entry} is settled already.")
         self._entries[entry] = replace(self._entries[entry], state=state, resolution=reason)
@@ -141,17 +145,17 @@ class NoLedger(Ledger):
         """Return every spend in order, the cancelled ones too."""
         return list(self._entries.values())
 
-    def _look(self) -> Balance:
-        return Balance(None, chain.total(self.entries()), None, "")
+    def _read_balance(self) -> Balance:
+        return Balance(None, chain.total_loss(self.entries()), None, "")
 
     def _transaction(self, write: bool = False) -> NoReturn:
         raise LedgerError("no ledger was given. Hint: ledger='spends.db' keeps one.")
 
-    def _is_whole(self, connection: Connection) -> bool:
+    def _is_intact(self, connection: Connection) -> bool:
         return True
 
 
-class SQLiteLedger(_Local):
+class SQLiteLedger(_SqliteLedgerBase):
     """A ledger in a file, shared by any number of processes and threads of one machine.
 
     Every operation opens the file anew, so the object can be forked, pickled and used from any thread.
@@ -163,37 +167,37 @@ class SQLiteLedger(_Local):
     epsilon, delta : number, optional
         The budget of a new ledger; none means no limit. An existing ledger keeps its own, and a different
         one is refused.
-    of : str, optional
+    population : str, optional
         Whom it protects, in words: "patients of clinic X". Recorded once; a different one is refused.
     """
 
     def __init__(
-        self, path: str | os.PathLike[str], epsilon: object = None, delta: object = None, of: str | None = None
+        self, path: str | os.PathLike[str], epsilon: object = None, delta: object = None, population: str | None = None
     ) -> None:
         self.path = Path(os.path.abspath(path))
-        self.name = f"ledger {shorten(self.path.name)}"
-        self._chain = Chain(self.name)
-        asked = checked_budget(epsilon, delta or 0)
-        of = None if of is None else fact(of, "of")
+        self.name = f"ledger {shorten_text(self.path.name)}"
+        self._chain = HashChain(self.name)
+        asked = requested_budget(epsilon, delta or 0)
+        population = None if population is None else require_line(population, "of")
         if os.path.isdir(self.path):
             raise LedgerError(f"{self.path} is a folder. Hint: give the path of a file, such as spends.db.")
         if not os.path.exists(self.path):
-            self._make(asked, of)
+            self._create_file(asked, population)
         with self._transaction() as connection:
             if connection.execute("PRAGMA application_id").fetchone()[0] != chain.APPLICATION_ID:
                 raise LedgerError(f"{self.path} is not a ledger. Hint: give the path of a new file.")
-            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != chain.PARTS:
+            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != chain.SCHEMA_OBJECTS:
                 raise LedgerError(f"{self.name} is damaged: it holds other tables than a ledger.")
-        self._open(asked, of)
+        self._check_settings(asked, population)
 
-    def _make(self, budget: Loss | None, of: str | None) -> None:
+    def _create_file(self, budget: Loss | None, population: str | None) -> None:
         """Write the new ledger aside and link it in whole, so that no process ever sees half of one."""
         try:
             handle, draft = tempfile.mkstemp(prefix=self.path.name, suffix=".new", dir=self.path.parent)
             os.close(handle)
             try:
-                with closing(_connect(Path(draft))) as connection:
-                    chain.create(connection, budget, of)
+                with closing(_connect_file(Path(draft))) as connection:
+                    chain.create_tables(connection, budget, population)
                 with suppress(FileExistsError):  # another process was faster: use its ledger
                     os.link(draft, self.path)
             finally:
@@ -204,15 +208,17 @@ class SQLiteLedger(_Local):
                 os.close(folder)
         except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: the name holds a null character
             reason = getattr(error, "strerror", None) or error
-            raise LedgerError(f"{self.name} cannot be made in {shown(str(self.path.parent))}: {reason}.") from error
+            raise LedgerError(
+                f"{self.name} cannot be made in {short_repr(str(self.path.parent))}: {reason}."
+            ) from error
 
     @contextmanager
-    def _connection(self) -> Iterator[sqlite3.Connection]:
-        with closing(_connect(self.path)) as connection:
+    def _open_connection(self) -> Iterator[sqlite3.Connection]:
+        with closing(_connect_file(self.path)) as connection:
             yield connection
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_chain": Chain(self.name)}  # what was read stays here: a copy reads for itself
+        return {**vars(self), "_chain": HashChain(self.name)}  # what was read stays here: a copy reads for itself
 
     def __repr__(self) -> str:
         return f"SQLiteLedger({str(self.path)!r})"
@@ -235,7 +241,7 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
         if path and not re.match(r"\w+:", path[1:]):  # from the second letter on: C:\ is a path
             if not os.path.exists(path):
                 warnings.warn(
-                    f"there was no ledger {shown(path)}: a new one without a limit was made. Hint: if the path is "
+                    f"there was no ledger {short_repr(path)}: a new one without a limit was made. Hint: if the path is "
                     "mistyped, nothing was charged where it should be; SQLiteLedger(path, epsilon=...) makes one with "
                     "a limit.",
                     PrivacyWarning,
@@ -243,25 +249,27 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
                 )
             return SQLiteLedger(path)
     raise LedgerError(
-        f"ledger={shown(ledger)} is not understood. Hint: a path such as 'spends.db', or 'postgresql://host/database#name'."
+        f"ledger={short_repr(ledger)} is not understood. Hint: a path such as 'spends.db', or 'postgresql://host/database#name'."
     )
 
 
-def _connect(path: Path) -> sqlite3.Connection:
+def _connect_file(path: Path) -> sqlite3.Connection:
     """Open an existing file: mode=rw never makes one, so a ledger that was removed is not born again empty."""
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_SECONDS, isolation_level=None)
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _LONGEST_RECORD)
+    connection = sqlite3.connect(
+        f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None
+    )
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_RECORD_BYTES)
     # EXTRA also flushes the folder after the rollback journal is deleted: without it a power failure just
     # after COMMIT could bring the journal back and undo a spend whose noise was already drawn.
     connection.execute("PRAGMA synchronous = EXTRA")
     return connection
 
 
-_NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
-_FIRST_WAIT_SECONDS = 10
-_LOCK_WAIT = "120s"
-_LOCK_OF_MAKERS = 0x5645494C  # one process at a time makes a ledger
-_TABLES = (
+_NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_CONNECT_TIMEOUT_SECONDS = 10
+_LOCK_TIMEOUT = "120s"
+_CREATION_LOCK_ID = 0x5645494C  # one process at a time makes a ledger
+_CREATE_TABLES = (
     "CREATE TABLE events (number BIGINT PRIMARY KEY, entry BIGINT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE INDEX events_of_entry ON events (entry)",
     "CREATE TABLE balance (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)",
@@ -269,7 +277,7 @@ _TABLES = (
 
 
 @dataclass(frozen=True)
-class _Statements:
+class _PsycopgConnection:
     """A connection of psycopg that takes the statements of ``chain``, which hold no percent sign."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
@@ -294,69 +302,77 @@ class PostgresLedger(Ledger):
     epsilon, delta : number, optional
         The budget of a new ledger; none means no limit. An existing ledger keeps its own, and a different
         one is refused.
-    of : str, optional
+    population : str, optional
         Whom it protects, in words. Recorded once; a different one is refused.
     create : bool
         Make the ledger if it is not there; otherwise that is an error.
     """
 
     def __init__(
-        self, address: str, epsilon: object = None, delta: object = None, of: str | None = None, *, create: bool = True
+        self,
+        address: str,
+        epsilon: object = None,
+        delta: object = None,
+        population: str | None = None,
+        *,
+        create: bool = True,
     ) -> None:
         self._address, name = urldefrag(address)
-        if not _NAME.fullmatch(name):
+        if not _NAME_PATTERN.fullmatch(name):
             raise LedgerError(
-                f"a ledger in PostgreSQL is not called {shown(name)}. Hint: postgresql://host/database#claims, with a "
+                f"a ledger in PostgreSQL is not called {short_repr(name)}. Hint: postgresql://host/database#claims, with a "
                 "name of up to 40 small letters, digits and underscores."
             )
         self.name, self._schema = f"ledger {name}", f"veilwood_ledger_{name}"
-        self._chain, self._one_at_a_time = Chain(self.name), threading.RLock()
-        asked = checked_budget(epsilon, delta or 0)
-        of = None if of is None else fact(of, "of")
-        if not self._exists():
+        self._chain, self._operation_lock = HashChain(self.name), threading.RLock()
+        asked = requested_budget(epsilon, delta or 0)
+        population = None if population is None else require_line(population, "of")
+        if not self._schema_exists():
             if not create:
                 raise LedgerError(f"there is no {self.name} in this database. Hint: veilwood ledger create ADDRESS")
-            self._make(asked, of)
-        self._open(asked, of)
+            self._create_schema(asked, population)
+        self._check_settings(asked, population)
 
-    def _exists(self) -> bool:
-        with self._session(write=False) as session:
+    def _schema_exists(self) -> bool:
+        with self._open_session(write=False) as session:
             query = "SELECT 1 FROM information_schema.schemata WHERE schema_name = ?"
             return session.execute(query, (self._schema,)).fetchone() is not None
 
-    def _make(self, budget: Loss | None, of: str | None) -> None:
-        with self._session(write=True) as session:
-            session.execute("SELECT pg_advisory_xact_lock(?)", (_LOCK_OF_MAKERS,))
-            if self._exists():
+    def _create_schema(self, budget: Loss | None, population: str | None) -> None:
+        with self._open_session(write=True) as session:
+            session.execute("SELECT pg_advisory_xact_lock(?)", (_CREATION_LOCK_ID,))
+            if self._schema_exists():
                 return  # another process was faster: use its ledger
             session.execute(f"CREATE SCHEMA {self._schema}")
             session.execute(f"SET LOCAL search_path TO {self._schema}")
-            for statement in _TABLES:
+            for statement in _CREATE_TABLES:
                 session.execute(statement)
-            chain.begin(session, budget, of)
+            chain.append_genesis(session, budget, population)
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[Connection]:
-        with self._one_at_a_time, self._session(write) as session:
+        with self._operation_lock, self._open_session(write) as session:
             session.execute(f"SET LOCAL search_path TO {self._schema}")
             if write and session.execute("SELECT 1 FROM balance WHERE one = 1 FOR UPDATE").fetchone() is None:
                 raise LedgerError(f"{self.name} is damaged: it has no running total.")
             yield session
 
     @contextmanager
-    def _session(self, write: bool) -> Iterator[_Statements]:
+    def _open_session(self, write: bool) -> Iterator[_PsycopgConnection]:
         """One transaction on a connection of its own: committed at the end, or undone."""
-        psycopg = _driver()
-        with self._readable(write, psycopg.Error):
-            connection = psycopg.connect(self._address, connect_timeout=_FIRST_WAIT_SECONDS, prepare_threshold=None)
+        psycopg = _import_psycopg()
+        with self._translate_errors(write, psycopg.Error):
+            connection = psycopg.connect(
+                self._address, connect_timeout=_CONNECT_TIMEOUT_SECONDS, prepare_threshold=None
+            )
             with connection:
                 # A writer sees what others commit while it waits for the lock; a reader sees one moment.
                 connection.isolation_level = (
                     psycopg.IsolationLevel.READ_COMMITTED if write else psycopg.IsolationLevel.REPEATABLE_READ
                 )
                 connection.read_only = not write
-                session = _Statements(connection)
-                session.execute(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}'")
+                session = _PsycopgConnection(connection)
+                session.execute(f"SET LOCAL lock_timeout = '{_LOCK_TIMEOUT}'")
                 if write:
                     session.execute("SET LOCAL synchronous_commit = on")
                     if session.execute("SHOW fsync").fetchone() != ("on",):
@@ -366,7 +382,7 @@ class PostgresLedger(Ledger):
                         )
                 yield session
 
-    def _is_whole(self, connection: Connection) -> bool:
+    def _is_intact(self, connection: Connection) -> bool:
         query = "SELECT count(*) FROM information_schema.tables WHERE table_schema = ?"
         return bool(connection.execute(query, (self._schema,)).fetchone() == (2,))
 
@@ -374,14 +390,14 @@ class PostgresLedger(Ledger):
         return {"_address": self._address, "name": self.name, "_schema": self._schema}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _chain=Chain(state["name"]))  # a copy reads for itself
-        self._one_at_a_time = threading.RLock()
+        vars(self).update(state, _chain=HashChain(state["name"]))  # a copy reads for itself
+        self._operation_lock = threading.RLock()
 
     def __repr__(self) -> str:
         return f"PostgresLedger({self.name!r})"  # the address may hold a password
 
 
-def _driver() -> Any:
+def _import_psycopg() -> Any:
     try:
         import psycopg
     except ImportError:

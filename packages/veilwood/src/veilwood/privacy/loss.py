@@ -23,32 +23,32 @@ import numpy as np
 from scipy.optimize import minimize_scalar
 
 from veilwood.errors import MechanismError, ParameterError
-from veilwood.safe_io import MOST_DIGITS_OF_A_SUM, check_digits, rational
+from veilwood.safe_io import MAX_SUM_DIGITS, check_digits, parse_fraction
 
-LARGEST_DELTA = Fraction(1, 100)
-_LONGEST = 10**100  # a denominator; the squares and sums of longer ones could not be read back from files
-SMALLEST_EPSILON, LARGEST_EPSILON = Fraction(1, 10**6), Fraction(10**6)
-SMALLEST_DELTA = Fraction(1, 10**30)
-_LONG = 1000  # bits of a denominator, from which on its digits are counted
+MAX_DELTA = Fraction(1, 100)
+_MAX_DENOMINATOR = 10**100  # a denominator; the squares and sums of longer ones could not be read back from files
+MIN_EPSILON, MAX_EPSILON = Fraction(1, 10**6), Fraction(10**6)
+MIN_DELTA = Fraction(1, 10**30)
+_LONG_DENOMINATOR_BITS = 1000  # bits of a denominator, from which on its digits are counted
 SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
 
 
-def exact(value: object, name: str = "value") -> Fraction:
+def exact_fraction(value: object, name: str = "value") -> Fraction:
     """Return the rational number a person means by ``value``: 0.1 is one tenth, not its binary neighbour.
 
-    Numerator and denominator have at most ``bounded.MOST_DIGITS`` digits each; a longer number is refused.
+    Numerator and denominator have at most ``bounded.MAX_DIGITS`` digits each; a longer number is refused.
 
-    >>> exact(0.1)
+    >>> exact_fraction(0.1)
     Fraction(1, 10)
-    >>> exact("1/3")
+    >>> exact_fraction("1/3")
     Fraction(1, 3)
     """
     if isinstance(value, Rational) and not isinstance(value, bool):
         return check_digits(Fraction(int(value.numerator), int(value.denominator)), name)
     if isinstance(value, Real) and not isinstance(value, bool):
-        return rational(repr(float(value)), name)
+        return parse_fraction(repr(float(value)), name)
     if isinstance(value, str | Decimal):
-        return rational(str(value), name)
+        return parse_fraction(str(value), name)
     raise ParameterError(name, value, "is not a number")
 
 
@@ -93,7 +93,7 @@ def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
     return (rounded if rounded > 0 else low) * (1 - Fraction(1, 10**9))
 
 
-class _Sum:
+class _ExactSum:
     """An exact sum of parts; None, which is unbounded, makes it None.
 
     A plan of many steps is added up once more with every step, and the parts of one budget share a denominator: that
@@ -101,22 +101,22 @@ class _Sum:
     """
 
     def __init__(self) -> None:
-        self.above, self.below, self._bounded = 0, 1, True
+        self.numerator, self.denominator, self._bounded = 0, 1, True
 
     def add(self, part: Fraction | None) -> None:
         if part is None:
             self._bounded = False
-        elif self.below % part.denominator == 0:
-            self.above += part.numerator * (self.below // part.denominator)
+        elif self.denominator % part.denominator == 0:
+            self.numerator += part.numerator * (self.denominator // part.denominator)
         else:
-            total = Fraction(self.above, self.below) + part
-            if total.denominator.bit_length() > _LONG:
-                check_digits(total, "the sum of the losses", MOST_DIGITS_OF_A_SUM)
-            self.above, self.below = total.numerator, total.denominator
+            total = Fraction(self.numerator, self.denominator) + part
+            if total.denominator.bit_length() > _LONG_DENOMINATOR_BITS:
+                check_digits(total, "the sum of the losses", MAX_SUM_DIGITS)
+            self.numerator, self.denominator = total.numerator, total.denominator
 
     @property
     def value(self) -> Fraction | None:
-        return Fraction(self.above, self.below) if self._bounded else None
+        return Fraction(self.numerator, self.denominator) if self._bounded else None
 
 
 @dataclass(frozen=True)
@@ -179,22 +179,22 @@ class Loss:
         """Compose any number of losses.
 
         Sums of fractions can grow without end, and with them the time that the next one takes. Decimals such as 0.1
-        never come near the limit, ``bounded.MOST_DIGITS_OF_A_SUM``.
+        never come near the limit, ``bounded.MAX_SUM_DIGITS``.
         """
-        epsilon, delta, rho = _Sum(), _Sum(), _Sum()
+        epsilon, delta, rho = _ExactSum(), _ExactSum(), _ExactSum()
         for loss in losses:
             epsilon.add(loss.epsilon)
             rho.add(loss.rho)
             delta.add(loss.delta)
-            if delta.above >= delta.below:  # nothing is promised any more
+            if delta.numerator >= delta.denominator:  # nothing is promised any more
                 epsilon.add(None)
-                delta = _Sum()
+                delta = _ExactSum()
         return cls(epsilon.value, delta.value or Fraction(0), rho.value)
 
     @property
-    def undecided(self) -> bool:
+    def accounting_open(self) -> bool:
         """Whether steps may add up by epsilon or by rho: its rho alone does not imply its epsilon."""
-        return self.rho is not None and self.delta > 0 and not Loss(None, Fraction(0), self.rho).fits(self)
+        return self.rho is not None and self.delta > 0 and not Loss(None, Fraction(0), self.rho).is_within(self)
 
     @property
     def is_bounded(self) -> bool:
@@ -209,19 +209,19 @@ class Loss:
         delta = self.delta + other.delta
         return Loss(epsilon, delta, rho) if delta < 1 else Loss(None, Fraction(0), rho)
 
-    def part(self, share: Fraction) -> Loss:
+    def scaled(self, fraction: Fraction) -> Loss:
         """Return a share of this loss to spend on a part of a release: of epsilon if pure, of rho otherwise.
 
         The (epsilon, delta) of a part of rho is not tight and never quoted: such parts compose by rho.
 
-        >>> Loss.pure(Fraction(1)).part(Fraction(1, 4)).epsilon
+        >>> Loss.pure(Fraction(1)).scaled(Fraction(1, 4)).epsilon
         Fraction(1, 4)
         """
         if self.epsilon is None:
             return self
         if self.delta == 0:
-            return Loss.pure(self.epsilon * share)
-        return Loss(self.epsilon, self.delta, None if self.rho is None else self.rho * share)
+            return Loss.pure(self.epsilon * fraction)
+        return Loss(self.epsilon, self.delta, None if self.rho is None else self.rho * fraction)
 
     def epsilon_at(self, delta: Fraction) -> Fraction | None:
         """Return the smallest known epsilon such that (epsilon, ``delta``) holds; None if there is none."""
@@ -230,7 +230,7 @@ class Loss:
             known.append(zcdp_epsilon(self.rho, delta))
         return min(known, default=None)
 
-    def fits(self, budget: Loss) -> bool:
+    def is_within(self, budget: Loss) -> bool:
         """Whether this total stays within ``budget``, an (epsilon, delta) pair."""
         if budget.epsilon is None:
             return True
@@ -256,9 +256,9 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
     if isinstance(epsilon, float | np.floating) and epsilon == math.inf:
         return Loss.unbounded()
     none = isinstance(delta, float) and delta == 0  # usually
-    epsilon_, delta_ = exact(epsilon, "epsilon"), Fraction(0) if none else exact(delta, "delta")
+    epsilon_, delta_ = exact_fraction(epsilon, "epsilon"), Fraction(0) if none else exact_fraction(delta, "delta")
     check_budget(epsilon_, delta_)
-    if max(epsilon_.denominator, delta_.denominator) > _LONGEST:
+    if max(epsilon_.denominator, delta_.denominator) > _MAX_DENOMINATOR:
         raise ParameterError("epsilon", float(epsilon_), "or delta has too many digits", "a float, or a short fraction")
     return Loss.pure(epsilon_) if delta_ == 0 else Loss(epsilon_, delta_, zcdp_rho(epsilon_, delta_))
 
@@ -272,14 +272,14 @@ def check_budget(epsilon: Fraction, delta: Fraction) -> None:
             "must be above 0",
             "0.1 to 2 is usual; float('inf') means no noise and no privacy",
         )
-    if not SMALLEST_EPSILON <= epsilon <= LARGEST_EPSILON:
+    if not MIN_EPSILON <= epsilon <= MAX_EPSILON:
         raise ParameterError("epsilon", float(epsilon), "is not a useful budget", "choose between 1e-6 and 1e6")
-    if not 0 <= delta <= LARGEST_DELTA:
+    if not 0 <= delta <= MAX_DELTA:
         raise ParameterError(
             "delta",
             float(delta),
-            f"must be between 0 and {float(LARGEST_DELTA)}: with that probability all is revealed",
+            f"must be between 0 and {float(MAX_DELTA)}: with that probability all is revealed",
             "0 (pure epsilon), or less than one in the number of people, about 1e-6",
         )
-    if 0 < delta < SMALLEST_DELTA:
+    if 0 < delta < MIN_DELTA:
         raise ParameterError("delta", float(delta), "is too small to be told from 0", "use delta=0")

@@ -19,7 +19,7 @@ Adjacency: TypeAlias = Literal["add-remove", "replace-one"]
 ADJACENCIES: tuple[Adjacency, ...] = ("add-remove", "replace-one")
 
 
-MOST_ROWS_OF_A_UNIT = 10**9
+MAX_ROWS_PER_UNIT = 10**9
 
 
 @dataclass(frozen=True)
@@ -51,10 +51,10 @@ class RowsOf:
 Unit: TypeAlias = Rows | RowsOf
 
 
-def unit_of(value: object) -> Unit:
+def resolve_unit(value: object) -> Unit:
     """Return the privacy unit a user means: "row", a number of rows, or an id column with a cap.
 
-    >>> unit_of("row"), unit_of(3), unit_of({"id": "patient", "at_most": 5})
+    >>> resolve_unit("row"), resolve_unit(3), resolve_unit({"id": "patient", "at_most": 5})
     (Rows(k=1), Rows(k=3), RowsOf(id='patient', at_most=5))
     """
     if isinstance(value, str) and value == "row":
@@ -66,10 +66,10 @@ def unit_of(value: object) -> Unit:
     if isinstance(value, RowsOf) and not isinstance(value.id, str):
         raise ParameterError("privacy_unit", value, "has an id that is not the name of a column", "the id is a text")
     if isinstance(value, Rows | RowsOf):
-        if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MOST_ROWS_OF_A_UNIT:
+        if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MAX_ROWS_PER_UNIT:
             n = int(value.at_most)  # a number of numpy could overflow where sensitivities are multiplied
             return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
-        raise ParameterError("privacy_unit", value, f"must allow 1 to {MOST_ROWS_OF_A_UNIT:,} rows")
+        raise ParameterError("privacy_unit", value, f"must allow 1 to {MAX_ROWS_PER_UNIT:,} rows")
     raise ParameterError(
         "privacy_unit",
         value,
@@ -95,16 +95,16 @@ class Neighbours:
     unit: Unit = Rows(1)
 
     @classmethod
-    def of(cls, adjacency: object, unit: object) -> Neighbours:
-        """Return the neighbours a user means (``unit_of``)."""
-        return cls(adjacency, unit_of(unit))  # type: ignore[arg-type]
+    def from_parameters(cls, adjacency: object, unit: object) -> Neighbours:
+        """Return the neighbours a user means (``resolve_unit``)."""
+        return cls(adjacency, resolve_unit(unit))  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
             raise ParameterError("adjacency", self.adjacency, "is unknown", "'add-remove' or 'replace-one'")
 
     @property
-    def _sides(self) -> int:
+    def _n_sides(self) -> int:
         return 1 if self.adjacency == "add-remove" else 2
 
     @property
@@ -115,17 +115,17 @@ class Neighbours:
         """
         return self.adjacency == "add-remove" and (isinstance(self.unit, RowsOf) or self.unit.k == 1)
 
-    def l1(self, one_row: int) -> int:
-        """L1 sensitivity when one row adds a vector of L1 norm at most ``one_row``."""
-        return one_row * self.unit.at_most * self._sides
+    def l1_sensitivity(self, row_norm: int) -> int:
+        """L1 sensitivity when one row adds a vector of L1 norm at most ``row_norm``."""
+        return row_norm * self.unit.at_most * self._n_sides
 
-    def squared_l2(self, one_row: int) -> int:
-        """Squared L2 sensitivity when one row adds a non-negative vector of squared norm at most ``one_row``."""
-        return one_row * self.unit.at_most**2 * self._sides
+    def squared_l2_sensitivity(self, row_norm: int) -> int:
+        """Squared L2 sensitivity when one row adds a non-negative vector of squared norm at most ``row_norm``."""
+        return row_norm * self.unit.at_most**2 * self._n_sides
 
-    def score_range(self, one_row: int) -> int:
-        """Range of a selection score whose range under the addition of one row is ``one_row``."""
-        return one_row * self.unit.at_most * self._sides
+    def score_range(self, row_range: int) -> int:
+        """Range of a selection score whose range under the addition of one row is ``row_range``."""
+        return row_range * self.unit.at_most * self._n_sides
 
     def __str__(self) -> str:
         verb = "added or removed" if self.adjacency == "add-remove" else "replaced"

@@ -15,17 +15,17 @@ from typing import Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import MechanismError, shown
+from veilwood.errors import MechanismError, short_repr
 from veilwood.privacy import samplers
 from veilwood.privacy.loss import Loss, zcdp_epsilon, zcdp_rho
 from veilwood.safe_io import check_digits
 
 __all__ = [
-    "LARGEST_SCALE",
-    "LARGEST_SIGMA_SQUARED",
-    "LARGEST_SPARSE_SCALE",
-    "LARGEST_VALUE",
-    "MOST_SPARSE_CELLS",
+    "MAX_SCALE",
+    "MAX_SIGMA_SQUARED",
+    "MAX_SPARSE_CELLS",
+    "MAX_SPARSE_SCALE",
+    "MAX_VALUE",
     "Backend",
     "Bools",
     "DiscreteGaussian",
@@ -33,11 +33,11 @@ __all__ = [
     "Geometric",
     "Shape",
     "SparseLaplace",
-    "StandingOut",
-    "fraction",
-    "integers",
-    "not_negative",
-    "positive",
+    "ThresholdedGaussian",
+    "require_fraction",
+    "require_integers",
+    "require_non_negative",
+    "require_positive",
 ]
 
 
@@ -48,10 +48,10 @@ Shape = int | tuple[int, ...]
 Backend = Literal["veilwood", "opendp"]
 
 # A scale of 2**50 with values up to 2**61 leaves int64 with probability below exp(-4096): such sums are safe.
-LARGEST_SCALE = 2**50
-LARGEST_SIGMA_SQUARED = 2**80
-_SHORT = 64  # bits, beyond which the digits of a number are counted
-LARGEST_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overflow
+MAX_SCALE = 2**50
+MAX_SIGMA_SQUARED = 2**80
+_SHORT_BITS = 64  # bits, beyond which the digits of a number are counted
+MAX_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overflow
 
 
 class _AdditiveNoise(ABC):
@@ -59,15 +59,15 @@ class _AdditiveNoise(ABC):
 
     def sample(self, shape: Shape) -> Ints:
         """Return independent draws of the given shape."""
-        return self._draw(_size(shape)).reshape(shape)
+        return self._draw_noise(_count_draws(shape)).reshape(shape)
 
     @abstractmethod
-    def _draw(self, n: int) -> Ints:
+    def _draw_noise(self, n: int) -> Ints:
         """Return `n` independent draws."""
 
     def perturb(self, counts: ArrayLike) -> Ints:
         """Return integer `counts` of any shape with independent noise on every entry, zeros included."""
-        exact = integers("counts", counts)
+        exact = require_integers("counts", counts)
         return exact + self.sample(exact.shape)
 
 
@@ -92,11 +92,11 @@ class Geometric:
     scale: Fraction
 
     def __init__(self, scale: Fraction | int) -> None:
-        object.__setattr__(self, "scale", positive("scale", scale, LARGEST_SCALE))
+        object.__setattr__(self, "scale", require_positive("scale", scale, MAX_SCALE))
 
     def sample(self, shape: Shape) -> Ints:
         """Return independent draws of the given shape."""
-        return samplers.geometric(self.scale, _size(shape)).reshape(shape)
+        return samplers.geometric(self.scale, _count_draws(shape)).reshape(shape)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return the probability of each integer in `k`."""
@@ -149,10 +149,10 @@ class DiscreteLaplace(_AdditiveNoise):
     backend: Backend
 
     def __init__(self, scale: Fraction | int, backend: Backend = "veilwood") -> None:
-        object.__setattr__(self, "scale", positive("scale", scale, LARGEST_SCALE))
-        object.__setattr__(self, "backend", _known(backend))
+        object.__setattr__(self, "scale", require_positive("scale", scale, MAX_SCALE))
+        object.__setattr__(self, "backend", _require_backend(backend))
 
-    def _draw(self, n: int) -> Ints:
+    def _draw_noise(self, n: int) -> Ints:
         return (samplers.opendp_laplace if self.backend == "opendp" else samplers.laplace)(self.scale, n)
 
     def pmf(self, k: ArrayLike) -> Floats:
@@ -168,7 +168,7 @@ class DiscreteLaplace(_AdditiveNoise):
 
     def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
         """Return the epsilon that adding this noise costs at the given L1 sensitivity."""
-        return not_negative("l1_sensitivity", l1_sensitivity) / self.scale
+        return require_non_negative("l1_sensitivity", l1_sensitivity) / self.scale
 
 
 @dataclass(frozen=True, init=False)
@@ -206,16 +206,16 @@ class DiscreteGaussian(_AdditiveNoise):
     backend: Backend
 
     def __init__(self, sigma_squared: Fraction | int, backend: Backend = "veilwood") -> None:
-        checked = positive("sigma_squared", sigma_squared, LARGEST_SIGMA_SQUARED)
+        checked = require_positive("sigma_squared", sigma_squared, MAX_SIGMA_SQUARED)
         object.__setattr__(self, "sigma_squared", checked)
-        object.__setattr__(self, "backend", _known(backend))
+        object.__setattr__(self, "backend", _require_backend(backend))
 
-    def _draw(self, n: int) -> Ints:
+    def _draw_noise(self, n: int) -> Ints:
         return (samplers.opendp_gaussian if self.backend == "opendp" else samplers.gaussian)(self.sigma_squared, n)
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return the probability of each integer in `k`."""
-        normaliser, _ = self._moments()
+        normaliser, _ = self._normaliser_and_variance()
         return np.asarray(
             np.exp(-(np.asarray(k, dtype=np.float64) ** 2) / (2 * float(self.sigma_squared))) / normaliser
         )
@@ -223,13 +223,13 @@ class DiscreteGaussian(_AdditiveNoise):
     @property
     def variance(self) -> float:
         """Exact variance: below sigma_squared, and equal to it within rounding once sigma exceeds 2."""
-        return self._moments()[1]
+        return self._normaliser_and_variance()[1]
 
     def rho(self, squared_l2_sensitivity: Fraction | int) -> Fraction:
         """Return the zCDP rho that adding this noise costs at the given squared L2 sensitivity."""
-        return not_negative("squared_l2_sensitivity", squared_l2_sensitivity) / (2 * self.sigma_squared)
+        return require_non_negative("squared_l2_sensitivity", squared_l2_sensitivity) / (2 * self.sigma_squared)
 
-    def _moments(self) -> tuple[float, float]:
+    def _normaliser_and_variance(self) -> tuple[float, float]:
         """Return the normaliser and the variance."""
         if self.sigma_squared >= 4:
             # Poisson summation: both differ from the continuous ones by a factor 1 + O(exp(-2 pi^2 sigma^2)).
@@ -240,22 +240,22 @@ class DiscreteGaussian(_AdditiveNoise):
         return normaliser, float((x**2 * weights).sum()) / normaliser
 
 
-def _size(shape: Shape) -> int:
+def _count_draws(shape: Shape) -> int:
     """Return how many draws fill `shape`."""
     return shape if isinstance(shape, int) else prod(shape)
 
 
-def _known(backend: Backend) -> Backend:
+def _require_backend(backend: Backend) -> Backend:
     """Return the name of a sampler we have, or refuse."""
     if backend not in ("veilwood", "opendp"):
-        raise MechanismError(f"backend must be 'veilwood' or 'opendp', got {shown(backend)}. Hint: leave it out.")
+        raise MechanismError(f"backend must be 'veilwood' or 'opendp', got {short_repr(backend)}. Hint: leave it out.")
     return backend
 
 
 # -- what mechanisms take: whole numbers and exact ratios; anything else is refused ---------------------------------
 
 
-def integers(name: str, values: ArrayLike) -> Ints:
+def require_integers(name: str, values: ArrayLike) -> Ints:
     """Return `values` as int64, or refuse: floating-point values would leak through their low-order bits."""
     array = np.asarray(values)
     if array.size == 0 and not isinstance(values, np.ndarray):
@@ -264,42 +264,46 @@ def integers(name: str, values: ArrayLike) -> Ints:
         raise MechanismError(
             f"{name} must be integers, got {array.dtype}. Hint: count in whole units, or quantise each record first."
         )
-    if array.size and (int(array.max()) > LARGEST_VALUE or int(array.min()) < -LARGEST_VALUE):
+    if array.size and (int(array.max()) > MAX_VALUE or int(array.min()) < -MAX_VALUE):
         raise MechanismError(f"{name} must lie within ±2**61, or sums could overflow. Hint: use a coarser unit.")
     return array.astype(np.int64)
 
 
-def fraction(name: str, value: Fraction | int) -> Fraction:
+def require_fraction(name: str, value: Fraction | int) -> Fraction:
     """Return `value` as a Fraction, refusing what is not exact."""
     if isinstance(value, bool) or not isinstance(value, int | Fraction | np.integer):
         raise MechanismError(
-            f"{name} must be an integer or a Fraction, got {shown(value)}. Hint: write Fraction('0.1'), not 0.1."
+            f"{name} must be an integer or a Fraction, got {short_repr(value)}. Hint: write Fraction('0.1'), not 0.1."
         )
     exact = Fraction(value) if isinstance(value, Fraction) else Fraction(int(value))
-    short = max(exact.numerator.bit_length(), exact.denominator.bit_length()) <= _SHORT
+    short = max(exact.numerator.bit_length(), exact.denominator.bit_length()) <= _SHORT_BITS
     return exact if short else check_digits(exact, name)
 
 
-def positive(name: str, value: Fraction | int, largest: int) -> Fraction:
+def require_positive(name: str, value: Fraction | int, maximum: int) -> Fraction:
     """Return `value` as a Fraction, refusing what is not positive or too large."""
-    exact = fraction(name, value)
-    if not 0 < exact <= largest:
-        limit = f"2**{largest.bit_length() - 1}"
-        raise MechanismError(f"{name} must be above 0 and at most {limit}, got {shown(value)}. Hint: check its unit.")
+    exact = require_fraction(name, value)
+    if not 0 < exact <= maximum:
+        limit = f"2**{maximum.bit_length() - 1}"
+        raise MechanismError(
+            f"{name} must be above 0 and at most {limit}, got {short_repr(value)}. Hint: check its unit."
+        )
     return exact
 
 
-def not_negative(name: str, value: Fraction | int) -> Fraction:
+def require_non_negative(name: str, value: Fraction | int) -> Fraction:
     """Return `value` as a Fraction, refusing negative ones."""
-    exact = fraction(name, value)
+    exact = require_fraction(name, value)
     if exact < 0:
-        raise MechanismError(f"{name} must not be negative, got {shown(value)}. Hint: a sensitivity is a distance.")
+        raise MechanismError(
+            f"{name} must not be negative, got {short_repr(value)}. Hint: a sensitivity is a distance."
+        )
     return exact
 
 
-MOST_SPARSE_CELLS: Final = 1 << 53
-LARGEST_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would be released too often beside those of one row
-_BITS: Final = 128  # of exp(-1/scale), rounded up
+MAX_SPARSE_CELLS: Final = 1 << 53
+MAX_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would be released too often beside those of one row
+_GAP_BITS: Final = 128  # of exp(-1/scale), rounded up
 
 
 @dataclass(frozen=True, init=False)
@@ -340,17 +344,17 @@ class SparseLaplace:
 
     def __init__(self, scale: Fraction | int) -> None:
         object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
-        if self.scale > LARGEST_SPARSE_SCALE:
+        if self.scale > MAX_SPARSE_SCALE:
             raise MechanismError(
-                f"scale must be at most {LARGEST_SPARSE_SCALE}, got {scale}: with so much noise most empty cells "
+                f"scale must be at most {MAX_SPARSE_SCALE}, got {scale}: with so much noise most empty cells "
                 "turn up. Hint: list fewer cells and add noise to every one, or raise epsilon."
             )
 
     @property
     def gap(self) -> int:
         """About how many empty cells one chance find stands for: exp(1/scale), rounded down."""
-        _, above = samplers.exp_minus(1 / self.scale, _BITS)
-        return min((1 << _BITS) // above, LARGEST_SCALE)
+        _, above = samplers.exp_minus(1 / self.scale, _GAP_BITS)
+        return min((1 << _GAP_BITS) // above, MAX_SCALE)
 
     def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
         """Return the epsilon that this noise costs at the given L1 sensitivity."""
@@ -361,10 +365,10 @@ class SparseLaplace:
         """Exact variance of the noise on a cell of many rows."""
         return DiscreteLaplace(self.scale).variance
 
-    def law(self, count: int, up_to: int) -> NDArray[np.float64]:
-        """Return the probabilities that a cell with ``count`` rows comes out as 0 (not at all), 1, ..., ``up_to``."""
+    def probabilities(self, count: int, max_count: int) -> NDArray[np.float64]:
+        """Return the probabilities that a cell with ``count`` rows comes out as 0 (not at all), 1, ..., ``max_count``."""
         a = exp(-1 / self.scale)
-        values = np.arange(1, up_to + 1)
+        values = np.arange(1, max_count + 1)
         if count == 0:
             return np.append(exp(-1 / self.gap), -expm1(-1 / self.gap) * (1 - a) * a ** (values - 1.0))
         return np.append(a**count / (1 + a), (1 - a) / (1 + a) * a ** np.abs(values - float(count)))
@@ -379,7 +383,7 @@ class SparseLaplace:
         n_cells
             Public: how many cells there are, at most 2**53.
         """
-        if not 0 < n_cells <= MOST_SPARSE_CELLS:
+        if not 0 < n_cells <= MAX_SPARSE_CELLS:
             raise MechanismError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
         if cells.dtype != np.int64 or counts.dtype != np.int64 or cells.ndim != 1 or cells.shape != counts.shape:
             raise MechanismError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")
@@ -388,11 +392,11 @@ class SparseLaplace:
             cells, counts = cells[order], counts[order]
         if len(cells) and (cells[0] < 0 or cells[-1] >= n_cells or (cells[:-1] == cells[1:]).any()):
             raise MechanismError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
-        if len(counts) and (counts.min() < 1 or counts.max() > LARGEST_VALUE):
+        if len(counts) and (counts.min() < 1 or counts.max() > MAX_VALUE):
             raise MechanismError("counts must be at least 1 and at most 2**61: leave empty cells out.")
         noisy = DiscreteLaplace(self.scale).sample(counts.shape)
         noisy += counts
-        found = self._chance_finds(n_cells)
+        found = self._draw_false_positives(n_cells)
         taken = np.append(cells, -1)[np.searchsorted(cells, found)] == found  # cells ascend
         found = found[~taken]
         found_counts = 1 + samplers.geometric(self.scale, len(found))
@@ -401,7 +405,7 @@ class SparseLaplace:
         places = np.searchsorted(cells, found)  # ascending again: the order must not tell which were not empty
         return np.insert(cells, places, found), np.insert(noisy, places, found_counts)
 
-    def _chance_finds(self, n_cells: int) -> Ints:
+    def _draw_false_positives(self, n_cells: int) -> Ints:
         """Choose each cell with probability 1 - exp(-1/g): the gaps between chosen ones are geometric of scale g."""
         gap, last, parts = Fraction(self.gap), -1, []
         most = max(1, (1 << 62) // (n_cells + 1))  # so many gaps, none counted beyond the end, cannot overflow
@@ -415,7 +419,7 @@ class SparseLaplace:
 
 
 @dataclass(frozen=True, init=False)
-class StandingOut:
+class ThresholdedGaussian:
     """Gaussian noise on the counts of unknown things, of which those above a threshold are released.
 
     Parameters
@@ -433,8 +437,8 @@ class StandingOut:
     -----
     Guarantee
 
-    Neighbours: tables of counts, by name, that differ by at most sqrt(s) in L2 norm; at most ``things`` names are in
-    one table only, with counts of at most ``most``.
+    Neighbours: tables of counts, by name, that differ by at most sqrt(s) in L2 norm; at most ``max_changed_keys`` names are in
+    one table only, with counts of at most ``max_contribution``.
     Bound: (epsilon, delta)-differential privacy, epsilon being that of zCDP with rho = s/(2 sigma_squared) at a part of
     delta; the rest of delta bounds the probability that a thing of one table only is released. Assumes uniform bits
     from the operating system.
@@ -443,7 +447,7 @@ class StandingOut:
 
     Examples
     --------
-    >>> noise = StandingOut.for_loss(Loss(Fraction(1), Fraction(1, 10**6)), squared_l2=2, most=1, things=2)
+    >>> noise = ThresholdedGaussian.for_loss(Loss(Fraction(1), Fraction(1, 10**6)), squared_l2=2, max_contribution=1, max_changed_keys=2)
     >>> noise.threshold
     37
     >>> places, counts = noise.perturb(np.array([1, 5000, 1]))
@@ -453,47 +457,55 @@ class StandingOut:
 
     sigma_squared: Fraction
     threshold: int
-    most: int
-    things: int
+    max_contribution: int
+    max_changed_keys: int
 
     def __init__(
-        self, sigma_squared: Fraction | int, threshold: Fraction | int, most: Fraction | int, things: Fraction | int
+        self,
+        sigma_squared: Fraction | int,
+        threshold: Fraction | int,
+        max_contribution: Fraction | int,
+        max_changed_keys: Fraction | int,
     ) -> None:
-        whole = {"threshold": threshold, "most": most, "things": things}
+        whole = {"threshold": threshold, "most": max_contribution, "things": max_changed_keys}
         for name, number in whole.items():
             if int(number) != number or number < 1:
                 raise MechanismError(f"{name}={number} must be a whole number of 1 or more.")
             object.__setattr__(self, name, int(number))
         object.__setattr__(self, "sigma_squared", DiscreteGaussian(Fraction(sigma_squared)).sigma_squared)
-        if self.threshold < self.most:
-            raise MechanismError(f"threshold={threshold} is below what one unit can reach, {most}.")
+        if self.threshold < self.max_contribution:
+            raise MechanismError(f"threshold={threshold} is below what one unit can reach, {max_contribution}.")
 
     @classmethod
-    def for_loss(cls, loss: Loss, *, squared_l2: int, most: int, things: int) -> StandingOut:
+    def for_loss(
+        cls, loss: Loss, *, squared_l2: int, max_contribution: int, max_changed_keys: int
+    ) -> ThresholdedGaussian:
         """Return the least noise and threshold that keep a loss with a delta: half of it for either."""
         if loss.epsilon is None or loss.delta <= 0:
             raise MechanismError("what is not known before can only be released with a delta above 0.")
         half = loss.delta / 2
         sigma_squared = Fraction(squared_l2) / (2 * zcdp_rho(loss.epsilon, half))
-        start = most - 1 + ceil(sqrt(2 * float(sigma_squared) * max(log(things / float(half)), 0.0)))
-        threshold = max(start - 2, most)  # the estimate is within rounding; the loop makes sure
-        while cls(sigma_squared, threshold, most, things).delta > half:
+        start = (
+            max_contribution - 1 + ceil(sqrt(2 * float(sigma_squared) * max(log(max_changed_keys / float(half)), 0.0)))
+        )
+        threshold = max(start - 2, max_contribution)  # the estimate is within rounding; the loop makes sure
+        while cls(sigma_squared, threshold, max_contribution, max_changed_keys).delta > half:
             threshold += 1
-        return cls(sigma_squared, threshold, most, things)
+        return cls(sigma_squared, threshold, max_contribution, max_changed_keys)
 
     @property
     def delta(self) -> Fraction:
         """Bound the probability that any thing of one table only is released: exact, rounded up."""
-        above = self.threshold + 1 - self.most
-        _, tail = samplers.exp_minus(Fraction(above * above) / (2 * self.sigma_squared), _BITS)
-        return Fraction(self.things * tail, 1 << _BITS)
+        above = self.threshold + 1 - self.max_contribution
+        _, tail = samplers.exp_minus(Fraction(above * above) / (2 * self.sigma_squared), _GAP_BITS)
+        return Fraction(self.max_changed_keys * tail, 1 << _GAP_BITS)
 
     @property
     def variance(self) -> float:
         """Exact variance of the noise on one count."""
         return DiscreteGaussian(self.sigma_squared).variance
 
-    def keeps(self, loss: Loss, squared_l2: int) -> bool:
+    def costs_at_most(self, loss: Loss, squared_l2: int) -> bool:
         """Whether this noise, at the given squared L2 sensitivity, costs no more than a loss, which is no zCDP."""
         if loss.epsilon is None or loss.rho is not None or loss.delta <= self.delta:
             return False

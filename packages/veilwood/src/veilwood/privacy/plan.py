@@ -16,21 +16,21 @@ from os import PathLike
 from typing import Any, Literal, TypeAlias, get_args
 
 from veilwood._version import __version__
-from veilwood.charts import card
-from veilwood.errors import PlanError, VeilwoodError, shorten, shown
+from veilwood.charts import html_card
+from veilwood.errors import PlanError, VeilwoodError, short_repr, shorten_text
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf
-from veilwood.privacy.steps import MOST_CELLS, Step, amount, loss_from_dict, to_plain
-from veilwood.safe_io import are_whole, is_whole, read_json, read_text, write_file
+from veilwood.privacy.steps import MAX_CELLS, Step, format_number, loss_from_dict, to_plain_values
+from veilwood.safe_io import all_ints_in, is_int_in, read_json, read_text, write_file
 
-RowSharing: TypeAlias = Literal["all to every tree", "each to one tree"]
-EACH_TO_ONE_TREE: RowSharing = "each to one tree"
-ALL_TO_EVERY_TREE: RowSharing = "all to every tree"
-LARGEST_SEED = 2**128 - 1
+RowAssignment: TypeAlias = Literal["all to every tree", "each to one tree"]
+EACH_TO_ONE_TREE: RowAssignment = "each to one tree"
+ALL_TO_EVERY_TREE: RowAssignment = "all to every tree"
+MAX_SEED = 2**128 - 1
 
-_WORDS = 32  # a longer note gets a line of its own
+_MAX_INLINE_NOTE = 32  # a longer note gets a line of its own
 _MOST_TOLD = 400  # characters of what is wrong with a file
-_STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
+_MAX_STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Layout:
     trees: int = 0
     leaves: int = 0
     depth: int = 0
-    records: RowSharing = ALL_TO_EVERY_TREE
+    records: RowAssignment = ALL_TO_EVERY_TREE
     queries: int = 0
     rows_planned: int | None = None
     rows_known: Literal["declared", "counted", "measured"] | None = None
@@ -65,8 +65,8 @@ class Layout:
         made = cls(**data)
         rows = 0 if made.rows_planned is None else made.rows_planned
         numbers = (made.trees, made.leaves, made.depth, made.queries, rows)
-        known = made.records in get_args(RowSharing) and made.rows_known in (None, "declared", "counted", "measured")
-        if not known or not are_whole(numbers, 0, MOST_CELLS):
+        known = made.records in get_args(RowAssignment) and made.rows_known in (None, "declared", "counted", "measured")
+        if not known or not all_ints_in(numbers, 0, MAX_CELLS):
             raise PlanError("this is not a plan: the layout of its forest is not made of whole numbers.")
         return made
 
@@ -74,7 +74,7 @@ class Layout:
         """Plain values."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
-    def in_words(self) -> list[str]:
+    def describe(self) -> list[str]:
         """The numbers, as a person would list them."""
         words = [f"{value:,} {name}" for name in ("trees", "leaves", "queries") if (value := getattr(self, name))]
         words += [f"depth {self.depth}"] if self.depth else []
@@ -141,17 +141,17 @@ class Plan:
         if len({step.name for step in self.steps}) < len(self.steps):
             raise PlanError("two steps of a plan have the same name: the door could not tell them apart.")
         total = Loss.total([step.loss for step in self.steps])
-        if self.loss.epsilon is not None and not self._keeps(total):
+        if self.loss.epsilon is not None and not self._covers_loss(total):
             raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
 
-    def _keeps(self, total: Loss) -> bool:
+    def _covers_loss(self, total: Loss) -> bool:
         """Whether steps keep the promised epsilon and delta, by their epsilons or by their rhos, and the rho if any."""
         rho, epsilon = self.loss.rho, self.loss.epsilon
         if rho is not None and (total.rho is None or total.rho > rho):
             return False
-        if rho is not None and self.loss.delta > 0 and Loss(None, Fraction(0), total.rho).fits(self.loss):
+        if rho is not None and self.loss.delta > 0 and Loss(None, Fraction(0), total.rho).is_within(self.loss):
             return True
-        # Of parts of a rho the epsilon is not their own (Loss.part); a step with a delta of its own has no rho.
+        # Of parts of a rho the epsilon is not their own (Loss.scaled); a step with a delta of its own has no rho.
         in_parts_of_rho = any(step.loss.delta > 0 and step.loss.rho is not None for step in self.steps)
         if in_parts_of_rho or total.epsilon is None or epsilon is None:
             return False
@@ -165,7 +165,7 @@ class Plan:
     @property
     def mechanism(self) -> str:
         """The mechanisms of the steps, in words."""
-        return "; ".join(dict.fromkeys(step.describe for step in self.steps))
+        return "; ".join(dict.fromkeys(step.mechanism_text for step in self.steps))
 
     @property
     def sensitivity(self) -> int:
@@ -179,7 +179,7 @@ class Plan:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON and for the fingerprint."""
-        unit, (loss, steps) = self.neighbours.unit, to_plain(self.loss, self.steps)
+        unit, (loss, steps) = self.neighbours.unit, to_plain_values(self.loss, self.steps)
         return {
             "estimator": self.estimator,
             "parameters": self.parameters,
@@ -210,14 +210,14 @@ class Plan:
                 raise PlanError("this is not a plan: a text is missing.")
             if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
                 raise PlanError("this is not a plan: its noise is not a finite number.")
-            if not is_whole(data["public_seed"], 0, LARGEST_SEED):
+            if not is_int_in(data["public_seed"], 0, MAX_SEED):
                 raise PlanError("this is not a plan: its seed is not a whole number within bounds.")
             made = cls(
                 estimator=data["estimator"],
                 parameters=dict(data["parameters"]),
                 public_seed=data["public_seed"],
                 loss=loss_from_dict(data),
-                neighbours=Neighbours.of(data["adjacency"], data["privacy_unit"]),
+                neighbours=Neighbours.from_parameters(data["adjacency"], data["privacy_unit"]),
                 steps=tuple(Step.from_dict(step) for step in data["steps"]),
                 released=data["released"],
                 schema_name=data["schema"],
@@ -235,7 +235,7 @@ class Plan:
         except VeilwoodError:
             raise
         except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
-            raise PlanError(f"this is not a plan: {type(error).__name__} {shorten(str(error))}.") from None
+            raise PlanError(f"this is not a plan: {type(error).__name__} {shorten_text(str(error))}.") from None
 
     def to_json(self) -> str:
         """Return the plan as JSON text."""
@@ -255,13 +255,13 @@ class Plan:
                 raise PlanError("this is not a plan. Hint: write one with plan.save(path).")
             return cls.from_dict(data)
         except VeilwoodError as error:  # in one line, whatever stands in the file
-            raise PlanError(f"{shown(str(path))}: {shorten(str(error), _MOST_TOLD)}") from None
+            raise PlanError(f"{short_repr(str(path))}: {shorten_text(str(error), _MOST_TOLD)}") from None
 
     def fingerprint(self) -> str:
         """Return a hash that names this plan, with everything in it."""
-        return self.told()[1]
+        return self.payload_and_fingerprint()[1]
 
-    def told(self) -> tuple[dict[str, Any], str]:
+    def payload_and_fingerprint(self) -> tuple[dict[str, Any], str]:
         """Return what ``to_dict`` says, and the fingerprint of it."""
         told = self.to_dict()
         return told, hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
@@ -272,7 +272,7 @@ class Plan:
         if math.isclose(self.expected_leaf_mse, other.expected_leaf_mse, rel_tol=1e-6):
             del mine["expected_leaf_mse"]  # a forecast: sums of floats differ in their last digits between machines
         return [
-            f"{key}: {shorten(json.dumps(mine[key]))} planned, {shorten(json.dumps(theirs[key]))} now"
+            f"{key}: {shorten_text(json.dumps(mine[key]))} planned, {shorten_text(json.dumps(theirs[key]))} now"
             for key in mine
             if mine[key] != theirs[key]
         ]
@@ -283,8 +283,8 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan in words."""
-        sentences = {key: value for key, value in self.notes.items() if len(str(value)) > _WORDS}
-        told = self.layout.in_words() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
+        sentences = {key: value for key, value in self.notes.items() if len(str(value)) > _MAX_INLINE_NOTE}
+        told = self.layout.describe() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
         lines = [
             f"{self.estimator} on schema {self.schema_name!r}: {', '.join(told)}.",
             *(f"{key.capitalize()}: {value}." for key, value in sentences.items()),
@@ -293,11 +293,11 @@ class Plan:
         ]
         steps = [
             f"  - {step.name} ({' x '.join(map(str, step.shape))}): sensitivity {step.sensitivity}, "
-            f"{step.describe}, {step.cost}"
+            f"{step.mechanism_text}, {step.loss_text}"
             for step in self.steps
         ]
-        if len(steps) > _STEPS_SHOWN + 1:  # the last one, often the leaves, is always shown
-            steps[_STEPS_SHOWN:-1] = [f"  - and {len(steps) - 1 - _STEPS_SHOWN} more, see to_json()"]
+        if len(steps) > _MAX_STEPS_SHOWN + 1:  # the last one, often the leaves, is always shown
+            steps[_MAX_STEPS_SHOWN:-1] = [f"  - and {len(steps) - 1 - _MAX_STEPS_SHOWN} more, see to_json()"]
         lines += steps
         if not self.loss.is_bounded:
             lines.append("No bound holds: the result is NOT PRIVATE.")
@@ -305,7 +305,7 @@ class Plan:
             what = "the votes for one class of a query" if self.layout.queries else "one count of a leaf"
             lines.append(
                 f"Expected noise on {what}: about {self.expected_leaf_mse**0.5:.3g} rows (mean squared error "
-                f"{amount(float(f'{self.expected_leaf_mse:.4g}'))}). What is smaller than that tells little."
+                f"{format_number(float(f'{self.expected_leaf_mse:.4g}'))}). What is smaller than that tells little."
             )
         return "\n".join(lines)
 
@@ -314,4 +314,4 @@ class Plan:
 
     def _repr_html_(self) -> str:
         """Show the plan in a notebook."""
-        return card(f"Plan of {self.estimator}: {self.loss}", self.explain())
+        return html_card(f"Plan of {self.estimator}: {self.loss}", self.explain())

@@ -30,7 +30,7 @@ __all__ = [
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
-CHUNK = 1 << 17  # draws made together, so that the working set stays in the processor's cache
+CHUNK_SIZE = 1 << 17  # draws made together, so that the working set stays in the processor's cache
 RADIX = 1 << 10  # a geometric of large scale is written in this radix, one table a digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
 ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a single table
@@ -38,21 +38,21 @@ ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a sin
 
 def geometric(scale: Fraction, n: int) -> Ints:
     """Draw `n` times from P(z) proportional to exp(-z/scale) on z = 0, 1, 2, ..."""
-    return _geometric(scale, n, entropy.digit_bits())
+    return _draw_geometric(scale, n, entropy.digit_bits())
 
 
 def laplace(scale: Fraction, n: int) -> Ints:
     """Draw `n` times from P(x) proportional to exp(-abs(x)/scale) on the integers: a difference of two geometrics."""
     digit_bits = entropy.digit_bits()
-    return _geometric(scale, n, digit_bits) - _geometric(scale, n, digit_bits)
+    return _draw_geometric(scale, n, digit_bits) - _draw_geometric(scale, n, digit_bits)
 
 
-def _geometric(scale: Fraction, n: int, digit_bits: int) -> Ints:
+def _draw_geometric(scale: Fraction, n: int, digit_bits: int) -> Ints:
     if scale <= ONE_TABLE_SCALE:
-        return _in_chunks(_geometric_table(scale, digit_bits).draw, n)
+        return _draw_in_chunks(_geometric_table(scale, digit_bits).draw, n)
     # z = RADIX * quotient + remainder: the law factorises, so the two are independent.
-    quotient = _geometric(scale / RADIX, n, digit_bits)
-    remainder = _in_chunks(_remainder_table(scale, digit_bits).draw, n)
+    quotient = _draw_geometric(scale / RADIX, n, digit_bits)
+    remainder = _draw_in_chunks(_remainder_table(scale, digit_bits).draw, n)
     return quotient * RADIX + remainder
 
 
@@ -60,7 +60,7 @@ def gaussian(sigma_squared: Fraction, n: int) -> Ints:
     """Draw `n` times from P(x) proportional to exp(-x^2 / (2 sigma_squared)) on the integers."""
     if sigma_squared > ONE_TABLE_SIGMA**2:
         return _gaussian_by_rejection(sigma_squared, n)
-    rank = _in_chunks(_gaussian_table(sigma_squared, entropy.digit_bits()).draw, n)
+    rank = _draw_in_chunks(_gaussian_table(sigma_squared, entropy.digit_bits()).draw, n)
     magnitude = (rank + 1) >> 1  # ranks 0, 1, 2, 3, 4, ... stand for 0, 1, -1, 2, -2, ...
     return np.where(rank & 1, magnitude, -magnitude)
 
@@ -70,9 +70,9 @@ def uniform_below(bounds: Ints) -> Ints:
     bound = bounds.astype(np.uint64)
     # Words above the largest multiple of the bound would favour small remainders: draw them again.
     surplus = (np.uint64(2**64 - 1) % bound + np.uint64(1)) % bound
-    word = entropy.words(bound.size).reshape(bound.shape).astype(np.uint64)
+    word = entropy.random_integers(bound.size).reshape(bound.shape).astype(np.uint64)
     while (again := word > np.uint64(2**64 - 1) - surplus).any():
-        word[again] = entropy.words(int(again.sum()))
+        word[again] = entropy.random_integers(int(again.sum()))
     return (word % bound).astype(np.int64)
 
 
@@ -84,7 +84,7 @@ def weighted_choice(gaps: Ints, admissible: NDArray[np.bool_], scale: Fraction) 
     same operations whatever the gaps; a word within its error of a cumulative probability is refined exactly.
     """
     bits = 4 * entropy.digit_bits()
-    word = entropy.words(len(gaps), bits)
+    word = entropy.random_integers(len(gaps), bits)
     # No weight becomes subnormal, with which processors are slow; those cut off at exp(-700) are within the error.
     weights = np.where(admissible, np.exp(-np.minimum(gaps / float(scale), 700.0)), 0.0)
     reached = weights.cumsum(axis=1)
@@ -118,7 +118,7 @@ def _refined_choice(gaps: Ints, scale: Fraction, prefix: int, bits: int) -> int:
             rank += is_above
         if not is_open:
             return rank
-        prefix = prefix << word_bits | int(entropy.words(1, word_bits)[0])
+        prefix = prefix << word_bits | int(entropy.random_integers(1, word_bits)[0])
         bits += word_bits
 
 
@@ -154,7 +154,7 @@ def exp_minus(x: Fraction, bits: int) -> tuple[int, int]:
 
 def opendp_laplace(scale: Fraction, n: int) -> Ints:
     """Draw `n` times from the discrete Laplace with OpenDP, the scale rounded up to a float."""
-    dp = _opendp()
+    dp = _import_opendp()
     rounded = float(scale)
     if Fraction(rounded) < scale:
         rounded = nextafter(rounded, inf)
@@ -163,7 +163,7 @@ def opendp_laplace(scale: Fraction, n: int) -> Ints:
 
 def opendp_gaussian(sigma_squared: Fraction, n: int) -> Ints:
     """Draw `n` times from the discrete Gaussian with OpenDP, sigma rounded up to a float."""
-    dp = _opendp()
+    dp = _import_opendp()
     rounded = sqrt(sigma_squared)
     while Fraction(rounded) ** 2 < sigma_squared:
         rounded = nextafter(rounded, inf)
@@ -179,7 +179,7 @@ def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
         one = 1 << precision
         # 7/10 > ln 2: what is left beyond the table is below one unit of the bits revealed.
         length = ceil(bits * scale * Fraction(7, 10)) + 1
-        tails = _powers(scale, length, precision)
+        tails = _exp_powers(scale, length, precision)
         low = [one - high for _, high in tails]
         high = [one - low for low, _ in tails]
         high[-1] = one
@@ -197,7 +197,7 @@ def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
         precision = bits + GUARD_BITS + int(scale).bit_length()
         extra = precision - bits - GUARD_BITS
         one = 1 << precision
-        tails = _powers(scale, RADIX, precision)
+        tails = _exp_powers(scale, RADIX, precision)
         last_low, last_high = tails.pop()
         low = [((one - high) << precision) // (one - last_low) >> extra for _, high in tails]
         high = [_shift_up(_divide_up((one - low) << precision, one - last_high), extra) for low, _ in tails]
@@ -251,16 +251,16 @@ def _gaussian_by_rejection(sigma_squared: Fraction, n: int) -> Ints:
     missing = np.arange(n)
     while missing.size:
         proposal = laplace(Fraction(scale), missing.size)
-        accepted = _accept(np.abs(proposal), scale, sigma_squared)
+        accepted = _accept_proposals(np.abs(proposal), scale, sigma_squared)
         outcome[missing[accepted]] = proposal[accepted]
         missing = missing[~accepted]
     return outcome
 
 
-def _accept(magnitude: Ints, scale: int, sigma_squared: Fraction) -> NDArray[np.bool_]:
+def _accept_proposals(magnitude: Ints, scale: int, sigma_squared: Fraction) -> NDArray[np.bool_]:
     """Toss an exact coin of probability exp(-(magnitude - sigma_squared/scale)^2 / (2 sigma_squared)) for each."""
     bits = 4 * entropy.digit_bits()
-    word = entropy.words(magnitude.size, bits)
+    word = entropy.random_integers(magnitude.size, bits)
     # Floating point only sorts out the clear cases. Its error is below 2**-40 here; the band is 1000 times wider
     # and everything inside it is decided by integers.
     centre = sigma_squared / scale
@@ -270,11 +270,11 @@ def _accept(magnitude: Ints, scale: int, sigma_squared: Fraction) -> NDArray[np.
     band = 2.0**-30 + 2.0**-bits
     for at in np.flatnonzero(np.abs(uniform - probability) <= band):
         exponent = (int(magnitude[at]) - centre) ** 2 / (2 * sigma_squared)
-        accepted[at] = _coin(exponent, int(word[at]), bits)
+        accepted[at] = _flip_exp_coin(exponent, int(word[at]), bits)
     return accepted
 
 
-def _coin(exponent: Fraction, prefix: int, bits: int) -> bool:
+def _flip_exp_coin(exponent: Fraction, prefix: int, bits: int) -> bool:
     """Return whether the uniform that begins with `prefix` is below exp(-exponent), drawing more bits if needed."""
     word_bits = bits
     while True:
@@ -283,11 +283,11 @@ def _coin(exponent: Fraction, prefix: int, bits: int) -> bool:
             return True
         if prefix >= high:
             return False
-        prefix = prefix << word_bits | int(entropy.words(1, word_bits)[0])
+        prefix = prefix << word_bits | int(entropy.random_integers(1, word_bits)[0])
         bits += word_bits
 
 
-def _powers(scale: Fraction, count: int, precision: int) -> list[tuple[int, int]]:
+def _exp_powers(scale: Fraction, count: int, precision: int) -> list[tuple[int, int]]:
     """Return enclosures of exp(-k/scale) for k = 1..count, in units of 2**-precision."""
     base_low, base_high = exp_minus(1 / scale, precision)
     low = high = 1 << precision
@@ -298,13 +298,13 @@ def _powers(scale: Fraction, count: int, precision: int) -> list[tuple[int, int]
     return powers
 
 
-def _in_chunks(draw: Callable[[int], Ints], n: int) -> Ints:
+def _draw_in_chunks(draw: Callable[[int], Ints], n: int) -> Ints:
     """Return `n` draws, made a chunk at a time."""
-    if n <= CHUNK:
+    if n <= CHUNK_SIZE:
         return draw(n)
     outcome = np.empty(n, dtype=np.int64)
-    for start in range(0, n, CHUNK):
-        outcome[start : start + CHUNK] = draw(min(CHUNK, n - start))
+    for start in range(0, n, CHUNK_SIZE):
+        outcome[start : start + CHUNK_SIZE] = draw(min(CHUNK_SIZE, n - start))
     return outcome
 
 
@@ -324,7 +324,7 @@ def _perturbed_zeros(dp: Any, make: Any, metric: Any, scale: float, n: int) -> I
     return np.asarray(make(domain, metric, scale)(np.zeros(n, dtype=np.int64)), dtype=np.int64)
 
 
-def _opendp() -> Any:
+def _import_opendp() -> Any:
     """Return OpenDP, or say how to get it."""
     try:
         import opendp.prelude as dp

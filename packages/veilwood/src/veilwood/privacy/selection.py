@@ -20,7 +20,7 @@ from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import LARGEST_SCALE, Ints, fraction, integers, positive
+from veilwood.privacy.noise import MAX_SCALE, Ints, require_fraction, require_integers, require_positive
 
 __all__ = [
     "Bools",
@@ -40,33 +40,33 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, init=False)
-class _Selection(ABC):
+class _SelectionMechanism(ABC):
     """Choice of one candidate by integer scores, over the last axis of an array."""
 
     epsilon: Fraction
     score_range: int
 
     def __init__(self, epsilon: Fraction | int, score_range: int) -> None:
-        object.__setattr__(self, "epsilon", positive("epsilon", epsilon, LARGEST_SCALE))
-        if fraction("score_range", score_range).denominator != 1 or score_range <= 0:
+        object.__setattr__(self, "epsilon", require_positive("epsilon", epsilon, MAX_SCALE))
+        if require_fraction("score_range", score_range).denominator != 1 or score_range <= 0:
             raise MechanismError(
                 f"score_range must be a positive integer, got {score_range}. Hint: it is the most that the "
                 "change of one score can exceed the change of another between neighbours."
             )
         object.__setattr__(self, "score_range", int(score_range))
-        positive("score_range / epsilon", self._scale, LARGEST_SCALE)
+        require_positive("score_range / epsilon", self._scale, MAX_SCALE)
 
     @property
     def _scale(self) -> Fraction:
         return Fraction(self.score_range) / self.epsilon
 
     @abstractmethod
-    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+    def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         """Return the chosen index in each row, given how far each score is below the best."""
 
-    def _law(self, accept: Floats) -> Floats:
+    def _admissible_probabilities(self, accept: Floats) -> Floats:
         """Return the probabilities, given exp(-epsilon * gap / score_range) of the admissible candidates."""
-        return _first_flip(accept)
+        return _first_accepted_probabilities(accept)
 
     def select(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Ints:
         """Return the index chosen along the last axis, one for each row of scores.
@@ -79,21 +79,21 @@ class _Selection(ABC):
             Booleans that broadcast to the shape of `scores`: candidates that may be chosen. Public: it must not
             depend on the data.
         """
-        gaps, mask = _gaps(scores, admissible)
+        gaps, mask = _score_gaps(scores, admissible)
         rows = gaps.reshape(-1, gaps.shape[-1])
-        return self._choose(rows, mask.reshape(rows.shape)).reshape(gaps.shape[:-1])
+        return self._select_columns(rows, mask.reshape(rows.shape)).reshape(gaps.shape[:-1])
 
-    def law(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Floats:
+    def probabilities(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Floats:
         """Return the exact probability of each candidate, for one vector of scores."""
-        gaps, mask = _gaps(scores, admissible)
+        gaps, mask = _score_gaps(scores, admissible)
         if gaps.ndim != 1:
             raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: call law row by row.")
         probabilities = np.zeros(gaps.shape)
-        probabilities[mask] = self._law(np.exp(-gaps[mask] / float(self._scale)))
+        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._scale)))
         return probabilities
 
 
-class NoisyMax(_Selection):
+class NoisyMax(_SelectionMechanism):
     """Private choice: add geometric noise of scale score_range/epsilon to every score and take the largest.
 
     Ties are broken uniformly at random, which makes the law that of `PermuteAndFlip` (proofs/noisy-max.md).
@@ -119,18 +119,18 @@ class NoisyMax(_Selection):
     Examples
     --------
     >>> from veilwood.privacy.selection import NoisyMax
-    >>> NoisyMax(epsilon=1, score_range=1).law([3, 3]).tolist()
+    >>> NoisyMax(epsilon=1, score_range=1).probabilities([3, 3]).tolist()
     [0.5, 0.5]
     >>> NoisyMax(epsilon=1, score_range=1).select([[0, 900], [900, 0]]).tolist()
     [1, 0]
     """
 
-    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
-        noisy = np.where(admissible, samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) - gaps, _LOWEST)
-        return _one_of(noisy == noisy.max(axis=-1, keepdims=True))
+    def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
+        noisy = np.where(admissible, samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE)
+        return _uniform_true_index(noisy == noisy.max(axis=-1, keepdims=True))
 
 
-class PermuteAndFlip(_Selection):
+class PermuteAndFlip(_SelectionMechanism):
     """Private choice: go through the candidates in random order, keep each with probability exp(-epsilon gap / r).
 
     The first one kept is the choice. Since coins and order are independent, that is a uniform one among those kept
@@ -153,16 +153,18 @@ class PermuteAndFlip(_Selection):
     Examples
     --------
     >>> from veilwood.privacy.selection import PermuteAndFlip
-    >>> PermuteAndFlip(epsilon=1, score_range=1).law([3, 2]).round(4).tolist()
+    >>> PermuteAndFlip(epsilon=1, score_range=1).probabilities([3, 2]).round(4).tolist()
     [0.8161, 0.1839]
     """
 
-    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+    def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         # A geometric reaches the gap with probability exp(-gap/scale): an exact coin.
-        return _one_of(admissible & (samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) >= gaps))
+        return _uniform_true_index(
+            admissible & (samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) >= gaps)
+        )
 
 
-class ExponentialMechanism(_Selection):
+class ExponentialMechanism(_SelectionMechanism):
     """Private choice: each candidate with probability proportional to exp(epsilon score / score_range).
 
     Drawn exactly, from one uniform number for each choice, with the same work whatever the scores. Prefer
@@ -198,23 +200,23 @@ class ExponentialMechanism(_Selection):
         """The zCDP rho of one choice, by bounded range (Cesar and Rogers 2021)."""
         return self.epsilon**2 / 8
 
-    def _choose(self, gaps: Ints, admissible: Bools) -> Ints:
+    def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         return samplers.weighted_choice(gaps, admissible, self._scale)
 
-    def _law(self, accept: Floats) -> Floats:
+    def _admissible_probabilities(self, accept: Floats) -> Floats:
         return np.asarray(accept / accept.sum())
 
 
-_LOWEST = np.iinfo(np.int64).min
+_MIN_SCORE = np.iinfo(np.int64).min
 
 
-def _one_of(mask: Bools) -> Ints:
+def _uniform_true_index(mask: Bools) -> Ints:
     """Return the index of a uniformly chosen true entry in each row; every row has one."""
     nth = samplers.uniform_below(mask.sum(axis=-1))
     return np.asarray((mask.cumsum(axis=-1) > nth[:, np.newaxis]).argmax(axis=-1))
 
 
-def _first_flip(accept: Floats) -> Floats:
+def _first_accepted_probabilities(accept: Floats) -> Floats:
     """Return each candidate's probability to be the first kept, by its time of arrival t in a random order.
 
     p_i = accept_i * integral over t in [0, 1] of the product over j != i of (1 - accept_j t): a polynomial, which
@@ -226,9 +228,9 @@ def _first_flip(accept: Floats) -> Floats:
     return np.asarray(accept * (others @ (weights / 2)))
 
 
-def _gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, Bools]:
+def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, Bools]:
     """Return how far each score is below the best admissible one (0 where not admissible), and the mask."""
-    exact = integers("scores", scores)
+    exact = require_integers("scores", scores)
     if exact.ndim == 0 or exact.shape[-1] == 0:
         raise MechanismError(
             f"scores must have at least one candidate on the last axis, got shape {exact.shape}. "
@@ -247,12 +249,12 @@ def _gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, Bools]
             ) from None
         if not mask.any(axis=-1).all():
             raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each.")
-    best = np.where(mask, exact, _LOWEST).max(axis=-1, keepdims=True)
+    best = np.where(mask, exact, _MIN_SCORE).max(axis=-1, keepdims=True)
     return np.where(mask, best - exact, 0), mask
 
 
 Outcome = TypeVar("Outcome")
-_MOST_TRIALS = 10**6  # on average: no search needs more
+_MAX_TRIALS = 10**6  # on average: no search needs more
 
 
 def uniform_below(bound: int) -> int:
@@ -265,7 +267,7 @@ def uniform_below(bound: int) -> int:
         raise MechanismError(f"there is no uniform number below {bound}.")
     limit = (1 << 64) - (1 << 64) % bound
     while True:
-        word = int(entropy.words(1)[0])
+        word = int(entropy.random_integers(1)[0])
         if word < limit:
             return word % bound
 
@@ -294,7 +296,7 @@ class TrialBudget:
         taken = list(self._taken)
         taken[aside] += loss
         together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
-        if not all(part.fits(self.loss) for part in together):
+        if not all(part.is_within(self.loss) for part in together):
             raise PlanError(f"a trial that costs {loss} more exceeds the {self.loss} that the search has charged.")
         self._taken = taken
 
@@ -332,7 +334,7 @@ class RandomStopping:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "odds", int(self.odds) if self.odds == int(self.odds) else self.odds)
-        if not isinstance(self.odds, int) or not 2 <= self.odds <= 100 * _MOST_TRIALS or self.trial_epsilon <= 0:
+        if not isinstance(self.odds, int) or not 2 <= self.odds <= 100 * _MAX_TRIALS or self.trial_epsilon <= 0:
             raise MechanismError(
                 "random stopping takes odds of 2 or more, a whole number, and trials that cost something."
             )
@@ -355,14 +357,14 @@ class RandomStopping:
     @classmethod
     def with_mean(cls, trial_epsilon: Fraction, trials: float) -> RandomStopping:
         """Return the one with at least so many trials on average."""
-        if not 1 <= trials <= _MOST_TRIALS:
-            raise MechanismError(f"{trials} trials on average are not between 1 and {_MOST_TRIALS:,}.")
+        if not 1 <= trials <= _MAX_TRIALS:
+            raise MechanismError(f"{trials} trials on average are not between 1 and {_MAX_TRIALS:,}.")
         odds = 2
         while cls(trial_epsilon, odds).mean_trials < trials:
             odds += 1 + odds // 50
         return cls(trial_epsilon, odds)
 
-    def draw(self) -> int:
+    def draw_trial_count(self) -> int:
         """Draw how many trials there are, exactly: a geometric number, kept with probability one in itself."""
         while True:
             trials = 1
@@ -371,11 +373,11 @@ class RandomStopping:
             if uniform_below(trials) == 0:
                 return trials
 
-    def best(self, trial: Callable[[], Outcome], better: Callable[[Outcome, Outcome], bool]) -> Outcome:
-        """Run the trials and return the best outcome; ``better`` is a strict total order of outcomes."""
+    def run_trials(self, trial: Callable[[], Outcome], is_better: Callable[[Outcome, Outcome], bool]) -> Outcome:
+        """Run the trials and return the best outcome; ``is_better`` is a strict total order of outcomes."""
         found = trial()
-        for _ in range(self.draw() - 1):
+        for _ in range(self.draw_trial_count() - 1):
             another = trial()
-            if better(another, found):
+            if is_better(another, found):
                 found = another
         return found

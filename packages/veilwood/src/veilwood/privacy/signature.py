@@ -23,8 +23,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from veilwood.errors import SignatureError, VeilwoodError, shown
-from veilwood.privacy.certificate import PrivacyStatement
+from veilwood.errors import SignatureError, VeilwoodError, short_repr
+from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import read_file, read_json, write_file
 
@@ -33,27 +33,27 @@ if TYPE_CHECKING:
 
 __all__ = [
     "PublicKey",
-    "check",
-    "match",
-    "new_key",
+    "generate_key_pair",
+    "model_payload",
+    "plan_payload",
+    "require_same_payload",
     "signature_path",
-    "statement_of_model",
-    "statement_of_plan",
-    "write",
+    "verify_signature",
+    "write_signature",
 ]
 
 PublicKey = str | bytes | PathLike[str]
 """The path of a public key, or the key itself as PEM text."""
 
 _PURPOSE: Final = b"veilwood signature 1\n"
-_MOST_BYTES_OF_A_KEY: Final = 10_000
-_MOST_BYTES: Final = 1 << 26
+_MAX_KEY_BYTES: Final = 10_000
+_MAX_SIGNATURE_BYTES: Final = 1 << 26
 
 
 # -- what is signed ---------------------------------------------------------------------------------------------------
 
 
-def statement_of_model(certificate: PrivacyStatement, content: bytes) -> dict[str, Any]:
+def model_payload(certificate: PrivacyCertificate, content: bytes) -> dict[str, Any]:
     """Return what a signature of a model file says."""
     return {
         "kind": "model",
@@ -66,19 +66,19 @@ def statement_of_model(certificate: PrivacyStatement, content: bytes) -> dict[st
     }
 
 
-def statement_of_plan(plan: Plan) -> dict[str, Any]:
+def plan_payload(plan: Plan) -> dict[str, Any]:
     """Return what a signature of a plan says; its hash covers everything in it."""
     return {"kind": "plan", "plan_hash": plan.fingerprint(), "schema_hash": plan.schema_hash}
 
 
-def _signed_bytes(statement: dict[str, Any]) -> bytes:
-    return _PURPOSE + json.dumps(statement, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
+def _signed_bytes(payload: dict[str, Any]) -> bytes:
+    return _PURPOSE + json.dumps(payload, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
 
 
 # -- keys -------------------------------------------------------------------------------------------------------------
 
 
-def new_key(path: str | PathLike[str]) -> Path:
+def generate_key_pair(path: str | PathLike[str]) -> Path:
     """Draw a key pair: the private key at ``path``, readable by its owner only, the public one beside it.
 
     Returns
@@ -86,7 +86,7 @@ def new_key(path: str | PathLike[str]) -> Path:
     Path
         Of the public key, which ends in ``.pub``: give it to those who verify, by a way that they trust.
     """
-    _cryptography()
+    _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 
@@ -94,46 +94,50 @@ def new_key(path: str | PathLike[str]) -> Path:
     private, public = Path(path), Path(f"{os.fspath(path)}.pub")
     for place in (private, public):
         if place.exists():
-            raise SignatureError(f"{shown(str(place))} exists already. Hint: give the path of a new key.")
+            raise SignatureError(f"{short_repr(str(place))} exists already. Hint: give the path of a new key.")
     try:
         # Made with these rights from the start: it is never readable by others, not even for a moment.
         handle = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
             file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     except OSError as error:
-        raise SignatureError(f"cannot write {shown(str(private))}: {error.strerror or error}.") from None
+        raise SignatureError(f"cannot write {short_repr(str(private))}: {error.strerror or error}.") from None
     write_file(public, key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     return public
 
 
 def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
-    _cryptography()
+    _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-    content = _read(Path(path), "key")
+    content = _read_limited(Path(path), "key")
     if os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-        raise SignatureError(f"{shown(str(path))} can be read by others. Hint: chmod 600, or make a new key.")
+        raise SignatureError(f"{short_repr(str(path))} can be read by others. Hint: chmod 600, or make a new key.")
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError) as error:
-        raise SignatureError(f"{shown(str(path))} is not a private key that can be read ({shown(error)}).") from None
+        raise SignatureError(
+            f"{short_repr(str(path))} is not a private key that can be read ({short_repr(error)})."
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SignatureError(f"{shown(str(path))} is not an Ed25519 key. Hint: veilwood sign --new-key KEY")
+        raise SignatureError(f"{short_repr(str(path))} is not an Ed25519 key. Hint: veilwood sign --new-key KEY")
     return key
 
 
 def _public_key(key: PublicKey) -> Ed25519PublicKey:
-    _cryptography()
+    _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
     from cryptography.hazmat.primitives.serialization import load_pem_public_key
 
     if not isinstance(key, str | bytes | PathLike):
-        raise SignatureError(f"signed_by={shown(key)} is not a key. Hint: the path of a public key, or its PEM text.")
+        raise SignatureError(
+            f"signed_by={short_repr(key)} is not a key. Hint: the path of a public key, or its PEM text."
+        )
     text = key.encode(errors="replace") if isinstance(key, str) else key
     content = text if isinstance(text, bytes) and text.lstrip().startswith(b"-----BEGIN") else None
     if content is None:
-        content = _read(Path(os.fsdecode(key)), "key")
+        content = _read_limited(Path(os.fsdecode(key)), "key")
     try:
         read = load_pem_public_key(content)
     except (ValueError, TypeError):
@@ -143,7 +147,7 @@ def _public_key(key: PublicKey) -> Ed25519PublicKey:
     return read
 
 
-def _name_of(key: Ed25519PublicKey) -> str:
+def _key_id(key: Ed25519PublicKey) -> str:
     """A short name of a key, for messages only."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
@@ -158,34 +162,34 @@ def signature_path(path: str | PathLike[str]) -> Path:
     return Path(f"{os.fspath(path)}.sig")
 
 
-def write(path: str | PathLike[str], statement: dict[str, Any], key: str | PathLike[str]) -> Path:
+def write_signature(path: str | PathLike[str], payload: dict[str, Any], key: str | PathLike[str]) -> Path:
     """Sign a statement about the file at ``path`` and write the signature beside it."""
     private = _private_key(key)
     signed = {
         "format": 1,
-        "key": _name_of(private.public_key()),
-        "signature": base64.b64encode(private.sign(_signed_bytes(statement))).decode(),
-        "statement": statement,
+        "key": _key_id(private.public_key()),
+        "signature": base64.b64encode(private.sign(_signed_bytes(payload))).decode(),
+        "statement": payload,
     }
     place = signature_path(path)
     write_file(place, (json.dumps(signed, indent=1, sort_keys=True) + "\n").encode())
     return place
 
 
-def check(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[str, Any]:
+def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[str, Any]:
     """Return the statement beside a file that the holder of a key has signed; refuse everything else.
 
     Nothing of it is believed before the signature was verified. Whether the statement is true of the file is asked by
-    ``match``.
+    ``require_same_payload``.
     """
-    from_cryptography = _cryptography()
+    from_cryptography = _require_cryptography()
     key = _public_key(signed_by)
     place = signature_path(path)
-    name = shown(str(place))
+    name = short_repr(str(place))
     if not place.exists():
         raise SignatureError(f"there is no signature {name}. Hint: ask the signer for it, or leave signed_by out.")
     try:
-        signed = read_json(_read(place, "signature"))
+        signed = read_json(_read_limited(place, "signature"))
         statement, given = signed["statement"], base64.b64decode(signed["signature"], validate=True)
         if not isinstance(statement, dict) or signed["format"] != 1:
             raise TypeError
@@ -197,38 +201,38 @@ def check(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[st
     try:
         key.verify(given, message)
     except from_cryptography:
-        if who != _name_of(key):
+        if who != _key_id(key):
             raise SignatureError(
-                f"{name} is of another key ({shown(who)}, not {_name_of(key)}). Hint: use the signer's public key."
+                f"{name} is of another key ({short_repr(who)}, not {_key_id(key)}). Hint: use the signer's public key."
             ) from None
         raise SignatureError(f"{name} is broken: it is not what the holder of the key has signed.") from None
     if statement.get("kind") != kind:
-        raise SignatureError(f"{name} is of a {shown(statement.get('kind'))}, not of a {kind}.")
+        raise SignatureError(f"{name} is of a {short_repr(statement.get('kind'))}, not of a {kind}.")
     return statement
 
 
-def match(path: str | PathLike[str], statement: dict[str, Any], truth: dict[str, Any]) -> None:
+def require_same_payload(path: str | PathLike[str], payload: dict[str, Any], expected: dict[str, Any]) -> None:
     """Refuse a statement, signed as it may be, that is not about this file."""
-    differs = sorted(name for name in {*statement, *truth} if statement.get(name) != truth.get(name))
+    differs = sorted(name for name in {*payload, *expected} if payload.get(name) != expected.get(name))
     if differs:
         raise SignatureError(
-            f"{shown(str(signature_path(path)))} is of another file: {', '.join(map(shown, differs[:4]))} differs."
+            f"{short_repr(str(signature_path(path)))} is of another file: {', '.join(map(short_repr, differs[:4]))} differs."
         )
 
 
-def _read(path: Path, what: str) -> bytes:
-    most = _MOST_BYTES if what == "signature" else _MOST_BYTES_OF_A_KEY
+def _read_limited(path: Path, kind: str) -> bytes:
+    most = _MAX_SIGNATURE_BYTES if kind == "signature" else _MAX_KEY_BYTES
     try:
         content = read_file(path, most)
     except (OSError, ValueError) as error:  # ours are among them
         reason = getattr(error, "strerror", None) or error
-        raise SignatureError(f"cannot read the {what} {shown(str(path))}: {reason}.") from None
+        raise SignatureError(f"cannot read the {kind} {short_repr(str(path))}: {reason}.") from None
     if len(content) > most:
-        raise SignatureError(f"{shown(str(path))} is too long for a {what}.")
+        raise SignatureError(f"{short_repr(str(path))} is too long for a {kind}.")
     return content
 
 
-def _cryptography() -> type[Exception]:
+def _require_cryptography() -> type[Exception]:
     """Return how a wrong signature is reported, or say how to get signatures at all."""
     try:
         from cryptography.exceptions import InvalidSignature

@@ -14,15 +14,15 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Final, Literal, TypeAlias
 
-from veilwood.errors import PlanError, shorten, shown
-from veilwood.privacy.joint_noise import MOST_CELLS_TOGETHER, JointLaplace
+from veilwood.errors import PlanError, short_repr, shorten_text
+from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, JointLaplace
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, StandingOut
+from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip, RandomStopping
-from veilwood.safe_io import are_whole, rational
+from veilwood.safe_io import all_ints_in, parse_fraction
 
-Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | JointLaplace | SparseLaplace | StandingOut
+Noise: TypeAlias = DiscreteLaplace | DiscreteGaussian | JointLaplace | SparseLaplace | ThresholdedGaussian
 
 
 Selection: TypeAlias = NoisyMax | PermuteAndFlip | ExponentialMechanism | RandomStopping
@@ -33,7 +33,7 @@ _MECHANISMS = (
     DiscreteGaussian,
     JointLaplace,
     SparseLaplace,
-    StandingOut,
+    ThresholdedGaussian,
     NoisyMax,
     PermuteAndFlip,
     ExponentialMechanism,
@@ -45,15 +45,15 @@ BACKEND_VARIABLE = "VEILWOOD_NOISE_BACKEND"
 """Environment variable: "veilwood" (default) or "opendp" decides who draws additive noise."""
 
 
-_SIZES: Final = "sizes"  # of tables, a parameter of a mechanism that is several numbers
-MOST_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
+_SIZES_KEY: Final = "sizes"  # of tables, a parameter of a mechanism that is several numbers
+MAX_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
 
 
 @dataclass(frozen=True)
 class Step:
     """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
 
-    ``mechanism`` None means that no noise is added, which only an unbounded loss allows. ``choices`` is how many of a
+    ``mechanism`` None means that no noise is added, which only an unbounded loss allows. ``selections_per_row`` is how many of a
     step's selections one row can influence.
     """
 
@@ -62,39 +62,41 @@ class Step:
     mechanism: Noise | Selection | None
     sensitivity: int
     shape: tuple[int, ...]
-    choices: int = 1
+    selections_per_row: int = 1
 
     def __post_init__(self) -> None:
-        if not 1 <= self.choices <= MOST_CELLS:
-            raise PlanError(f"step {shown(self.name)} has {shown(self.choices)} choices by one row, not 1 or more.")
-        promises = self.loss.epsilon is not None or self.loss.rho is not None
-        if promises and not self.keeps_its_loss:
+        if not 1 <= self.selections_per_row <= MAX_CELLS:
             raise PlanError(
-                f"step {shown(self.name)} promises {self.cost}, and {self.describe} at sensitivity {self.sensitivity} "
+                f"step {short_repr(self.name)} has {short_repr(self.selections_per_row)} choices by one row, not 1 or more."
+            )
+        promises = self.loss.epsilon is not None or self.loss.rho is not None
+        if promises and not self.has_enough_noise:
+            raise PlanError(
+                f"step {short_repr(self.name)} promises {self.loss_text}, and {self.mechanism_text} at sensitivity {self.sensitivity} "
                 "does not keep that. Hint: counting_step, sparse_step and selecting_step choose the noise."
             )
 
     @property
-    def keeps_its_loss(self) -> bool:
+    def has_enough_noise(self) -> bool:
         """Whether the noise, recomputed from its exact parameters and the sensitivity, costs no more than promised.
 
         A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
         """
-        if isinstance(self.mechanism, StandingOut):  # the one that has a delta of its own
-            return self.mechanism.keeps(self.loss, self.sensitivity)
-        epsilon, rho = self._costs()
+        if isinstance(self.mechanism, ThresholdedGaussian):  # the one that has a delta of its own
+            return self.mechanism.costs_at_most(self.loss, self.sensitivity)
+        epsilon, rho = self._mechanism_cost()
         if rho is None:  # no noise at all
             return False
         if self.loss.rho is not None and rho > self.loss.rho:
             return False
-        if self.loss.delta > 0:  # a part of rho, whose epsilon is not its own (Loss.part)
+        if self.loss.delta > 0:  # a part of rho, whose epsilon is not its own (Loss.scaled)
             return self.loss.rho is not None
         return epsilon is not None and self.loss.epsilon is not None and epsilon <= self.loss.epsilon
 
-    def _costs(self) -> tuple[Fraction | None, Fraction | None]:
+    def _mechanism_cost(self) -> tuple[Fraction | None, Fraction | None]:
         """Epsilon and rho that the mechanism costs at this sensitivity; None where it keeps none."""
         match self.mechanism:
-            case None | StandingOut():
+            case None | ThresholdedGaussian():
                 return None, None
             case (DiscreteLaplace() | JointLaplace() | SparseLaplace()) as noise:
                 epsilon = noise.epsilon(self.sensitivity)
@@ -104,31 +106,34 @@ class Step:
             case choice if choice.score_range < self.sensitivity:
                 return None, None
             case choice:
-                return choice.epsilon * self.choices, choice.epsilon**2 * self.choices / _rho_divisor(choice)
+                return (
+                    choice.epsilon * self.selections_per_row,
+                    choice.epsilon** 2 * self.selections_per_row / _rho_divisor(choice),
+                )
 
     @property
-    def describe(self) -> str:
+    def mechanism_text(self) -> str:
         """The mechanism in words."""
         match self.mechanism:
             case DiscreteLaplace(scale=scale):
-                return f"discrete Laplace, scale {amount(float(scale))}"
+                return f"discrete Laplace, scale {format_number(float(scale))}"
             case DiscreteGaussian(sigma_squared=variance):
-                return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}"
+                return f"discrete Gaussian, sigma {format_number(float(variance) ** 0.5)}"
             case JointLaplace(scale=scale):
-                return f"joint Laplace, scale {amount(float(scale))}"
+                return f"joint Laplace, scale {format_number(float(scale))}"
             case SparseLaplace(scale=scale, gap=gap):
                 chance = -math.expm1(-1 / gap)
-                kind = f"sparse Laplace, scale {amount(float(scale))}"
+                kind = f"sparse Laplace, scale {format_number(float(scale))}"
                 return f"{kind}, an empty cell turns up with probability {chance:.3g}"
-            case StandingOut(sigma_squared=variance, threshold=threshold):
-                return f"discrete Gaussian, sigma {amount(float(variance) ** 0.5)}, what is above {threshold} comes out"
+            case ThresholdedGaussian(sigma_squared=variance, threshold=threshold):
+                return f"discrete Gaussian, sigma {format_number(float(variance) ** 0.5)}, what is above {threshold} comes out"
             case None:
                 return "no noise"
             case selection:
                 return f"{type(selection).__name__}, epsilon {float(selection.epsilon):.6g}"
 
     @property
-    def cost(self) -> str:
+    def loss_text(self) -> str:
         """The loss in words; parts of a zCDP budget compose by rho, so that is what they state."""
         return (
             f"rho={float(self.loss.rho):.4g}" if self.loss.delta > 0 and self.loss.rho is not None else str(self.loss)
@@ -160,11 +165,11 @@ class Step:
         """Plain values, in words and, under "exact", as exact numbers in text."""
         return {
             "name": self.name,
-            "mechanism": self.describe,
+            "mechanism": self.mechanism_text,
             "sensitivity": self.sensitivity,
             "shape": list(self.shape),
-            "choices": self.choices,
-            "loss": self.cost,
+            "choices": self.selections_per_row,
+            "loss": self.loss_text,
             "exact": {**loss_to_dict(self.loss), "mechanism": _mechanism_to_dict(self.mechanism)},
         }
 
@@ -173,16 +178,16 @@ class Step:
         """Read what ``to_dict`` wrote."""
         exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
         numbers = (*shape, data["sensitivity"], data["choices"])
-        if not isinstance(name, str) or not are_whole(numbers, 0, MOST_CELLS):
-            raise PlanError(f"step {shorten(str(name))!r} is not made of whole numbers.")
+        if not isinstance(name, str) or not all_ints_in(numbers, 0, MAX_CELLS):
+            raise PlanError(f"step {shorten_text(str(name))!r} is not made of whole numbers.")
         mechanism = _mechanism_from_dict(exact["mechanism"])
         return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
 
 
-def amount(value: float) -> str:
+def format_number(value: float) -> str:
     """Write a number with six digits that count, as people do: millions without a power of ten.
 
-    >>> amount(2219570.4), amount(0.5), amount(20.0)
+    >>> format_number(2219570.4), format_number(0.5), format_number(20.0)
     ('2,219,570', '0.5', '20')
     """
     rounded = float(f"{value:.6g}")
@@ -195,7 +200,7 @@ def _rho_divisor(choice: Selection | type[Selection]) -> int:
     return 8 if kind is ExponentialMechanism else 2
 
 
-def to_plain(loss: Loss, steps: Iterable[Step]) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
+def to_plain_values(loss: Loss, steps: Iterable[Step]) -> tuple[dict[str, str | None], list[dict[str, Any]]]:
     """Return the loss and the steps of a plan as plain values."""
     return loss_to_dict(loss), [step.to_dict() for step in steps]
 
@@ -212,7 +217,7 @@ def loss_to_dict(loss: Loss) -> dict[str, str | None]:
 def loss_from_dict(data: Mapping[str, Any]) -> Loss:
     """Read what ``loss_to_dict`` wrote."""
     epsilon, delta, rho = (
-        None if data[key] is None else rational(data[key], key) for key in ("epsilon", "delta", "rho")
+        None if data[key] is None else parse_fraction(data[key], key) for key in ("epsilon", "delta", "rho")
     )
     return Loss(epsilon, Fraction(0) if delta is None else delta, rho)
 
@@ -221,7 +226,7 @@ def _mechanism_to_dict(mechanism: Noise | Selection | None) -> dict[str, str] | 
     if mechanism is None:
         return None
     facts = {f.name: getattr(mechanism, f.name) for f in fields(mechanism)}
-    texts = {name: " ".join(map(str, fact)) if name == _SIZES else str(fact) for name, fact in facts.items()}
+    texts = {name: " ".join(map(str, fact)) if name == _SIZES_KEY else str(fact) for name, fact in facts.items()}
     return {"kind": type(mechanism).__name__} | texts
 
 
@@ -229,19 +234,19 @@ def _mechanism_from_dict(data: Mapping[str, str] | None) -> Noise | Selection | 
     if data is None:
         return None
     (kind,) = (known for known in _MECHANISMS if known.__name__ == data["kind"])
-    numbers = {key: _parameter(key, value) for key, value in data.items() if key != "kind"}
+    numbers = {key: _parse_parameter(key, value) for key, value in data.items() if key != "kind"}
     made: Noise | Selection = kind(**numbers)
     return made
 
 
-def _parameter(name: str, text: str) -> Any:
+def _parse_parameter(name: str, text: str) -> Any:
     """Read a parameter of a mechanism."""
-    if name == _SIZES:
-        sizes = text.split() if isinstance(text, str) and len(text) <= 4 * MOST_CELLS_TOGETHER else None
+    if name == _SIZES_KEY:
+        sizes = text.split() if isinstance(text, str) and len(text) <= 4 * MAX_JOINT_CELLS else None
         if sizes is None or not all(size.isdecimal() and size.isascii() for size in sizes):
             raise PlanError("sizes of tables are whole numbers, with blanks between them.")
         return tuple(map(int, sizes))
-    return text if name == "backend" else rational(text, name)
+    return text if name == "backend" else parse_fraction(text, name)
 
 
 def counting_step(
@@ -263,14 +268,14 @@ def counting_step(
     (proofs/discrete-gaussian.md). Attacked by packages/veilwood-audit/tests/test_audit.py::test_halved_noise_is_caught.
     """
     if loss.epsilon is None:
-        return Step(name, loss, None, neighbours.l1(l1), shape)
+        return Step(name, loss, None, neighbours.l1_sensitivity(l1), shape)
     backend: Any = os.environ.get(BACKEND_VARIABLE, "veilwood")
     if loss.delta == 0:
-        sensitivity = neighbours.l1(l1)
+        sensitivity = neighbours.l1_sensitivity(l1)
         return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon, backend), sensitivity, shape)
     if loss.rho is None or loss.rho == 0:
         raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
-    sensitivity = neighbours.squared_l2(squared_l2)
+    sensitivity = neighbours.squared_l2_sensitivity(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
 
 
@@ -286,7 +291,7 @@ def joint_step(name: str, sizes: Sequence[int], n_classes: int, loss: Loss, neig
     """
     if loss.epsilon is None or loss.delta > 0:
         raise PlanError(f"step {name!r} takes pure epsilon. Hint: delta=0.")
-    sensitivity = neighbours.l1(1)  # the norm of a row is 1, and rows add up at most
+    sensitivity = neighbours.l1_sensitivity(1)  # the norm of a row is 1, and rows add up at most
     mechanism = JointLaplace(Fraction(sensitivity) / loss.epsilon, sizes)
     return Step(name, loss, mechanism, sensitivity, (sum(sizes), n_classes))
 
@@ -301,7 +306,7 @@ def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, 
     The step costs exactly ``loss``, which is pure epsilon (proofs/sparse-counts.md, attacked by
     packages/veilwood/tests/privacy/test_sparse_noise.py).
     """
-    sensitivity = neighbours.l1(l1)
+    sensitivity = neighbours.l1_sensitivity(l1)
     if loss.epsilon is None:
         return Step(name, loss, None, sensitivity, (n_cells,))
     if loss.delta > 0:
@@ -309,10 +314,8 @@ def sparse_step(name: str, n_cells: int, loss: Loss, neighbours: Neighbours, *, 
     return Step(name, loss, SparseLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, (n_cells,))
 
 
-def standing_out_step(
-    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, things_per_row: int
-) -> Step:
-    """Plan the release of things that are not known before, of which a row adds one to ``things_per_row`` at most.
+def threshold_step(name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, keys_per_row: int) -> Step:
+    """Plan the release of things that are not known before, of which a row adds one to ``keys_per_row`` at most.
 
     Notes
     -----
@@ -321,17 +324,19 @@ def standing_out_step(
     The step costs at most ``loss``, an epsilon and a delta (proofs/discover.md, attacked by
     packages/veilwood/tests/privacy/test_standing_out.py).
     """
-    sensitivity = neighbours.squared_l2(things_per_row)
+    sensitivity = neighbours.squared_l2_sensitivity(keys_per_row)
     if loss.epsilon is None:
         return Step(name, loss, None, sensitivity, shape)
     own = Loss(loss.epsilon, loss.delta)
     # A unit alone can have so many things; of two that replace each other, each can.
-    things, most = neighbours.l1(things_per_row), neighbours.unit.at_most
-    mechanism = StandingOut.for_loss(own, squared_l2=sensitivity, most=most, things=things)
+    things, most = neighbours.l1_sensitivity(keys_per_row), neighbours.unit.at_most
+    mechanism = ThresholdedGaussian.for_loss(
+        own, squared_l2=sensitivity, max_contribution=most, max_changed_keys=things
+    )
     return Step(name, own, mechanism, sensitivity, shape)
 
 
-def selecting_step(
+def selection_step(
     name: str,
     shape: tuple[int, ...],
     loss: Loss,

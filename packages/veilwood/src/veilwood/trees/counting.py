@@ -22,7 +22,7 @@ from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
-from veilwood.data.counts import COIN, AddsUpCells, Cells, Coins, Split, Way, codes_of
+from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
 from veilwood.engines import gpu
 from veilwood.trees.forest import LEAF, Forest, Ints
 
@@ -31,48 +31,48 @@ __all__ = [
     "Assignment",
     "Counts",
     "LeafCount",
+    "leaf_queries",
     "leaf_totals",
-    "on_threads",
-    "route",
+    "route_rows",
+    "run_on_threads",
     "sum_over_trees",
-    "tree_tables",
-    "way_through",
+    "tree_rule",
 ]
 
 
-def way_through(
+def tree_rule(
     forest: Forest,
     tree: int,
     n_codes: Sequence[int],
     columns: Sequence[int] | None = None,
-    leaf: Callable[[int], Way] = int,
-) -> Way:
-    """Return the tests that lead a row through a tree to its leaf, or to what ``leaf`` says of it.
+    rule_of_leaf: Callable[[int], CellRule] = int,
+) -> CellRule:
+    """Return the tests that lead a row through a tree to its leaf, or to what ``rule_of_leaf`` says of it.
 
     ``columns`` gives the column of each feature, where the forest has some of them only.
     """
 
-    def below(node: int) -> Way:
+    def rule_below(node: int) -> CellRule:
         feature, child, cut = int(forest.feature[node]), int(forest.child[node]), int(forest.cut[node])
         if feature == LEAF:
-            return leaf(child)
+            return rule_of_leaf(child)
         column = feature if columns is None else columns[feature]
         if cut == 0:
-            return below(child + 1)
+            return rule_below(child + 1)
         if cut > 0:
-            return Split(column, (0, cut), (below(child), below(child + 1)))
+            return Split(column, (0, cut), (rule_below(child), rule_below(child + 1)))
         branches = forest.lookup[-1 - cut : -1 - cut + n_codes[column]]
-        return codes_of(column, branches, lambda branch: below(child + branch))
+        return split_by_code(column, branches, lambda branch: rule_below(child + branch))
 
-    return below(int(forest.roots[tree]))
+    return rule_below(int(forest.roots[tree]))
 
 
-def tree_tables(
-    forest: Forest, n_codes: Sequence[int], columns: Sequence[int] | None = None, more: Sequence[Way] = ()
-) -> list[Cells]:
-    """Return a table for each tree, whose cells are its leaves; ``more`` tests may leave rows out."""
+def leaf_queries(
+    forest: Forest, n_codes: Sequence[int], columns: Sequence[int] | None = None, extra_rules: Sequence[CellRule] = ()
+) -> list[CellQuery]:
+    """Return a table for each tree, whose cells are its leaves; ``extra_rules`` tests may leave rows out."""
     return [
-        Cells((way_through(forest, tree, n_codes, columns), -start, *more), end - start)
+        CellQuery((tree_rule(forest, tree, n_codes, columns), -start, *extra_rules), end - start)
         for tree, (start, end) in enumerate(pairwise(forest.tree_leaves.tolist()))
     ]
 
@@ -103,7 +103,7 @@ class Assignment(NamedTuple):
         """Keep the key out of logs: workers of a cluster log what fails with its arguments."""
         return f"Assignment(to {self.n_trees} trees)"
 
-    def trees(self, partition: int, first_row: int, n_rows: int) -> Ints:
+    def trees_of_rows(self, partition: int, first_row: int, n_rows: int) -> Ints:
         """Return the tree of rows ``first_row`` up to ``first_row + n_rows`` of a partition."""
         first_block = first_row // _KEYSTREAM_ROWS
         last_block = (first_row + max(n_rows, 1) - 1) // _KEYSTREAM_ROWS
@@ -150,17 +150,17 @@ def leaf_totals(
     ndarray of int64, shape (n_leaves, n_classes or 2)
         Exact, hence private.
     """
-    rows = ((batch.codes, batch.target, _trees_of(batch, assignment)) for batch in batches)
+    rows = ((batch.codes, batch.target, _assigned_trees(batch, assignment)) for batch in batches)
     if gpu.IN_USE.get():
         return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
     if fast:
-        forest.derive()
+        forest.precompute()
     for codes, classes, own in rows:
         target = np.ascontiguousarray(classes, np.int32)
         if fast:
             add = _fast_adder(forest, codes, target, own, 0 if n_classes else target_levels, totals)
-            on_threads(add, forest.n_trees, n_jobs)
+            run_on_threads(add, forest.n_trees, n_jobs)
         else:
             _numpy_add(forest, codes, target, own, n_classes, target_levels, totals)
     return totals
@@ -168,7 +168,7 @@ def leaf_totals(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeafCount:
-    """Counts the leaves of a forest (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+    """Counts the leaves of a forest (``batches.Count``), and can say what it counts (``cells.DeclarativeCount``)."""
 
     forest: Forest
     n_classes: int | None
@@ -182,48 +182,60 @@ class LeafCount:
             assignment=self.assignment, n_jobs=n_jobs,
         )  # fmt: skip
 
-    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> Counts:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Counts:
         """Return the totals out of answers: a table for each tree, or one for all where each row is in one tree."""
         forest = self.forest
         what: Any = "classes" if self.n_classes else "pair"
         if self.assignment is not None:
-            trees = tuple(way_through(forest, tree, n_codes) for tree in range(forest.n_trees))
-            own = Split(COIN, tuple(range(forest.n_trees)), trees)
-            (totals,) = answer([Cells((own,), forest.n_leaves)], what, Coins(self.assignment.key, forest.n_trees))
+            trees = tuple(tree_rule(forest, tree, n_codes) for tree in range(forest.n_trees))
+            own = Split(ROW_HASH, tuple(range(forest.n_trees)), trees)
+            (totals,) = run_queries(
+                [CellQuery((own,), forest.n_leaves)], what, KeyedRowHash(self.assignment.key, forest.n_trees)
+            )
             return totals
-        return np.concatenate(answer(tree_tables(forest, n_codes), what))
+        return np.concatenate(run_queries(leaf_queries(forest, n_codes), what))
 
 
 def _fast_adder(
-    forest: Forest, codes: Codes, target: Ints, own: Ints | None, levels: int, totals: Counts
+    forest: Forest, codes: Codes, target: Ints, owner_of_rows: Ints | None, levels: int, totals: Counts
 ) -> Callable[[int, int], None]:
     """Choose the kernel: by columns where every row visits every tree and trees are not huge, else row by row."""
     from veilwood import kernels
 
     ends = np.append(forest.roots[1:], forest.n_nodes)
-    if own is not None or (ends - forest.roots).max() > kernels.MOST_PLACES:
-        owner = kernels.NO_OWNER if own is None else own
-        return partial(kernels.add_rows, *_arrays(forest), np.ascontiguousarray(codes), target, owner, levels, totals)
+    if owner_of_rows is not None or (ends - forest.roots).max() > kernels.MAX_SWEPT_NODES:
+        owner = kernels.NO_OWNER if owner_of_rows is None else owner_of_rows
+        return partial(
+            kernels.add_rows_to_leaves,
+            *_kernel_arrays(forest),
+            np.ascontiguousarray(codes),
+            target,
+            owner,
+            levels,
+            totals,
+        )
     columns = np.ascontiguousarray(codes.T)
     few = columns.max(axis=1, initial=0) < 32  # codes of a column, so that 32 bits tell them apart
     bits = np.where(few[forest.feature], forest.lookup_bits, 0).astype(np.uint32)
     top = forest.roots + np.add.reduceat(forest.level < kernels.SWEPT_LEVELS, forest.roots).astype(np.int32)
     swept = min(kernels.SWEPT_LEVELS, forest.depth)
-    return partial(kernels.add_columns, *_arrays(forest), top, swept, bits, columns, target, levels, totals)
+    return partial(
+        kernels.add_columns_to_leaves, *_kernel_arrays(forest), top, swept, bits, columns, target, levels, totals
+    )
 
 
-def _trees_of(batch: Batch, assignment: Assignment | None) -> Ints | None:
+def _assigned_trees(batch: Batch, assignment: Assignment | None) -> Ints | None:
     """The tree that each row is given to; None where every tree sees it."""
-    return None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(batch.target))
+    return None if assignment is None else assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
 
 
-def route(forest: Forest, codes: Codes) -> Ints:
+def route_rows(forest: Forest, codes: Codes) -> Ints:
     """Return the leaf of each row in each tree, shape (n_rows, n_trees): the plain numpy walk, level by level.
 
     >>> from veilwood.data.encoding import EncodedColumn
     >>> from veilwood.trees.random import grow_multiway
-    >>> coin = EncodedColumn("coin", ordered=False, n_codes=2, missing_code=None)
-    >>> route(grow_multiway([coin], 1, 1, 0), np.array([[0], [1]], np.uint16)).ravel().tolist()
+    >>> row_bucket = EncodedColumn("row_bucket", ordered=False, n_codes=2, missing_code=None)
+    >>> route_rows(grow_multiway([row_bucket], 1, 1, 0), np.array([[0], [1]], np.uint16)).ravel().tolist()
     [0, 1]
     """
     rows = np.arange(len(codes))[:, None]
@@ -256,20 +268,28 @@ def sum_over_trees(
     if fast:
         from veilwood import kernels
 
-        on_threads(partial(kernels.sum_rows, *_arrays(forest), codes, values, sums), len(codes), n_jobs)
+        run_on_threads(
+            partial(kernels.sum_leaf_values, *_kernel_arrays(forest), codes, values, sums), len(codes), n_jobs
+        )
         return sums
     for first in range(0, len(codes), 4096):
-        leaves = route(forest, codes[first : first + 4096])
+        leaves = route_rows(forest, codes[first : first + 4096])
         for tree in range(forest.n_trees):  # one tree after the other, as the kernel adds, for equal rounding
             sums[first : first + 4096] += values[leaves[:, tree]]
     return sums
 
 
 def _numpy_add(
-    forest: Forest, codes: Codes, target: Ints, own: Ints | None, n_classes: int | None, levels: int, totals: Counts
+    forest: Forest,
+    codes: Codes,
+    target: Ints,
+    owner_of_rows: Ints | None,
+    n_classes: int | None,
+    levels: int,
+    totals: Counts,
 ) -> None:
-    leaves = route(forest, codes)
-    tree = slice(None) if own is None else own[:, None] == np.arange(forest.n_trees)
+    leaves = route_rows(forest, codes)
+    tree = slice(None) if owner_of_rows is None else owner_of_rows[:, None] == np.arange(forest.n_trees)
     leaf = leaves[tree].ravel()
     repeated = np.broadcast_to(target[:, None], leaves.shape)[tree].ravel()
     if n_classes:
@@ -279,11 +299,11 @@ def _numpy_add(
         np.add.at(totals[:, 1], leaf, levels - repeated)
 
 
-def _arrays(forest: Forest) -> tuple[Any, ...]:
+def _kernel_arrays(forest: Forest) -> tuple[Any, ...]:
     return forest.packed, forest.roots, forest.depth, forest.lookup
 
 
-def on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
+def run_on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
     """Split ``n_items`` evenly among threads; the kernels release the interpreter lock and share no output."""
     n_threads = max(1, min(effective_n_jobs(n_jobs), n_items))
     bounds = np.linspace(0, n_items, n_threads + 1).astype(int)

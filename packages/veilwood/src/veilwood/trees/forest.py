@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import ModelFileError
-from veilwood.privacy.plan import Layout, RowSharing
+from veilwood.privacy.plan import Layout, RowAssignment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -111,17 +111,17 @@ class Forest:
         bits = (entries.astype(np.uint32) << np.arange(32, dtype=np.uint32)).sum(axis=1, dtype=np.uint32)
         return np.where((entries <= 1).all(axis=1), bits, 0).astype(np.uint32)
 
-    def derive(self) -> None:
+    def precompute(self) -> None:
         """Derive now what kernels read: what a forest holds must not tell whether there were rows."""
         _ = self.packed, self.level, self.lookup_bits
 
-    def layout(self, records: RowSharing, **more: Any) -> Layout:
+    def layout(self, row_sharing: RowAssignment, **more: Any) -> Layout:
         """Return the layout of the forest, for the plan of one that is grown without data."""
-        return Layout(self.n_trees, self.n_leaves, self.depth, records, **more)
+        return Layout(self.n_trees, self.n_leaves, self.depth, row_sharing, **more)
 
-    def in_plan(self, records: RowSharing) -> tuple[Layout, dict[str, str]]:
+    def plan_fields(self, row_sharing: RowAssignment) -> tuple[Layout, dict[str, str]]:
         """Return what a plan says of trees that are grown without data: their layout, and a hash of their structure."""
-        return self.layout(records), {"structure": self.fingerprint()}
+        return self.layout(row_sharing), {"structure": self.fingerprint()}
 
     @cached_property
     def leaf_node(self) -> Ints:
@@ -131,7 +131,7 @@ class Forest:
         ordered[self.child[nodes]] = nodes
         return ordered
 
-    def add_up(self, leaf_values: NDArray[Any]) -> NDArray[np.float64]:
+    def sum_to_nodes(self, leaf_values: NDArray[Any]) -> NDArray[np.float64]:
         """Sum values of leaves (one for each, or one row of them) up to every node: what is below it."""
         sums = np.zeros((self.n_nodes, *leaf_values.shape[1:]))
         sums[self.leaf_node] = leaf_values
@@ -154,11 +154,11 @@ class Forest:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_codes: Sequence[int]) -> Forest:
         """Read what ``to_arrays`` wrote, refusing arrays that are not a forest over columns with so many codes."""
-        _audit(arrays, np.asarray(n_codes))
+        _validate(arrays, np.asarray(n_codes))
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})
 
 
-def _audit(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> None:
+def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> None:
     """Refuse arrays that would send a row out of range, round in circles, or to a leaf of another tree."""
 
     def require(holds: bool | np.bool_, problem: str) -> None:
@@ -267,12 +267,12 @@ def build_forest(
         feature=feature,
         cut=np.where(leaf, 0, cut).astype(np.int32),
         child=np.where(leaf, np.cumsum(leaf) - 1, first_child).astype(np.int32),
-        lookup=_joined(lookup),
+        lookup=_join_lookups(lookup),
         tree_leaves=np.append(0, np.cumsum(np.add.reduceat(leaf, roots, dtype=np.int64))).astype(np.int32),
     )
 
 
-def build_growing(
+def build_partial_forest(
     n_trees: int,
     feature: ArrayLike,
     cut: ArrayLike,
@@ -294,7 +294,7 @@ def build_growing(
         feature=np.concatenate([feature, leaf]),
         cut=np.concatenate([cut, leaf]),
         child=np.concatenate([closed, place]),
-        lookup=_joined(lookup),
+        lookup=_join_lookups(lookup),
         tree_leaves=np.array([0, n_open], np.int32),
     )
 
@@ -312,6 +312,6 @@ def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -
     return build_forest(sizes, feature, cut, branches, [forest.lookup for forest in forests])
 
 
-def _joined(lookup: Sequence[NDArray[np.uint16]]) -> NDArray[np.uint16]:
+def _join_lookups(lookup: Sequence[NDArray[np.uint16]]) -> NDArray[np.uint16]:
     """One table; a kernel reads from it speculatively, so it is never empty."""
     return np.concatenate([*lookup, np.zeros(1, np.uint16)]).astype(np.uint16)

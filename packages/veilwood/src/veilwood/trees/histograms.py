@@ -15,25 +15,25 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import AddUp, Batch
-from veilwood.data.counts import COIN, AddsUpCells, Cells, Coins, Split, Way, codes_of
+from veilwood.data.batches import AggregatePass, Batch
+from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import DomainTooLargeError
-from veilwood.trees.counting import HAVE_NUMBA, Assignment, on_threads, route, way_through
+from veilwood.trees.counting import HAVE_NUMBA, Assignment, route_rows, run_on_threads, tree_rule
 from veilwood.trees.forest import Forest
-from veilwood.trees.level_growth import SHIFT, Growing, Slots
+from veilwood.trees.level_growth import SHIFT, CandidateSplits, GrowingForest
 
 Counts: TypeAlias = NDArray[np.int64]
 
 MAX_CELLS = 1 << 24  # 128 MB of histograms; a level that needs more takes further passes
 MAX_ROWS = 1 << 28  # up to here no score overflows
-CLASS_SPREAD_PARTS = 32  # the spread of classes is measured in this many parts of a row
+CLASS_IMPURITY_PARTS = 32  # the spread of classes is measured in this many parts of a row
 
 
 def level_scores(
-    growing: Growing,
-    slots: Slots,
-    add_up: AddUp,
+    growing: GrowingForest,
+    candidates: CandidateSplits,
+    aggregate: AggregatePass,
     score: Callable[[Counts], tuple[Counts, ...]],
     *,
     n_classes: int | None,
@@ -48,8 +48,8 @@ def level_scores(
     ----------
     growing, slots
         The trees so far and the candidates of their open nodes.
-    add_up : callable
-        Makes a pass over the rows: ``Source.add_up``. There is one, unless histograms would outgrow ``MAX_CELLS``.
+    aggregate : callable
+        Makes a pass over the rows: ``Source.aggregate``. There is one, unless histograms would outgrow ``MAX_CELLS``.
     score : callable
         From histograms to arrays with one row for each slot. A histogram has the shape (max_bins, n_classes) and holds
         counts; for regression it is (max_bins, 3) and holds number, sum and sum of squares of the targets.
@@ -61,31 +61,31 @@ def level_scores(
         Use the compiled kernel; its numpy twin gives the same integers.
     """
     width = n_classes or 3
-    most_slots = int(np.diff(slots.first).max(initial=1))
+    most_slots = int(np.diff(candidates.first).max(initial=1))
     nodes_per_pass = max(1, MAX_CELLS // (most_slots * max_bins * width))
     parts = []
-    for start in range(0, slots.n_nodes, nodes_per_pass):
-        here = slots.of_nodes(start, min(start + nodes_per_pass, slots.n_nodes))
-        fill = HistogramCount(growing.partial(), growing.depth, here, n_classes, max_bins, assignment, fast)
-        histograms = add_up(fill, n_jobs=n_jobs)
+    for start in range(0, candidates.n_nodes, nodes_per_pass):
+        here = candidates.restrict_to_nodes(start, min(start + nodes_per_pass, candidates.n_nodes))
+        fill = HistogramCount(growing.partial_forest(), growing.depth, here, n_classes, max_bins, assignment, fast)
+        histograms = aggregate(fill, n_jobs=n_jobs)
         if isinstance(histograms, np.ndarray):  # in shares nobody can look
-            _check_rows(histograms[..., 0] if n_classes is None else histograms.sum(axis=2))
+            _check_row_count(histograms[..., 0] if n_classes is None else histograms.sum(axis=2))
         parts.append(score(histograms))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
-def _check_rows(counted: Counts) -> None:
+def _check_row_count(counted: Counts) -> None:
     if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
         raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HistogramCount:
-    """Fills the histograms of open nodes (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+    """Fills the histograms of open nodes (``batches.Count``), and can say what it counts (``cells.DeclarativeCount``)."""
 
     forest: Forest
     depth: int
-    slots: Slots
+    candidates: CandidateSplits
     n_classes: int | None
     max_bins: int
     assignment: Assignment | None = None
@@ -94,53 +94,53 @@ class HistogramCount:
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Counts:
         """Return the histograms of these batches."""
         return fill_histograms(
-            self.forest, self.depth, self.slots, batches, n_classes=self.n_classes, max_bins=self.max_bins,
+            self.forest, self.depth, self.candidates, batches, n_classes=self.n_classes, max_bins=self.max_bins,
             assignment=self.assignment, n_jobs=n_jobs, fast=self.fast,
         )  # fmt: skip
 
-    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> Counts:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Counts:
         """Return the histograms out of answers: a table for each tree and place among the candidates of its nodes."""
-        slots, forest, own = self.slots, self.forest, self.assignment
+        slots, forest, own = self.candidates, self.forest, self.assignment
         tables, owners = [], []
         for place in range(int(np.diff(slots.first).max(initial=0))):
             for tree in range(forest.n_trees):
                 mine: list[int] = []
-                way = way_through(forest, tree, n_codes, leaf=partial(self._bins, place, n_codes, mine))
+                way = tree_rule(forest, tree, n_codes, rule_of_leaf=partial(self._bin_rule, place, n_codes, mine))
                 if not mine:
                     continue
                 if own is not None:
                     apart = np.arange(forest.n_trees) != tree
-                    way = codes_of(COIN, -apart.astype(np.int64), {0: way}.__getitem__)
-                tables.append(Cells((way,), len(mine) * self.max_bins))
+                    way = split_by_code(ROW_HASH, -apart.astype(np.int64), {0: way}.__getitem__)
+                tables.append(CellQuery((way,), len(mine) * self.max_bins))
                 owners.append(mine)
-        histograms = np.zeros((slots.n_slots, self.max_bins, self.n_classes or 3), np.int64)
-        coins = None if own is None else Coins(own.key, forest.n_trees)
-        found = answer(tables, "classes" if self.n_classes else "moments", coins)
+        histograms = np.zeros((slots.n_candidates, self.max_bins, self.n_classes or 3), np.int64)
+        coins = None if own is None else KeyedRowHash(own.key, forest.n_trees)
+        found = run_queries(tables, "classes" if self.n_classes else "moments", coins)
         for mine, sums in zip(owners, found, strict=True):
             histograms[mine] = sums.reshape(len(mine), self.max_bins, -1)
         return histograms
 
-    def _bins(self, place: int, n_codes: Sequence[int], mine: list[int], node: int) -> Way:
+    def _bin_rule(self, index: int, n_codes: Sequence[int], counted: list[int], node: int) -> CellRule:
         """The bin of a row in a slot of an open node, which is noted; a closed leaf counts nothing."""
-        slots = self.slots
-        slot = int(slots.first[node]) + place if node >= 0 else -1
+        slots = self.candidates
+        slot = int(slots.first[node]) + index if node >= 0 else -1
         if node < 0 or slot >= slots.first[node + 1]:
             return None
-        start, column, table = len(mine) * self.max_bins, int(slots.feature[slot]), int(slots.table[slot])
-        mine.append(slot)
+        start, column, table = len(counted) * self.max_bins, int(slots.feature[slot]), int(slots.table[slot])
+        counted.append(slot)
         if table >= 0:
             groups = slots.tables[table : table + n_codes[column]]
-            return codes_of(column, groups, lambda group: start + group)
+            return split_by_code(column, groups, lambda group: start + group)
         bins = int(slots.n_bins[slot])
         edges = np.arange(bins - 1)
-        cuts = slots.cuts(np.full(len(edges), slot), edges)
+        cuts = slots.cut_codes(np.full(len(edges), slot), edges)
         return Split(column, (0, *cuts.tolist()), tuple(range(start, start + bins)))
 
 
 def fill_histograms(
     forest: Forest,
     depth: int,
-    slots: Slots,
+    candidates: CandidateSplits,
     batches: Iterable[Batch],
     *,
     n_classes: int | None,
@@ -150,50 +150,54 @@ def fill_histograms(
     fast: bool = HAVE_NUMBA,
 ) -> Counts:
     """Return the histograms of all slots of the open nodes at ``depth`` of a growing forest: exact, hence private."""
-    histograms = np.zeros((slots.n_slots, max_bins, n_classes or 3), np.int64)
+    histograms = np.zeros((candidates.n_candidates, max_bins, n_classes or 3), np.int64)
     add = _fast_adder if fast else _numpy_adder
-    add_batch = add(forest, depth, slots, n_classes is None, histograms, n_jobs)
+    add_batch = add(forest, depth, candidates, n_classes is None, histograms, n_jobs)
     for batch in batches:
-        own = None if assignment is None else assignment.trees(batch.partition, batch.first_row, len(batch.target))
+        own = (
+            None
+            if assignment is None
+            else assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
+        )
         add_batch(batch, own)
     return histograms
 
 
 def _fast_adder(
-    forest: Forest, depth: int, slots: Slots, moments: bool, histograms: Counts, n_jobs: int | None
+    forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Counts, n_jobs: int | None
 ) -> Callable[[Batch, NDArray[np.int32] | None], None]:
     from veilwood import kernels
 
-    packed = np.stack([slots.feature, slots.low, slots.step, slots.table], axis=1)
+    packed = np.stack([candidates.feature, candidates.low, candidates.step, candidates.table], axis=1)
 
     def add(batch: Batch, own: NDArray[np.int32] | None) -> None:
         work = partial(
-            kernels.add_histogram_rows, forest.packed, forest.roots, depth, forest.lookup, slots.first, packed,
-            slots.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
+            kernels.add_rows_to_histograms, forest.packed, forest.roots, depth, forest.lookup, candidates.first, packed,
+            candidates.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
             kernels.NO_OWNER if own is None else own, moments, histograms,
         )  # fmt: skip
-        on_threads(work, forest.n_trees, n_jobs)
+        run_on_threads(work, forest.n_trees, n_jobs)
 
     return add
 
 
 def _numpy_adder(
-    forest: Forest, depth: int, slots: Slots, moments: bool, histograms: Counts, n_jobs: int | None
+    forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Counts, n_jobs: int | None
 ) -> Callable[[Batch, NDArray[np.int32] | None], None]:
     def add(batch: Batch, own: NDArray[np.int32] | None) -> None:
-        node = route(forest, batch.codes)
+        node = route_rows(forest, batch.codes)
         present = node >= 0
         if own is not None:
             present &= own[:, None] == np.arange(forest.n_trees)
         row, tree = np.nonzero(present)
         node = node[row, tree].astype(np.int64)
-        n_slots = slots.first[node + 1] - slots.first[node]
+        n_slots = candidates.first[node + 1] - candidates.first[node]
         row = np.repeat(row, n_slots)  # one entry for each row and slot from here on
-        slot = np.repeat(slots.first[node] - (np.cumsum(n_slots) - n_slots), n_slots) + np.arange(len(row))
-        code = batch.codes[row, slots.feature[slot]].astype(np.int64)
-        table = slots.table[slot]
-        by_step = ((code - slots.low[slot]) * slots.step[slot]) >> SHIFT
-        place = np.where(table >= 0, slots.tables[np.where(table >= 0, table + code, 0)], by_step)
+        slot = np.repeat(candidates.first[node] - (np.cumsum(n_slots) - n_slots), n_slots) + np.arange(len(row))
+        code = batch.codes[row, candidates.feature[slot]].astype(np.int64)
+        table = candidates.table[slot]
+        by_step = ((code - candidates.low[slot]) * candidates.step[slot]) >> SHIFT
+        place = np.where(table >= 0, candidates.tables[np.where(table >= 0, table + code, 0)], by_step)
         value = batch.target[row].astype(np.int64)
         if moments:
             np.add.at(histograms, (slot, place), np.stack([np.ones_like(value), value, value * value], axis=1))
@@ -203,23 +207,23 @@ def _numpy_adder(
     return add
 
 
-def spread(totals: Counts, moments: bool) -> Counts:
+def total_impurity(totals: Counts, moments: bool) -> Counts:
     """Return how much the targets of each cell scatter about their mean, rounded down to a whole number.
 
     For regression, from (number, sum, sum of squares) on the last axis: the sum of squared errors. For classes, from
-    their counts: rows times Gini impurity, that is the squared error of one-hot targets, in ``CLASS_SPREAD_PARTS``
+    their counts: rows times Gini impurity, that is the squared error of one-hot targets, in ``CLASS_IMPURITY_PARTS``
     parts of a row. Exact: no rounded number enters the floor.
 
     Notes
     -----
     Guarantee
 
-    A row added to a cell raises its spread by a whole number between 0 and ``spread_range(moments)``
+    A row added to a cell raises its spread by a whole number between 0 and ``impurity_range(moments)``
     (proofs/selection-levels.md, checked by packages/veilwood/tests/trees/test_histograms.py::test_spread_range_by_enumeration).
 
-    >>> spread(np.array([[2, 10, 58]]), moments=True).tolist()  # targets 3 and 7
+    >>> total_impurity(np.array([[2, 10, 58]]), moments=True).tolist()  # targets 3 and 7
     [8]
-    >>> spread(np.array([[4, 4], [8, 0]]), moments=False).tolist()  # Gini impurity 1/2 of 8 rows; none
+    >>> total_impurity(np.array([[4, 4], [8, 0]]), moments=False).tolist()  # Gini impurity 1/2 of 8 rows; none
     [128, 0]
     """
     if moments:
@@ -229,7 +233,7 @@ def spread(totals: Counts, moments: bool) -> Counts:
         found: Counts = squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
         return found
     n = totals.sum(axis=-1)
-    found = CLASS_SPREAD_PARTS * n - _ceil_div(CLASS_SPREAD_PARTS * (totals * totals).sum(axis=-1), n)
+    found = CLASS_IMPURITY_PARTS * n - _ceil_div(CLASS_IMPURITY_PARTS * (totals * totals).sum(axis=-1), n)
     return found
 
 
@@ -240,16 +244,18 @@ def _ceil_div(numerator: Counts, n: Counts) -> Counts:
     return found
 
 
-def spread_range(moments: bool) -> int:
+def impurity_range(moments: bool) -> int:
     """The most that one row can add to the spread of its cell: the squared length of the target's range."""
-    return TARGET_LEVELS**2 if moments else 2 * CLASS_SPREAD_PARTS
+    return TARGET_LEVELS**2 if moments else 2 * CLASS_IMPURITY_PARTS
 
 
-def edge_scores(histograms: Counts, moments: bool, *, spreads: bool = True) -> tuple[Counts, ...]:
+def edge_scores(histograms: Counts, moments: bool, *, with_impurity: bool = True) -> tuple[Counts, ...]:
     """Return, for each edge between two bins, how unequal its sides are (in rows) and the spread of both together."""
     left = np.cumsum(histograms, axis=1)
     right = left[:, -1:] - left
     left, right = left[:, :-1], right[:, :-1]
     n_left, n_right = (side[..., 0] if moments else side.sum(axis=-1) for side in (left, right))
     imbalance = np.abs(n_left - n_right)
-    return (imbalance, spread(left, moments) + spread(right, moments)) if spreads else (imbalance,)
+    return (
+        (imbalance, total_impurity(left, moments) + total_impurity(right, moments)) if with_impurity else (imbalance,)
+    )

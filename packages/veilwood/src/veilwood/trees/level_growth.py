@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Forests under construction, one level of all trees at a time: open nodes, what their paths leave of each column.
 
-Nothing here looks at data: how rows are binned in open nodes is described by ``Slots``, counted in ``histograms``, and
+Nothing here looks at data: how rows are binned in open nodes is described by ``CandidateSplits``, counted in ``histograms``, and
 which split a node gets is decided in ``medians`` and ``greedy``.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.trees.forest import LEAF, Forest, Ints, build_forest, build_growing
+from veilwood.trees.forest import LEAF, Forest, Ints, build_forest, build_partial_forest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,7 +26,7 @@ SHIFT = 32  # a code at distance d from the low end of its node's range falls in
 
 
 @dataclass(frozen=True)
-class Slots:
+class CandidateSplits:
     """Candidate attributes of open nodes, side by side: how each cuts its node's range into few bins.
 
     The bins of a number are runs of codes of (nearly) equal length, with one of its own for missing values. The bins
@@ -47,36 +47,36 @@ class Slots:
         return len(self.first) - 1
 
     @property
-    def n_slots(self) -> int:
+    def n_candidates(self) -> int:
         """Number of slots of all nodes together."""
         return len(self.feature)
 
-    def by_node(self, nodes: Longs, width: int) -> tuple[Longs, NDArray[np.bool_]]:
+    def candidates_of_nodes(self, nodes: Longs, width: int) -> tuple[Longs, NDArray[np.bool_]]:
         """The slots of some open nodes as a table of ``width`` columns, and which places hold one; 0 elsewhere."""
         slot = self.first[nodes][:, None] + np.arange(width)
         present = slot < self.first[nodes + 1][:, None]
         return np.where(present, slot, 0), present
 
-    def of_nodes(self, start: int, stop: int) -> Slots:
+    def restrict_to_nodes(self, start: int, stop: int) -> CandidateSplits:
         """The same with no slots outside the open nodes ``start`` up to ``stop``."""
         here = slice(self.first[start], self.first[stop])
         columns = {name: getattr(self, name)[here] for name in ("feature", "low", "step", "table", "n_bins")}
         return replace(self, first=np.clip(self.first, here.start, here.stop) - here.start, **columns)
 
-    def cuts(self, slot: Longs, edge: Longs) -> Longs:
+    def cut_codes(self, slot: Longs, edge: Longs) -> Longs:
         """The lowest code of each slot's bin ``edge + 1``, for slots of numbers."""
         return self.low[slot] - (-((edge + 1) << SHIFT) // self.step[slot])
 
-    def on_the_right(self, slot: Longs, edge: Longs, width: int) -> NDArray[np.bool_]:
+    def goes_right(self, slot: Longs, edge: Longs, width: int) -> NDArray[np.bool_]:
         """Which of the first ``width`` codes lie in the bins after ``edge``, for slots with tables."""
         places = np.minimum(self.table[slot][:, None] + np.arange(width), len(self.tables) - 1)
         return np.asarray(self.tables[places] > edge[:, None])
 
 
-class Growing:
+class GrowingForest:
     """Trees that grow level by level; all that is known of them is public.
 
-    ``split`` closes the current level: each open node becomes an inner node or a leaf, and the children of inner nodes
+    ``split_nodes`` closes the current level: each open node becomes an inner node or a leaf, and the children of inner nodes
     are the next open nodes. An attribute whose range a path has narrowed to one code is no longer usable there
     (SPLITRANGE of Consul and Williamson, Algorithm 1).
     """
@@ -86,11 +86,13 @@ class Growing:
         self._missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
         self.ordered = np.array([column.ordered for column in columns])
         widths = np.where(self.ordered, 0, self._n_codes)
-        self._bits = np.cumsum(widths) - widths  # where each categorical column's values start in ``_alive``
+        self._value_offsets = (
+            np.cumsum(widths) - widths
+        )  # where each categorical column's values start in ``_remaining``
         self._tree = np.arange(n_trees, dtype=np.int32)
         self._low = np.zeros((n_trees, len(columns)), np.int32)  # codes low <= c < high remain of a number
         self._high = np.tile(np.where(self.ordered, self._n_codes, 0).astype(np.int32), (n_trees, 1))
-        self._alive = np.ones((n_trees, int(widths.sum())), bool)  # which values remain of the categorical columns
+        self._remaining = np.ones((n_trees, int(widths.sum())), bool)  # which values remain of the categorical columns
         self._used = np.zeros((n_trees, len(columns)), bool)  # spent by a multiway split
         self._trees: list[Ints] = []
         self._features: list[Ints] = []
@@ -102,35 +104,35 @@ class Growing:
         self.depth = 0
 
     @property
-    def most_codes(self) -> int:
+    def max_codes(self) -> int:
         """The number of codes of the widest column."""
         return int(self._n_codes.max())
 
     @property
-    def n_open(self) -> int:
+    def n_open_nodes(self) -> int:
         """Number of open nodes, of all trees."""
         return len(self._tree)
 
-    def usable(self) -> NDArray[np.bool_]:
+    def usable_columns(self) -> NDArray[np.bool_]:
         """Which columns can still be split, by open node."""
         left = self._high - self._low
         for column in np.flatnonzero(~self.ordered).tolist():
-            left[:, column] = self._values_of(column).sum(axis=1)
+            left[:, column] = self._remaining_values(column).sum(axis=1)
         return (left > 1) & ~self._used
 
-    def _values_of(self, column: int) -> NDArray[np.bool_]:
-        start = self._bits[column]
-        return self._alive[:, start : start + self._n_codes[column]]
+    def _remaining_values(self, column: int) -> NDArray[np.bool_]:
+        start = self._value_offsets[column]
+        return self._remaining[:, start : start + self._n_codes[column]]
 
     # -- candidates ------------------------------------------------------------------------------------------
 
-    def candidates(self, n: int, rng: np.random.Generator) -> Longs:
-        """Draw up to ``n`` different usable columns for each open node; -1 where there are no more."""
-        usable = self.usable()
-        order = np.argsort(np.where(usable, rng.random(usable.shape), 2.0), axis=1)[:, :n]
+    def draw_candidates(self, n_columns: int, rng: np.random.Generator) -> Longs:
+        """Draw up to ``n_columns`` different usable columns for each open node; -1 where there are no more."""
+        usable = self.usable_columns()
+        order = np.argsort(np.where(usable, rng.random(usable.shape), 2.0), axis=1)[:, :n_columns]
         return np.where(np.take_along_axis(usable, order, axis=1), order, LEAF)
 
-    def slots(self, candidates: Longs, max_bins: int, rng: np.random.Generator) -> Slots:
+    def bin_candidates(self, candidates: Longs, max_bins: int, rng: np.random.Generator) -> CandidateSplits:
         """Cut the candidates of every open node into at most ``max_bins`` bins.
 
         Categorical values come in a public random order, drawn anew for each slot, so that a split between two bins is
@@ -151,7 +153,7 @@ class Growing:
         length = 1
         for column in np.unique(feature[~self.ordered[feature]]).tolist():
             here = np.flatnonzero(feature == column)
-            alive = self._values_of(column)[node[here]]
+            alive = self._remaining_values(column)[node[here]]
             keys = np.where(alive, rng.random(alive.shape), 2.0)
             rank = np.argsort(np.argsort(keys, axis=1), axis=1)
             n_alive = alive.sum(axis=1)
@@ -162,33 +164,33 @@ class Growing:
             tables.append(bins.ravel().astype(np.uint16))
             length += bins.size
         first = np.concatenate([[0], np.cumsum((candidates != LEAF).sum(axis=1))])
-        return Slots(first, feature, low, step, table, n_bins, np.concatenate(tables))
+        return CandidateSplits(first, feature, low, step, table, n_bins, np.concatenate(tables))
 
     # -- structure ---------------------------------------------------------------------------------------------
 
-    def split(self, slots: Slots, slot: Longs, edge: Longs) -> None:
+    def split_nodes(self, candidates: CandidateSplits, slot: Longs, edge: Longs) -> None:
         """Split each open node in two after bin ``edge`` of one of its slots; where ``slot`` is -1 it is a leaf."""
         inner = np.flatnonzero(slot >= 0)
         slot, edge = slot[inner], edge[inner]
-        feature = slots.feature[slot]
+        feature = candidates.feature[slot]
         by_number = self.ordered[feature]
         cut = np.zeros(len(inner), np.int64)
-        cut[by_number] = slots.cuts(slot[by_number], edge[by_number])
-        low, high, alive = (np.repeat(a[inner], 2, axis=0) for a in (self._low, self._high, self._alive))
+        cut[by_number] = candidates.cut_codes(slot[by_number], edge[by_number])
+        low, high, alive = (np.repeat(a[inner], 2, axis=0) for a in (self._low, self._high, self._remaining))
         numeric = np.flatnonzero(by_number)
         high[2 * numeric, feature[numeric]] = cut[numeric]
         low[2 * numeric + 1, feature[numeric]] = cut[numeric]
         for column in np.unique(feature[~by_number]).tolist():
             here, width = np.flatnonzero(feature == column), int(self._n_codes[column])
-            right = slots.on_the_right(slot[here], edge[here], width)
+            right = candidates.goes_right(slot[here], edge[here], width)
             cut[here] = -1 - (self._lookup_length + np.arange(len(here)) * width)
             self._lookups.append(right.ravel().astype(np.uint16))
             self._lookup_length += right.size
-            bits = slice(self._bits[column], self._bits[column] + width)
+            bits = slice(self._value_offsets[column], self._value_offsets[column] + width)
             alive[2 * here, bits] &= ~right
             alive[2 * here + 1, bits] &= right
-        self._close(inner, feature, cut, np.full(len(inner), 2))
-        self._low, self._high, self._alive = low, high, alive
+        self._close_level(inner, feature, cut, np.full(len(inner), 2))
+        self._low, self._high, self._remaining = low, high, alive
         self._used = np.repeat(self._used[inner], 2, axis=0)
 
     def split_by_value(self, feature: Longs) -> None:
@@ -199,17 +201,17 @@ class Growing:
         if not self._lookups:  # the table of an n-valued column is 0, 1, ..., n - 1: all can share the longest one
             self._lookups, self._lookup_length = [np.arange(widest, dtype=np.uint16)], widest
         branches = self._n_codes[feature]
-        self._close(inner, feature, np.full(len(inner), -1), branches)
+        self._close_level(inner, feature, np.full(len(inner), -1), branches)
         self._used[inner, feature] = True
-        self._low, self._high, self._alive, self._used = (
-            np.repeat(a[inner], branches, axis=0) for a in (self._low, self._high, self._alive, self._used)
+        self._low, self._high, self._remaining, self._used = (
+            np.repeat(a[inner], branches, axis=0) for a in (self._low, self._high, self._remaining, self._used)
         )
 
-    def _close(self, inner: Longs, feature: Longs, cut: Longs, branches: Longs) -> None:
+    def _close_level(self, inner: Longs, feature: Longs, cut: Longs, branches: Longs) -> None:
         """Write the current level down and open the next."""
-        features, cuts = (np.full(self.n_open, LEAF, np.int32) for _ in range(2))
+        features, cuts = (np.full(self.n_open_nodes, LEAF, np.int32) for _ in range(2))
         features[inner], cuts[inner] = feature, cut
-        counts = np.zeros(self.n_open, np.int32)
+        counts = np.zeros(self.n_open_nodes, np.int32)
         counts[inner] = branches
         self._trees.append(self._tree)
         self._features.append(features)
@@ -218,21 +220,21 @@ class Growing:
         self._tree = np.repeat(self._tree[inner], branches)
         self.depth += 1
 
-    def partial(self) -> Forest:
+    def partial_forest(self) -> Forest:
         """The trees so far; the leaf number of an open node is its place, that of a closed leaf is -1."""
-        arrays = self._written()
-        return build_growing(self.n_trees, *arrays, self.n_open, self._lookups)
+        arrays = self._closed_arrays()
+        return build_partial_forest(self.n_trees, *arrays, self.n_open_nodes, self._lookups)
 
-    def finish(self) -> Forest:
+    def finish_forest(self) -> Forest:
         """Make all open nodes leaves, and put the trees side by side."""
         tree = np.concatenate([*self._trees, self._tree])
         order = np.argsort(tree, kind="stable")  # level order stays within each tree
-        leaf, none = np.full(self.n_open, LEAF, np.int32), np.zeros(self.n_open, np.int32)
-        ends = zip(self._written(), (leaf, leaf, none), strict=True)
+        leaf, none = np.full(self.n_open_nodes, LEAF, np.int32), np.zeros(self.n_open_nodes, np.int32)
+        ends = zip(self._closed_arrays(), (leaf, leaf, none), strict=True)
         feature, cut, branches = (np.concatenate([closed, last])[order] for closed, last in ends)
         return build_forest(np.bincount(tree, minlength=self.n_trees), feature, cut, branches, self._lookups)
 
-    def _written(self) -> tuple[Ints, Ints, Ints]:
+    def _closed_arrays(self) -> tuple[Ints, Ints, Ints]:
         """Features, cuts and branches of the closed nodes."""
         nothing = np.empty(0, np.int32)
         levels = (self._features, self._cuts, self._branches)

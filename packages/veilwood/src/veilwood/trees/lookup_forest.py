@@ -17,17 +17,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.trees.counting import HAVE_NUMBA, Codes, on_threads
+from veilwood.trees.counting import HAVE_NUMBA, Codes, run_on_threads
 from veilwood.trees.forest import LEAF, Forest
 
-MOST_CELLS = 1 << 12  # of a tree
-MORE_THAN_LEAVES = 2  # times as many cells as leaves, at most: others are walked
+MAX_CELLS = 1 << 12  # of a tree
+MAX_CELLS_PER_LEAF = 2  # times as many cells as leaves, at most: others are walked
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
-class Tabulated:
+class LookupForest:
     """Trees as tables.
 
     Attributes
@@ -57,21 +57,21 @@ class Tabulated:
     values: Floats
 
     @classmethod
-    def of(cls, forest: Forest, leaf_values: Floats, n_codes: Sequence[int]) -> Tabulated | None:
+    def from_forest(cls, forest: Forest, leaf_values: Floats, n_codes: Sequence[int]) -> LookupForest | None:
         """Write a forest as tables, or return None where a tree would need far more cells than it has leaves."""
         bounds = list(pairwise([*forest.roots.tolist(), forest.n_nodes]))
         asked = [sorted(set(forest.feature[first:last].tolist()) - {LEAF}) for first, last in bounds]
         features = sorted(set().union(*asked))
-        of_feature = {feature: _groups(forest, feature, n_codes[feature]) for feature in features}
+        of_feature = {feature: _code_groups(forest, feature, n_codes[feature]) for feature in features}
         most = max((int(group.max()) + 1 for group in of_feature.values()), default=1)
         offsets: list[NDArray[np.uint16]] = []
         axes, ends, starts, leaves, n_cells = [], [], [], [], 0
         for (first, last), mine in zip(bounds, asked, strict=True):
-            told = [_within(forest, first, last, feature, of_feature[feature]) for feature in mine]
+            told = [_groups_within_tree(forest, first, last, feature, of_feature[feature]) for feature in mine]
             sizes = [int(group.max()) + 1 for group, _ in told]
             cells = int(np.prod(sizes, dtype=np.float64))
             n_leaves = int((forest.feature[first:last] == LEAF).sum())
-            if cells > min(MORE_THAN_LEAVES * n_leaves, MOST_CELLS):
+            if cells > min(MAX_CELLS_PER_LEAF * n_leaves, MAX_CELLS):
                 return None
             codes = np.zeros((cells, len(n_codes)), np.int64)
             stride = cells
@@ -82,7 +82,7 @@ class Tabulated:
                 padded[: len(group)] = group * stride
                 offsets.append(padded)
                 axes.append(features.index(feature))
-            leaves.append(_leaves(forest, first, codes))
+            leaves.append(_walk_tree(forest, first, codes))
             starts.append(n_cells)
             ends.append(len(axes))
             n_cells += cells
@@ -96,15 +96,15 @@ class Tabulated:
             np.ascontiguousarray(leaf_values[np.concatenate(leaves)], np.float64),
         )  # fmt: skip
 
-    def sums(self, codes: Codes, n_jobs: int | None = None, *, fast: bool = HAVE_NUMBA) -> Floats:
+    def sum_leaf_values(self, codes: Codes, n_jobs: int | None = None, *, fast: bool = HAVE_NUMBA) -> Floats:
         """Return ``counting.sum_over_trees``."""
         sums = np.zeros((len(codes), self.values.shape[1]))
         columns = np.ascontiguousarray(codes.T)  # as they are encoded
         if fast:
             from veilwood import kernels
 
-            add = partial(kernels.add_tables, *self._arrays(), columns, sums)
-            on_threads(add, len(codes), n_jobs)
+            add = partial(kernels.add_lookup_values, *self._kernel_arrays(), columns, sums)
+            run_on_threads(add, len(codes), n_jobs)
             return sums
         mine = [group[columns[feature]] for feature, group in zip(self.features, self.groups, strict=True)]
         for start, (first, last) in zip(self.starts, pairwise([0, *self.ends.tolist()]), strict=True):
@@ -114,11 +114,11 @@ class Tabulated:
             sums += self.values[place]
         return sums
 
-    def _arrays(self) -> tuple[Any, ...]:
+    def _kernel_arrays(self) -> tuple[Any, ...]:
         return self.features, self.groups, self.axes, self.offsets, self.ends, self.starts, self.values
 
 
-def _groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64]:
+def _code_groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64]:
     """The group of each code: codes that no tree tells apart may share one."""
     cuts = forest.cut[forest.feature == feature]
     if (cuts < 0).any():  # a category may go anywhere
@@ -126,7 +126,7 @@ def _groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64]:
     return np.searchsorted(np.unique(cuts), np.arange(n_codes), side="right")
 
 
-def _within(
+def _groups_within_tree(
     forest: Forest, first: int, last: int, feature: int, groups: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the group of each group of the whole forest within one tree, and a code of each."""
@@ -137,7 +137,7 @@ def _within(
     return group.ravel(), example[code]
 
 
-def _leaves(forest: Forest, root: int, codes: NDArray[np.int64]) -> NDArray[np.int32]:
+def _walk_tree(forest: Forest, root: int, codes: NDArray[np.int64]) -> NDArray[np.int32]:
     """Walk one tree."""
     node, rows = np.full(len(codes), root), np.arange(len(codes))
     while (inner := forest.feature[node] != LEAF).any():

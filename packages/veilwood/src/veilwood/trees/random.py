@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import DomainTooLargeError, ParameterError, shown
-from veilwood.privacy.plan import LARGEST_SEED
-from veilwood.safe_io import are_whole, is_whole
+from veilwood.errors import DomainTooLargeError, ParameterError, short_repr
+from veilwood.privacy.plan import MAX_SEED
+from veilwood.safe_io import all_ints_in, is_int_in
 from veilwood.trees.forest import LEAF, Forest, Ints, build_forest
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def public_seed(random_state: object) -> int:
     >>> public_seed(7)
     7
     """
-    if is_whole(random_state, 0, LARGEST_SEED):
+    if is_int_in(random_state, 0, MAX_SEED):
         return int(random_state)  # type: ignore[call-overload,no-any-return]
     (rng,) = public_generators(random_state, 1)
     return int(rng.integers(2**63))
@@ -44,10 +44,10 @@ def public_seed(random_state: object) -> int:
 def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
     """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
     check_random_state(random_state)
-    return _generators(random_state, n)
+    return _spawn_generators(random_state, n)
 
 
-def _generators(random_state: object, n: int) -> list[np.random.Generator]:
+def _spawn_generators(random_state: object, n: int) -> list[np.random.Generator]:
     if random_state is None:
         root = np.random.SeedSequence()
     elif isinstance(random_state, np.random.RandomState):
@@ -62,7 +62,7 @@ def _generators(random_state: object, n: int) -> list[np.random.Generator]:
 def check_random_state(random_state: object) -> None:
     """Refuse what no public randomness can be drawn from."""
     known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
-    if not known and not is_whole(random_state, 0, LARGEST_SEED):
+    if not known and not is_int_in(random_state, 0, MAX_SEED):
         raise ParameterError(
             "random_state", random_state, "is not a non-negative integer below 2^128, a generator or None"
         )
@@ -70,13 +70,15 @@ def check_random_state(random_state: object) -> None:
 
 def check_counts(**values: object) -> None:
     """Refuse what is not a number of trees or levels, or is beyond every limit."""
-    if are_whole(values.values(), 1, MAX_TREES):
+    if all_ints_in(values.values(), 1, MAX_TREES):
         return
     for name, value in values.items():
-        if not is_whole(value, 1, MAX_TREES):
+        if not is_int_in(value, 1, MAX_TREES):
             wanted = f"must be a whole number of at least 1 and at most {MAX_TREES:,}"
-            if is_whole(value, MAX_TREES):
-                raise DomainTooLargeError(f"{name}={shown(value)} {wanted}. Hint: lower max_depth or n_estimators.")
+            if is_int_in(value, MAX_TREES):
+                raise DomainTooLargeError(
+                    f"{name}={short_repr(value)} {wanted}. Hint: lower max_depth or n_estimators."
+                )
             raise ParameterError(name, value, wanted)
 
 
@@ -118,11 +120,11 @@ def grow_binary(
     """
     check_size(n_trees, max_depth, 2)
     trees, length = [], 0
-    for rng in _generators(random_state, n_trees):
+    for rng in _spawn_generators(random_state, n_trees):
         tree = _grow_binary_tree(columns, max_depth, rng, narrowing=thresholds == "path")
         trees.append(tree._replace(cut=np.where(tree.cut < 0, tree.cut - length, tree.cut)))
         length += len(tree.lookup)
-    return _side_by_side(trees, [tree.lookup for tree in trees])
+    return _join_trees(trees, [tree.lookup for tree in trees])
 
 
 def grow_multiway(
@@ -141,8 +143,8 @@ def grow_multiway(
     # The lookup table of an n-valued column is 0, 1, ..., n-1: all columns can share the longest one.
     identity = np.arange(max(column.n_codes for column in columns), dtype=np.uint16)
     check_size(n_trees, 1, int(np.prod(widest, dtype=object)))
-    trees = [_grow_multiway_tree(columns, max_depth, rng) for rng in _generators(random_state, n_trees)]
-    return _side_by_side(trees, [identity])
+    trees = [_grow_multiway_tree(columns, max_depth, rng) for rng in _spawn_generators(random_state, n_trees)]
+    return _join_trees(trees, [identity])
 
 
 def _grow_binary_tree(
@@ -165,7 +167,7 @@ def _grow_binary_tree(
         n_level = len(low)
         splittable = high - low > 1
         splittable[:, ~ordered] = _category_totals(alive, offsets[~ordered]) > 1
-        feature = _choose(splittable, rng)
+        feature = _draw_columns(splittable, rng)
         inner = np.flatnonzero(feature != LEAF)
         cut = np.zeros(n_level, np.int32)
         goes_right = np.zeros((n_level, n_category_bits), bool)  # of the split column's categories
@@ -196,7 +198,7 @@ def _grow_binary_tree(
         alive[2 * position] &= ~(in_column & goes_right[categorical])
         alive[2 * position + 1] &= ~in_column | goes_right[categorical]
 
-    return _closed(features, cuts, branches, len(low), np.concatenate([np.empty(0, np.uint16), *tables]))
+    return _close_tree(features, cuts, branches, len(low), np.concatenate([np.empty(0, np.uint16), *tables]))
 
 
 def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator) -> _RandomTree:
@@ -204,17 +206,17 @@ def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: n
     unused = np.ones((1, len(columns)), bool)
     features, cuts, branches = [], [], []
     for _ in range(max_depth):
-        feature = _choose(unused, rng)
+        feature = _draw_columns(unused, rng)
         widths = n_codes[feature]
         features.append(feature)
         cuts.append(np.full(len(feature), -1, np.int32))
         branches.append(widths)
         unused[np.arange(len(feature)), feature] = False
         unused = np.repeat(unused, widths, axis=0)
-    return _closed(features, cuts, branches, len(unused), np.empty(0, np.uint16))
+    return _close_tree(features, cuts, branches, len(unused), np.empty(0, np.uint16))
 
 
-def _closed(
+def _close_tree(
     features: list[Ints], cuts: list[Ints], branches: list[Ints], n_open: int, lookup: NDArray[np.uint16]
 ) -> _RandomTree:
     """End a tree: what is still open becomes a leaf."""
@@ -224,7 +226,7 @@ def _closed(
     )
 
 
-def _side_by_side(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint16]]) -> Forest:
+def _join_trees(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint16]]) -> Forest:
     return build_forest(
         [len(tree.feature) for tree in trees],
         np.concatenate([tree.feature for tree in trees]),
@@ -234,7 +236,7 @@ def _side_by_side(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint
     )
 
 
-def _choose(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
+def _draw_columns(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
     """Pick one allowed column per row, uniformly; LEAF where none is allowed."""
     totals = allowed.sum(axis=1)
     rank = rng.integers(0, np.maximum(totals, 1))

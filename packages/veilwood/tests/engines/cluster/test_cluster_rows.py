@@ -21,14 +21,14 @@ import veilwood as vw
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import Encoding
 from veilwood.engines.cluster import source as cluster_rows
-from veilwood.engines.cluster.source import CoinKey, CountedCells, KeptRows, PartitionRows
+from veilwood.engines.cluster.source import CellCounts, DrawKey, PartitionBackend, PersistedRows
 from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import sparse_histogram as fine_cells
-from veilwood.forests.adaptive.contingency import CellTable, columns_of
-from veilwood.forests.adaptive.row_backend import HeldRows, RowCount
+from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.row_backend import MemoryBackend, RowCount
 from veilwood.privacy import entropy
-from veilwood_audit.noninterference import coins_by_row
+from veilwood_audit.noninterference import sample_by_content
 from veilwood_testing.cluster_rows_cases import KINDS, assert_same, fitted
 from veilwood_testing.engines_cases import (
     CLINIC,
@@ -58,11 +58,11 @@ pytestmark = [
 @pytest.fixture
 def coupled(monkeypatch: pytest.MonkeyPatch) -> None:
     """Coins by the contents of rows, wherever they are, and few judges."""
-    for held in (HeldRows, PartitionRows):
-        monkeypatch.setattr(held, "_drawn", coins_by_row)
+    for held in (MemoryBackend, PartitionBackend):
+        monkeypatch.setattr(held, "_draw_mask", sample_by_content)
     monkeypatch.setattr(cluster_rows, "secret_key", lambda: b"key")
-    monkeypatch.setattr(loop, "SCORED_ROWS", 500)
-    monkeypatch.setattr(fine_cells, "MOST_ROWS", 1200)
+    monkeypatch.setattr(loop, "SCORE_SAMPLE_ROWS", 500)
+    monkeypatch.setattr(fine_cells, "MAX_SAMPLED_ROWS", 1200)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +79,7 @@ def test_rows_of_people_and_rows_set_aside(here: None) -> None:
     assert "fine cells" in capped.plan_.choices["learned"]
     with entropy.seeded_for_tests(5):
         forest = vw.PrivateForestClassifier(CLINIC, epsilon=8.0, random_state=0)
-        forest.fit(as_dask(table()), evaluate_share=0.25)
+        forest.fit(as_dask(table()), holdout_fraction=0.25)
     assert 0.5 < forest.evaluation_.accuracy.value <= 1
 
 
@@ -91,20 +91,20 @@ def test_no_row_at_all_is_no_matter_where_rows_are_dropped(here: None) -> None:
 # -- secret coins -----------------------------------------------------------------------------------------------------
 
 
-def partition(n_rows: int, number: int = 3) -> PartitionRows:
+def partition(n_rows: int, number: int = 3) -> PartitionBackend:
     encoding = Encoding(CLINIC, "grid")
     codes = np.zeros((n_rows, 2), np.uint16)
     batches = [
         Batch(codes[first : first + 700], np.zeros(len(codes[first : first + 700]), np.int32), number, first)
         for first in range(0, n_rows, 700)
     ]
-    return PartitionRows(columns_of(encoding), 1, batches)
+    return PartitionBackend(bin_columns(encoding), 1, batches)
 
 
 def coins(key: bytes, number: int, what_for: bytes = b"x") -> NDArray[np.bool_]:
     rows = partition(5000, number)
     rows._key = key + what_for
-    return rows._drawn(rows._parts[0], 0.3)
+    return rows._draw_mask(rows._parts[0], 0.3)
 
 
 def test_coins_are_tossed_alike_by_whoever_has_the_key() -> None:
@@ -118,22 +118,22 @@ def test_coins_are_tossed_alike_by_whoever_has_the_key() -> None:
 
 def test_rows_that_were_set_apart_are_asked_apart_and_stay_as_they_are() -> None:
     rows = partition(5000)
-    apart = rows.after([methodcaller("hold_back_by", CoinKey(b"k"), 0.1)])
-    judged = apart.after([methodcaller("draw_judges_by", CoinKey(b"k"), 0.2)])
-    (held,), (left,) = judged.ask_held_back(RowCount()), judged.ask(RowCount())
-    assert (rows.ask(RowCount()), held + left) == (np.array([5000]), 5000)
+    apart = rows.apply_updates([methodcaller("hold_out_keyed", DrawKey(b"k"), 0.1)])
+    judged = apart.apply_updates([methodcaller("draw_sample_keyed", DrawKey(b"k"), 0.2)])
+    (held,), (left,) = judged.run_on_holdout(RowCount()), judged.run(RowCount())
+    assert (rows.run(RowCount()), held + left) == (np.array([5000]), 5000)
     assert 400 < held < 600
-    (judges,) = judged.ask_some(RowCount(), 0.2)[0]
+    (judges,) = judged.run_on_sample(RowCount(), 0.2)[0]
     assert 750 < judges < 1050
     step = np.array([[7]], np.int32)
-    later = judged.after([methodcaller("add", CellTable(()), step)])
-    for name in ("_parts", "_held_back", "_judges"):
+    later = judged.apply_updates([methodcaller("add_scores", ContingencyTable(()), step)])
+    for name in ("_parts", "_holdout", "_sample"):
         assert {int(part.scores.min()) for part in getattr(later, name)} == {7}
         assert {int(np.abs(part.scores).max()) for part in getattr(judged, name)} == {0}
 
 
 def test_cells_of_partitions_add_up() -> None:
-    one, other = CountedCells(np.array([1, 5]), np.array([2, 1])), CountedCells(np.array([0, 5]), np.array([1, 4]))
+    one, other = CellCounts(np.array([1, 5]), np.array([2, 1])), CellCounts(np.array([0, 5]), np.array([1, 4]))
     total = one.copy() + other
     assert (total.cells.tolist(), total.counts.tolist()) == ([0, 1, 5], [1, 2, 5])
 
@@ -144,14 +144,14 @@ def test_cells_of_partitions_add_up() -> None:
 def asks_until(monkeypatch: pytest.MonkeyPatch, when: dict[int, Callable[[], None]]) -> list[int]:
     """Do something before some of the questions."""
     asks: list[int] = []
-    ask = KeptRows.ask
+    ask = PersistedRows.aggregate
 
-    def counted(self: KeptRows, question: Any) -> Any:
+    def counted(self: PersistedRows, question: Any) -> Any:
         asks.append(1)
         when.get(len(asks), lambda: None)()
         return ask(self, question)
 
-    monkeypatch.setattr(KeptRows, "ask", counted)
+    monkeypatch.setattr(PersistedRows, "aggregate", counted)
     return asks
 
 
@@ -180,18 +180,18 @@ def made_there(seed: int, n_rows: int) -> pd.DataFrame:
 
 @pytest.mark.slow
 def test_memory_here_does_not_grow_with_the_rows(client: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "MOST_ROUNDS", 2)
+    monkeypatch.setattr(planning, "MAX_ROUNDS", 2)
     grown: list[int] = []
-    ask = KeptRows.ask
+    ask = PersistedRows.aggregate
 
-    def weighed(self: KeptRows, question: Any) -> Any:
+    def weighed(self: PersistedRows, question: Any) -> Any:
         tracemalloc.reset_peak()
         before = tracemalloc.get_traced_memory()[0]
         answer = ask(self, question)
         grown.append(tracemalloc.get_traced_memory()[1] - before)
         return answer
 
-    monkeypatch.setattr(KeptRows, "ask", weighed)
+    monkeypatch.setattr(PersistedRows, "aggregate", weighed)
     n_rows = 200_000
     tracemalloc.start()
     fitted("numbers", dd.from_map(made_there, range(8), n_rows=n_rows, meta=made_there(0, 1)))

@@ -20,7 +20,7 @@ import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.engines.cluster import worker as partitions
-from veilwood.engines.cluster.engines import Buckets, DaskKept
+from veilwood.engines.cluster.engines import BucketedPartitions, DaskPartitions
 from veilwood.engines.cluster.source import ClusterSource
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy import entropy
@@ -150,8 +150,8 @@ def kept_people(frame: pd.DataFrame) -> pd.Series[int]:
     copy = frame["copy"] if "copy" in frame else frame["who"]
     rows = as_dask(frame.assign(copy=copy.astype(float))[["copy", "ill", "who"]])
     source = open_rows(rows, None, Encoding(schema), unit=CAP)
-    source.add_up(collect)
-    source.add_up(collect)  # the same rows again, or an error
+    source.aggregate(collect)
+    source.aggregate(collect)  # the same rows again, or an error
     return pd.Series(kept).value_counts() // 2
 
 
@@ -276,25 +276,30 @@ def double(value: Any) -> Any:
 
 
 def test_what_is_kept_is_moved_and_asked_where_it_is(here: None) -> None:
-    held = [partitions.Held(np.array([number]), partitions.PartSums(seen={number: (1, 0)})) for number in range(20)]
-    one_by_one = DaskKept([dask.delayed(each, traverse=False) for each in held])
-    in_lists = Buckets(DaskKept([dask.delayed(held[i : i + 3], traverse=False) for i in range(0, 20, 3)]))
+    held = [
+        partitions.PartitionState(np.array([number]), partitions.PartialSums(checksums={number: (1, 0)}))
+        for number in range(20)
+    ]
+    one_by_one = DaskPartitions([dask.delayed(each, traverse=False) for each in held])
+    in_lists = BucketedPartitions(
+        DaskPartitions([dask.delayed(held[i : i + 3], traverse=False) for i in range(0, 20, 3)])
+    )
     for kept in (one_by_one, in_lists):
-        later = kept.moved(partial(partitions.move, double))
-        total = later.ask(partial(partitions.ask, double))
+        later = kept.update(partial(partitions.update_state, double))
+        total = later.aggregate(partial(partitions.query_state, double))
         np.testing.assert_array_equal(total.sums, [4 * 190])  # type: ignore[arg-type]
-        assert len(total.seen) == 20
+        assert len(total.checksums) == 20
         later.close()
-    refused = partitions.Held(None, partitions.PartSums(refusal=OutOfSchemaError("no")))
-    assert partitions.ask(double, partitions.move(double, refused)).refusal is not None
+    refused = partitions.PartitionState(None, partitions.PartialSums(error=OutOfSchemaError("no")))
+    assert partitions.query_state(double, partitions.update_state(double, refused)).error is not None
 
 
 def test_rows_of_a_frame_are_kept_once(here: None) -> None:
     source = open_rows(as_dask(table()), None, Encoding(CLINIC))
     assert isinstance(source, ClusterSource)
-    rows = source.keep(lambda batches: np.array([sum(len(batch.target) for batch in batches)]))
-    rows.change(double)
-    assert rows.ask(double) == 4 * N
+    rows = source.persist(lambda batches: np.array([sum(len(batch.target) for batch in batches)]))
+    rows.update(double)
+    assert rows.aggregate(double) == 4 * N
     rows.close()
 
 

@@ -15,9 +15,9 @@ pytestmark = [
 
 
 def test_parts_add_up_and_stay_as_they_are() -> None:
-    first = partitions.PartSums(np.array([1, 2]), {0: (2, 7)})
-    second = partitions.PartSums(np.array([10, 20]), {1: (3, 8)})
-    total = partitions.PartSums.total([first, second, partitions.PartSums()])
+    first = partitions.PartialSums(np.array([1, 2]), {0: (2, 7)})
+    second = partitions.PartialSums(np.array([10, 20]), {1: (3, 8)})
+    total = partitions.PartialSums.total([first, second, partitions.PartialSums()])
     np.testing.assert_array_equal(total.sums, [11, 22])  # type: ignore[arg-type]
-    assert total.seen == {0: (2, 7), 1: (3, 8)}
+    assert total.checksums == {0: (2, 7), 1: (3, 8)}
     np.testing.assert_array_equal(first.sums, [1, 2])  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ import pytest
 import veilwood as vw
 from veilwood.cli.main import main
 from veilwood.forests.adaptive import loop
-from veilwood_audit.noninterference import forced
+from veilwood_audit.noninterference import force_outcomes
 from veilwood_testing.databases import N_ROWS, passages_of, rows_of, same, schema_of
 
 FORESTS: list[tuple[str, str, dict[str, Any]]] = [
@@ -52,7 +52,7 @@ def test_counts_in_a_database_are_those_of_rows_in_memory(
     places: dict[str, dict[str, str]],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(loop, "MISTAKEN", 1e9)  # what is declared is believed, so that rounds are reached
+    monkeypatch.setattr(loop, "DECLARED_FACTOR", 1e9)  # what is declared is believed, so that rounds are reached
 
     def made() -> Any:
         return getattr(vw, name)(schema_of(task), random_state=1, n_jobs=1, **params)
@@ -67,8 +67,8 @@ def test_counts_in_a_database_are_those_of_rows_in_memory(
 
 def test_a_share_of_the_rows_is_set_aside_by_contents(places: dict[str, dict[str, str]]) -> None:
     forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=2, max_depth=2, random_state=0)
-    with forced() as passages:
-        forest.fit(places["two"]["duckdb"], evaluate_share=0.3)
+    with force_outcomes() as passages:
+        forest.fit(places["two"]["duckdb"], holdout_fraction=0.3)
     trained, judged = (np.asarray(passage.exact).sum() for passage in passages)
     assert trained / 2 + judged == N_ROWS
     assert 60 < judged < 180  # beyond it by chance: below one in a million
@@ -99,7 +99,7 @@ def test_a_ledger_shows_no_password(server: str, tmp_path: Path, places: dict[st
     address = places["two"]["postgres"].replace("veilwood@", "veilwood:hidden@")
     forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=2, max_depth=2, ledger=ledger).fit(address)
     assert b"hidden" not in (tmp_path / "spends.db").read_bytes()
-    assert "hidden" not in str(vw.spent_here()) + forest.privacy_.to_json()
+    assert "hidden" not in str(vw.process_spend()) + forest.privacy_.to_json()
 
 
 def test_the_frame_is_one_that_engines_could_read_differently() -> None:

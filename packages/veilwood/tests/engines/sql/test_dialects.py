@@ -15,8 +15,8 @@ import pytest
 import sqlglot
 
 import veilwood as vw
-from veilwood.engines.sql.dialects import ENGINES, EngineWords
-from veilwood.engines.sql.preview import statements_of
+from veilwood.engines.sql.dialects import ENGINES, SqlDialect
+from veilwood.engines.sql.preview import preview_statements
 from veilwood_testing.databases import passages_of, put, same, schema_of
 
 
@@ -38,11 +38,11 @@ def test_names_and_categories_cannot_end_their_quotes(tmp_path: Path, server: st
         assert same(here, passages_of(made(), address)), engine
     for engine in ENGINES:
         for text in [*nasty, *names]:
-            literal = sqlglot.parse_one(f"SELECT {EngineWords(engine).text(text)}", dialect=engine).expressions[0]
+            literal = sqlglot.parse_one(f"SELECT {SqlDialect(engine).quote_text(text)}", dialect=engine).expressions[0]
             assert (literal.is_string, literal.this) == (True, text)
             if engine == "bigquery" and "." in text:
                 continue  # which reads a path, and has no such columns
-            column = sqlglot.parse_one(f"SELECT {EngineWords(engine).name(text)}", dialect=engine).expressions[0]
+            column = sqlglot.parse_one(f"SELECT {SqlDialect(engine).quote_name(text)}", dialect=engine).expressions[0]
             assert column.name == text
 
 
@@ -52,10 +52,10 @@ def test_constants_are_read_back_exactly(tmp_path: Path, server: str) -> None:
     engines: dict[str, Any] = {"duckdb": duckdb.connect(), "sqlite": sqlite3.connect(":memory:")}
     with psycopg.connect(server) as engines["postgres"]:
         for engine, connection in engines.items():
-            words = EngineWords(engine)  # type: ignore[arg-type]
+            words = SqlDialect(engine)  # type: ignore[arg-type]
             for number in map(float, numbers):
                 ((found,),) = connection.execute(
-                    f"SELECT CAST({words.number(number)} AS {words.types.double})"
+                    f"SELECT CAST({words.float_literal(number)} AS {words.type_names.double})"
                 ).fetchall()
                 assert found == number
 
@@ -75,7 +75,7 @@ def test_every_dialect_reads_what_is_written(engine: str, request: pytest.Fixtur
     is_slow = request.node.get_closest_marker("slow") is not None
     for name, task, params in cases if is_slow else cases[-1:]:
         forest = getattr(vw, name)(schema_of(task), random_state=0, **params)
-        statements = statements_of(forest, engine)
+        statements = preview_statements(forest, engine)
         for statement in statements:
             if not statement.endswith(" ..."):
                 parsed = sqlglot.parse_one(statement, dialect=engine)

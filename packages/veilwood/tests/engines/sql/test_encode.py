@@ -203,7 +203,9 @@ def test_without_temporary_tables_forests_read_the_table_in_each_pass(
         )
 
     usual = passages_of(made(), address)
-    monkeypatch.setattr(Session, "prepare", lambda self, statements: setattr(self, "scratch", False))
+    monkeypatch.setattr(
+        Session, "create_scratch_tables", lambda self, statements: setattr(self, "can_create_tables", False)
+    )
     assert same(usual, passages_of(made(), address))
     with pytest.raises(UseError, match="temporary table"):
         vw.PrivateForestClassifier(schema_of("three")).fit(address)

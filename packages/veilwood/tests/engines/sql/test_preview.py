@@ -28,7 +28,7 @@ def test_what_needs_rows_says_so(tmp_path: Path) -> None:
         vw.MatrixForestPredictor(schema_of("two"), n_estimators=2, max_depth=1).fit(address)
     of_people = vw.RandomTreesClassifier(schema_of("two"), privacy_unit={"id": "person", "at_most": 1})
     with pytest.raises(UseError, match="set aside by id"):
-        of_people.fit(address, evaluate_share=0.5)
+        of_people.fit(address, holdout_fraction=0.5)
     with pytest.raises(UseError, match="names no table"):
         vw.RandomTreesClassifier(schema_of("two")).fit(address.partition("#")[0])
     with pytest.raises(UseError, match="no file"):

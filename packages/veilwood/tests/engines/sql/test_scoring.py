@@ -10,7 +10,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.evaluation.scoring import SCORE_BINS
-from veilwood_audit.noninterference import forced
+from veilwood_audit.noninterference import force_outcomes
 from veilwood_testing.databases import N_ROWS, rows_of, schema_of
 
 EVALUATED: list[tuple[str, str, dict[str, Any]]] = [
@@ -31,7 +31,7 @@ def test_evaluations_in_a_database_are_those_of_rows_in_memory(
     model.fit(rows_of(task, 1500, seed=1))
 
     def counted(X: Any) -> Any:
-        with forced() as passages:
+        with force_outcomes() as passages:
             vw.evaluate(model, X, epsilon=1.0)
         return np.asarray(passages[0].exact)
 

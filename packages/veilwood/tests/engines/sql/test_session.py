@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import veilwood as vw
-from veilwood.engines.sql.preview import statements_of
+from veilwood.engines.sql.preview import preview_statements
 from veilwood.engines.sql.session import Session
 from veilwood.errors import UnreadableError
 from veilwood_testing.databases import passages_of, put, rows_of, schema_of, schema_with
@@ -28,7 +28,7 @@ def test_statements_hold_no_value_of_a_row(tmp_path: Path, monkeypatch: pytest.M
     address = put(frame, tmp_path)["duckdb"]
     sent: list[str] = []
     back: list[tuple[Any, ...]] = []
-    run = Session._sent
+    run = Session._send_statement
 
     def listening(self: Session, statement: str) -> Any:
         sent.append(statement)
@@ -36,7 +36,7 @@ def test_statements_hold_no_value_of_a_row(tmp_path: Path, monkeypatch: pytest.M
         back.extend(() if statement.startswith("EXPLAIN") else found[1])
         return found
 
-    monkeypatch.setattr(Session, "_sent", listening)
+    monkeypatch.setattr(Session, "_send_statement", listening)
     unit = {"id": "person", "at_most": 1}
     schema = schema_of("two")
     forest = vw.PrivateForestClassifier(schema, epsilon=3.0, n_rows=3000, privacy_unit=unit, random_state=0)
@@ -60,9 +60,11 @@ def test_templates_are_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return vw.RandomTreesClassifier(schema_of("two"), n_estimators=3, max_depth=3, random_state=0)
 
     sent: list[str] = []
-    run = Session._sent
-    monkeypatch.setattr(Session, "_sent", lambda self, statement: (sent.append(statement), run(self, statement))[1])
-    planned = statements_of(made(), address)
+    run = Session._send_statement
+    monkeypatch.setattr(
+        Session, "_send_statement", lambda self, statement: (sent.append(statement), run(self, statement))[1]
+    )
+    planned = preview_statements(made(), address)
     sent.clear()
     made().fit(address)
     assert [one for one in sent if not one.startswith("BEGIN")] == planned

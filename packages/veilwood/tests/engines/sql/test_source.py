@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 import veilwood as vw
-from veilwood.data.counts import Cells, codes_of
+from veilwood.data.counts import CellQuery, split_by_code
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.engines.sql.source import SqlSource, open_sql
@@ -29,8 +29,8 @@ def test_which_rows_of_an_id_are_kept_is_secret_and_holds_in_every_pass(tmp_path
         source = open_sql(
             address, Encoding(schema_of("two"), "bins"), cap=RowsOf("person", at_most=3), invalid="refuse"
         )
-        table = Cells((codes_of(0, np.arange(4)),), 4)
-        first, again = (source.answer([table], "classes")[0] for _ in range(2))
+        table = CellQuery((split_by_code(0, np.arange(4)),), 4)
+        first, again = (source.run_cell_queries([table], "classes")[0] for _ in range(2))
         assert first.sum() == 3
         assert first.tolist() == again.tolist()
         seen.add(str(first.tolist()))
@@ -41,14 +41,14 @@ def test_which_rows_of_an_id_are_kept_is_secret_and_holds_in_every_pass(tmp_path
 def test_the_snapshot_stands_still_and_cannot_be_written(engine: str, tmp_path: Path, server: str) -> None:
     address = table_of(engine, "BIGINT", WHOLES, tmp_path, server, "still")
     source = open_sql(address, Encoding(schema_with(NUMBER), "bins"), cap=None, invalid="refuse")
-    table = Cells((0,), 1)
-    before = source.answer([table], "classes")[0].sum()
+    table = CellQuery((0,), 1)
+    before = source.run_cell_queries([table], "classes")[0].sum()
     if engine == "postgres":
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute("INSERT INTO still VALUES (1, 1)")
-    assert source.answer([table], "classes")[0].sum() == before == len(WHOLES)
+    assert source.run_cell_queries([table], "classes")[0].sum() == before == len(WHOLES)
     with pytest.raises(UnreadableError):
-        source.session.ask("INSERT INTO still VALUES (1, 1)")
+        source.session.execute("INSERT INTO still VALUES (1, 1)")
 
 
 def test_tables_of_ibis_are_counted_where_they_are(tmp_path: Path) -> None:

@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive.loop import first_step, in_words
-from veilwood.privacy.adaptive_budget import Purse
+from veilwood.forests.adaptive.loop import describe, plan_first_step
+from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import requested_loss
-from veilwood.privacy.neighbours import Neighbours, unit_of
+from veilwood.privacy.neighbours import Neighbours, resolve_unit
 from veilwood.privacy.steps import Step
 from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, table_of
 
@@ -130,9 +130,11 @@ def test_far_more_rows_declared_than_there_are_do_no_harm() -> None:
 
 
 def test_words_and_first_steps_need_no_data() -> None:
-    purse = Purse(requested_loss(1, 0), Neighbours("add-remove", unit_of("row")))
-    assert in_words(COLUMNS, 2, 10, purse)
-    assert first_step(Purse(requested_loss(1, 0), Neighbours()), 0, 10**6).name == "histogram of the target"
+    purse = AdaptiveBudget(requested_loss(1, 0), Neighbours("add-remove", resolve_unit("row")))
+    assert describe(COLUMNS, 2, 10, purse)
+    assert (
+        plan_first_step(AdaptiveBudget(requested_loss(1, 0), Neighbours()), 0, 10**6).name == "histogram of the target"
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,10 +150,10 @@ def test_a_mean_that_is_mostly_noise_stays_near_the_middle(
 ) -> None:
     X, y = table_of("regression", 15)
 
-    def measure(self: Purse, step: Step, exact: NDArray[np.int64]) -> NDArray[np.float64]:
+    def measure(self: AdaptiveBudget, step: Step, exact: NDArray[np.int64]) -> NDArray[np.float64]:
         return np.array([up, down]) * TARGET_LEVELS  # the only step of so few rows
 
-    monkeypatch.setattr(Purse, "measure", measure)
+    monkeypatch.setattr(AdaptiveBudget, "release_counts", measure)
     target = schema_of("regression").target
     assert target.lower is not None
     assert target.upper is not None

@@ -21,10 +21,17 @@ from veilwood.forests.adaptive import loop, private_forest
 from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import row_backend as questions
 from veilwood.forests.adaptive import table_design as borders
-from veilwood.forests.adaptive.contingency import CellTable
-from veilwood.forests.adaptive.row_backend import COINS, GRADIENT_UNITS, HeldRows, ScoredRows, n_outputs, reach
-from veilwood.forests.adaptive.table_design import MOST_GAIN
-from veilwood.privacy.adaptive_budget import Purse
+from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.forests.adaptive.row_backend import (
+    DRAW_UNITS,
+    GRADIENT_UNITS,
+    MemoryBackend,
+    ScoredRows,
+    gradient_norms,
+    n_outputs,
+)
+from veilwood.forests.adaptive.table_design import MAX_GAIN
+from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.joint_noise import JointLaplace
@@ -35,7 +42,7 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLapl
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step, counting_step
-from veilwood_audit.noninterference import forced, interference
+from veilwood_audit.noninterference import find_interference, force_outcomes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -73,7 +80,10 @@ class Tape:
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.shown: list[tuple[Step, Any, Any]] = []
         self.moved: list[tuple[str, float]] = []
-        self._patch, self._real = patch, {name: getattr(Door, name) for name in ("noisy", "select", "sparse")}
+        self._patch, self._real = (
+            patch,
+            {name: getattr(Door, name) for name in ("release_counts", "select", "release_sparse")},
+        )
 
     def record(self) -> None:
         for name, real in self._real.items():
@@ -92,7 +102,7 @@ class Tape:
     def _again(self, door: Door, step: Step, *exact: Any) -> Any:
         planned, before, out = self.shown[len(self.moved)]
         assert planned == step  # from the same public values the same step is planned
-        door._pass(step, step.shape)
+        door._admit(step, step.shape)
         match step.mechanism:
             case SparseLaplace():
                 cells = np.union1d(before[0], exact[0])
@@ -118,18 +128,18 @@ class Tape:
 def coins_by_content(patch: pytest.MonkeyPatch) -> None:
     """Couple the secret coins of two tables: rows that both have get the same one, wherever they stand."""
 
-    def drawn(self: HeldRows, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
+    def drawn(self: MemoryBackend, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
         mixed = np.full(len(rows.target), 17, np.uint64)
         for part in (*rows.cells, rows.target):
             mixed = (mixed * np.uint64(6364136223846793005) + part.astype(np.uint64)) ^ (mixed >> np.uint64(29))
-        return np.asarray((mixed >> np.uint64(20)) % np.uint64(COINS) < int(share * COINS))
+        return np.asarray((mixed >> np.uint64(20)) % np.uint64(DRAW_UNITS) < int(share * DRAW_UNITS))
 
-    patch.setattr(HeldRows, "_drawn", drawn)
+    patch.setattr(MemoryBackend, "_draw_mask", drawn)
 
 
 def movement(task: str, patch: pytest.MonkeyPatch, adjacency: str = "add-remove", **params: Any) -> dict[str, float]:
     coins_by_content(patch)
-    patch.setattr(loop, "MISTAKEN", 1e9)  # what is declared is believed, so that every part is reached
+    patch.setattr(loop, "DECLARED_FACTOR", 1e9)  # what is declared is believed, so that every part is reached
     first, second = neighbours_of(task, adjacency)
     kind = vw.PrivateForestRegressor if task == "regression" else vw.PrivateForestClassifier
     schema = vw.Schema.from_dict({
@@ -152,13 +162,13 @@ def test_no_step_of_a_fit_moves_further_than_planned(
     task: str, epsilon: float, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if delta:  # for so few rows it would be given up
-        monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+        monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     declared = 243 if epsilon < 90 else 400  # from so many on fine cells are tried
     moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta, n_rows=declared)
     assert 0.3 < max(moved.values()) <= 1
     if delta:  # by epsilon first, then by rho
         monkeypatch.undo()
-        monkeypatch.setattr(planning, "pays_by_rho", lambda *args: True)
+        monkeypatch.setattr(planning, "prefers_zcdp", lambda *args: True)
         moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta)
         assert 0.3 < max(moved.values()) <= 1
     if epsilon == 90.0 and task != "regression":
@@ -186,12 +196,14 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
     task: str, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tables are made to say far more than they know, so that gains reach the cut."""
-    monkeypatch.setattr(borders, "HISTOGRAM_NEEDS", np.inf)  # with coarse histograms uncut gains reach 0.76
-    monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # nobody knows that no column tells anything
-    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
-    monkeypatch.setattr(planning, "few_rounds", lambda *args: True)
+    monkeypatch.setattr(borders, "HISTOGRAM_NEED", np.inf)  # with coarse histograms uncut gains reach 0.76
+    monkeypatch.setattr(
+        loop.AdaptiveLoop, "_release_strengths", lambda self: None
+    )  # nobody knows that no column tells anything
+    monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(planning, "has_few_rounds", lambda *args: True)
     loud = vars(loop)["evidence"]
-    monkeypatch.setattr(loop, "evidence", lambda *args: 50 * loud(*args))
+    monkeypatch.setattr(loop, "log_ratios", lambda *args: 50 * loud(*args))
 
     def furthest() -> float:
         found = []
@@ -216,8 +228,8 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
 def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice_are_caught(
     delta: float, name: str, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop.Loop, "_strengths", lambda self: None)  # so that tables come first
-    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(loop.AdaptiveLoop, "_release_strengths", lambda self: None)  # so that tables come first
+    monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
 
     def moved() -> float:
         with monkeypatch.context() as patch:
@@ -232,9 +244,9 @@ def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice
 
 def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Mutant: the sizes of sums taken to move in one direction only."""
-    real = Purse.choosing
+    real = AdaptiveBudget.plan_selection
     monkeypatch.setattr(
-        Purse, "choosing",
+        AdaptiveBudget, "plan_selection",
         lambda self, name, n, share, *, score_range: real(self, name, n, share, score_range=max(1, score_range // 8)),
     )  # fmt: skip
     moved = movement("two", monkeypatch, "replace-one", epsilon=9.0, n_rows=3000)
@@ -246,18 +258,18 @@ def test_strengths_calibrated_to_an_eighth_of_their_norm_are_caught(
     numbers: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Mutant: the best and the mean of scores, or the best alone, taken to move by less than a score does."""
-    monkeypatch.setattr(loop, "STRENGTH_NEEDS", ((numbers, 60.0),))
+    monkeypatch.setattr(loop, "STRENGTH_NEED", ((numbers, 60.0),))
     params: dict[str, Any] = {"epsilon": 9.0, "n_rows": 3000}
     with monkeypatch.context() as patch:
         assert 0.2 < movement("two", patch, "replace-one", **params)["strengths of columns"] <= 1
-    real = Purse.counting
+    real = AdaptiveBudget.plan_counts
 
-    def counting(self: Purse, name: str, shape: tuple[int, ...], share: float, **norms: Any) -> Step:
+    def counting(self: AdaptiveBudget, name: str, shape: tuple[int, ...], share: float, **norms: Any) -> Step:
         if name == "strengths of columns":
             norms |= {"l1": norms["l1"] // 8}
         return real(self, name, shape, share, **norms)
 
-    monkeypatch.setattr(Purse, "counting", counting)
+    monkeypatch.setattr(AdaptiveBudget, "plan_counts", counting)
     assert movement("two", monkeypatch, "replace-one", **params)["strengths of columns"] > 1
 
 
@@ -282,10 +294,10 @@ def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught(n_classes: 
         np.zeros((1, 1), np.uint8), np.array([1 if n_classes else 65535], np.int32),
         np.array([[-(10**6)]], np.int32),
     )  # fmt: skip
-    present = questions.GradientSums([CellTable(())], n_classes, GRADIENT_UNITS)(row)[0]
-    l1, squared = reach(n_classes, GRADIENT_UNITS)
-    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
-    step = purse.counting("gradients", (1, 1), 0.9, l1=l1, squared_l2=squared, signed=True)
+    present = questions.GradientSums([ContingencyTable(())], n_classes, GRADIENT_UNITS)(row)[0]
+    l1, squared = gradient_norms(n_classes, GRADIENT_UNITS)
+    purse = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.plan_counts("gradients", (1, 1), 0.9, l1=l1, squared_l2=squared, signed=True)
     with seeded_for_tests(1):
         assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
     with seeded_for_tests(1):
@@ -298,10 +310,10 @@ def test_the_weight_of_tables_keeps_its_epsilon_and_halved_noise_is_caught(n_cla
     scores = np.zeros((1, n_outputs(n_classes)), np.int32)
     scores[0, -1] = 10**5
     row = ScoredRows(np.zeros((1, 1), np.uint8), np.zeros(1, np.int32), scores)
-    present = questions.EvidenceGain(np.zeros_like(scores[0]), n_classes, GRADIENT_UNITS, MOST_GAIN)(row)
-    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
-    step = purse.counting("weight of tables", (1,), 0.9, l1=MOST_GAIN, squared_l2=MOST_GAIN**2, signed=True)
-    assert present.tolist() == [-MOST_GAIN]
+    present = questions.EvidenceGain(np.zeros_like(scores[0]), n_classes, GRADIENT_UNITS, MAX_GAIN)(row)
+    purse = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.plan_counts("weight of tables", (1,), 0.9, l1=MAX_GAIN, squared_l2=MAX_GAIN**2, signed=True)
+    assert present.tolist() == [-MAX_GAIN]
     with seeded_for_tests(1):
         assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
     with seeded_for_tests(1):
@@ -309,8 +321,8 @@ def test_the_weight_of_tables_keeps_its_epsilon_and_halved_noise_is_caught(n_cla
 
 
 def test_tables_keep_their_epsilon_and_halved_noise_is_caught() -> None:
-    purse = Purse(Loss.pure(Fraction(2)), Neighbours())
-    step = purse.counting("table 1: classes by cell", (8, 2), 0.9)
+    purse = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours())
+    step = purse.plan_counts("table 1: classes by cell", (8, 2), 0.9)
     present = np.ones(1, np.int64)  # a row is in one cell of a table
     with seeded_for_tests(1):
         assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
@@ -328,21 +340,21 @@ def plan_of(loss: Loss, *steps: Step) -> Plan:
 @pytest.mark.parametrize("loss", [Loss.pure(Fraction(1)), Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))], ids=str)
 def test_a_door_takes_further_steps_as_long_as_they_are_paid_for(loss: Loss) -> None:
     def step(number: int, share: Fraction) -> Step:
-        return counting_step(f"step {number}", (1,), loss.part(share), Neighbours(), l1=1, squared_l2=1)
+        return counting_step(f"step {number}", (1,), loss.scaled(share), Neighbours(), l1=1, squared_l2=1)
 
     first, ledger = step(0, Fraction(1, 2)), MemoryLedger()
     with Door(plan_of(loss, first), ledger) as door:
-        door.noisy(first, np.zeros(1, np.int64))
+        door.release_counts(first, np.zeros(1, np.int64))
         for number in (1, 2):
             more = step(number, Fraction(1, 4))
             door.extend(more)
-            door.noisy(more, np.zeros(1, np.int64))
+            door.release_counts(more, np.zeros(1, np.int64))
         with pytest.raises(vw.VeilwoodError, match="more than"):
             door.extend(step(3, Fraction(1, 10**12)))
         with pytest.raises(vw.VeilwoodError, match="same name"):
             door.extend(step(2, Fraction(0) + Fraction(1, 10**12)))
         with pytest.raises(vw.VeilwoodError, match="not in the plan"):
-            door.noisy(step(4, Fraction(1, 10)), np.zeros(1, np.int64))
+            door.release_counts(step(4, Fraction(1, 10)), np.zeros(1, np.int64))
     assert ledger.spent.epsilon == loss.epsilon
     assert [one.name for one in door.plan.steps] == ["step 0", "step 1", "step 2"]
     with pytest.raises(vw.VeilwoodError, match="open door"):
@@ -380,11 +392,11 @@ def test_steps_add_up_by_epsilon_or_by_rho_and_by_no_mixture_of_both() -> None:
 @pytest.mark.parametrize(("part", "kept"), [(1.0, True), (0.5, False)], ids=["planned noise", "half the noise"])
 def test_a_first_step_that_decides_by_what_the_rest_is_spent_keeps_delta(part: float, kept: bool, present: int) -> None:
     """Exactly: P(S) - exp(epsilon) P'(S), at its largest, of a row more or less just where the decision is taken."""
-    purse = Purse(UNDECIDED, Neighbours())
-    first = purse.counting("number of rows", (1,), planning.START)
-    other = purse.by_rho()
+    purse = AdaptiveBudget(UNDECIDED, Neighbours())
+    first = purse.plan_counts("number of rows", (1,), planning.START_FRACTION)
+    other = purse.under_zcdp()
     assert other is not None
-    ways = [purse.counting("rest", (1,), purse.left), other.counting("rest", (1,), other.left)]
+    ways = [purse.plan_counts("rest", (1,), purse.remaining), other.plan_counts("rest", (1,), other.remaining)]
     numbers, near = np.arange(-1500, 1501), np.arange(-150, 151)
 
     def chances(step: Step, at: int, places: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -413,7 +425,7 @@ def test_a_fitted_forest_holds_nothing_private() -> None:
     schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
     for epsilon in (1.0, 20.0):
         forest = vw.PrivateForestClassifier(schema, epsilon=epsilon, random_state=0).fit(X, y)
-        for _, found in audit.walk(vars(forest)):
+        for _, found in audit.walk_values(vars(forest)):
             if isinstance(found, np.ndarray) and found.dtype == np.float64:
                 assert not np.isin(found, X).any()
             assert not (isinstance(found, np.ndarray) and len(found) == 500)
@@ -430,14 +442,14 @@ def test_rows_that_may_be_dropped_are_not_counted_for_free(invalid: str, told: b
         forest = vw.PrivateForestClassifier(schema, adjacency="replace-one", random_state=0, invalid=invalid)  # type: ignore[arg-type]
         return forest.fit(rows, ["no", "yes"] * 20 + ["no"])
 
-    assert interference(program, 0.3, "not a number" if invalid == "drop" else 0.7) == []
-    with forced():
+    assert find_interference(program, 0.3, "not a number" if invalid == "drop" else 0.7) == []
+    with force_outcomes():
         assert (program(0.3, None).plan_.layout.rows_planned == 41) is told
 
 
 @pytest.mark.parametrize("by_rho", [False, True])
 def test_neighbours_leave_the_same_traces_by_epsilon_and_by_rho(by_rho: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "pays_by_rho", lambda *args: by_rho)
+    monkeypatch.setattr(planning, "prefers_zcdp", lambda *args: by_rho)
     schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 
     def program(n_rows: int, _: Any) -> Any:
@@ -445,6 +457,6 @@ def test_neighbours_leave_the_same_traces_by_epsilon_and_by_rho(by_rho: bool, mo
         forest = vw.PrivateForestClassifier(schema, epsilon=4.0, delta=1e-6, random_state=0)
         return forest.fit(rows, (["no", "yes"] * n_rows)[:n_rows])
 
-    assert interference(program, 200, 201) == []
-    with forced():
+    assert find_interference(program, 200, 201) == []
+    with force_outcomes():
         assert any(step.loss.delta > 0 for step in program(200, None).plan_.steps) is by_rho

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from veilwood.forests.adaptive.contingency import divided
+from veilwood.forests.adaptive.contingency import posterior_counts
 from veilwood_testing.clinic import COLUMNS
 
 pytestmark = [
@@ -19,6 +19,6 @@ def test_a_poor_histogram_falls_back_to_the_prior_and_a_good_one_is_believed() -
     rng = np.random.default_rng(0)
     prior = COLUMNS[0].prior
     truth = rng.multinomial(10_000, rng.dirichlet(np.ones(len(prior)) * 0.5)).astype(float)
-    assert np.abs(divided(truth, prior, 1e-6, 10_000) - truth).max() < 1
-    poor = divided(rng.laplace(0, 1e7, len(prior)), prior, 2e14, 100)
+    assert np.abs(posterior_counts(truth, prior, 1e-6, 10_000) - truth).max() < 1
+    poor = posterior_counts(rng.laplace(0, 1e7, len(prior)), prior, 2e14, 100)
     assert np.abs(poor / 100 - prior).max() < 0.02

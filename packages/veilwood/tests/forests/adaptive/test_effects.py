@@ -12,8 +12,15 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood.forests.adaptive.contingency import CellTable
-from veilwood.forests.adaptive.effects import BARS, EffectEstimate, EffectForest, MainEffect, effects_of, estimates
+from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.forests.adaptive.effects import (
+    ERROR_BARS,
+    EffectEstimate,
+    EffectForest,
+    MainEffect,
+    estimate_effects,
+    read_effects,
+)
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood_testing.effects_cases import AGE, ENCODING, WARD
 
@@ -25,24 +32,24 @@ pytestmark = [
 
 def test_effects_are_read_off_the_trees_that_hold_them() -> None:
     pair = np.arange(9.0).reshape(9, 1)
-    alone = EffectEstimate(CellTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
-    told = EffectForest.of([alone, EffectEstimate(CellTable((AGE, WARD)), pair, pair / 2)], 1)
-    effects = effects_of(told, ENCODING)
+    alone = EffectEstimate(ContingencyTable((AGE,)), np.array([[1.0], [2.0], [-3.0]]), np.full((3, 1), 0.5))
+    told = EffectForest.from_estimates([alone, EffectEstimate(ContingencyTable((AGE, WARD)), pair, pair / 2)], 1)
+    effects = read_effects(told, ENCODING)
     assert (effects.unit, effects.outputs) == ("log-odds of yes", ("yes",))
     (main,), (both,) = effects.main, effects.interactions
     assert main.column == "age"
     assert main.effect[:, 0].tolist() == [1, 2, -3]
-    assert main.error[:, 0].tolist() == [0.5 * BARS] * 3
+    assert main.error[:, 0].tolist() == [0.5 * ERROR_BARS] * 3
     assert main.edges is not None
     assert main.edges == pytest.approx([0, 100 * 20_000 / 65535, 100 * 40_000 / 65535, 100], abs=1e-6)
     assert both.groups[1] == ("A", "B", "C")
     assert both.effect[2, 1, 0] == 7.0
-    assert both.error[2, 1, 0] == 3.5 * BARS
+    assert both.error[2, 1, 0] == 3.5 * ERROR_BARS
     assert effects.to_dict()["interactions"][0]["effect"][2][1] == [7.0]
 
 
 def test_nothing_measured_is_nothing_told() -> None:
-    effects = effects_of(EffectForest.of(estimates([], np.zeros(1), 2), 1), ENCODING)
+    effects = read_effects(EffectForest.from_estimates(estimate_effects([], np.zeros(1), 2), 1), ENCODING)
     assert (effects.main, effects.interactions) == ((), ())
     assert "No column was measured" in str(effects)
 

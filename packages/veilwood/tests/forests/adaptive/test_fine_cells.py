@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import Axis, CellColumn, columns_of
-from veilwood.forests.adaptive.sparse_histogram import FINEST, choose_axes
+from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, bin_columns
+from veilwood.forests.adaptive.sparse_histogram import MAX_BINS, choose_axes
 
 Floats = NDArray[np.float64]
 
 
-def columns(*kinds: int) -> tuple[CellColumn, ...]:
+def columns(*kinds: int) -> tuple[BinnedColumn, ...]:
     """Columns of a schema: 0 stands for a number, other numbers for so many categories."""
     described: list[dict[str, Any]] = [
         {"name": f"c{place}", "kind": "categorical", "values": [f"v{value}" for value in range(kind)]}
@@ -27,19 +27,19 @@ def columns(*kinds: int) -> tuple[CellColumn, ...]:
     ]  # fmt: skip
     target = {"name": "t", "kind": "categorical", "values": ["no", "yes"]}
     schema = {"name": "s", "task": "classification", "target": "t", "columns": [*described, target]}
-    return tuple(columns_of(Encoding(vw.Schema.from_dict(schema), "grid")))
+    return tuple(bin_columns(Encoding(vw.Schema.from_dict(schema), "grid")))
 
 
-def counted(column: CellColumn, share: Any, rows: float = 10_000.0) -> Floats:
+def counted(column: BinnedColumn, share: Any, rows: float = 10_000.0) -> Floats:
     """Counts of two classes in each cell of a column, given the share of the second among them."""
-    mass = np.full(column.n_cells, rows / column.n_cells)
-    shares = np.broadcast_to(np.asarray(share, float), column.n_cells)
+    mass = np.full(column.n_bins, rows / column.n_bins)
+    shares = np.broadcast_to(np.asarray(share, float), column.n_bins)
     return np.stack([mass * (1 - shares), mass * shares], axis=1)
 
 
-def strong(column: CellColumn) -> Floats:
+def strong(column: BinnedColumn) -> Floats:
     """Classes change along the column."""
-    return counted(column, np.linspace(0.02, 0.98, column.n_cells))
+    return counted(column, np.linspace(0.02, 0.98, column.n_bins))
 
 
 def n_cells(axes: tuple[Axis, ...]) -> int:
@@ -51,7 +51,7 @@ def test_groups_fit_and_no_column_comes_twice(seed: int) -> None:
     rng = np.random.default_rng(seed)
     asked = columns(*rng.permutation([0, 0, *rng.integers(2, 40, 5).tolist()]).tolist())
     variance = float(rng.choice([0.0, 2.0, 800.0]))
-    tables = [rng.normal(rng.integers(0, 300, (column.n_cells, 3)), variance**0.5) for column in asked]
+    tables = [rng.normal(rng.integers(0, 300, (column.n_bins, 3)), variance**0.5) for column in asked]
     most = int(rng.integers(1, 10**6))
     axes = choose_axes(asked, tables, variance, most)
     assert n_cells(axes) <= most
@@ -84,7 +84,7 @@ def test_more_cells_give_finer_groups_up_to_a_limit() -> None:
     (number,) = asked = columns(2, 0)[1:]
     sizes = [n_cells(choose_axes(asked, [strong(number)], 1.0, most)) for most in (2, 16, 10**9)]
     assert sizes[0] == 2
-    assert sizes[0] < sizes[1] < sizes[2] <= FINEST
+    assert sizes[0] < sizes[1] < sizes[2] <= MAX_BINS
 
 
 def test_similar_categories_share_a_group() -> None:

@@ -28,14 +28,14 @@ def table(n_classes: int, n_rows: int) -> tuple[Any, Any]:
 def test_compiled_trees_are_those_of_scikit_learn(kind: TreeKind, n_classes: int, n_rows: int) -> None:
     X, y = table(n_classes, n_rows)
     for seed in (0, 1, 2):
-        slow, fast = (FittedTree.of(kind, X, y, n_classes, seed, 1 << 16, fast=way) for way in (False, True))
+        slow, fast = (FittedTree.fit_sample(kind, X, y, n_classes, seed, 1 << 16, fast=way) for way in (False, True))
         inner = slow.left >= 0
         assert np.array_equal(slow.left, fast.left)
         assert np.array_equal(slow.right, fast.right)
         assert np.array_equal(slow.feature[inner], fast.feature[inner])
         assert np.array_equal(slow.threshold[inner], fast.threshold[inner])
-        assert np.array_equal(slow.shares, fast.shares)
+        assert np.array_equal(slow.probabilities, fast.probabilities)
         assert inner.any() == (n_rows > 1)
         others, _ = table(n_classes + 1, 200)
-        assert np.array_equal(slow.ask(others, fast=False), fast.ask(others, fast=True))
-        assert np.array_equal(slow.ask(X, fast=False).shape, (n_rows, n_classes))
+        assert np.array_equal(slow.predict_proba(others, fast=False), fast.predict_proba(others, fast=True))
+        assert np.array_equal(slow.predict_proba(X, fast=False).shape, (n_rows, n_classes))

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from veilwood.engines.cluster.source import KeptRows
+from veilwood.engines.cluster.source import PersistedRows
 from veilwood.forests.adaptive import loop as planning
 from veilwood_testing.cluster_rows_cases import KINDS, assert_same, fitted
 from veilwood_testing.engines_cases import as_dask, as_ray, here, ray, table
@@ -52,13 +52,13 @@ def executors() -> Iterator[Any]:
 def asked_while(monkeypatch: pytest.MonkeyPatch, deaths: Mapping[int, Callable[[Any], Any]]) -> list[int]:
     """Ask some of the questions, by their number, of rows whose worker dies over it."""
     asks: list[int] = []
-    ask = KeptRows.ask
+    ask = PersistedRows.aggregate
 
-    def counted(self: KeptRows, question: Any) -> Any:
+    def counted(self: PersistedRows, question: Any) -> Any:
         asks.append(1)
         return ask(self, deaths.get(len(asks), lambda same: same)(question))
 
-    monkeypatch.setattr(KeptRows, "ask", counted)
+    monkeypatch.setattr(PersistedRows, "aggregate", counted)
     return asks
 
 
@@ -102,7 +102,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
         parent = "CoarseGrainedExecutorBackend"
     else:
         rows, parent = as_ray(request.getfixturevalue("ray"), frame), None
-    monkeypatch.setattr(planning, "MOST_ROUNDS", 6)  # a question takes Spark seconds
+    monkeypatch.setattr(planning, "MAX_ROUNDS", 6)  # a question takes Spark seconds
     asks = asked_while(monkeypatch, {})
     whole = fitted(kind, as_dask(frame))
     marks = [tmp_path / "first", tmp_path / "second"]

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive.contingency import columns_of
-from veilwood.forests.adaptive.row_backend import AskedRows
-from veilwood.forests.adaptive.table_design import Borders
+from veilwood.forests.adaptive.contingency import bin_columns
+from veilwood.forests.adaptive.row_backend import RowBackend
+from veilwood.forests.adaptive.table_design import GroupBounds
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, zcdp_rho
@@ -83,7 +83,7 @@ def test_a_delta_without_a_number_of_rows_is_spent_where_it_pays(task: str, adja
     """It is not known before the data whether it would: few rows fit as with pure epsilon, many by rho."""
     with_delta, pure = (forest_of(task, epsilon=4, delta=delta, adjacency=adjacency) for delta in (1e-6, 0.0))
     assert with_delta.plan().steps == pure.plan().steps
-    assert with_delta.plan().loss.undecided
+    assert with_delta.plan().loss.accounting_open
     assert "delta" in with_delta.plan().notes
     for n_rows, by_rho in ((300, False), (30_000, True)):
         X, y = table_of(task, n_rows)
@@ -102,13 +102,13 @@ def test_borders_are_moved_only_where_a_histogram_is_known() -> None:
     wide = {"name": "x", "kind": "numeric", "lower": -500, "upper": 500}
     target = {"name": "y", "kind": "numeric", "lower": 0, "upper": 1}
     facts = {"name": "wide", "task": "regression", "target": "y", "columns": [wide, target]}
-    (column,) = columns_of(Encoding(Schema.from_dict(facts), "grid"))
-    borders = Borders(cast(AskedRows, None), 1)
+    (column,) = bin_columns(Encoding(Schema.from_dict(facts), "grid"))
+    borders = GroupBounds(cast(RowBackend, None), 1)
 
     def groups(shift: float) -> list[int]:
-        borders.move(np.array([shift]))
-        return list(borders.axis(column, 4, scales=False).groups)
+        borders.shift_bounds(np.array([shift]))
+        return list(borders.make_axis(column, 4, add_scales=False).groups)
 
     assert groups(0.5) == groups(0.0)
-    borders._mass[0] = column.prior
+    borders._bin_mass[0] = column.prior
     assert groups(0.5) != groups(0.0)

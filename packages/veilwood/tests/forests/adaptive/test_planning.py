@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.estimators.method import Asked
-from veilwood.forests.adaptive.loop import chosen_loss
+from veilwood.estimators.method import FitRequest
+from veilwood.forests.adaptive.loop import planned_loss
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, table_of
@@ -41,10 +41,10 @@ def test_a_plan_says_in_words_what_would_be_done() -> None:
 def test_a_delta_is_given_up_where_so_few_steps_come_that_epsilon_alone_is_more() -> None:
     schema = schema_of("two")
     for n_rows, delta in ((500, 0.0), (1_000_000, 1e-6)):
-        asked_for = Asked("e", {}, schema, requested_loss(1, 1e-6), Neighbours(), 0)
-        assert chosen_loss(COLUMNS, 2, n_rows, asked_for).delta == pytest.approx(Fraction(delta))
-    rich = Asked("e", {}, schema, requested_loss(30, 1e-6), Neighbours(), 0)
-    assert chosen_loss(COLUMNS, 2, 1_000_000, rich).delta == 0  # fine cells take pure epsilon
+        asked_for = FitRequest("e", {}, schema, requested_loss(1, 1e-6), Neighbours(), 0)
+        assert planned_loss(COLUMNS, 2, n_rows, asked_for).delta == pytest.approx(Fraction(delta))
+    rich = FitRequest("e", {}, schema, requested_loss(30, 1e-6), Neighbours(), 0)
+    assert planned_loss(COLUMNS, 2, 1_000_000, rich).delta == 0  # fine cells take pure epsilon
 
 
 def test_the_number_of_rows_is_free_where_neighbours_have_as_many() -> None:

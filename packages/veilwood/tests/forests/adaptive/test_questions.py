@@ -12,7 +12,7 @@ import pytest
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, HeldRows, ScoredRows
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, ScoredRows
 from veilwood_testing.clinic import COLUMNS, schema_of, small_table, table_of
 
 pytestmark = [
@@ -28,29 +28,29 @@ def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyP
     codes, target = encoding.encode(X), encoding.encode_target(y)
     places = [*range(0, 500, 60), 500]
     source = Source(lambda: (partial(Batch, codes[i:j], target[i:j], 0, i) for i, j in pairwise(places)))
-    whole = ScoredRows.of(COLUMNS, source.batches(), 3)
+    whole = ScoredRows.from_batches(COLUMNS, source.batches(), 3)
     monkeypatch.setattr("veilwood.forests.adaptive.row_backend.PART_ROWS", 100)
-    held = HeldRows(COLUMNS, source, 3, n_jobs)
+    held = MemoryBackend(COLUMNS, source, 3, n_jobs)
     table = small_table()
     values = np.random.default_rng(0).integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
-    held.add(table, values)
-    whole.add(table, values)
+    held.add_scores(table, values)
+    whole.add_scores(table, values)
     for question in (
         asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3),
         asked.EvidenceGain(np.zeros(3, np.int32), 3, GRADIENT_UNITS, 100),
     ):  # fmt: skip
-        assert (held.ask(question) == question(whole)).all()
-    cells, counts = held.occupied(table.axes, 3)
-    one_by_one = np.bincount(table.cells(whole.cells) * 3 + whole.target)
+        assert (held.run(question) == question(whole)).all()
+    cells, counts = held.nonempty_cells(table.axes, 3)
+    one_by_one = np.bincount(table.cell_indices(whole.cells) * 3 + whole.target)
     assert (np.flatnonzero(one_by_one) == cells).all()
     assert (one_by_one[cells] == counts).all()
-    held.hold_back(0.3)
-    assert held.ask(asked.RowCount()) + held.ask_held_back(asked.RowCount()) == 500
-    judged, share = held.ask_some(asked.RowCount(), 0.5)
-    assert 0 < judged < held.ask(asked.RowCount())
+    held.hold_out(0.3)
+    assert held.run(asked.RowCount()) + held.run_on_holdout(asked.RowCount()) == 500
+    judged, share = held.run_on_sample(asked.RowCount(), 0.5)
+    assert 0 < judged < held.run(asked.RowCount())
     assert share == 0.5
 
 
 def test_no_rows_are_one_part() -> None:
-    held = HeldRows(COLUMNS, Source(lambda: iter(())), 1)
-    assert held.ask(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells
+    held = MemoryBackend(COLUMNS, Source(lambda: iter(())), 1)
+    assert held.run(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells

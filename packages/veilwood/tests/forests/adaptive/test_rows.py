@@ -18,9 +18,16 @@ import veilwood as vw
 import veilwood_audit as audit
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import CellTable
-from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, SCORE_UNITS, ScoredRows, gradients, reach
-from veilwood.privacy.adaptive_budget import Purse
+from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.forests.adaptive.row_backend import (
+    GRADIENT_UNITS,
+    LEVEL_UNITS,
+    SCORE_UNITS,
+    ScoredRows,
+    gradient_norms,
+    row_gradients,
+)
+from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
@@ -39,7 +46,7 @@ pytestmark = [
 def only(rows: ScoredRows, kept: Any) -> ScoredRows:
     mask = np.zeros(len(rows.target), bool)
     mask[list(kept)] = True
-    return rows.some(mask)
+    return rows.select(mask)
 
 
 # -- what one row adds -----------------------------------------------------------------------------------------------
@@ -49,8 +56,8 @@ def only(rows: ScoredRows, kept: Any) -> ScoredRows:
 @pytest.mark.parametrize("n_classes", N_CLASSES.values())
 def test_a_gradient_stays_within_its_norms_and_comes_near_them(n_classes: int, limit: int) -> None:
     rows = random_rows(n_classes, 5000, np.random.default_rng(n_classes))
-    units = gradients(rows.scores, rows.target, n_classes, limit).astype(np.int64)
-    l1, squared = reach(n_classes, limit)
+    units = row_gradients(rows.scores, rows.target, n_classes, limit).astype(np.int64)
+    l1, squared = gradient_norms(n_classes, limit)
     assert np.abs(units).sum(axis=1).max() <= l1
     assert (units**2).sum(axis=1).max() <= squared
     assert np.abs(units).sum(axis=1).max() > 0.95 * l1
@@ -66,8 +73,8 @@ def test_no_score_makes_a_gradient_exceed_its_norms(scores: list[int], label: in
     for n_classes, given_scores in ((len(scores), scores), (2, scores[:1]), (0, scores[:1])):
         cut = min(limit, GRADIENT_UNITS) if n_classes == 2 else limit
         wanted = np.array([min(label, 1)], np.int32) if n_classes == 2 else target
-        units = gradients(np.array([given_scores], np.int32), wanted, n_classes, cut).astype(np.int64)
-        l1, squared = reach(n_classes, cut)
+        units = row_gradients(np.array([given_scores], np.int32), wanted, n_classes, cut).astype(np.int64)
+        l1, squared = gradient_norms(n_classes, cut)
         assert np.abs(units).sum() <= l1
         assert (units**2).sum() <= squared
 
@@ -91,7 +98,10 @@ def naive_gradient(scores: NDArray[np.int32], target: int, n_classes: int, limit
 @pytest.mark.parametrize("n_classes", N_CLASSES.values())
 def test_sums_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
     rng = np.random.default_rng(n_classes)
-    rows, tables = random_rows(n_classes, 300, rng), [small_table(), CellTable(()), CellTable((COLUMNS[2].values(),))]
+    rows, tables = (
+        random_rows(n_classes, 300, rng),
+        [small_table(), ContingencyTable(()), ContingencyTable((COLUMNS[2].ungrouped_axis(),))],
+    )
     limit = 2000
     expected = [np.zeros((table.n_cells, rows.scores.shape[1]), np.int64) for table in tables]
     counted = [np.zeros((table.n_cells, max(n_classes, 1)), np.int64) for table in tables]
@@ -131,34 +141,34 @@ def of_kept(query: Query, rows: ScoredRows, kept: Any) -> Any:
     return query(only(rows, kept))
 
 
-def queries_of(n_classes: int, purse: Purse) -> list[tuple[Any, Query]]:
+def queries_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Any, Query]]:
     """Every kind of sum that is let out, with the step that it is planned as."""
     table, limit = small_table(), 2500
-    l1, squared = reach(n_classes, limit)
+    l1, squared = gradient_norms(n_classes, limit)
     outputs = n_classes if n_classes > 2 else 1
     found: list[tuple[Any, Query]] = [
-        (purse.counting("histogram", (COLUMNS[0].n_inside,), 0.05),
-         asked.Histogram(0, COLUMNS[0].n_inside)),
-        (purse.counting("rows", (table.n_cells,), 0.05), asked.RowsByCell(table)),
-        (purse.counting("gradients", (table.n_cells, outputs), 0.05, l1=l1, squared_l2=squared, signed=True),
+        (purse.plan_counts("histogram", (COLUMNS[0].n_value_bins,), 0.05),
+         asked.Histogram(0, COLUMNS[0].n_value_bins)),
+        (purse.plan_counts("rows", (table.n_cells,), 0.05), asked.RowsByCell(table)),
+        (purse.plan_counts("gradients", (table.n_cells, outputs), 0.05, l1=l1, squared_l2=squared, signed=True),
          asked.GradientSums([table], n_classes, limit)),
     ]  # fmt: skip
     if n_classes:
-        tables = [table, CellTable((COLUMNS[2].of_scales(4),))]
+        tables = [table, ContingencyTable((COLUMNS[2].default_groups(4),))]
         shape = (sum(one.n_cells for one in tables), n_classes)
         found += [
-            (purse.counting("classes", (n_classes,), 0.05), asked.ClassCounts(n_classes)),
-            (purse.counting("gain", (1,), 0.05, l1=SCORE_UNITS, squared_l2=SCORE_UNITS**2, signed=True),
+            (purse.plan_counts("classes", (n_classes,), 0.05), asked.ClassCounts(n_classes)),
+            (purse.plan_counts("gain", (1,), 0.05, l1=SCORE_UNITS, squared_l2=SCORE_UNITS**2, signed=True),
              asked.EvidenceGain(np.zeros(outputs, np.int32), n_classes, limit, SCORE_UNITS)),
-            (purse.counting("tables", shape, 0.05, l1=2, squared_l2=2),
+            (purse.plan_counts("tables", shape, 0.05, l1=2, squared_l2=2),
              asked.ClassesByCell(tables, n_classes)),
         ]  # fmt: skip
     else:
         marks = np.array([10, 1000, 10**6])
         found += [
-            (purse.counting("target", (64,), 0.05), asked.TargetHistogram()),
-            (purse.counting("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
-            (purse.counting("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
+            (purse.plan_counts("target", (64,), 0.05), asked.TargetHistogram()),
+            (purse.plan_counts("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
+            (purse.plan_counts("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
         ]
     return found
 
@@ -175,7 +185,7 @@ def test_every_sum_moves_by_what_its_step_is_planned_for(n_classes: int, neighbo
     rows.scores[0, 0], rows.scores[1, -1] = (10**6, -(10**6)) if n_classes else (10**6, 0)
     rows.cells[:, 1] = rows.cells[:, 0]  # two rows that pull apart in one cell
     for loss in (Loss.pure(Fraction(1)), requested_loss(1, 1e-6)):
-        for step, query in queries_of(n_classes, Purse(loss, neighbours)):
+        for step, query in queries_of(n_classes, AdaptiveBudget(loss, neighbours)):
             found = audit.worst_distances(partial(of_kept, query, rows), 6, 2, neighbours)
             far = found.l1 if loss.delta == 0 else found.squared_l2
             assert far <= step.sensitivity, step.name
@@ -184,7 +194,7 @@ def test_every_sum_moves_by_what_its_step_is_planned_for(n_classes: int, neighbo
 
 def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
     """Mutant: gradients planned as if they had no signs."""
-    neighbours, loss, table = Neighbours("replace-one"), requested_loss(1, 1e-6), CellTable(())
+    neighbours, loss, table = Neighbours("replace-one"), requested_loss(1, 1e-6), ContingencyTable(())
     one, other = (
         asked.GradientSums([table], 2, GRADIENT_UNITS)(ScoredRows(
             np.zeros((len(COLUMNS), 1), np.uint8), np.array([label], np.int32),
@@ -193,9 +203,11 @@ def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
         for label in (0, 1)
     )  # fmt: skip
     moved = int(((one - other) ** 2).sum())
-    l1, squared = reach(2, GRADIENT_UNITS)
-    wrong = Purse(loss, neighbours).counting("gradients", (1, 1), 0.5, l1=l1, squared_l2=squared)
-    right = Purse(loss, neighbours).counting("gradients", (1, 1), 0.5, l1=l1, squared_l2=squared, signed=True)
+    l1, squared = gradient_norms(2, GRADIENT_UNITS)
+    wrong = AdaptiveBudget(loss, neighbours).plan_counts("gradients", (1, 1), 0.5, l1=l1, squared_l2=squared)
+    right = AdaptiveBudget(loss, neighbours).plan_counts(
+        "gradients", (1, 1), 0.5, l1=l1, squared_l2=squared, signed=True
+    )
     assert moved > wrong.sensitivity
     assert moved <= right.sensitivity
 
@@ -207,7 +219,11 @@ def test_scores_of_candidates_move_within_the_range_of_a_choice(n_classes: int) 
     And the best and the mean score, which are let out as the strengths of columns, move by no more than one score.
     """
     rng = np.random.default_rng(n_classes)
-    tables = [small_table(), *(CellTable((column.of_scales(4),)) for column in COLUMNS), CellTable(())]
+    tables = [
+        small_table(),
+        *(ContingencyTable((column.default_groups(4),)) for column in COLUMNS),
+        ContingencyTable(()),
+    ]
     sizes = np.append(0, np.cumsum([table.n_cells for table in tables])[:-1])
     limit, worst, furthest = GRADIENT_UNITS, 0, 0
 
@@ -223,8 +239,8 @@ def test_scores_of_candidates_move_within_the_range_of_a_choice(n_classes: int) 
             worst = max(worst, int(np.ptp(whole - without)))
             strengths = [(some.max(), np.maximum(some - 3 * limit, 0).sum() // len(some)) for some in (whole, without)]
             furthest = max(furthest, int(np.abs(np.subtract(strengths[0], strengths[1])).max()))
-    assert 0.5 * reach(n_classes, limit)[0] < furthest <= reach(n_classes, limit)[0]
-    assert 0.5 * reach(n_classes, limit)[0] < worst <= 2 * reach(n_classes, limit)[0]
+    assert 0.5 * gradient_norms(n_classes, limit)[0] < furthest <= gradient_norms(n_classes, limit)[0]
+    assert 0.5 * gradient_norms(n_classes, limit)[0] < worst <= 2 * gradient_norms(n_classes, limit)[0]
 
 
 # -- columns and shrinking -------------------------------------------------------------------------------------------

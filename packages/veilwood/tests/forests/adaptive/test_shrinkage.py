@@ -10,8 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 from veilwood.forests.adaptive import shrinkage as shrinking
-from veilwood.forests.adaptive.contingency import CellTable
-from veilwood.forests.adaptive.shrinkage import believed_counts, components, evidence, newton_step, totals_of
+from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.forests.adaptive.shrinkage import (
+    log_ratios,
+    newton_step,
+    pool_class_counts,
+    shrunken_counts,
+    split_components,
+)
 from veilwood_testing.clinic import COLUMNS
 
 pytestmark = [
@@ -22,22 +28,22 @@ pytestmark = [
 
 @pytest.mark.parametrize("axes", [(0,), (1,), (0, 1), (2, 0)])
 def test_components_are_orthogonal_and_add_up(axes: tuple[int, ...]) -> None:
-    table = CellTable(tuple(COLUMNS[j].of_mass(COLUMNS[j].prior, 4) for j in axes))
+    table = ContingencyTable(tuple(COLUMNS[j].equal_mass_groups(COLUMNS[j].prior, 4) for j in axes))
     sums = np.random.default_rng(0).normal(size=(table.n_cells, 2))
-    parts = components(sums, table)
+    parts = split_components(sums, table)
     assert np.allclose(sum(part for part, _ in parts), sums)
     assert sum(size for _, size in parts) == table.n_cells
     assert all(abs(float((a * b).sum())) < 1e-9 for (a, _), (b, _) in itertools.combinations(parts, 2))
 
 
 def test_a_step_is_none_where_noise_rules_and_newtons_where_there_is_none() -> None:
-    table, cells = CellTable((COLUMNS[1].values(),)), np.full(4, 1e6)
+    table, cells = ContingencyTable((COLUMNS[1].ungrouped_axis(),)), np.full(4, 1e6)
     sums = np.array([[1e5], [2e5], [-1e5], [0.0]])
     values = newton_step(sums, 0.0, cells, table, 0, 0.2)
     assert np.allclose(values, sums / 1e6, atol=1e-3)
     nothing = newton_step(sums, 1e14, cells, table, 0, 0.2)
     assert np.abs(nothing).max() < 1e-2
-    even = totals_of([np.array([5.0, -3.0])], [1e9], None)
+    even = pool_class_counts([np.array([5.0, -3.0])], [1e9], None)
     assert even[0] == even[1] > 0
 
 
@@ -47,23 +53,23 @@ def test_noise_on_few_rows_is_no_strong_evidence(monkeypatch: pytest.MonkeyPatch
     noisy = [6.25 + rng.laplace(0, (variance / 2) ** 0.5, (4, 2)) for _ in range(200)]
 
     def told(counts: NDArray[np.float64], totals: NDArray[np.float64], variance: float) -> NDArray[np.float64]:
-        return evidence(believed_counts(counts, totals, variance), totals, variance, 1)
+        return log_ratios(shrunken_counts(counts, totals, variance), totals, variance, 1)
 
     def loudest() -> float:
         return max(float(np.abs(told(count, totals, variance)).max()) for count in noisy)
 
     now = loudest()
-    monkeypatch.setattr(shrinking, "FEIGNED", 0.0)
+    monkeypatch.setattr(shrinking, "NOISE_MARGIN", 0.0)
     assert now < 0.6 * loudest()
     exact = np.array([[10.0, 40.0], [40.0, 10.0]])
     assert np.allclose(told(exact * 1e6, exact.sum(axis=0) * 1e6, 1.0)[:, 0], [1.386, -1.386], atol=1e-3)
 
 
 def test_what_is_believed_of_a_table_keeps_its_totals(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shrinking, "LOWEST", 0.0)
+    monkeypatch.setattr(shrinking, "MIN_CELL_FRACTION", 0.0)
     counts, totals = np.random.default_rng(0).random((12, 2)) * 20, np.array([100.0, 50.0])
     for variance in (0.0, 5.0, 1e6):
-        np.testing.assert_allclose(believed_counts(counts, totals, variance).sum(axis=0), totals)
-    np.testing.assert_allclose(believed_counts(counts, totals, 1e6), np.broadcast_to(totals / 12, (12, 2)))
+        np.testing.assert_allclose(shrunken_counts(counts, totals, variance).sum(axis=0), totals)
+    np.testing.assert_allclose(shrunken_counts(counts, totals, 1e6), np.broadcast_to(totals / 12, (12, 2)))
     exact = np.array([[9000.0, 1000.0], [1000.0, 9000.0]])
-    np.testing.assert_allclose(believed_counts(exact, exact.sum(axis=0), 0.0), exact, rtol=1e-3)
+    np.testing.assert_allclose(shrunken_counts(exact, exact.sum(axis=0), 0.0), exact, rtol=1e-3)

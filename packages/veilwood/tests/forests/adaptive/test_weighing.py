@@ -13,10 +13,10 @@ import veilwood as vw
 from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import private_forest
 from veilwood.forests.adaptive import table_design as weighing
-from veilwood.forests.adaptive.row_backend import SCORE_UNITS, probabilities
-from veilwood.forests.adaptive.table_design import FURTHEST, MOST_GAIN, BelievedTable, share_of, weight_of
-from veilwood.forests.adaptive.table_design import WEIGHT_SHARES as SHARES
-from veilwood.privacy.adaptive_budget import Purse
+from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities
+from veilwood.forests.adaptive.table_design import MAX_GAIN, MAX_WEIGHT, ShrunkenTable, estimate_weight, weight_fraction
+from veilwood.forests.adaptive.table_design import WEIGHT_FRACTIONS as SHARES
+from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
 Floats = weighing.Floats
 
 
-def tables_of(n_classes: int, n_tables: int, weight: float) -> tuple[Floats, list[BelievedTable]]:
+def tables_of(n_classes: int, n_tables: int, weight: float) -> tuple[Floats, list[ShrunkenTable]]:
     """Start and tables that are right if they count fully: independent columns, here counted with a weight."""
     rng = np.random.default_rng(n_classes)
     shares = np.linspace(1, 2, n_classes) / np.linspace(1, 2, n_classes).sum()
@@ -35,14 +35,14 @@ def tables_of(n_classes: int, n_tables: int, weight: float) -> tuple[Floats, lis
     for _ in range(n_tables):
         counts = shares * rng.dirichlet(np.full(4, 3.0), n_classes).T
         said = weight * np.log(counts / counts.sum(axis=1, keepdims=True) / shares)
-        tables.append(BelievedTable(counts, said[:, 1:] - said[:, :1] if n_classes == 2 else said))
+        tables.append(ShrunkenTable(counts, said[:, 1:] - said[:, :1] if n_classes == 2 else said))
     return (logs[1:] - logs[:1] if n_classes == 2 else logs), tables
 
 
-def gain_of(start: Floats, tables: list[BelievedTable], n_rows: int) -> float:
+def gain_of(start: Floats, tables: list[ShrunkenTable], n_rows: int) -> float:
     """The gain of rows whose columns are independent inside a class, each cut as it is asked for."""
     rng = np.random.default_rng(1)
-    shares = probabilities(start[None])[0]
+    shares = scores_to_probabilities(start[None])[0]
     target = rng.choice(len(shares), n_rows, p=shares)
     scores = np.zeros((n_rows, len(start)))
     for table in tables:
@@ -50,9 +50,9 @@ def gain_of(start: Floats, tables: list[BelievedTable], n_rows: int) -> float:
         cell = np.array([rng.choice(len(by_class), p=by_class[:, one]) for one in target])
         scores += table.scores[cell]
     told = np.column_stack([np.zeros(n_rows), scores]) if len(start) == 1 else scores
-    predicted = probabilities(start + scores)
+    predicted = scores_to_probabilities(start + scores)
     gains = told[np.arange(n_rows), target] - (predicted * told).sum(axis=1)
-    return float(np.clip(gains, -MOST_GAIN / SCORE_UNITS, MOST_GAIN / SCORE_UNITS).sum())
+    return float(np.clip(gains, -MAX_GAIN / SCORE_UNITS, MAX_GAIN / SCORE_UNITS).sum())
 
 
 @pytest.mark.parametrize("n_classes", [2, 4])
@@ -60,28 +60,28 @@ def gain_of(start: Floats, tables: list[BelievedTable], n_rows: int) -> float:
 def test_tables_that_count_too_little_or_too_much_are_noticed(n_classes: int, weight: float) -> None:
     start, tables = tables_of(n_classes, 5, weight)
     gain = gain_of(start, tables, 4000)
-    found = weight_of(gain, 0.0, 4000.0, start, tables, np.random.default_rng(0))
+    found = estimate_weight(gain, 0.0, 4000.0, start, tables, np.random.default_rng(0))
     assert abs(np.log(found * weight)) < 0.6 * abs(np.log(weight)) + 0.1  # one step gets most of the way
-    noisy = weight_of(gain, 1e12, 4000.0, start, tables, np.random.default_rng(0))
+    noisy = estimate_weight(gain, 1e12, 4000.0, start, tables, np.random.default_rng(0))
     assert abs(noisy - 1) < 1e-3
 
 
 def test_a_weight_stays_within_its_limits_whatever_comes_out() -> None:
     start, tables = tables_of(3, 3, 1.0)
     for gain in (-1e300, -1e6, 1e6, 1e300):
-        found = weight_of(gain, 1.0, 100.0, start, tables, np.random.default_rng(0))
-        assert 1 / FURTHEST <= found <= FURTHEST
-    nothing = [BelievedTable(np.ones((2, 3)), np.zeros((2, 3)))]
-    assert weight_of(5.0, 0.0, 100.0, start, nothing, np.random.default_rng(0)) == 1.0
+        found = estimate_weight(gain, 1.0, 100.0, start, tables, np.random.default_rng(0))
+        assert 1 / MAX_WEIGHT <= found <= MAX_WEIGHT
+    nothing = [ShrunkenTable(np.ones((2, 3)), np.zeros((2, 3)))]
+    assert estimate_weight(5.0, 0.0, 100.0, start, nothing, np.random.default_rng(0)) == 1.0
 
 
 def test_few_rows_are_not_asked_and_a_unit_of_k_rows_is_asked_like_one_row_at_a_kth() -> None:
     low, high = SHARES
-    shares = [share_of(Purse(Loss.pure(Fraction(1)), Neighbours()), n) for n in (10, 100, 900, 10**6)]
+    shares = [weight_fraction(AdaptiveBudget(Loss.pure(Fraction(1)), Neighbours()), n) for n in (10, 100, 900, 10**6)]
     assert shares[:2] == [0.0, 0.0]
     assert low < shares[2] < high
     assert shares[3] == low
-    three = share_of(Purse(Loss.pure(Fraction(3)), Neighbours("add-remove", Rows(3))), 900)
+    three = weight_fraction(AdaptiveBudget(Loss.pure(Fraction(3)), Neighbours("add-remove", Rows(3))), 900)
     assert three == pytest.approx(shares[2])
 
 
@@ -108,7 +108,7 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
     right = (y == "yes").to_numpy()
     losses, weights = [], []
     for shares in (SHARES, (0.0, -1.0)):  # weighed, and never
-        monkeypatch.setattr(weighing, "SHARES", shares)
+        monkeypatch.setattr(weighing, "TABLE_FRACTIONS", shares)
         for seed in range(12):
             with seeded_for_tests(seed):
                 forest = vw.PrivateForestClassifier(schema, epsilon=0.065, n_rows=4000, random_state=seed).fit(X, y)
@@ -125,12 +125,12 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_by_rho_two_rows_that_pull_apart_are_hidden(adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rows that replace each other, one can have the largest gain and the other the smallest."""
-    monkeypatch.setattr(private_forest, "chosen_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
-    monkeypatch.setattr(planning, "few_rounds", lambda *args: True)
+    monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(planning, "has_few_rounds", lambda *args: True)
     schema, X, y = rows_of(True, 4000)
     with seeded_for_tests(0):
         forest = vw.PrivateForestClassifier(
             schema, epsilon=0.3, delta=1e-6, adjacency=adjacency, n_rows=4000, random_state=0
         ).fit(X, y)
     (step,) = (step for step in forest.plan_.steps if step.name == "weight of tables")
-    assert step.sensitivity >= (MOST_GAIN if adjacency == "add-remove" else 2 * MOST_GAIN) ** 2
+    assert step.sensitivity >= (MAX_GAIN if adjacency == "add-remove" else 2 * MAX_GAIN) ** 2

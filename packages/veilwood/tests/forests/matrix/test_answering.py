@@ -26,7 +26,7 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import counting_step
-from veilwood.trees.counting import route
+from veilwood.trees.counting import route_rows
 from veilwood_testing.answering_cases import predictor_on
 from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
@@ -74,19 +74,21 @@ class Prediction:
         usual = {"n_estimators": 2, "max_depth": 1, "random_state": 1}
         self.predictor = vw.MatrixForestPredictor(schema((3, 2), classes), **{**usual, **parameters})
         self.predictor.fit(*as_table(self.kinds, ()))
-        grown = self.predictor._answering.ensembles, self.predictor.forest_
+        grown = self.predictor._query_engine.ensembles, self.predictor.forest_
         monkeypatch.setattr(answering, "grow_ensembles", lambda *args, **kwargs: grown)
-        self.codes = self.predictor.encode(queries)
-        self.loss = self.predictor._price(None)
+        self.codes = self.predictor._encode_rows(queries)
+        self.loss = self.predictor._batch_loss(None)
         planned = self.predictor._plan_batch(self.codes, self.loss)
         monkeypatch.setattr(self.predictor, "_plan_batch", lambda codes, loss: planned)
-        promised = self.predictor.promise()
-        monkeypatch.setattr(self.predictor, "promise", lambda: promised)  # the same every time, and slow for zCDP
+        promised = self.predictor._requested_privacy()
+        monkeypatch.setattr(
+            self.predictor, "_requested_privacy", lambda: promised
+        )  # the same every time, and slow for zCDP
         self.plan: Plan = planned.plan
 
     def measured(self, table: tuple[int, ...]) -> list[Ints]:
         self.predictor.fit(*as_table(self.kinds, table))
-        self.predictor._release(self.codes, self.loss)
+        self.predictor._release_votes(self.codes, self.loss)
         return self.doors[-1].passed
 
     def cost(self) -> Fraction:
@@ -107,7 +109,9 @@ MODES: dict[str, tuple[int, dict[str, Any]]] = {
 
 def tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let batches be answered from tables, however little noise the queries themselves would need."""
-    monkeypatch.setattr(answering.Answering, "_direct_step", lambda *_: SimpleNamespace(variance=math.inf, mechanism=0))
+    monkeypatch.setattr(
+        answering.QueryAnswering, "_direct_step", lambda *_: SimpleNamespace(variance=math.inf, mechanism=0)
+    )
 
 
 @pytest.mark.parametrize("law", LAWS)
@@ -205,7 +209,7 @@ def test_a_strategy_of_overlapping_cells_is_charged_for_turned_labels(
     assert zcdp.cost() <= budget(zcdp.plan)
     # Mutant: squared L2 as for counts, which only grow on one side of a replacement.
     one = 2 if classes > 2 else 1
-    monkeypatch.setattr(measurement, "moves", lambda n_columns, votes, neighbours: (one, one))
+    monkeypatch.setattr(measurement, "row_sensitivity", lambda n_columns, votes, neighbours: (one, one))
     mutant = Prediction(monkeypatch, classes, POINTS, delta=1e-6, **parameters)
     assert mutant.cost() > budget(mutant.plan)
 
@@ -230,7 +234,7 @@ def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch
 
 def test_a_forgotten_class_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Both columns of two classes are measured at the price of one."""
-    monkeypatch.setattr(answering.Answering, "_n_columns", 2)
+    monkeypatch.setattr(answering.QueryAnswering, "_n_columns", 2)
     for module in (measurement, answering):
         monkeypatch.setattr(module, "moves", lambda n_columns, votes, neighbours: (1, 1))
     case = Prediction(monkeypatch, 2, POINTS, mode="subsample", voting="hard")
@@ -249,7 +253,7 @@ def test_forgotten_trees_and_queries_are_caught(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Neighbours, "l1", lambda self, one_row: one_row)
+    monkeypatch.setattr(Neighbours, "l1_sensitivity", lambda self, one_row: one_row)
     for mode in ("batch", "subsample weight", "subsample hard, two classes", "subsample hard, three classes"):
         classes, parameters = MODES[mode]
         case = Prediction(monkeypatch, classes, POINTS, adjacency="replace-one", **parameters)
@@ -288,7 +292,7 @@ def test_a_turned_label_keeps_its_epsilon(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_turned_label_charged_as_a_count_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measurement, "moves", lambda n_columns, votes, neighbours: (1, 1))
+    monkeypatch.setattr(measurement, "row_sensitivity", lambda n_columns, votes, neighbours: (1, 1))
     with entropy.seeded_for_tests(2):
         assert hard_attack(monkeypatch) > 1.8
 
@@ -369,9 +373,9 @@ def test_a_plan_and_a_refused_batch_cost_nothing(car: Any) -> None:
 def test_what_is_protected_was_decided_when_rows_were_counted(car: Any) -> None:
     """Rows of a person are capped in fit: a unit or adjacency set afterwards must not change the claim."""
     predictor = predictor_on(car)
-    expected, codes = predictor.plan_answer(car.X[:5]).neighbours, predictor.encode(car.X[:5])
+    expected, codes = predictor.plan_answer(car.X[:5]).neighbours, predictor._encode_rows(car.X[:5])
     predictor.set_params(privacy_unit={"id": "person", "at_most": 1}, adjacency="replace-one")
-    assert predictor._plan_batch(codes, predictor._price(None)).plan.neighbours == expected
+    assert predictor._plan_batch(codes, predictor._batch_loss(None)).plan.neighbours == expected
     predictor.set_params(privacy_unit="row", voting="hard")
     with pytest.raises(vw.VeilwoodError, match="mode='subsample'"):
         predictor.answer(car.X[:5])
@@ -384,29 +388,31 @@ def test_what_is_protected_was_decided_when_rows_were_counted(car: Any) -> None:
 @pytest.mark.parametrize("parameters", EVERY_MODE, ids=str)
 def test_without_noise_the_votes_are_exact(car: Any, parameters: dict[str, Any], trees: dict[str, Any]) -> None:
     predictor = predictor_on(car, epsilon=math.inf, **parameters, **trees)
-    codes = predictor.encode(car.X[:60])
-    votes = predictor._release(codes, predictor._price(None))
+    codes = predictor._encode_rows(car.X[:60])
+    votes = predictor._release_votes(codes, predictor._batch_loss(None))
     leaves = np.zeros((predictor.forest_.n_leaves, 4))
     if parameters["mode"] == "batch":
         cells, classes = predictor._exact
-        for tree in route(predictor.forest_, cells).T:
+        for tree in route_rows(predictor.forest_, cells).T:
             np.add.at(leaves, (tree, classes), 1)
     else:
         leaves = predictor._exact.astype(float)
         assert leaves.sum() == 1728  # each row in one tree, of all ensembles together
         if parameters["voting"] == "hard":
             leaves = np.eye(4)[leaves.argmax(axis=1)]
-    np.testing.assert_allclose(votes, leaves[route(predictor.forest_, codes)].sum(axis=1), atol=1e-6)
+    np.testing.assert_allclose(votes, leaves[route_rows(predictor.forest_, codes)].sum(axis=1), atol=1e-6)
 
 
 def test_hard_votes_of_two_classes_are_complements() -> None:
     predictor = vw.MatrixForestPredictor(
         TENNIS, epsilon=math.inf, mode="subsample", voting="hard", n_estimators=5, max_depth=1, random_state=0
     ).fit(pd.concat([DAYS] * 20), np.tile(PLAYED, 20))
-    votes = predictor._release(predictor.encode(DAYS), predictor._price(None))
+    votes = predictor._release_votes(predictor._encode_rows(DAYS), predictor._batch_loss(None))
     np.testing.assert_allclose(votes.sum(axis=1), 5)
     labels = np.eye(2)[predictor._exact.argmax(axis=1)]
-    np.testing.assert_allclose(votes, labels[route(predictor.forest_, predictor.encode(DAYS))].sum(axis=1), atol=1e-9)
+    np.testing.assert_allclose(
+        votes, labels[route_rows(predictor.forest_, predictor._encode_rows(DAYS))].sum(axis=1), atol=1e-9
+    )
 
 
 @pytest.mark.parametrize(
@@ -424,15 +430,15 @@ def test_noise_on_votes_is_what_the_plan_says(parameters: dict[str, Any], monkey
     predictor = vw.MatrixForestPredictor(
         schema((3, 2), 3), n_estimators=2, max_depth=1, random_state=1, **parameters
     ).fit(X, np.array(["c0", "c1", "c2"], object)[X.sum(axis=1)])
-    codes = predictor.encode(POINTS)
-    exact = predictor._answering._votes(codes, predictor._exact, None)
-    planned = predictor._plan_batch(codes, predictor._price(None))
+    codes = predictor._encode_rows(POINTS)
+    exact = predictor._query_engine._exact_votes(codes, predictor._exact, None)
+    planned = predictor._plan_batch(codes, predictor._batch_loss(None))
     monkeypatch.setattr(predictor, "_plan_batch", lambda codes, loss: planned)
     errors = []
     with entropy.seeded_for_tests(4):
         for _ in range(2000):
             predictor.ledger_ = vw.MemoryLedger()
-            errors.append(((predictor._release(codes, planned.plan.loss) - exact) ** 2).mean())
+            errors.append(((predictor._release_votes(codes, planned.plan.loss) - exact) ** 2).mean())
     spread = np.std(errors, ddof=1) / len(errors) ** 0.5
     assert abs(np.mean(errors) - planned.plan.expected_leaf_mse) < 3 * spread
 
@@ -456,5 +462,5 @@ def test_nothing_private_is_in_public_attributes(car: Any, parameters: dict[str,
     public = {name: getattr(predictor, name) for name in dir(predictor) if not name.startswith("_")}
     shown = {name: value for name, value in public.items() if not callable(value)}
     assert "forest_" in shown and "privacy_" in shown  # noqa: PT018
-    assert audit.leaks([shown, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
-    assert audit.leaks(predictor, secrets)  # the walk would have found them
+    assert audit.find_leaks([shown, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
+    assert audit.find_leaks(predictor, secrets)  # the walk would have found them

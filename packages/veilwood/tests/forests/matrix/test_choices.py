@@ -10,7 +10,7 @@ import pytest
 
 from veilwood.errors import MechanismError, PlanError
 from veilwood.forests.matrix.marginals import Mixture
-from veilwood.forests.matrix.measurement import strategy_from_choice, strategy_to_choice
+from veilwood.forests.matrix.measurement import strategy_from_json, strategy_to_json
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood_testing.mixtures_cases import leaves_of, some
 
@@ -18,7 +18,7 @@ from veilwood_testing.mixtures_cases import leaves_of, some
 def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
     workload = leaves_of((3, 2, 4), 4, 2, 5)
     for strategy in some(workload, np.random.default_rng(0)):
-        again = strategy_from_choice(workload, strategy_to_choice(strategy))
+        again = strategy_from_json(workload, strategy_to_json(strategy))
         assert isinstance(again, Mixture)
         assert (again.trees, again.weights, again.l1) == (strategy.trees, strategy.weights, strategy.l1)
     forged: list[Any] = [
@@ -27,6 +27,6 @@ def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
     ]  # fmt: skip
     for trees in forged:
         with pytest.raises(PlanError, match="strategy of the plan"):
-            strategy_from_choice(workload, {"marginals": [], "trees": trees})
+            strategy_from_json(workload, {"marginals": [], "trees": trees})
     with pytest.raises(MechanismError, match="from_forest"):
         Mixture(PathWorkload.from_leaves((3,), [[0]] * 3, [[0], [1], [2]]), {1: (0,)}, {})

@@ -12,7 +12,7 @@ import pytest
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.trees.counting import leaf_totals, route
+from veilwood.trees.counting import leaf_totals, route_rows
 from veilwood_testing.matrix_forests import (
     schema,
 )
@@ -46,7 +46,7 @@ def test_a_large_domain_needs_no_table_of_all_cells() -> None:
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200e6
-    leaves = route(forest.forest_, X.astype(np.uint16))
+    leaves = route_rows(forest.forest_, X.astype(np.uint16))
     exact = np.zeros((forest.forest_.n_leaves, 2))
     for tree in leaves.T:
         np.add.at(exact, (tree, (y == "c1").astype(int)), 1)

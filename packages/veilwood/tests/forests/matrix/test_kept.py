@@ -165,7 +165,7 @@ def test_a_strategy_whose_sensitivity_would_wrap_around_is_no_strategy(
 
 
 def test_old_files_go_first(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kept, "MOST_FILES", 2)
+    monkeypatch.setattr(kept, "MAX_FILES", 2)
     for seed in range(4):
         forest(random_state=seed).plan()
     assert len(list(folder.iterdir())) == 2

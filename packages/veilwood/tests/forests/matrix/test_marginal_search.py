@@ -24,7 +24,7 @@ from veilwood_testing.strategies_cases import NOISES, SMALL
 def test_gradients(noise: NoiseName, budget: int | None) -> None:
     rng = np.random.default_rng(0)
     workload = PathWorkload.from_leaves((3, 4, 2), *grow((3, 4, 2), 2, 5, rng))
-    family = marginal_search._Family(np.arange(8))
+    family = marginal_search._SetFamily(np.arange(8))
     g = np.array([workload.residual_traces.get(mask, 0.0) for mask in range(8)])
     objective = marginal_search._marginals_objective(family, g, rng.random(8), noise, budget)
     z = rng.normal(size=8)
@@ -40,7 +40,7 @@ def test_sets_that_are_left_out_do_not_pay(shape: tuple[int, ...], depth: int, n
     workload = PathWorkload.from_leaves(shape, *grow(shape, depth, 200, rng))  # so many that all sets are asked for
     seen = np.array(list(workload.residual_traces), np.int64)
     whole, few = (
-        {features_of(int(mask)) for mask in marginal_search._family(workload, seen, 1 << 22, power).masks}
+        {features_of(int(mask)) for mask in marginal_search._build_family(workload, seen, 1 << 22, power).masks}
         for power in (None, 0.5 if noise == "laplace" else 1.0)
     )
     assert {features_of(int(space)) for space in seen} <= few

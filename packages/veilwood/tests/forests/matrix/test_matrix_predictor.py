@@ -62,7 +62,7 @@ def test_tennis_example_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     predictor = next(
         p for p in both if set(p.fit(DAYS, PLAYED).forest_.feature[p.forest_.roots]) == {0, 1}
     )  # fmt: skip
-    votes = predictor._release(predictor.encode(DAYS.iloc[[1, 2, 5]]), predictor._price(None))
+    votes = predictor._release_votes(predictor._encode_rows(DAYS.iloc[[1, 2, 5]]), predictor._batch_loss(None))
     np.testing.assert_allclose(votes, expected, atol=1e-9)
     assert predictor.answer(DAYS.iloc[[1, 2, 5]]).tolist() == ["no", "yes", "no"]
     assert not predictor.privacy_.is_private

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from veilwood.forests.matrix.measurement import alternatives, divide, errors_of, plan_measurement
+from veilwood.forests.matrix.measurement import alternative_errors, ensemble_errors, plan_measurement, split_budget
 from veilwood.forests.matrix.strategies import Marginals, expected_error, noise_variance
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.privacy.loss import Loss
@@ -30,11 +30,11 @@ def never_worse(seed: int, trees: int) -> None:
             for s, n in zip(sizes, (trees, max(1, trees // 3)), strict=True)
         ]
         for chosen in (paths[:1], paths):
-            shares = divide(chosen, noise, budget, 2)
+            shares = split_budget(chosen, noise, budget, 2)
             assert sum(shares) == 1
             n_leaves = sum(path.n_queries for path in chosen)
-            error = sum(errors_of(chosen, shares, noise, budget, 2)) / n_leaves
-            told = alternatives(chosen, shares, noise, budget, 2)
+            error = sum(ensemble_errors(chosen, shares, noise, budget, 2)) / n_leaves
+            told = alternative_errors(chosen, shares, noise, budget, 2)
             assert all(error <= cost * 1.001 for cost in told.values())  # told to four digits
             count = sum(int(path.tree_of_leaf[-1]) + 1 for path in chosen)
             equal = noise_variance(noise, count / budget if noise == "laplace" else count / (2 * budget))

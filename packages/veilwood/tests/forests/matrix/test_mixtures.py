@@ -11,8 +11,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veilwood.forests.matrix.marginals import Mixture, direct_error, errors_by_tree, mixtures, search_marginals
-from veilwood.forests.matrix.search import SMALL, candidates, optimize
+from veilwood.forests.matrix.marginals import (
+    Mixture,
+    candidate_mixtures,
+    direct_error,
+    errors_by_tree,
+    search_marginals,
+)
+from veilwood.forests.matrix.search import SMALL_BUDGET, candidate_strategies, optimize
 from veilwood.forests.matrix.strategies import Marginals, NoiseName, expected_error, noise_variance
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.trees.forest import join_forests
@@ -28,7 +34,9 @@ def cells_of(workload: PathWorkload) -> NDArray[np.int64]:
 def worst_loss(strategy: Mixture, noise: NoiseName, budget: Fraction) -> Fraction:
     """The largest loss by one record more, over all cells it can be in, by the noise that the strategy asks for."""
     moves = [np.abs(table).reshape(-1, table.shape[-1]) for table in strategy.measure_cells(cells_of(strategy._paths))]
-    laws = strategy.scales(budget) if noise == "laplace" else [2 * each for each in strategy.sigma_squared(budget)]
+    laws = (
+        strategy.laplace_scales(budget) if noise == "laplace" else [2 * each for each in strategy.sigma_squared(budget)]
+    )
     power = 1 if noise == "laplace" else 2
     each = [(move**power).sum(axis=0) for move in moves]
     return max(
@@ -40,7 +48,7 @@ def worst_loss(strategy: Mixture, noise: NoiseName, budget: Fraction) -> Fractio
 class ForgetsTrees(Mixture):
     """A mutant: a table of several trees is charged as one."""
 
-    def scales(self, epsilon: Fraction) -> list[Fraction]:
+    def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
         norm = sum(self.weights.values()) + sum(self.trees)
         return [Fraction(norm, weight) / epsilon for weight in (*self.weights.values(), *self.trees)]
 
@@ -51,10 +59,10 @@ def test_sensitivity_by_formula_and_by_enumeration(noise: NoiseName, multiway: b
     workload, budget = leaves_of((3, 2, 4), 4, 2, 5, multiway=multiway), Fraction(3, 7)
     for strategy in some(workload, np.random.default_rng(0)):
         assert worst_loss(strategy, noise, budget) == budget  # exact, and no larger than it must be
-        parts = strategy.parts(noise)
+        parts = strategy.table_sensitivities(noise)
         assert sum(share for share, _, _ in parts) == 1
         for (share, l1, squared), scale, sigma in zip(
-            parts, strategy.scales(budget), strategy.sigma_squared(budget), strict=True
+            parts, strategy.laplace_scales(budget), strategy.sigma_squared(budget), strict=True
         ):  # a step at its share has the noise of the strategy
             assert (l1 / (share * budget) if noise == "laplace" else squared / (2 * share * budget)) == (
                 scale if noise == "laplace" else sigma
@@ -69,7 +77,7 @@ def test_the_expected_error_is_that_of_the_reconstruction(noise: NoiseName, mult
     workload, budget = leaves_of((3, 2, 4), 4, 2, 6, multiway=multiway), Fraction(2, 3)
     for strategy in some(workload, np.random.default_rng(1)):
         total = 0.0
-        for place, variance in enumerate(strategy.variances(noise, budget)):
+        for place, variance in enumerate(strategy.noise_variances(noise, budget)):
             n = strategy.tables[place]
             unit = [np.zeros((*table, math.prod(n))) for table in strategy.tables]
             unit[place] = np.eye(math.prod(n)).reshape(*n, -1)
@@ -90,7 +98,7 @@ def test_without_noise_the_leaves_are_exact(multiway: bool) -> None:
         for one, other in zip(measured, strategy.measure_cells(cells), strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_allclose(
-            strategy.reconstruct(measured, workload), workload.dense() @ cells.reshape(-1, 3), atol=1e-9
+            strategy.reconstruct(measured, workload), workload.to_dense() @ cells.reshape(-1, 3), atol=1e-9
         )
 
 
@@ -101,24 +109,28 @@ def test_a_part_of_the_trees_is_measured_where_that_pays() -> None:
     sizes = few + many
     workload = PathWorkload.from_forest(sizes, join_forests(forests, [range(4), range(4, 10)]), multiway=True)
     for noise in NOISES:
-        best = optimize(workload, noise, SMALL, starts=8)
+        best = optimize(workload, noise, SMALL_BUDGET, starts=8)
         assert best.name == "leaves of trees and weighted marginals"
         assert isinstance(best, Mixture)
-        assert best.rest.tolist() == list(range(100))
-        others = [s for s in candidates(workload, noise, SMALL, starts=8) if not (isinstance(s, Mixture) and s.weights)]
-        least = min(expected_error(workload, strategy, noise, SMALL) for strategy in others)
-        assert expected_error(workload, best, noise, SMALL) < 0.8 * least
+        assert best.rest_marginals.tolist() == list(range(100))
+        others = [
+            s
+            for s in candidate_strategies(workload, noise, SMALL_BUDGET, starts=8)
+            if not (isinstance(s, Mixture) and s.weights)
+        ]
+        least = min(expected_error(workload, strategy, noise, SMALL_BUDGET) for strategy in others)
+        assert expected_error(workload, best, noise, SMALL_BUDGET) < 0.8 * least
 
 
 @pytest.mark.parametrize("noise", NOISES)
 def test_costs_of_trees_add_up_as_the_search_says(noise: NoiseName) -> None:
     workload = leaves_of((3, 2, 4, 5), 6, 2, 3)
     marginals = Marginals(workload, {(0, 1, 2, 3): 2, (2, 3): 3})
-    unit = noise_variance(noise, 1 / SMALL if noise == "laplace" else 1 / (2 * SMALL))
+    unit = noise_variance(noise, 1 / SMALL_BUDGET if noise == "laplace" else 1 / (2 * SMALL_BUDGET))
     errors = errors_by_tree(workload, noise, marginals)
-    assert errors.sum() * unit == pytest.approx(expected_error(workload, marginals, noise, SMALL), rel=1e-5)
-    by_size = mixtures(workload, noise, None)[-1]
-    assert expected_error(workload, by_size, noise, SMALL) == pytest.approx(
+    assert errors.sum() * unit == pytest.approx(expected_error(workload, marginals, noise, SMALL_BUDGET), rel=1e-5)
+    by_size = candidate_mixtures(workload, noise, None)[-1]
+    assert expected_error(workload, by_size, noise, SMALL_BUDGET) == pytest.approx(
         direct_error(workload, noise) * unit, rel=1e-2
     )
     assert direct_error(workload, noise) <= len(errors) ** (2 if noise == "laplace" else 1) * workload.n_queries

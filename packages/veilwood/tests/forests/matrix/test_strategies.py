@@ -65,9 +65,9 @@ def test_expected_error_equals_the_pseudo_inverse(kind: str, seed: int, noise: N
     rng = np.random.default_rng(seed)
     for strategy in random_strategies(workload, rng):
         budget = Fraction(int(rng.integers(1, 30)), 10)
-        A, var = explicit(strategy, strategy.variances(noise, budget))
+        A, var = explicit(strategy, strategy.noise_variances(noise, budget))
         whitened = A / np.sqrt(var)[:, None]
-        dense = float((workload.dense() @ np.linalg.pinv(whitened, rcond=1e-12)).__pow__(2).sum())
+        dense = float((workload.to_dense() @ np.linalg.pinv(whitened, rcond=1e-12)).__pow__(2).sum())
         assert expected_error(workload, strategy, noise, budget) == pytest.approx(dense, rel=1e-8)
 
 
@@ -77,11 +77,11 @@ def test_reconstruction_is_the_weighted_pseudo_inverse(kind: str, seed: int) -> 
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
     for strategy in random_strategies(workload, rng):
-        A, var = explicit(strategy, strategy.variances("laplace", Fraction(1)))
+        A, var = explicit(strategy, strategy.noise_variances("laplace", Fraction(1)))
         noisy = [rng.normal(size=(*table, 2)) for table in strategy.tables]
         y = np.vstack([table.reshape(-1, 2) for table in noisy])
         weight = 1 / np.sqrt(var)[:, None]
-        dense = workload.dense() @ np.linalg.pinv(A * weight, rcond=1e-12) @ (y * weight)
+        dense = workload.to_dense() @ np.linalg.pinv(A * weight, rcond=1e-12) @ (y * weight)
         np.testing.assert_allclose(strategy.reconstruct(noisy, workload), dense, atol=1e-8)
 
 
@@ -101,7 +101,7 @@ def test_without_noise_the_answers_are_exact(kind: str, seed: int) -> None:
         for one, other in zip(measured, strategy.measure_cells(cells), strict=True):
             np.testing.assert_array_equal(one, other)
         np.testing.assert_allclose(
-            strategy.reconstruct(measured, workload), workload.dense() @ cells.reshape(-1, 3), atol=1e-7
+            strategy.reconstruct(measured, workload), workload.to_dense() @ cells.reshape(-1, 3), atol=1e-7
         )
 
 
@@ -113,7 +113,7 @@ def privacy_loss(strategy: Strategy, noise: NoiseName, budget: Fraction) -> Frac
     for column in range(cells.shape[-1]):
         loss = Fraction(0)
         if noise == "laplace":
-            for move, scale in zip(moves, strategy.scales(budget), strict=True):
+            for move, scale in zip(moves, strategy.laplace_scales(budget), strict=True):
                 loss += int(np.abs(move[:, column]).sum()) / scale
         else:
             for move, squared in zip(moves, strategy.sigma_squared(budget), strict=True):
@@ -138,7 +138,7 @@ def test_sensitivity_by_enumerating_neighbours(kind: str, noise: NoiseName) -> N
 class ForgetsOneTable(Marginals):
     """A mutant: the scales forget that the last table is measured as well."""
 
-    def scales(self, epsilon: Fraction) -> list[Fraction]:
+    def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
         others = sum(list(self.weights.values())[:-1])
         return [Fraction(others, weight) / epsilon for weight in self.weights.values()]
 
@@ -153,13 +153,13 @@ def test_the_enumeration_catches_a_wrong_scale() -> None:
 def test_a_strategy_that_leaves_a_query_out_is_refused() -> None:
     workload = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
     short = Marginals(workload, {(0,): 1})
-    assert not short.supports(workload)
+    assert not short.can_answer(workload)
     with pytest.raises(VeilwoodError, match="without bias"):
         expected_error(workload, short)
     with pytest.raises(VeilwoodError, match="without bias"):
         short.reconstruct([np.zeros((3, 1))], workload)
     other = PathWorkload.from_leaves((3, 2), [[0], [0], [0]], [[0], [1], [2]])
-    assert not Marginals.identity(other).supports(workload)
+    assert not Marginals.identity(other).can_answer(workload)
 
 
 def test_leaf_votes_beat_the_identity_over_all_leaves() -> None:

@@ -32,7 +32,7 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.trees.counting import leaf_totals
-from veilwood_audit.noninterference import leaks
+from veilwood_audit.noninterference import find_leaks
 from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
@@ -65,13 +65,13 @@ def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameter
     prefer_zcdp(monkeypatch)
     monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
     estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
-    design = estimator.prepare(estimator.schema)
+    design = estimator._design_for(estimator.schema)
     kinds = records(classes)
 
     def measured(table: tuple[int, ...]) -> list[Ints]:
         source = open_rows(*as_table(kinds, table), design.encoding)
         with RecordingDoor(design.plan, vw.MemoryLedger()) as door:
-            estimator.make_method().measure(design, source, door)
+            estimator._make_method().measure_rows(design, source, door)
         return door.passed
 
     return worst_cost(measured, design.plan, len(kinds)), design.plan
@@ -109,8 +109,10 @@ def test_leaves_of_trees_cost_what_they_promise(adjacency: str, law: str, monkey
     cost, plan = training_cost(monkeypatch, **parameters)
     assert cost == budget(plan)
     assert [step.name for step in plan.steps] == ["ensemble 1: leaves of trees 1, 3", "ensemble 1: leaves of tree 2"]
-    sound = Mixture.parts
-    monkeypatch.setattr(Mixture, "parts", lambda self, noise: [(share, 1, 1) for share, _, _ in sound(self, noise)])
+    sound = Mixture.table_sensitivities
+    monkeypatch.setattr(
+        Mixture, "table_sensitivities", lambda self, noise: [(share, 1, 1) for share, _, _ in sound(self, noise)]
+    )
     cost, plan = training_cost(monkeypatch, **parameters)
     assert cost > Fraction(14, 10) * budget(plan)
 
@@ -119,7 +121,7 @@ def test_steps_of_ensembles_share_the_budget(monkeypatch: pytest.MonkeyPatch) ->
     _, plan = training_cost(monkeypatch, **TRAINING["optimized, two ensembles"])
     assert sum(step.loss.epsilon for step in plan.steps) == 1  # type: ignore[misc]
     # Mutant: every ensemble gets all of it. The plan itself refuses.
-    monkeypatch.setattr(Loss, "part", lambda self, share: self)
+    monkeypatch.setattr(Loss, "scaled", lambda self, share: self)
     with pytest.raises(vw.VeilwoodError, match="more than"):
         training_cost(monkeypatch, **TRAINING["optimized, two ensembles"])
 
@@ -131,7 +133,7 @@ def test_forgotten_trees_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("l1", "squared_l2"):
+    for name in ("l1_sensitivity", "squared_l2_sensitivity"):
         monkeypatch.setattr(Neighbours, name, lambda self, one_row: one_row)
     for law in LAWS.values():
         cost, plan = training_cost(monkeypatch, adjacency="replace-one", delta=law, **TRAINING["optimized, depth 2"])
@@ -228,7 +230,7 @@ def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> No
     estimator = vw.MatrixForestClassifier(
         schema((3, 2, 2), 2), **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters}
     )
-    design: Any = estimator.prepare(estimator.schema)
+    design: Any = estimator._design_for(estimator.schema)
     assert design.plan.expected_leaf_mse == estimator.plan().expected_leaf_mse
     rng = np.random.default_rng(0)
     X, y = rng.integers(0, 2, (50, 3)), np.array(["c0", "c1"], object)[rng.integers(0, 2, 50)]
@@ -238,7 +240,7 @@ def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> No
     with entropy.seeded_for_tests(4):
         for _ in range(2000):
             with Door(design.plan, vw.MemoryLedger()) as door:
-                errors.append(((estimator.make_method().measure(design, source, door) - exact) ** 2).mean())
+                errors.append(((estimator._make_method().measure_rows(design, source, door) - exact) ** 2).mean())
     spread = np.std(errors, ddof=1) / len(errors) ** 0.5
     assert abs(np.mean(errors) - design.plan.expected_leaf_mse) < 3 * spread
 
@@ -275,7 +277,7 @@ def test_a_plan_that_says_nothing_of_its_division_is_refused(car: Any) -> None:
     for division in (None, 2, "1"):
         forged = Plan.from_dict({**plan.to_dict(), "choices": {**plan.choices, "division": division}})
         with pytest.raises(vw.VeilwoodError, match=r"ensemble"):
-            forest.prepare(car.schema, forged)
+            forest._design_for(car.schema, forged)
 
 
 @pytest.mark.parametrize(
@@ -320,8 +322,8 @@ def test_everything_but_the_released_numbers_is_independent_of_the_data(car: Any
         with entropy.seeded_for_tests(6):
             fitted = forest_on(car).fit(car.X[:rows], car.y[:rows])
         fits.append({name: value for name, value in vars(fitted).items() if name not in ("leaf_counts_", "model_")})
-    assert audit.differences(fits[0], fits[1]) == []
-    assert audit.differences(fits[0], fits[2]) == []
+    assert audit.diff_values(fits[0], fits[1]) == []
+    assert audit.diff_values(fits[0], fits[2]) == []
 
 
 @pytest.mark.parametrize(
@@ -346,10 +348,10 @@ def test_a_fitted_forest_holds_nothing_private(car: Any, parameters: dict[str, A
     model_file.save(forest, tmp_path / "model")
     shown = [forest, repr(forest), forest.plan_.to_json(), forest.privacy_.to_json(), pickle.dumps(forest)]
     for thing in (*shown, (tmp_path / "model").read_bytes()):
-        assert leaks(thing, secrets) == []
+        assert find_leaks(thing, secrets) == []
     # Mutant: the exact counts stay in the object.
     forest.report_ = lambda: counts
-    assert any(found.startswith("exact counts at") for found in leaks(forest, secrets))
+    assert any(found.startswith("exact counts at") for found in find_leaks(forest, secrets))
 
 
 def test_a_saved_forest_predicts_the_same(car: Any, tmp_path: Any) -> None:

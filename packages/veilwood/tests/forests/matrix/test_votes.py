@@ -25,4 +25,4 @@ def test_votes_of_binary_trees_match_votes_of_equal_multiway_trees() -> None:
 def test_leaf_votes_merge_leaves_that_the_same_queries_reach() -> None:
     workload = LeafVoteWorkload(6, [[0, 3], [0, 3], [1, 4]])
     assert workload.maps[0].tolist() == [0, 1, -1, 0, 1, -1]
-    np.testing.assert_array_equal(workload.dense(merged=True), [[1, 0], [1, 0], [0, 1]])
+    np.testing.assert_array_equal(workload.to_dense(merged=True), [[1, 0], [1, 0], [0, 1]])

@@ -32,16 +32,16 @@ def test_tennis_example_of_the_paper() -> None:
     # (sunny, false), (sunny, true), ..., (rainy, true). One tree on outlook, one on windy.
     paths = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
     T = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
-    np.testing.assert_array_equal(paths.dense(), T)
+    np.testing.assert_array_equal(paths.to_dense(), T)
 
     queries = [1, 2, 5]  # the first is (sunny, true)
     Q = np.eye(6)[queries]
     reached = reached_by(paths, queries)
-    np.testing.assert_array_equal(LeafVoteWorkload(5, reached).dense(), Q @ T.T)
+    np.testing.assert_array_equal(LeafVoteWorkload(5, reached).to_dense(), Q @ T.T)
     np.testing.assert_array_equal(Q @ T.T, [[1, 0, 0, 0, 1], [0, 1, 0, 1, 0], [0, 0, 1, 0, 1]])
     votes = VoteWorkload(paths, reached)
-    np.testing.assert_array_equal(votes.dense(), Q @ T.T @ T)
-    np.testing.assert_array_equal(votes.dense()[0], [1, 2, 0, 1, 0, 1])
+    np.testing.assert_array_equal(votes.to_dense(), Q @ T.T @ T)
+    np.testing.assert_array_equal(votes.to_dense()[0], [1, 2, 0, 1, 0, 1])
 
     D = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 1], [1, 0]])
     np.testing.assert_array_equal(paths.answer_cells(D.reshape(3, 2, 2)), T @ D)
@@ -52,7 +52,7 @@ def test_tennis_example_of_the_paper() -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_traces_match_explicit_projectors(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
-    W = workload.dense(merged=True)
+    W = workload.to_dense(merged=True)
     traces = workload.residual_traces
     for mask in range(1 << len(workload.shape)):
         expected = np.trace(W @ residual_projector(workload.shape, mask) @ W.T)
@@ -66,17 +66,17 @@ def test_merging_loses_nothing(kind: str, seed: int) -> None:
     merging: NDArray[np.float64] = np.ones((1, 1))
     for to, size in zip(workload.maps, workload.shape, strict=True):
         merging = np.kron(merging, (np.arange(size)[:, None] == to).astype(float))
-    np.testing.assert_array_equal(workload.dense(merged=True) @ merging, workload.dense())
+    np.testing.assert_array_equal(workload.to_dense(merged=True) @ merging, workload.to_dense())
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("kind", KINDS)
 def test_answers_and_gram_match_the_explicit_matrix(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
-    W = workload.dense(merged=True)
+    W = workload.to_dense(merged=True)
     cells = np.random.default_rng(seed).integers(0, 9, size=(*workload.shape, 3)).astype(float)
     np.testing.assert_allclose(workload.answer_cells(cells), W @ cells.reshape(-1, 3), atol=1e-9)
-    np.testing.assert_allclose(workload.gram(), W.T @ W, atol=1e-9)
+    np.testing.assert_allclose(workload.gram_matrix(), W.T @ W, atol=1e-9)
 
 
 def test_binary_leaves_that_cut_nothing_apart_are_merged() -> None:
@@ -99,9 +99,9 @@ def test_wide_domains_need_no_matrix() -> None:
     paths = PathWorkload.from_leaves(sizes, *grow(sizes, 3, 8, np.random.default_rng(0)))
     assert sum(paths.residual_traces.values()) == pytest.approx(8.0 * math.prod(paths.shape))
     with pytest.raises(DomainTooLargeError, match="Hint"):
-        paths.dense()
+        paths.to_dense()
     with pytest.raises(DomainTooLargeError, match="Hint"):
-        paths.gram()
+        paths.gram_matrix()
 
 
 def test_a_tree_without_splits_counts_everything() -> None:
@@ -132,7 +132,7 @@ def test_bad_input_is_named(call: Callable[[], object], error: type[Exception]) 
 def test_every_cell_reaches_one_leaf_of_every_tree() -> None:
     sizes = (2, 3, 2)
     features, values = grow(sizes, 2, 5, np.random.default_rng(1))
-    T = PathWorkload.from_leaves(sizes, features, values).dense()
+    T = PathWorkload.from_leaves(sizes, features, values).to_dense()
     for cell, codes in enumerate(product(*map(range, sizes))):
         inside = [all(codes[f] == v for f, v in zip(*leaf, strict=True)) for leaf in zip(features, values, strict=True)]
         np.testing.assert_array_equal(T[:, cell], inside)

@@ -19,48 +19,48 @@ from veilwood.engines.cluster.worker import (
     BATCH_ROWS,
     PREDICTION,
     PROBABILITY,
-    Held,
-    PartSums,
-    features,
+    PartialSums,
+    PartitionState,
+    append_predictions,
     label_type,
-    packed,
-    unpacked,
-    with_column,
+    pack_part,
+    select_features,
+    sum_packed,
 )
 from veilwood.errors import OutOfSchemaError
 
 __all__ = [
     "FAN_IN",
-    "Buckets",
-    "Cluster",
-    "DaskKept",
-    "Kept",
-    "RayKept",
-    "SparkKept",
-    "add_up_by_dask",
-    "add_up_by_ray",
-    "anywhere",
-    "engine_of",
+    "BucketedPartitions",
+    "ClusterEngine",
+    "DaskPartitions",
+    "PersistedPartitions",
+    "RayPartitions",
+    "SparkPartitions",
+    "find_engine",
+    "predict_on_clusters",
+    "sum_with_dask",
+    "sum_with_ray",
 ]
 
 
 FAN_IN: Final = 8  # answers that are added up at a time
 
 
-class Kept(Protocol):
+class PersistedPartitions(Protocol):
     """All partitions of a frame, as they are now."""
 
-    def moved(self, move: Callable[[Held], Held]) -> Kept:
+    def update(self, function: Callable[[PartitionState], PartitionState]) -> PersistedPartitions:
         """Move every partition on; what it was before is let go."""
 
-    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
+    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
         """Add up the answers of all partitions."""
 
     def close(self) -> None:
         """Let everything go."""
 
 
-class DaskKept:
+class DaskPartitions:
     """Persisted tasks: on the workers of the current client where there is one, else here."""
 
     def __init__(self, tasks: Sequence[Any]) -> None:
@@ -68,57 +68,57 @@ class DaskKept:
 
         self._tasks = persist(*tasks)
 
-    def moved(self, move: Callable[[Held], Held]) -> DaskKept:
+    def update(self, function: Callable[[PartitionState], PartitionState]) -> DaskPartitions:
         """Move every partition on."""
         from dask import delayed
 
-        shared = delayed(move, traverse=False)  # sent once, not with every task
-        return DaskKept([delayed(_call)(shared, task) for task in self._tasks])
+        shared = delayed(function, traverse=False)  # sent once, not with every task
+        return DaskPartitions([delayed(_call_on_state)(shared, task) for task in self._tasks])
 
-    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
+    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
         """Add up in a tree of tasks."""
         from dask import delayed
 
-        shared = delayed(answer, traverse=False)
-        return add_up_by_dask([delayed(_call)(shared, task) for task in self._tasks])
+        shared = delayed(query, traverse=False)
+        return sum_with_dask([delayed(_call_on_state)(shared, task) for task in self._tasks])
 
     def close(self) -> None:
         """Let everything go."""
         self._tasks = ()
 
 
-def add_up_by_dask(parts: list[Any]) -> PartSums:
+def sum_with_dask(parts: list[Any]) -> PartialSums:
     """Add up tasks in a tree of them."""
     from dask import delayed
 
     while len(parts) > 1:
-        parts = [delayed(PartSums.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    total: PartSums = parts[0].compute()
+        parts = [delayed(PartialSums.total)(parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
+    total: PartialSums = parts[0].compute()
     return total
 
 
-class SparkKept:
+class SparkPartitions:
     """A persisted RDD with one element for each partition; the one before is let go after the next was computed."""
 
-    def __init__(self, elements: Any, before: SparkKept | None = None) -> None:
+    def __init__(self, elements: Any, before: SparkPartitions | None = None) -> None:
         from pyspark import StorageLevel
 
         self._elements, self._before = elements.persist(StorageLevel.MEMORY_AND_DISK), before
 
-    def moved(self, move: Callable[[Held], Held]) -> SparkKept:
+    def update(self, function: Callable[[PartitionState], PartitionState]) -> SparkPartitions:
         """Move every partition on."""
-        return SparkKept(self._elements.map(lambda held: pickle.dumps(move(pickle.loads(held)))), self)
+        return SparkPartitions(self._elements.map(lambda held: pickle.dumps(function(pickle.loads(held)))), self)
 
-    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
+    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
         """Add up on the workers first."""
 
         def add(parts: Any) -> Any:
-            yield pickle.dumps(PartSums.total(map(pickle.loads, parts)))
+            yield pickle.dumps(PartialSums.total(map(pickle.loads, parts)))
 
-        answers = self._elements.map(lambda held: pickle.dumps(answer(pickle.loads(held))))
+        answers = self._elements.map(lambda held: pickle.dumps(query(pickle.loads(held))))
         if answers.getNumPartitions() > FAN_IN:
             answers = answers.mapPartitions(add).coalesce(FAN_IN)
-        total = PartSums.total(map(pickle.loads, answers.mapPartitions(add).collect()))
+        total = PartialSums.total(map(pickle.loads, answers.mapPartitions(add).collect()))
         if self._before is not None:
             self._before.close()
             self._before = None
@@ -131,80 +131,80 @@ class SparkKept:
             self._before.close()
 
 
-class RayKept:
+class RayPartitions:
     """Objects of Ray's store, one for each block."""
 
     def __init__(self, objects: Sequence[Any]) -> None:
         self._objects = list(objects)
 
-    def moved(self, move: Callable[[Held], Held]) -> RayKept:
+    def update(self, function: Callable[[PartitionState], PartitionState]) -> RayPartitions:
         """Move every partition on."""
         import ray
 
-        run, shared = ray.remote(_call), ray.put(move)
-        return RayKept([run.remote(shared, held) for held in self._objects])
+        run, shared = ray.remote(_call_on_state), ray.put(function)
+        return RayPartitions([run.remote(shared, held) for held in self._objects])
 
-    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
+    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
         """Add up in a tree of tasks."""
         import ray
 
-        run, shared = ray.remote(_call), ray.put(answer)
-        return add_up_by_ray([run.remote(shared, held) for held in self._objects])
+        run, shared = ray.remote(_call_on_state), ray.put(query)
+        return sum_with_ray([run.remote(shared, held) for held in self._objects])
 
     def close(self) -> None:
         """Let everything go."""
         self._objects = []
 
 
-def add_up_by_ray(parts: list[Any]) -> PartSums:
+def sum_with_ray(parts: list[Any]) -> PartialSums:
     """Add up objects in a tree of tasks."""
     import ray
 
-    add = ray.remote(_add)
+    add = ray.remote(_total_parts)
     while len(parts) > 1:
         parts = [add.remote(*parts[i : i + FAN_IN]) for i in range(0, len(parts), FAN_IN)]
-    return PartSums.total(ray.get(parts))
+    return PartialSums.total(ray.get(parts))
 
 
-class Buckets:
+class BucketedPartitions:
     """Partitions that each hold several buckets, as a list."""
 
-    def __init__(self, kept: Kept) -> None:
-        self._kept = kept
+    def __init__(self, partitions: PersistedPartitions) -> None:
+        self._partitions = partitions
 
-    def moved(self, move: Callable[[Held], Held]) -> Buckets:
+    def update(self, function: Callable[[PartitionState], PartitionState]) -> BucketedPartitions:
         """Move every bucket on."""
-        return Buckets(self._kept.moved(partial(_move_each, move)))
+        return BucketedPartitions(self._partitions.update(partial(_update_each, function)))
 
-    def ask(self, answer: Callable[[Held], PartSums]) -> PartSums:
+    def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
         """Add up the answers of all buckets."""
-        return self._kept.ask(partial(_ask_each, answer))
+        return self._partitions.aggregate(partial(_query_each, query))
 
     def close(self) -> None:
         """Let everything go."""
-        self._kept.close()
+        self._partitions.close()
 
 
-def _move_each(move: Callable[[Held], Held], buckets: Any) -> Any:
-    return [move(bucket) for bucket in buckets]
+def _update_each(function: Callable[[PartitionState], PartitionState], buckets: Any) -> Any:
+    return [function(bucket) for bucket in buckets]
 
 
-def _ask_each(answer: Callable[[Held], PartSums], buckets: Any) -> PartSums:
-    return PartSums.total(map(answer, buckets))
+def _query_each(query: Callable[[PartitionState], PartialSums], buckets: Any) -> PartialSums:
+    return PartialSums.total(map(query, buckets))
 
 
-def _call(work: Callable[[Held], Any], held: Held) -> Any:
-    return work(held)
+def _call_on_state(work: Callable[[PartitionState], Any], state: PartitionState) -> Any:
+    return work(state)
 
 
-def _add(*parts: PartSums) -> PartSums:
-    return PartSums.total(parts)
+def _total_parts(*parts: PartialSums) -> PartialSums:
+    return PartialSums.total(parts)
 
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-def anywhere(method: Decorated) -> Decorated:
+def predict_on_clusters(method: Decorated) -> Decorated:
     """Let a method that predicts for a table predict for frames of Dask, Spark and Ray too, on their workers.
 
     Dask gets a series (or a frame with a column for each class) with the index of its frame; Spark and Ray get their
@@ -213,7 +213,7 @@ def anywhere(method: Decorated) -> Decorated:
 
     @wraps(method)
     def predict(self: Any, X: Any) -> Any:
-        engine = engine_of(X)
+        engine = find_engine(X)
         if engine is None:
             return method(self, X)
         model = object.__new__(type(self))
@@ -225,60 +225,62 @@ def anywhere(method: Decorated) -> Decorated:
     return predict  # type: ignore[return-value]
 
 
-def engine_of(X: Any) -> Cluster | None:
+def find_engine(X: Any) -> ClusterEngine | None:
     """Find whose frame this is without importing any engine."""
     module = type(X).__module__.split(".")[0]
-    engines: dict[str, Cluster] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
+    engines: dict[str, ClusterEngine] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
     engine = engines.get(module)
     if engine is None:
         return None
-    if not hasattr(X, engine.marker):
-        raise OutOfSchemaError(f"{type(X).__name__} is not a table of {engine.name}. Hint: pass a {engine.frame}.")
+    if not hasattr(X, engine.marker_attribute):
+        raise OutOfSchemaError(f"{type(X).__name__} is not a table of {engine.name}. Hint: pass a {engine.frame_type}.")
     return engine
 
 
 # -- the driver's side ------------------------------------------------------------------------------------------------
 
 
-class Cluster(Protocol):
+class ClusterEngine(Protocol):
     """What is asked of an engine: a few dozen lines each, below."""
 
     name: str
-    frame: str
-    marker: str
+    frame_type: str
+    marker_attribute: str
 
-    def columns(self, frame: Any) -> Sequence[str]:
+    def column_names(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
 
-    def guesses_types(self, frame: Any) -> bool:
+    def infers_types(self, frame: Any) -> bool:
         """Whether the frame reads files of text, whose types are guessed from rows, so far as its plan tells."""
 
-    def project(self, frame: Any, names: list[str]) -> Any:
+    def select_columns(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
+    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
         """Run ``work`` on each partition and add up."""
 
-    def count_by_id(
+    def aggregate_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
-        work: Callable[[pa.Table], PartSums],
-    ) -> PartSums:  # fmt: skip
+        work: Callable[[pa.Table], PartialSums],
+    ) -> PartialSums:  # fmt: skip
         """Encode, bring each bucket together by the engine's own group-by, run ``work`` on each and add up."""
 
-    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+    def persist_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+    ) -> PersistedPartitions:
         """Run ``work`` on each partition and keep what it returns where it is."""
 
-    def keep_by_id(
+    def persist_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
-        work: Callable[[pa.Table], Held],
-    ) -> Kept:  # fmt: skip
+        work: Callable[[pa.Table], PartitionState],
+    ) -> PersistedPartitions:  # fmt: skip
         """Encode, bring each bucket together, run ``work`` on each and keep what it returns where it is."""
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Predict for each partition, lazily where the engine is lazy."""
 
 
-def _on_rows(work: Any, partition: int, rows: Any) -> Any:
+def _run_on_partition(work: Any, partition: int, rows: Any) -> Any:
     """Run ``work`` on a partition that an engine hands over in one piece."""
     return work(partition, [rows])
 
@@ -289,17 +291,17 @@ def _on_rows(work: Any, partition: int, rows: Any) -> Any:
 class Dask:
     """Dask: delayed tasks, on the current client where there is one."""
 
-    name, frame, marker = "Dask", "dask.dataframe.DataFrame", "columns"
+    name, frame_type, marker_attribute = "Dask", "dask.dataframe.DataFrame", "columns"
 
-    def columns(self, frame: Any) -> Sequence[str]:
+    def column_names(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
         return list(frame.columns)
 
-    def guesses_types(self, frame: Any) -> bool:
+    def infers_types(self, frame: Any) -> bool:
         """Find ``read_csv``, unless every cell stays a text, and ``read_json``."""
         from dask.delayed import Delayed
 
-        parts = [part for node in _expressions(frame) for part in node.operands]
+        parts = [part for node in _walk_expressions(frame) for part in node.operands]
         tasks = (task for part in parts if isinstance(part, Delayed) for task in dict(part.dask).values())
         if any(getattr(getattr(task, "func", None), "__module__", "") == "dask.dataframe.io.json" for task in tasks):
             return True
@@ -308,32 +310,38 @@ class Dask:
         )
         return any(part.keywords.get("kwargs", {}).get("dtype") not in (str, "str", "string") for part in readers)
 
-    def project(self, frame: Any, names: list[str]) -> Any:
+    def select_columns(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
         return frame[names]
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
+    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
         """Run ``work`` on each partition and add up in a tree of tasks."""
-        return add_up_by_dask(self._tasks(frame, _on_rows, work))
+        return sum_with_dask(self._make_tasks(frame, _run_on_partition, work))
 
-    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartSums]) -> PartSums:
+    def aggregate_buckets(
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartialSums]
+    ) -> PartialSums:
         """Shuffle encoded rows so that each bucket is in one partition."""
-        return add_up_by_dask(self._tasks(self._shuffled(frame, encode, schema), _on_buckets, work))
+        return sum_with_dask(self._make_tasks(self._shuffle_by_bucket(frame, encode, schema), _sum_buckets, work))
 
-    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+    def persist_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+    ) -> PersistedPartitions:
         """Persist what ``work`` returns for each partition."""
-        return DaskKept(self._tasks(frame, _on_rows, work))
+        return DaskPartitions(self._make_tasks(frame, _run_on_partition, work))
 
-    def keep_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Held]) -> Kept:
+    def persist_buckets(
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartitionState]
+    ) -> PersistedPartitions:
         """Persist a list of buckets for each partition of the shuffled rows, as one."""
-        tasks = self._tasks(self._shuffled(frame, encode, schema), _hold_buckets, work)
-        return Buckets(DaskKept(tasks))
+        tasks = self._make_tasks(self._shuffle_by_bucket(frame, encode, schema), _run_on_buckets, work)
+        return BucketedPartitions(DaskPartitions(tasks))
 
-    def _shuffled(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
+    def _shuffle_by_bucket(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
         meta = schema.empty_table().to_pandas()
-        return frame.map_partitions(_encoded_frame, encode, schema, meta=meta).shuffle("bucket")
+        return frame.map_partitions(_encode_frame, encode, schema, meta=meta).shuffle("bucket")
 
-    def _tasks(self, frame: Any, run: Callable[[Any, int, Any], Any], work: Any) -> list[Any]:
+    def _make_tasks(self, frame: Any, run: Callable[[Any, int, Any], Any], work: Any) -> list[Any]:
         from dask import delayed
 
         shared = delayed(work, traverse=False)  # sent once, not with every task
@@ -345,10 +353,10 @@ class Dask:
             meta: Any = pd.DataFrame(columns=list(model.classes_), dtype=float)
         else:
             meta = pd.Series([], dtype=label_type(model).to_pandas_dtype(), name=name)
-        return frame.map_partitions(_predicted_frame, model, method, meta, meta=meta)
+        return frame.map_partitions(_predict_frame, model, method, meta, meta=meta)
 
 
-def _expressions(frame: Any) -> Iterator[Any]:
+def _walk_expressions(frame: Any) -> Iterator[Any]:
     """What a frame is computed by, and what has been fused into one; older versions do not tell."""
     for node in () if getattr(frame, "expr", None) is None else frame.expr.walk():
         yield node
@@ -356,24 +364,24 @@ def _expressions(frame: Any) -> Iterator[Any]:
         yield from (inner for part in fused for inner in part if hasattr(inner, "operands"))
 
 
-def _on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> PartSums:
-    return PartSums.total(_hold_buckets(work, partition, rows))
+def _sum_buckets(work: Any, partition: int, rows: pd.DataFrame) -> PartialSums:
+    return PartialSums.total(_run_on_buckets(work, partition, rows))
 
 
-def _hold_buckets(work: Any, partition: int, rows: pd.DataFrame) -> list[Any]:
+def _run_on_buckets(work: Any, partition: int, rows: pd.DataFrame) -> list[Any]:
     groups = (group for _, group in rows.groupby("bucket"))
     return [work(pa.Table.from_pandas(group, preserve_index=False)) for group in groups]
 
 
-def _encoded_frame(rows: pd.DataFrame, encode: Any, schema: pa.Schema) -> pd.DataFrame:
+def _encode_frame(rows: pd.DataFrame, encode: Any, schema: pa.Schema) -> pd.DataFrame:
     frame: pd.DataFrame = pa.concat_tables([schema.empty_table(), *encode([rows])]).to_pandas()
     return frame
 
 
-def _predicted_frame(rows: pd.DataFrame, model: Any, method: Callable[[Any], Any], meta: Any) -> Any:
+def _predict_frame(rows: pd.DataFrame, model: Any, method: Callable[[Any], Any], meta: Any) -> Any:
     if not len(rows):
         return meta
-    out = method(features(model, rows))
+    out = method(select_features(model, rows))
     if isinstance(meta, pd.DataFrame):
         return pd.DataFrame(out, index=rows.index, columns=meta.columns)
     return pd.Series(out, index=rows.index, name=meta.name, dtype=meta.dtype)
@@ -385,39 +393,41 @@ def _predicted_frame(rows: pd.DataFrame, model: Any, method: Callable[[Any], Any
 class Spark:
     """Spark: ``mapInArrow``, and ``applyInArrow`` after its own group-by."""
 
-    name, frame, marker = "Spark", "pyspark.sql.DataFrame", "mapInArrow"
+    name, frame_type, marker_attribute = "Spark", "pyspark.sql.DataFrame", "mapInArrow"
 
-    def columns(self, frame: Any) -> Sequence[str]:
+    def column_names(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
         return list(frame.columns)
 
-    def guesses_types(self, frame: Any) -> bool:
+    def infers_types(self, frame: Any) -> bool:
         """Find JSON, and CSV with ``inferSchema``; frames of Spark Connect have no plan that can be read here."""
         if not hasattr(frame, "_jdf"):
             return False
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
-        return any(_guesses(leaves.apply(place)) for place in range(leaves.size()))
+        return any(_relation_infers_types(leaves.apply(place)) for place in range(leaves.size()))
 
-    def project(self, frame: Any, names: list[str]) -> Any:
+    def select_columns(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns."""
         return frame.select(*(f"`{name}`" for name in names))
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
+    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
         """Run ``work`` on each partition and add up in two stages."""
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
-            yield from packed(work(TaskContext.get().partitionId(), batches)).to_batches()
+            yield from pack_part(work(TaskContext.get().partitionId(), batches)).to_batches()
 
-        return self._add_up(frame.mapInArrow(run, "part binary"))
+        return self._sum_parts(frame.mapInArrow(run, "part binary"))
 
-    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartSums]) -> PartSums:
+    def aggregate_buckets(
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartialSums]
+    ) -> PartialSums:
         """Group encoded rows by bucket."""
-        groups = self._groups(frame, encode, schema)
-        return self._add_up(groups.applyInArrow(lambda table: packed(work(table)), "part binary"))
+        groups = self._group_by_bucket(frame, encode, schema)
+        return self._sum_parts(groups.applyInArrow(lambda table: pack_part(work(table)), "part binary"))
 
-    def _groups(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
+    def _group_by_bucket(self, frame: Any, encode: Any, schema: pa.Schema) -> Any:
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for table in encode(batches):
                 yield from table.to_batches()
@@ -425,27 +435,33 @@ class Spark:
         columns = ", ".join(f"{name} {'string' if name == 'id' else 'int'}" for name in schema.names)
         return frame.mapInArrow(run, columns).groupBy("bucket")
 
-    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+    def persist_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+    ) -> PersistedPartitions:
         """Persist what ``work`` returns for each partition."""
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
 
-            yield from packed(work(TaskContext.get().partitionId(), batches)).to_batches()
+            yield from pack_part(work(TaskContext.get().partitionId(), batches)).to_batches()
 
-        return SparkKept(frame.mapInArrow(run, "part binary").rdd.map(_cell))
+        return SparkPartitions(frame.mapInArrow(run, "part binary").rdd.map(_part_bytes))
 
-    def keep_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Held]) -> Kept:
+    def persist_buckets(
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartitionState]
+    ) -> PersistedPartitions:
         """Persist what ``work`` returns for each bucket."""
-        groups = self._groups(frame, encode, schema)
-        return SparkKept(groups.applyInArrow(lambda table: packed(work(table)), "part binary").rdd.map(_cell))
+        groups = self._group_by_bucket(frame, encode, schema)
+        return SparkPartitions(
+            groups.applyInArrow(lambda table: pack_part(work(table)), "part binary").rdd.map(_part_bytes)
+        )
 
-    def _add_up(self, cells: Any) -> PartSums:
+    def _sum_parts(self, cells: Any) -> PartialSums:
         def add(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             parts = (part for batch in batches for part in batch.column(0).to_pylist())
-            yield from packed(unpacked(parts)).to_batches()
+            yield from pack_part(sum_packed(parts)).to_batches()
 
-        return unpacked(row.part for row in cells.repartition(FAN_IN).mapInArrow(add, "part binary").collect())
+        return sum_packed(row.part for row in cells.repartition(FAN_IN).mapInArrow(add, "part binary").collect())
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return the frame with one more column."""
@@ -453,7 +469,7 @@ class Spark:
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
-                yield with_column(model, method, name, batch)
+                yield append_predictions(model, method, name, batch)
 
         arrow = str(label_type(model))
         kind = {"int64": "bigint", "bool": "boolean"}.get(arrow, arrow)
@@ -461,7 +477,7 @@ class Spark:
         return frame.mapInArrow(run, StructType([*frame.schema.fields, *added.fields]))
 
 
-def _guesses(leaf: Any) -> bool:
+def _relation_infers_types(leaf: Any) -> bool:
     if leaf.getClass().getSimpleName() != "LogicalRelation":
         return False
     relation = leaf.relation()
@@ -472,83 +488,89 @@ def _guesses(leaf: Any) -> bool:
     return kind == "JSON" or (kind in ("CSV", "XML") and "inferschema -> true" in options)
 
 
-def _cell(row: Any) -> bytes:
+def _part_bytes(row: Any) -> bytes:
     return bytes(row.part)
 
 
 # -- Ray --------------------------------------------------------------------------------------------------------------
 
 
-_RAY_TEXTS: Final = re.compile("Read.*(CSV|JSON)")  # ReadCSV, ReadJSON, ReadArrowJSON, ReadPandasJSON
+_RAY_TEXT_READERS: Final = re.compile("Read.*(CSV|JSON)")  # ReadCSV, ReadJSON, ReadArrowJSON, ReadPandasJSON
 
 
 class Ray:
     """Ray: one task for each block of a data set."""
 
-    name, frame, marker = "Ray", "ray.data.Dataset", "map_batches"
+    name, frame_type, marker_attribute = "Ray", "ray.data.Dataset", "map_batches"
 
-    def columns(self, frame: Any) -> Sequence[str]:
+    def column_names(self, frame: Any) -> Sequence[str]:
         """Names of the columns."""
         return list(frame.columns())
 
-    def guesses_types(self, frame: Any) -> bool:
+    def infers_types(self, frame: Any) -> bool:
         """Find ``read_csv`` and ``read_json``."""
         plan = getattr(frame, "_logical_plan", None)  # not public: a later version may hide it
         operators = [] if plan is None else [plan.dag]
         for operator in operators:
             operators += operator.input_dependencies
-        return any(_RAY_TEXTS.match(operator.name) for operator in operators)
+        return any(_RAY_TEXT_READERS.match(operator.name) for operator in operators)
 
-    def project(self, frame: Any, names: list[str]) -> Any:
+    def select_columns(self, frame: Any, names: list[str]) -> Any:
         """Keep some columns, and hold the blocks in Ray's object store: another run could cut them differently."""
         frame = frame.select_columns(names)
         frame.context.execution_options.preserve_order = True
         return frame.materialize()
 
-    def count(self, frame: Any, work: Callable[[int, Iterable[Any]], PartSums]) -> PartSums:
+    def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
         """Run ``work`` on each block and add up in a tree of tasks."""
-        return add_up_by_ray(self._tasks(frame, work))
+        return sum_with_ray(self._make_tasks(frame, work))
 
-    def count_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartSums]) -> PartSums:
+    def aggregate_buckets(
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartialSums]
+    ) -> PartialSums:
         """Group encoded rows by bucket."""
-        return unpacked(row["part"] for row in self._grouped(frame, encode, schema, work).iter_rows())
+        return sum_packed(row["part"] for row in self._map_buckets(frame, encode, schema, work).iter_rows())
 
-    def keep(self, frame: Any, work: Callable[[int, Iterable[Any]], Held]) -> Kept:
+    def persist_partitions(
+        self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
+    ) -> PersistedPartitions:
         """Keep what ``work`` returns for each block in Ray's object store."""
-        return RayKept(self._tasks(frame, work))
+        return RayPartitions(self._make_tasks(frame, work))
 
-    def keep_by_id(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Held]) -> Kept:
+    def persist_buckets(
+        self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], PartitionState]
+    ) -> PersistedPartitions:
         """Keep what ``work`` returns for each bucket in Ray's object store."""
         import ray
 
-        run = ray.remote(_unpacked_buckets)
-        blocks = self._grouped(frame, encode, schema, work).materialize().to_arrow_refs()
-        return Buckets(RayKept([run.remote(block) for block in blocks]))
+        run = ray.remote(_unpack_buckets)
+        blocks = self._map_buckets(frame, encode, schema, work).materialize().to_arrow_refs()
+        return BucketedPartitions(RayPartitions([run.remote(block) for block in blocks]))
 
-    def _tasks(self, frame: Any, work: Any) -> list[Any]:
+    def _make_tasks(self, frame: Any, work: Any) -> list[Any]:
         import ray
 
-        run, shared = ray.remote(_on_rows), ray.put(work)
+        run, shared = ray.remote(_run_on_partition), ray.put(work)
         return [run.remote(shared, i, block) for i, block in enumerate(frame.to_arrow_refs())]
 
-    def _grouped(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Any]) -> Any:
+    def _map_buckets(self, frame: Any, encode: Any, schema: pa.Schema, work: Callable[[pa.Table], Any]) -> Any:
         def run(table: pa.Table) -> pa.Table:
             return pa.concat_tables([schema.empty_table(), *encode([table])])
 
         arrow = {"batch_format": "pyarrow"}
         encoded = frame.map_batches(run, batch_size=None, **arrow)
         return encoded.groupby("bucket", num_partitions=max(2, frame.num_blocks())).map_groups(
-            lambda table: packed(work(table)), **arrow
+            lambda table: pack_part(work(table)), **arrow
         )
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Return the data set with one more column."""
 
         def run(table: pa.Table) -> pa.Table:
-            return with_column(model, method, name, table)
+            return append_predictions(model, method, name, table)
 
         return frame.map_batches(run, batch_size=BATCH_ROWS, batch_format="pyarrow")
 
 
-def _unpacked_buckets(block: pa.Table) -> list[Held]:
+def _unpack_buckets(block: pa.Table) -> list[PartitionState]:
     return [pickle.loads(cell) for cell in block.column("part").to_pylist()]

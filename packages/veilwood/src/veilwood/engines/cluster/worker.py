@@ -16,20 +16,20 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from veilwood.data.batches import Batch, Count, Sums, encode_rows, kept_of, view
-from veilwood.data.contributions import first_rows, id_codes, no_id, scrambled
+from veilwood.data.batches import Batch, Count, Sums, encode_rows, select_rows, view_table
+from veilwood.data.contributions import encode_ids, first_rows_per_id, missing_id_column_error, row_hash
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 
-BUCKETS: Final = 256  # all rows of an id are in one of them; a bucket is one partition
-REFUSED: Final = -1  # the bucket of a message that takes the place of rows
+N_BUCKETS: Final = 256  # all rows of an id are in one of them; a bucket is one partition
+ERROR_BUCKET: Final = -1  # the bucket of a message that takes the place of rows
 BATCH_ROWS: Final = 65536
 PREDICTION, PROBABILITY = "prediction", "probability"  # as in Spark's own library
 
 
-class Summed(Protocol):
+class Addable(Protocol):
     """What adds up: an array of sums, or something that lists the cells that are not empty."""
 
     def __add__(self, other: Any, /) -> Any:
@@ -40,93 +40,95 @@ class Summed(Protocol):
 
 
 @dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
-class PartSums:
+class PartialSums:
     """The sums of some partitions, what their rows looked like, and the first refusal; parts add up."""
 
-    sums: Summed | None = None
-    seen: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows and checksum of each partition
-    refusal: OutOfSchemaError | None = None
+    sums: Addable | None = None
+    checksums: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows and checksum of each partition
+    error: OutOfSchemaError | None = None
 
     @classmethod
-    def total(cls, parts: Iterable[PartSums]) -> PartSums:
+    def total(cls, parts: Iterable[PartialSums]) -> PartialSums:
         """Add parts up, leaving them as they are: an engine may use one again after a failure."""
         total = cls()
         for part in parts:
             if part.sums is not None:
                 total.sums = part.sums.copy() if total.sums is None else total.sums + part.sums
-            total.seen |= part.seen
-            total.refusal = total.refusal or part.refusal
+            total.checksums |= part.checksums
+            total.error = total.error or part.error
         return total
 
 
 @dataclass(repr=False)
-class Held:
+class PartitionState:
     """What one partition needs between passes: whatever was made of its rows, and what they looked like."""
 
     value: Any
-    part: PartSums  # without sums
+    part: PartialSums  # without sums
 
 
-def hold(make: Callable[[list[Batch]], Any], read: Callable[..., NumberedBatches], *where: Any) -> Held:
+def create_state(
+    make: Callable[[list[Batch]], Any], read: Callable[..., NumberedBatches], *where: Any
+) -> PartitionState:
     """Make something of the rows of one partition."""
     made: list[Any] = []
 
-    def all_at_once(batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
+    def collect_all(batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
         made.append(make(list(batches)))
         return np.zeros(0, np.int64)
 
-    part = count_rows(all_at_once, read, *where)
-    return Held(made[0] if made else None, replace(part, sums=None))
+    part = count_rows(collect_all, read, *where)
+    return PartitionState(made[0] if made else None, replace(part, sums=None))
 
 
-def move(change: Callable[[Any], Any], held: Held) -> Held:
+def update_state(function: Callable[[Any], Any], state: PartitionState) -> PartitionState:
     """Change what a partition holds; it stays as it is for an engine that needs it once more."""
-    return held if held.part.refusal is not None else replace(held, value=change(held.value))
+    return state if state.part.error is not None else replace(state, value=function(state.value))
 
 
-def ask(question: Callable[[Any], Summed], held: Held) -> PartSums:
+def query_state(query: Callable[[Any], Addable], state: PartitionState) -> PartialSums:
     """Ask what a partition holds."""
-    return held.part if held.part.refusal is not None else replace(held.part, sums=question(held.value))
+    return state.part if state.part.error is not None else replace(state.part, sums=query(state.value))
 
 
 NumberedBatches: TypeAlias = tuple[int, Iterator[Batch]]  # the number of a partition, and its rows
 
 
-def count_rows(count: Count, read: Callable[..., NumberedBatches], *where: Any) -> PartSums:
-    """Count the rows of one partition, which ``read`` finds: ``of_tables`` or ``of_bucket``."""
+def count_rows(count: Count, read: Callable[..., NumberedBatches], *where: Any) -> PartialSums:
+    """Count the rows of one partition, which ``read`` finds: ``read_tables`` or ``read_bucket``."""
     try:
         partition, batches = read(*where)
     except OutOfSchemaError as error:
-        return PartSums(refusal=error)
-    return _count(count, partition, batches)
+        return PartialSums(error=error)
+    return _count_batches(count, partition, batches)
 
 
-def of_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> NumberedBatches:
+def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> NumberedBatches:
     """Read the rows of a partition."""
 
     def batches() -> Iterator[Batch]:
         row = 0
-        for piece in _pieces(tables):
-            table = view(piece, encoding, invalid)
-            yield kept_of(*encode_rows(encoding, table, None, invalid=invalid, partition=partition, first_row=row))
+        for piece in _split_tables(tables):
+            table = view_table(piece, encoding, invalid)
+            yield select_rows(*encode_rows(encoding, table, None, invalid=invalid, partition=partition, first_row=row))
             row += table.n_rows
 
     return partition, batches()
 
 
-def of_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
+def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
     """Choose at most k rows of each id of one bucket.
 
     Which rows of an id are kept depends on nothing but its own rows and the salt: on their contents, so that it holds
     for every pass, wherever an engine's shuffle puts them.
     """
     partition = int(encoded.column("bucket")[0].as_py())
-    if partition == REFUSED:
+    if partition == ERROR_BUCKET:
         raise OutOfSchemaError(encoded.column("id")[0].as_py())
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
     ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # a text of numpy would lose NULs at its end
     _, person = np.unique(ids, return_inverse=True)
-    kept = values[first_rows(person.astype(np.int64), scrambled(values, salt), cap.at_most)]
+    kept = values[first_rows_per_id(person.astype(np.int64), row_hash(values, salt), cap.at_most)]
     batch = Batch(kept[:, 1:].astype(np.uint16), kept[:, 0].astype(np.int32), partition, 0)
     return partition, iter([batch])
 
@@ -138,39 +140,39 @@ def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: It
     """
     schema = encoded_schema(encoding)
     try:
-        for piece in _pieces(tables):
-            table = view(piece, encoding, invalid)
-            column = table.named(cap.id)
+        for piece in _split_tables(tables):
+            table = view_table(piece, encoding, invalid)
+            column = table.column_by_name(cap.id)
             if column is None:
-                raise no_id(cap)
-            ids, texts = id_codes(column, cap, invalid)
+                raise missing_id_column_error(cap)
+            ids, texts = encode_ids(column, cap, invalid)
             batch, fits = encode_rows(encoding, table, None, invalid=invalid, allowed_extra=(cap.id,))
             known = ids >= 0
-            batch, ids = kept_of(batch, fits, known), ids[known if fits is None else known & fits]
-            buckets = np.array([zlib.crc32(text.encode()) % BUCKETS for text in texts], np.int32)
+            batch, ids = select_rows(batch, fits, known), ids[known if fits is None else known & fits]
+            buckets = np.array([zlib.crc32(text.encode()) % N_BUCKETS for text in texts], np.int32)
             numbers = [batch.target, *batch.codes.T.astype(np.int32)]
             yield pa.table([buckets[ids], np.array(texts, dtype=object)[ids], *numbers], schema=schema)
     except OutOfSchemaError as error:
-        yield pa.table([[REFUSED], [str(error)], *([0] for _ in schema.names[2:])], schema=schema)
+        yield pa.table([[ERROR_BUCKET], [str(error)], *([0] for _ in schema.names[2:])], schema=schema)
 
 
-def _count(count: Count, partition: int, batches: Iterator[Batch]) -> PartSums:
+def _count_batches(count: Count, partition: int, batches: Iterator[Batch]) -> PartialSums:
     seen = [0, 0]
 
-    def watched() -> Iterator[Batch]:
+    def with_checksums() -> Iterator[Batch]:
         for batch in batches:
             seen[0] += len(batch.target)
             seen[1] = zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes(), seen[1]))
             yield batch
 
     try:
-        sums = count(watched(), n_jobs=1)
+        sums = count(with_checksums(), n_jobs=1)
     except OutOfSchemaError as error:  # returned, as engines try again what raises, and then raise something else
-        return PartSums(refusal=error)
-    return PartSums(sums, {partition: (seen[0], seen[1])})
+        return PartialSums(error=error)
+    return PartialSums(sums, {partition: (seen[0], seen[1])})
 
 
-def _pieces(tables: Iterable[Any]) -> Iterator[Any]:
+def _split_tables(tables: Iterable[Any]) -> Iterator[Any]:
     """Cut what an engine hands over into batches, so that memory stays bounded; drop empty ones."""
     for table in tables:
         for start in range(0, len(table), BATCH_ROWS):
@@ -183,19 +185,19 @@ def encoded_schema(encoding: Encoding) -> pa.Schema:
     return pa.schema([("bucket", pa.int32()), ("id", pa.string()), ("target", pa.int32()), *codes])
 
 
-def features(model: Any, piece: Any) -> Any:
+def select_features(model: Any, piece: Any) -> Any:
     """Take the model's columns out of a table, leaving others, such as keys, where they are."""
     names = piece.columns if isinstance(piece, pd.DataFrame) else piece.column_names
     known = [name for name in model.feature_names_in_ if name in names]
     return piece[known] if isinstance(piece, pd.DataFrame) else piece.select(known)
 
 
-def with_column(model: Any, method: Callable[[Any], Any], name: str, piece: Any) -> Any:
+def append_predictions(model: Any, method: Callable[[Any], Any], name: str, piece: Any) -> Any:
     """Add a column of predictions, or of the probabilities of all classes, to an Arrow table or batch."""
     kind = pa.list_(pa.float64()) if name == PROBABILITY else label_type(model)
     if not piece.num_rows:
         return piece.append_column(name, pa.array([], kind))
-    return piece.append_column(name, pa.array(method(features(model, piece)).tolist(), kind))
+    return piece.append_column(name, pa.array(method(select_features(model, piece)).tolist(), kind))
 
 
 def label_type(model: Any) -> pa.DataType:
@@ -203,11 +205,11 @@ def label_type(model: Any) -> pa.DataType:
     return pa.array(model.classes_.tolist()).type if hasattr(model, "classes_") else pa.float64()
 
 
-def packed(part: PartSums | Held) -> pa.Table:
+def pack_part(part: PartialSums | PartitionState) -> pa.Table:
     """Put a part, or what is held, into a table of one cell, for engines that move tables."""
     return pa.table({"part": pa.array([pickle.dumps(part)], pa.binary())})
 
 
-def unpacked(cells: Iterable[bytes]) -> PartSums:
+def sum_packed(packed_parts: Iterable[bytes]) -> PartialSums:
     """Add up what workers sent; they are the user's own, and engines speak pickle with them anyway."""
-    return PartSums.total(map(pickle.loads, cells))
+    return PartialSums.total(map(pickle.loads, packed_parts))

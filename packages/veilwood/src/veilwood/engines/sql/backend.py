@@ -15,158 +15,167 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.counts import Cells, Split, codes_of
+from veilwood.data.counts import CellQuery, Split, split_by_code
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.engines.sql.cell_sql import CellWriter, batched
-from veilwood.engines.sql.source import CELLS, JUDGES, LOOKUP, SqlSource
+from veilwood.engines.sql.cell_sql import BinSqlWriter, join_selects
+from veilwood.engines.sql.source import BINS_TABLE, LOOKUP_TABLE, SAMPLE_TABLE, SqlSource
 from veilwood.errors import MechanismError, UseError
 from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import Axis, CellColumn, CellTable
+from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
+    EXP_TABLE,
     GRADIENT_UNITS,
-    LARGEST_SCORE,
     LEVEL_UNITS,
-    POWERS,
+    MAX_SCORE,
     SCORE_UNITS,
     TARGET_CELLS,
     Ints,
-    NeverSetApart,
-    Question,
+    NoHoldout,
+    RowQuery,
     ScoredTable,
-    gradients,
+    row_gradients,
 )
 from veilwood.privacy.entropy import secret_key
 
-__all__ = ["SqlRows", "show_questions"]
+__all__ = ["SqlBackend", "preview_queries"]
 
-MOST_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
+MAX_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
 LOOKUP_ROWS: Final = 4000  # of a statement
 UNITS, SCORED = "veilwood_units", "veilwood_scored"
-MOST_JOINS: Final = 60
-MOST_JOINT: Final = 1024  # cells of a table that answers for several
-REACH: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
+MAX_JOINS: Final = 60
+MAX_JOINT_CELLS: Final = 1024  # cells of a table that answers for several
+LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
 
 
-class SqlRows(NeverSetApart):
-    """Asks rows in a database (``rows.AskedRows``)."""
+class SqlBackend(NoHoldout):
+    """Asks rows in a database (``rows.RowBackend``)."""
 
-    def __init__(self, columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
+    def __init__(self, columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
-        if not session.scratch:
+        if not session.can_create_tables:
             raise UseError(
                 "PrivateForest keeps scores in a temporary table, and this account may not make one. "
                 "Hint: GRANT TEMPORARY ON DATABASE, or fit another estimator."
             )
-        self._ask, self._words, self._columns, self._k = session.ask, session.words, columns, n_classes
+        self._execute, self._dialect, self._columns, self._n_classes = (
+            session.execute,
+            session.dialect,
+            columns,
+            n_classes,
+        )
         self._outputs = n_classes if n_classes > 2 else 1
-        self._writer = CellWriter(session.words, rows.encoding, [column.n_cells for column in columns])
-        self._pending: dict[str, list[ScoredTable]] = {CELLS: []}
-        encoded = source.writer()
+        self._writer = BinSqlWriter(session.dialect, rows.encoding, [column.n_bins for column in columns])
+        self._pending: dict[str, list[ScoredTable]] = {BINS_TABLE: []}
+        encoded = source.make_writer()
         cells = []
         for column in columns:
-            way = Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_cells)))
-            cells.append(encoded.cell(Cells((way,), column.n_cells)))
+            way = Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_bins)))
+            cells.append(encoded.cell_expression(CellQuery((way,), column.n_bins)))
         start = ", ".join(["0"] * self._outputs)
-        self._ask(f"INSERT INTO {CELLS} SELECT {', '.join(cells)}, t, {start} FROM ({source.query()}) AS veilwood_from")
-        for statement in lookups(n_classes):
-            self._ask(statement)
+        self._execute(
+            f"INSERT INTO {BINS_TABLE} SELECT {', '.join(cells)}, t, {start} FROM ({source.rows_query()}) AS veilwood_from"
+        )
+        for statement in lookup_statements(n_classes):
+            self._execute(statement)
 
     # -- the protocol ------------------------------------------------------------------------------------------------
 
-    def ask(self, question: Question) -> Ints:
+    def run(self, query: RowQuery) -> Ints:
         """Return the answer, added up over all rows."""
-        return self._answer(question, CELLS)
+        return self._run_on(query, BINS_TABLE)
 
-    def ask_some(self, question: Question, share: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
         """Ask about a share of the rows, drawn once by a keyed hash of what a row holds; return the share too."""
-        if JUDGES not in self._pending:
-            self._write_down(CELLS)
+        if SAMPLE_TABLE not in self._pending:
+            self._apply_pending(BINS_TABLE)
             names = [f"c{column.feature}" for column in self._columns]
-            limit = self._words.text(f"{min(int(share * 16**8), 16**8 - 1):08x}")
-            drawn = f"{self._writer.hashed(secret_key(), names)} < {limit}"
-            self._ask(f"INSERT INTO {JUDGES} SELECT * FROM {CELLS} WHERE {drawn}")
-            self._pending[JUDGES] = []
-        return self._answer(question, JUDGES), share
+            limit = self._dialect.quote_text(f"{min(int(fraction * 16**8), 16**8 - 1):08x}")
+            drawn = f"{self._writer.row_hash_expression(secret_key(), names)} < {limit}"
+            self._execute(f"INSERT INTO {SAMPLE_TABLE} SELECT * FROM {BINS_TABLE} WHERE {drawn}")
+            self._pending[SAMPLE_TABLE] = []
+        return self._run_on(query, SAMPLE_TABLE), fraction
 
-    def add(self, table: CellTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
         """Take a step."""
         for name, steps in self._pending.items():
             steps.append((table, values))
             # The parser of SQLite has room for a hundred words that are not complete.
-            if self._words.engine == "sqlite" or len(steps) >= MOST_PENDING:
-                self._write_down(name)
+            if self._dialect.engine == "sqlite" or len(steps) >= MAX_PENDING:
+                self._apply_pending(name)
 
     # -- scores ------------------------------------------------------------------------------------------------------
 
-    def _scores(self, name: str) -> list[str]:
+    def _score_columns(self, name: str) -> list[str]:
         """Every output's score, with the steps that are not written down yet."""
-        largest, smallest, words = str(LARGEST_SCORE), str(-LARGEST_SCORE), self._words
+        largest, smallest, words = str(MAX_SCORE), str(-MAX_SCORE), self._dialect
         found = []
         for output in range(self._outputs):
             score = f"s{output}"
             for table, values in self._pending[name]:
-                step = self._writer.way(self._valued(table.axes, values[:, output], 0))
-                score = words.greatest(words.least(f"{score} + {step}", largest), smallest)
+                step = self._writer.rule(self._value_rule(table.axes, values[:, output], 0))
+                score = words.greatest_of(words.least_of(f"{score} + {step}", largest), smallest)
             found.append(score)
         return found
 
-    def _valued(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
+    def _value_rule(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
         """The value of a row's cell, found column by column."""
         if not axes:
             return int(values[cell])
         axis = axes[0]
         below = axes[1:]
-        return codes_of(axis.feature, axis.groups, lambda group: self._valued(below, values, cell * axis.size + group))
+        return split_by_code(
+            axis.feature, axis.groups, lambda group: self._value_rule(below, values, cell * axis.size + group)
+        )
 
-    def _write_down(self, name: str) -> None:
+    def _apply_pending(self, name: str) -> None:
         if self._pending[name]:
-            scores = ", ".join(f"s{output} = {score}" for output, score in enumerate(self._scores(name)))
-            self._ask(f"UPDATE {name} SET {scores}")
+            scores = ", ".join(f"s{output} = {score}" for output, score in enumerate(self._score_columns(name)))
+            self._execute(f"UPDATE {name} SET {scores}")
             self._pending[name] = []
 
     # -- questions ---------------------------------------------------------------------------------------------------
 
-    def _answer(self, question: Question, name: str) -> Ints:
-        words = self._words
-        match question:
+    def _run_on(self, query: RowQuery, name: str) -> Ints:
+        words = self._dialect
+        match query:
             case asked.RowCount():
-                return self._counted("0", 1, name)
+                return self._count_cells("0", 1, name)
             case asked.ClassCounts():
-                return self._counted("t", question.n_classes, name)
+                return self._count_cells("t", query.n_classes, name)
             case asked.TargetHistogram():
-                return self._counted(words.divided(f"(t * {TARGET_CELLS})", str(TARGET_LEVELS + 1)), TARGET_CELLS, name)
+                return self._count_cells(
+                    words.integer_quotient(f"(t * {TARGET_CELLS})", str(TARGET_LEVELS + 1)), TARGET_CELLS, name
+                )
             case asked.TargetSums():
-                ((n, up),) = self._ask(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
+                ((n, up),) = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
                 return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
             case asked.ResidualHistogram():
-                away = f"ABS(t * {LEVEL_UNITS} - {self._scores(name)[0]})"
-                marks = [*(int(mark) + 1 for mark in question.marks[:-1])]
+                away = f"ABS(t * {LEVEL_UNITS} - {self._score_columns(name)[0]})"
+                marks = [*(int(mark) + 1 for mark in query.marks[:-1])]
                 cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
                 inner = f"(SELECT {away} AS z FROM {name}) AS veilwood_away"
-                return self._counted(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
+                return self._count_cells(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
             case asked.Histogram():
-                cells = self._columns[question.column].n_cells
-                return self._counted(f"c{question.column}", cells, name)[: question.n_cells]
+                cells = self._columns[query.column].n_bins
+                return self._count_cells(f"c{query.column}", cells, name)[: query.n_cells]
             case asked.RowsByCell():
-                return self._counted(self._cell(question.table), question.table.n_cells, name)
+                return self._count_cells(self._cell_expression(query.table), query.table.n_cells, name)
             case asked.ClassesByCell():
-                width = question.n_classes
-                placed = [f"({self._cell(table)}) * {width} + t" for table in question.tables]
-                found = self._several(placed, ["COUNT(*)"], [t.n_cells * width for t in question.tables], name, "")
+                width = query.n_classes
+                placed = [f"({self._cell_expression(table)}) * {width} + t" for table in query.tables]
+                found = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * width for t in query.tables], name, "")
                 return np.concatenate([sums[:, 0] for sums in found]).reshape(-1, width)
             case asked.GradientSums():
-                return self._gradient_sums(question, name)
+                return self._gradient_sums(query, name)
             case asked.EvidenceGain():
-                return self._evidence_gain(question, name)
-        raise UseError(
-            f"{type(question).__name__} cannot be asked in a database. Hint: pass files, or a table in memory."
-        )
+                return self._evidence_gain(query, name)
+        raise UseError(f"{type(query).__name__} cannot be asked in a database. Hint: pass files, or a table in memory.")
 
-    def _counted(self, cell: str, n_cells: int, name: str) -> Ints:
-        return self._several([cell], ["COUNT(*)"], [n_cells], name, "")[0][:, 0]
+    def _count_cells(self, cell: str, n_cells: int, name: str) -> Ints:
+        return self._sum_tables([cell], ["COUNT(*)"], [n_cells], name, "")[0][:, 0]
 
-    def _several(
-        self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, before: str
+    def _sum_tables(
+        self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, prefix: str
     ) -> list[Ints]:
         """Add up in the cells of several tables."""
         found = np.zeros((sum(sizes), len(sums)), np.int64)
@@ -175,37 +184,37 @@ class SqlRows(NeverSetApart):
             f"SELECT {number} AS b, {cell} AS c, {listed} FROM {rows} GROUP BY 2" for number, cell in enumerate(cells)
         )
         starts, n_cells = np.cumsum([0, *sizes[:-1]]), np.array(sizes)
-        for statement in batched(selects, before):
-            answers = np.array(self._ask(statement), np.int64).reshape(-1, 2 + len(sums))
+        for statement in join_selects(selects, prefix):
+            answers = np.array(self._execute(statement), np.int64).reshape(-1, 2 + len(sums))
             if ((answers[:, 1] < 0) | (answers[:, 1] >= n_cells[answers[:, 0]])).any():
                 raise MechanismError("a cell is outside its table, where it would take the place of another's sum.")
             found[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
         return np.split(found, starts[1:])
 
-    def _cell(self, table: CellTable) -> str:
+    def _cell_expression(self, table: ContingencyTable) -> str:
         """A row's cell of a table."""
         stride, parts = table.n_cells, []
         for axis in table.axes:
             stride //= axis.size
-            parts.append(codes_of(axis.feature, axis.groups.astype(np.int64) * stride))
-        return self._writer.cell(Cells(tuple(parts), table.n_cells))
+            parts.append(split_by_code(axis.feature, axis.groups.astype(np.int64) * stride))
+        return self._writer.cell_expression(CellQuery(tuple(parts), table.n_cells))
 
-    def _gradient_sums(self, question: asked.GradientSums, name: str) -> Ints:
+    def _gradient_sums(self, query: asked.GradientSums, name: str) -> Ints:
         """Groups of every axis, and the gradients, are computed once; then each table is a sum over groups."""
         axes: dict[tuple[int, bytes], Axis] = {}
-        for table in question.tables:
+        for table in query.tables:
             axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
         number = {key: place for place, key in enumerate(axes)}
-        groups = [self._writer.way(codes_of(axis.feature, axis.groups)) for axis in axes.values()]
+        groups = [self._writer.rule(split_by_code(axis.feature, axis.groups)) for axis in axes.values()]
         listed = [f"{group} AS x{place}" for place, group in enumerate(groups)]
-        scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
-        known, units = self._gradients(f"(SELECT {scored} FROM {name}) AS {SCORED}", question.limit)
+        scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
+        known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
         named = [f"{unit} AS g{i}" for i, unit in enumerate(units)]
         kept = ", ".join([*(f"x{place}" for place in range(len(groups))), *named])
         units_query = f"SELECT {kept} FROM {known}"
-        mine = [tuple(number[axis.feature, axis.groups.tobytes()] for axis in table.axes) for table in question.tables]
+        mine = [tuple(number[axis.feature, axis.groups.tobytes()] for axis in table.axes) for table in query.tables]
         sizes = [axis.size for axis in axes.values()]
-        blocks, block_of = joined(mine, sizes)
+        blocks, block_of = merge_tables(mine, sizes)
         cells, totals = [], []
         for block in blocks:
             stride, parts = prod(sizes[axis] for axis in block), []
@@ -216,66 +225,68 @@ class SqlRows(NeverSetApart):
             cells.append(" + ".join(parts) or "0")
         sums = [f"SUM(g{i})" for i in range(self._outputs)]
         if len(blocks) == 1:
-            found = self._several(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
-        elif self._words.makes_tables_at_any_time:  # a table is read faster than a named query
-            self._ask(f"CREATE TEMPORARY TABLE {UNITS} AS {units_query}")
-            found = self._several(cells, sums, totals, UNITS, "")
-            self._ask(f"DROP TABLE {UNITS}")
+            found = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
+        elif self._dialect.allows_tables_in_snapshot:  # a table is read faster than a named query
+            self._execute(f"CREATE TEMPORARY TABLE {UNITS} AS {units_query}")
+            found = self._sum_tables(cells, sums, totals, UNITS, "")
+            self._execute(f"DROP TABLE {UNITS}")
         else:
-            before = f"WITH {UNITS} AS {self._words.once}({units_query}) "
-            found = self._several(cells, sums, totals, UNITS, before)
+            before = f"WITH {UNITS} AS {self._dialect.materialized_keyword}({units_query}) "
+            found = self._sum_tables(cells, sums, totals, UNITS, before)
         return np.concatenate([
-            taken_apart(found[place], blocks[place], table, sizes) for table, place in zip(mine, block_of, strict=True)
+            split_sums(found[place], blocks[place], table, sizes) for table, place in zip(mine, block_of, strict=True)
         ])  # fmt: skip
 
-    def _evidence_gain(self, question: asked.EvidenceGain, name: str) -> Ints:
-        scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._scores(name)))])
-        known, units = self._gradients(f"(SELECT {scored} FROM {name}) AS {SCORED}", question.limit)
-        parts = (f"({unit}) * (z{i} - ({question.start[i]}))" for i, unit in enumerate(units))
+    def _evidence_gain(self, query: asked.EvidenceGain, name: str) -> Ints:
+        scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
+        known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
+        parts = (f"({unit}) * (z{i} - ({query.start[i]}))" for i, unit in enumerate(units))
         gains = f"SELECT {' + '.join(parts)} AS z FROM {known}"
-        size = self._words.least(self._words.divided("ABS(z)", str(GRADIENT_UNITS)), str(question.most))
+        size = self._dialect.least_of(
+            self._dialect.integer_quotient("ABS(z)", str(GRADIENT_UNITS)), str(query.max_gain)
+        )
         signed = f"CASE WHEN z < 0 THEN -{size} ELSE {size} END"
-        ((total,),) = self._ask(f"SELECT COALESCE(SUM({signed}), 0) AS s FROM ({gains}) AS {UNITS}")
+        ((total,),) = self._execute(f"SELECT COALESCE(SUM({signed}), 0) AS s FROM ({gains}) AS {UNITS}")
         return np.array([int(total)], np.int64)
 
-    def _gradients(self, scored: str, limit: int) -> tuple[str, list[str]]:
-        """What each row adds (``rows.gradients``): scored rows with what is looked up, and a number for each output."""
-        words, units = self._words, GRADIENT_UNITS
-        if self._k == 0:
+    def _gradient_columns(self, scored: str, limit: int) -> tuple[str, list[str]]:
+        """What each row adds (``rows.row_gradients``): scored rows with what is looked up, and a number for each output."""
+        words, units = self._dialect, GRADIENT_UNITS
+        if self._n_classes == 0:
             residual = f"(t * {LEVEL_UNITS} - z0)"
-            size = words.least(words.divided(f"(ABS{residual} * {units})", str(limit)), str(units))
+            size = words.least_of(words.integer_quotient(f"(ABS{residual} * {units})", str(limit)), str(units))
             return scored, [f"CASE WHEN {residual} < 0 THEN -{size} ELSE {size} END"]
-        if self._k == 2:
-            clipped = words.least(words.greatest("z0", str(-REACH)), str(REACH))
-            away = words.least(words.greatest(f"t * {units} - l0.v", str(-limit)), str(limit))
-            return f"{scored} JOIN {LOOKUP} AS l0 ON l0.i = {clipped}", [away]
-        best = words.greatest(*(f"z{i}" for i in range(self._k)))
-        behind = [words.least(f"{best} - z{i}", str(len(POWERS))) for i in range(self._k)]
-        power = [f"l{i}.v" for i in range(self._k)]
+        if self._n_classes == 2:
+            clipped = words.least_of(words.greatest_of("z0", str(-LOOKUP_RANGE)), str(LOOKUP_RANGE))
+            away = words.least_of(words.greatest_of(f"t * {units} - l0.v", str(-limit)), str(limit))
+            return f"{scored} JOIN {LOOKUP_TABLE} AS l0 ON l0.i = {clipped}", [away]
+        best = words.greatest_of(*(f"z{i}" for i in range(self._n_classes)))
+        behind = [words.least_of(f"{best} - z{i}", str(len(EXP_TABLE))) for i in range(self._n_classes)]
+        power = [f"l{i}.v" for i in range(self._n_classes)]
         # SQLite joins at most 64 tables: some at a time, each time by a query of its own, which LIMIT keeps apart.
-        several = words.engine == "sqlite" and self._k > MOST_JOINS
-        for first in range(0, self._k, MOST_JOINS if several else self._k):
-            these = range(first, min(first + MOST_JOINS, self._k) if several else self._k)
+        several = words.engine == "sqlite" and self._n_classes > MAX_JOINS
+        for first in range(0, self._n_classes, MAX_JOINS if several else self._n_classes):
+            these = range(first, min(first + MAX_JOINS, self._n_classes) if several else self._n_classes)
             join = "CROSS JOIN" if several else "JOIN"  # rows first, then what is looked up for each
-            scored += "".join(f" {join} {LOOKUP} AS l{i} ON l{i}.i = {behind[i]}" for i in these)
+            scored += "".join(f" {join} {LOOKUP_TABLE} AS l{i} ON l{i}.i = {behind[i]}" for i in these)
             if several:
                 found = ", ".join(f"l{i}.v AS p{i}" for i in these)
                 scored = f"(SELECT {SCORED}.*, {found} FROM {scored} LIMIT -1) AS {SCORED}"
-                power = [f"p{i}" for i in range(self._k)]
+                power = [f"p{i}" for i in range(self._n_classes)]
         total = f"({' + '.join(power)})"
         return scored, [
-            f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.divided(f'({power[i]} * {units})', total)}"
-            for i in range(self._k)
+            f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.integer_quotient(f'({power[i]} * {units})', total)}"
+            for i in range(self._n_classes)
         ]  # fmt: skip
 
 
-def joined(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
+def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Find a few larger tables that contain all the given ones, each a set of axes; return which contains each.
 
-    A query that adds up in a larger table answers all that it contains. None has more than ``MOST_JOINT`` cells, if it
+    A query that adds up in a larger table answers all that it contains. None has more than ``MAX_JOINT_CELLS`` cells, if it
     contains more than one.
 
-    >>> joined([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
+    >>> merge_tables([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
     ([(0, 1, 2)], [0, 0, 0, 0])
     """
     has = np.zeros((len(tables), len(sizes)), np.int64)
@@ -289,7 +300,7 @@ def joined(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[lis
         while True:
             missing = width - has @ block
             gain = (left & (missing == 1)) @ has * (1 - block)
-            fits = np.array(sizes) * prod(np.array(sizes)[block > 0].tolist()) <= MOST_JOINT
+            fits = np.array(sizes) * prod(np.array(sizes)[block > 0].tolist()) <= MAX_JOINT_CELLS
             gain = np.where(fits, gain, 0)
             if not gain.any():
                 break
@@ -302,7 +313,7 @@ def joined(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[lis
     return blocks, block_of
 
 
-def taken_apart(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
+def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
     """Add up the cells of a larger table to those of one that it contains."""
     every = sums.reshape(*(sizes[axis] for axis in block), -1)
     others = tuple(place for place, axis in enumerate(block) if axis not in table)
@@ -312,37 +323,39 @@ def taken_apart(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], size
     return np.asarray(moved.reshape(-1, sums.shape[1]))
 
 
-def lookups(n_classes: int) -> Iterator[str]:
+def lookup_statements(n_classes: int) -> Iterator[str]:
     """Write the shares of classes by score, or powers by how far a score is behind the best, as public constants."""
     if n_classes == 0:
         return
     if n_classes == 2:
-        scores = np.arange(-REACH, REACH + 1)
-        shares = -gradients(scores[:, None].astype(np.int32), np.zeros(len(scores), np.int32), 2, GRADIENT_UNITS)[:, 0]
+        scores = np.arange(-LOOKUP_RANGE, LOOKUP_RANGE + 1)
+        shares = -row_gradients(scores[:, None].astype(np.int32), np.zeros(len(scores), np.int32), 2, GRADIENT_UNITS)[
+            :, 0
+        ]
         pairs = list(zip(scores.tolist(), shares.tolist(), strict=True))
     else:
-        pairs = [*enumerate(POWERS.tolist()), (len(POWERS), 0)]
+        pairs = [*enumerate(EXP_TABLE.tolist()), (len(EXP_TABLE), 0)]
     for first in range(0, len(pairs), LOOKUP_ROWS):
         values = ", ".join(f"({i}, {v})" for i, v in pairs[first : first + LOOKUP_ROWS])
-        yield f"INSERT INTO {LOOKUP} VALUES {values}"
+        yield f"INSERT INTO {LOOKUP_TABLE} VALUES {values}"
 
 
-def show_questions(columns: Sequence[CellColumn], source: SqlSource, n_classes: int) -> None:
+def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
     """Ask one question of each kind, so that a session that only listens hears its form."""
-    rows = SqlRows(columns, source, n_classes)
-    one, *others = [column.of_scales(4) for column in columns]
-    table = CellTable((one, *others[:1]))
+    rows = SqlBackend(columns, source, n_classes)
+    one, *others = [column.default_groups(4) for column in columns]
+    table = ContingencyTable((one, *others[:1]))
     zeros = np.zeros((table.n_cells, n_classes if n_classes > 2 else 1), np.int32)
-    questions: list[Question] = [asked.Histogram(columns[0].feature, columns[0].n_inside), asked.RowsByCell(table)]
+    questions: list[RowQuery] = [asked.Histogram(columns[0].feature, columns[0].n_value_bins), asked.RowsByCell(table)]
     if n_classes:
         questions += [asked.ClassCounts(n_classes), asked.ClassesByCell([table], n_classes)]
     else:
         marks = np.array([LEVEL_UNITS, TARGET_LEVELS * LEVEL_UNITS], np.int64)
         questions += [asked.RowCount(), asked.TargetHistogram(), asked.ResidualHistogram(marks)]
     for question in questions:
-        rows.ask(question)
-    rows.add(table, zeros)
-    rows.ask(asked.GradientSums([table], n_classes, GRADIENT_UNITS))
-    rows.ask_some(asked.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
+        rows.run(question)
+    rows.add_scores(table, zeros)
+    rows.run(asked.GradientSums([table], n_classes, GRADIENT_UNITS))
+    rows.run_on_sample(asked.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
     if n_classes:
-        rows.ask(asked.EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))
+        rows.run(asked.EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))

@@ -12,201 +12,214 @@ from typing import Final
 
 import numpy as np
 
-from veilwood.data.counts import COIN, Cells, Coins, Split, Way, What
+from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, Split, SumKind
 from veilwood.data.encoding import Encoding
-from veilwood.engines.sql.dialects import EngineWords
+from veilwood.engines.sql.dialects import SqlDialect
 from veilwood.errors import DomainTooLargeError
 
-__all__ = ["CellWriter", "Writer", "batched"]
+__all__ = ["BinSqlWriter", "CellSqlWriter", "join_selects"]
 
-MOST_TEXT: Final = 250_000  # characters of a statement, about; one table may need more,
-LARGEST_TEXT: Final = 8_000_000  # but not more than this
-MOST_SELECTS: Final = 64
-NOWHERE: Final = -(1 << 40)  # the cell of a row that is not counted; sums of parts stay below 0
-_COIN_DIGITS: Final = 8  # hexadecimal
+MAX_BATCH_LENGTH: Final = 250_000  # characters of a statement, about; one table may need more,
+MAX_QUERY_LENGTH: Final = 8_000_000  # but not more than this
+MAX_SELECTS: Final = 64
+NOT_COUNTED: Final = -(1 << 40)  # the cell of a row that is not counted; sums of parts stay below 0
+_HASH_DIGITS: Final = 8  # hexadecimal
 
 
-class Writer:
+class CellSqlWriter:
     """Writes the cells of an encoding's rows for one engine. Columns are f0, f1, ..., the target is t, the coin h."""
 
-    def __init__(self, words: EngineWords, encoding: Encoding) -> None:
-        self.words, self._encoding = words, encoding
+    def __init__(self, dialect: SqlDialect, encoding: Encoding) -> None:
+        self.dialect, self._encoding = dialect, encoding
         self._constants: dict[tuple[int, int], str] = {}
-        self._coins = 1
+        self._n_buckets = 1
 
-    def cell(self, table: Cells, coins: Coins | None = None) -> str:
+    def cell_expression(self, query: CellQuery, row_hash: KeyedRowHash | None = None) -> str:
         """The number of a row's cell."""
-        self._coins = 1 if coins is None else coins.n
-        self._find_constants(table.parts)
-        return " + ".join(self.way(part) for part in table.parts) or "0"
+        self._n_buckets = 1 if row_hash is None else row_hash.n_buckets
+        self._find_constants(query.rules)
+        return " + ".join(self.rule(part) for part in query.rules) or "0"
 
-    def way(self, way: Way) -> str:
+    def rule(self, cell_rule: CellRule) -> str:
         """A number, or the tests that lead to one."""
-        if isinstance(way, float):
-            return self.words.number(way)
-        if not isinstance(way, Split):
-            return str(NOWHERE if way is None else way)
-        x, missing = self._name(way.column), self._missing(way.column)
-        pieces = list(zip(way.first, way.to, strict=True))
-        if self._is_whole(way.column):
-            return self._of_codes(x, way)
+        if isinstance(cell_rule, float):
+            return self.dialect.float_literal(cell_rule)
+        if not isinstance(cell_rule, Split):
+            return str(NOT_COUNTED if cell_rule is None else cell_rule)
+        x, missing = self._column_name(cell_rule.column), self._missing_code(cell_rule.column)
+        pieces = list(zip(cell_rule.starts, cell_rule.targets, strict=True))
+        if self._is_integer_column(cell_rule.column):
+            return self._rule_of_codes(x, cell_rule)
         if missing is not None and len(pieces) > 1 and pieces[-1][0] == missing:
-            rest = self._searched(x, way.column, pieces[:-1])
-            return f"CASE WHEN {x} IS NULL THEN {self.way(pieces[-1][1])} ELSE {rest} END"
-        return self._searched(x, way.column, pieces)  # a missing number is below nothing: it goes to the last piece
+            rest = self._binary_search(x, cell_rule.column, pieces[:-1])
+            return f"CASE WHEN {x} IS NULL THEN {self.rule(pieces[-1][1])} ELSE {rest} END"
+        return self._binary_search(
+            x, cell_rule.column, pieces
+        )  # a missing number is below nothing: it goes to the last piece
 
-    def coin(self, coins: Coins) -> str:
+    def row_bucket(self, row_hash: KeyedRowHash) -> str:
         """The number of a row, out of its hash h."""
-        self._coins = coins.n
-        return self.way(Split(COIN, tuple(range(coins.n)), tuple(range(coins.n))))
+        self._n_buckets = row_hash.n_buckets
+        return self.rule(Split(ROW_HASH, tuple(range(row_hash.n_buckets)), tuple(range(row_hash.n_buckets))))
 
-    def _searched(self, x: str, column: int, pieces: list[tuple[int, Way]]) -> str:
+    def _binary_search(self, x: str, column: int, pieces: list[tuple[int, CellRule]]) -> str:
         if len(pieces) == 1:
-            return self.way(pieces[0][1])
+            return self.rule(pieces[0][1])
         half = len(pieces) // 2
-        below, above = (self._searched(x, column, part) for part in (pieces[:half], pieces[half:]))
-        return f"CASE WHEN {x} < {self._constant(column, pieces[half][0])} THEN {below} ELSE {above} END"
+        below, above = (self._binary_search(x, column, part) for part in (pieces[:half], pieces[half:]))
+        return f"CASE WHEN {x} < {self._split_constant(column, pieces[half][0])} THEN {below} ELSE {above} END"
 
-    def _of_codes(self, x: str, way: Split) -> str:
+    def _rule_of_codes(self, x: str, split: Split) -> str:
         """Tests of whole numbers: a product where cells follow one another, a search, or lists of codes."""
-        targets = {_key(to): to for to in way.to}
-        if len(way.to) > 2 and self._tells_all_apart(way) and all(isinstance(to, int) for to in way.to):
-            numbers = np.array(way.to, np.int64)
+        targets = {_rule_key(to): to for to in split.targets}
+        if (
+            len(split.targets) > 2
+            and self._separates_all_codes(split)
+            and all(isinstance(to, int) for to in split.targets)
+        ):
+            numbers = np.array(split.targets, np.int64)
             steps = np.unique(np.diff(numbers))
             if len(steps) == 1:
                 return f"({x} * {steps[0]} + {numbers[0]})"
-        if len(way.to) <= 2 * len(targets):
-            return self._searched(x, way.column, list(zip(way.first, way.to, strict=True)))
-        ends = [*way.first[1:], self._n_codes(way.column)]
+        if len(split.targets) <= 2 * len(targets):
+            return self._binary_search(x, split.column, list(zip(split.starts, split.targets, strict=True)))
+        ends = [*split.starts[1:], self._n_codes(split.column)]
         codes: dict[float, list[int]] = {}
-        for start, end, to in zip(way.first, ends, way.to, strict=True):
-            codes.setdefault(_key(to), []).extend(range(start, end))
+        for start, end, to in zip(split.starts, ends, split.targets, strict=True):
+            codes.setdefault(_rule_key(to), []).extend(range(start, end))
         last = max(codes, key=lambda key: len(codes[key]))
         tests = "".join(
-            f" WHEN {x} IN ({', '.join(map(str, mine))}) THEN {self.way(targets[key])}"
+            f" WHEN {x} IN ({', '.join(map(str, mine))}) THEN {self.rule(targets[key])}"
             for key, mine in codes.items()
             if key != last
         )
-        return f"CASE{tests} ELSE {self.way(targets[last])} END" if tests else self.way(targets[last])
+        return f"CASE{tests} ELSE {self.rule(targets[last])} END" if tests else self.rule(targets[last])
 
-    def _tells_all_apart(self, way: Split) -> bool:
+    def _separates_all_codes(self, split: Split) -> bool:
         """Whether each code is a piece of its own: the last piece too, which else has all codes from its first on."""
-        return len(way.first) == self._n_codes(way.column)
+        return len(split.starts) == self._n_codes(split.column)
 
     # -- columns -----------------------------------------------------------------------------------------------------
 
-    def _name(self, column: int) -> str:
-        return "h" if column == COIN else f"f{column}"
+    def _column_name(self, column: int) -> str:
+        return "h" if column == ROW_HASH else f"f{column}"
 
-    def _is_whole(self, column: int) -> bool:
-        return column != COIN and not self._encoding.columns[column].ordered
+    def _is_integer_column(self, column: int) -> bool:
+        return column != ROW_HASH and not self._encoding.columns[column].ordered
 
     def _n_codes(self, column: int) -> int:
         return self._encoding.columns[column].n_codes
 
-    def _missing(self, column: int) -> int | None:
-        return None if column == COIN else self._encoding.columns[column].missing_code
+    def _missing_code(self, column: int) -> int | None:
+        return None if column == ROW_HASH else self._encoding.columns[column].missing_code
 
     # -- constants ---------------------------------------------------------------------------------------------------
 
-    def _constant(self, column: int, code: int) -> str:
-        if column == COIN:
-            return self.words.text(f"{-(-code * 16**_COIN_DIGITS // self._coins):0{_COIN_DIGITS}x}")
-        if self._is_whole(column):
+    def _split_constant(self, column: int, code: int) -> str:
+        if column == ROW_HASH:
+            return self.dialect.quote_text(f"{-(-code * 16**_HASH_DIGITS // self._n_buckets):0{_HASH_DIGITS}x}")
+        if self._is_integer_column(column):
             return str(code)
         if (column, code) not in self._constants:
-            self._find(column, [code])
+            self._store_constants(column, [code])
         return self._constants[column, code]
 
-    def _find_constants(self, parts: Iterable[Way]) -> None:
+    def _find_constants(self, parts: Iterable[CellRule]) -> None:
         """Find the constants of all tests at once, a column at a time."""
         wanted: dict[int, set[int]] = {}
         pending = list(parts)
         while pending:
             way = pending.pop()
             if isinstance(way, Split):
-                pending.extend(way.to)
-                if way.column != COIN and not self._is_whole(way.column):
-                    wanted.setdefault(way.column, set()).update(way.first[1:])
+                pending.extend(way.targets)
+                if way.column != ROW_HASH and not self._is_integer_column(way.column):
+                    wanted.setdefault(way.column, set()).update(way.starts[1:])
         for column, codes in wanted.items():
             missing = self._encoding.columns[column].missing_code
-            self._find(column, sorted(c for c in codes if c != missing and (column, c) not in self._constants))
+            self._store_constants(
+                column, sorted(c for c in codes if c != missing and (column, c) not in self._constants)
+            )
 
-    def _find(self, column: int, codes: Sequence[int]) -> None:
+    def _store_constants(self, column: int, codes: Sequence[int]) -> None:
         values = self._encoding.threshold(column, np.array(codes, np.int64))
         for code, value in zip(codes, values.tolist(), strict=True):
-            self._constants[column, code] = self.words.number(value)
+            self._constants[column, code] = self.dialect.float_literal(value)
 
     # -- statements --------------------------------------------------------------------------------------------------
 
-    def statements(
-        self, tables: Sequence[Cells], what: What, rows: str, coins: Coins | None = None, columns: int = 0
+    def query_statements(
+        self,
+        queries: Sequence[CellQuery],
+        kind: SumKind,
+        rows: str,
+        row_hash: KeyedRowHash | None = None,
+        columns: int = 0,
     ) -> Iterator[str]:
         """Write the queries that add up the rows of tables; ``rows`` is a table or a query."""
-        if coins is not None:
-            hashed = self.hashed(coins.key, [f"f{i}" for i in range(columns)])
+        if row_hash is not None:
+            hashed = self.row_hash_expression(row_hash.key, [f"f{i}" for i in range(columns)])
             rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
         inner, before = rows, ""
         if rows.startswith("("):  # a query, which is computed once; a table is read faster as it is
             inner = "veilwood_in"
-            before = f"WITH {inner} AS {self.words.once}(SELECT * FROM {rows} AS veilwood_from) "
-        sums = "t AS k, COUNT(*) AS n" if what == "classes" else "COUNT(*) AS n, SUM(t) AS s, SUM(t * t) AS q"
-        group = "2, 3" if what == "classes" else "2"
+            before = f"WITH {inner} AS {self.dialect.materialized_keyword}(SELECT * FROM {rows} AS veilwood_from) "
+        sums = "t AS k, COUNT(*) AS n" if kind == "classes" else "COUNT(*) AS n, SUM(t) AS s, SUM(t * t) AS q"
+        group = "2, 3" if kind == "classes" else "2"
         selects = (
-            f"SELECT {number} AS b, {self.cell(table, coins)} AS c, {sums} FROM {inner} GROUP BY {group}"
-            for number, table in enumerate(tables)
+            f"SELECT {number} AS b, {self.cell_expression(table, row_hash)} AS c, {sums} FROM {inner} GROUP BY {group}"
+            for number, table in enumerate(queries)
         )
-        yield from batched(selects, before)
+        yield from join_selects(selects, before)
 
-    def hashed(self, key: bytes, columns: Sequence[str]) -> str:
+    def row_hash_expression(self, key: bytes, columns: Sequence[str]) -> str:
         """The keyed hash of what a row holds."""
-        texts = [f"COALESCE(CAST({name} AS {self.words.types.texts}), '')" for name in (*columns, "t")]
-        return self.words.hash(" || '|' || ".join([self.words.text(key.hex()), *texts]))
+        texts = [f"COALESCE(CAST({name} AS {self.dialect.type_names.text}), '')" for name in (*columns, "t")]
+        return self.dialect.text_hash(" || '|' || ".join([self.dialect.quote_text(key.hex()), *texts]))
 
 
-def _key(way: Way) -> float:
-    return id(way) if way is None or isinstance(way, Split) else way
+def _rule_key(rule: CellRule) -> float:
+    return id(rule) if rule is None or isinstance(rule, Split) else rule
 
 
-class CellWriter(Writer):
+class BinSqlWriter(CellSqlWriter):
     """The same for rows whose columns are cells, which are whole numbers without nulls: c0, c1, ..."""
 
-    def __init__(self, words: EngineWords, encoding: Encoding, n_cells: Sequence[int]) -> None:
-        super().__init__(words, encoding)
-        self._n_cells = n_cells
+    def __init__(self, dialect: SqlDialect, encoding: Encoding, n_bins: Sequence[int]) -> None:
+        super().__init__(dialect, encoding)
+        self._n_bins = n_bins
 
-    def _name(self, column: int) -> str:
+    def _column_name(self, column: int) -> str:
         return f"c{column}"
 
-    def _is_whole(self, column: int) -> bool:
+    def _is_integer_column(self, column: int) -> bool:
         return True
 
     def _n_codes(self, column: int) -> int:
-        return self._n_cells[column]
+        return self._n_bins[column]
 
-    def _missing(self, column: int) -> int | None:
+    def _missing_code(self, column: int) -> int | None:
         return None
 
-    def _of_codes(self, x: str, way: Split) -> str:
-        numbers = [NOWHERE if to is None else to for to in way.to if not isinstance(to, Split)]
-        if 2 < len(way.to) == len(numbers) and not self._tells_all_apart(way):
-            lengths = np.diff([*way.first, self._n_codes(way.column)])
-            found = self.words.looked_up(np.repeat(np.array(numbers, np.int64), lengths).tolist(), x)
+    def _rule_of_codes(self, x: str, split: Split) -> str:
+        numbers = [NOT_COUNTED if to is None else to for to in split.targets if not isinstance(to, Split)]
+        if 2 < len(split.targets) == len(numbers) and not self._separates_all_codes(split):
+            lengths = np.diff([*split.starts, self._n_codes(split.column)])
+            found = self.dialect.array_lookup(np.repeat(np.array(numbers, np.int64), lengths).tolist(), x)
             if found is not None:
                 return found
-        return super()._of_codes(x, way)
+        return super()._rule_of_codes(x, split)
 
 
-def batched(selects: Iterable[str], before: str = "") -> Iterator[str]:
+def join_selects(selects: Iterable[str], before: str = "") -> Iterator[str]:
     """Join queries into statements that engines accept."""
     held: list[str] = []
     length = 0
     for select in selects:
-        if len(select) > LARGEST_TEXT:
+        if len(select) > MAX_QUERY_LENGTH:
             raise DomainTooLargeError(
                 "a tree is too large to be written as one query. Hint: lower max_depth, or read the rows from files."
             )
-        if held and (length + len(select) > MOST_TEXT or len(held) >= MOST_SELECTS):
+        if held and (length + len(select) > MAX_BATCH_LENGTH or len(held) >= MAX_SELECTS):
             yield before + " UNION ALL ".join(held)
             held, length = [], 0
         held.append(select)

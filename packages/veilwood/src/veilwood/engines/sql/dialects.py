@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from veilwood.errors import SetupError, UseError
 
-__all__ = ["ENGINES", "EngineWords", "SqlEngine", "SqlKind", "kind_of"]
+__all__ = ["ENGINES", "SqlDialect", "SqlEngine", "SqlKind", "column_kind"]
 
 SqlEngine: TypeAlias = Literal["duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark"]
 ENGINES: Final[tuple[SqlEngine, ...]] = ("duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark")
@@ -28,26 +28,26 @@ SqlKind: TypeAlias = Literal[
 """What a column holds, as far as reading it differs; "any": each cell has its own type (SQLite)."""
 
 
-class Types(NamedTuple):
+class TypeNames(NamedTuple):
     """The types of one engine."""
 
     double: str
     """Floats of 64 bits."""
-    whole: str
+    int64: str
     """Whole numbers of 64 bits."""
-    small: str
+    int32: str
     """Whole numbers of 32 bits."""
-    texts: str
+    text: str
     """Texts."""
 
 
 _TYPES: Final = {
-    "duckdb": Types("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
-    "postgres": Types("DOUBLE PRECISION", "BIGINT", "INTEGER", "TEXT"),
-    "sqlite": Types("REAL", "INTEGER", "INTEGER", "TEXT"),
-    "bigquery": Types("FLOAT64", "INT64", "INT64", "STRING"),
-    "snowflake": Types("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
-    "spark": Types("DOUBLE", "BIGINT", "INT", "STRING"),
+    "duckdb": TypeNames("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
+    "postgres": TypeNames("DOUBLE PRECISION", "BIGINT", "INTEGER", "TEXT"),
+    "sqlite": TypeNames("REAL", "INTEGER", "INTEGER", "TEXT"),
+    "bigquery": TypeNames("FLOAT64", "INT64", "INT64", "STRING"),
+    "snowflake": TypeNames("DOUBLE", "BIGINT", "INTEGER", "VARCHAR"),
+    "spark": TypeNames("DOUBLE", "BIGINT", "INT", "STRING"),
 }
 _NAN: Final = {
     "duckdb": "ISNAN({x})",
@@ -75,7 +75,7 @@ _MATCHES: Final = {
 _EXACT: Final = {
     "duckdb": '({x} COLLATE "C")', "postgres": '({x} COLLATE "C")', "sqlite": "({x} COLLATE BINARY)",
 }  # fmt: skip
-_DIVIDED: Final = {
+_QUOTIENT: Final = {
     "duckdb": "({a} // {b})",
     "bigquery": "DIV({a}, {b})",
     "snowflake": "(({a} - MOD({a}, {b})) / {b})",
@@ -84,9 +84,9 @@ _DIVIDED: Final = {
 
 _NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?"
 _WITH_EXPONENT: Final = "-?(0|[1-9][0-9]*)(([.][0-9]+[eE][+-]?)|([eE][+-]))[0-9]{1,20}"
-_MOMENT: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}.*"
+_TIMESTAMP: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}.*"
 
-_OF_TYPE: Final[dict[str, SqlKind]] = {
+_KIND_BY_TYPE: Final[dict[str, SqlKind]] = {
     **dict.fromkeys(
         ["TINYINT", "SMALLINT", "INTEGER", "INT", "BIGINT", "INT2", "INT4", "INT8", "INT64", "BYTEINT", "UTINYINT",
          "USMALLINT", "UINTEGER", "UBIGINT", "SHORT", "LONG", "BYTE"], "whole"),
@@ -103,10 +103,10 @@ _OF_TYPE: Final[dict[str, SqlKind]] = {
 }  # fmt: skip
 
 
-def kind_of(type_name: str, engine: SqlEngine) -> SqlKind | None:
+def column_kind(type_name: str, engine: SqlEngine) -> SqlKind | None:
     """Say what a column of a type holds; None where it is of no use.
 
-    >>> kind_of("DECIMAL(18,3)", "duckdb"), kind_of("timestamp with time zone", "postgres"), kind_of("JSON", "duckdb")
+    >>> column_kind("DECIMAL(18,3)", "duckdb"), column_kind("timestamp with time zone", "postgres"), column_kind("JSON", "duckdb")
     ('decimal', 'zoned moment', None)
     """
     if engine == "sqlite":
@@ -117,11 +117,11 @@ def kind_of(type_name: str, engine: SqlEngine) -> SqlKind | None:
     name = f"{head.strip()} {rest.partition(')')[2].strip()}".strip()
     if engine == "snowflake" and name == "FLOAT":
         return "double"
-    return _OF_TYPE.get(name)
+    return _KIND_BY_TYPE.get(name)
 
 
 @cache
-def _sqlglot() -> Any:
+def _load_sqlglot() -> Any:
     try:
         from sqlglot import exp
     except ImportError:
@@ -130,10 +130,10 @@ def _sqlglot() -> Any:
 
 
 @dataclass(frozen=True)
-class EngineWords:
+class SqlDialect:
     """The words of one engine.
 
-    >>> words = EngineWords("postgres")
+    >>> words = SqlDialect("postgres")
     >>> words.name('a"; DROP TABLE x'), words.text("O'Neill"), words.number(37.5)
     ('"a""; DROP TABLE x"', "'O''Neill'", '3.75e1')
     """
@@ -146,46 +146,46 @@ class EngineWords:
 
     # -- names and constants -----------------------------------------------------------------------------------------
 
-    def name(self, text: str) -> str:
+    def quote_name(self, text: str) -> str:
         """Quote a name."""
-        return str(_sqlglot().to_identifier(text, quoted=True).sql(dialect=self.engine))
+        return str(_load_sqlglot().to_identifier(text, quoted=True).sql(dialect=self.engine))
 
-    def text(self, text: str) -> str:
+    def quote_text(self, text: str) -> str:
         """Quote a text."""
-        return str(_sqlglot().Literal.string(text).sql(dialect=self.engine))
+        return str(_load_sqlglot().Literal.string(text).sql(dialect=self.engine))
 
-    def number(self, value: float) -> str:
+    def float_literal(self, value: float) -> str:
         """Write a float of 64 bits so that the engine reads the same one: its shortest digits, with an exponent."""
         if not math.isfinite(value):
             raise ValueError("constants of a query are finite")
         sign, digits, exponent = Decimal(repr(float(value) + 0.0)).normalize().as_tuple()
         rest = "".join(map(str, digits[1:])) or "0"
         written = f"{'-' * sign}{digits[0]}.{rest}e{int(exponent) + len(digits) - 1 if any(digits) else 0}"
-        if self.engine == "sqlite" and not _sqlite_reads(written, float(value)):
+        if self.engine == "sqlite" and not _sqlite_reads_exactly(written, float(value)):
             written = _by_powers_of_two(float(value))
-            if not _sqlite_reads(written, float(value)):
+            if not _sqlite_reads_exactly(written, float(value)):
                 raise SetupError("this SQLite does not read constants exactly. Hint: update SQLite to 3.43 or newer.")
         return written
 
     @property
-    def types(self) -> Types:
+    def type_names(self) -> TypeNames:
         """The types of its columns."""
         return _TYPES[self.engine]
 
     @property
-    def once(self) -> str:
+    def materialized_keyword(self) -> str:
         """What makes an engine compute a named query once, however often it is used."""
         return "MATERIALIZED " if self.engine in ("duckdb", "postgres", "sqlite") else ""
 
-    def looked_up(self, numbers: Sequence[int], place: str) -> str | None:
+    def array_lookup(self, numbers: Sequence[int], index: str) -> str | None:
         """The number at a place, from 0 on, where an engine finds that faster than by tests; else None."""
         listed = ", ".join(map(str, numbers))
         if self.engine == "duckdb":
-            return f"[{listed}][{place} + 1]"
-        return f"(ARRAY[{listed}])[{place} + 1]" if self.engine == "postgres" else None
+            return f"[{listed}][{index} + 1]"
+        return f"(ARRAY[{listed}])[{index} + 1]" if self.engine == "postgres" else None
 
     @property
-    def makes_tables_at_any_time(self) -> bool:
+    def allows_tables_in_snapshot(self) -> bool:
         """Whether temporary tables can be made inside the snapshot too; elsewhere they are made before."""
         return self.engine in ("duckdb", "sqlite")
 
@@ -195,38 +195,38 @@ class EngineWords:
         """Whether a float is not a number."""
         return _NAN[self.engine].format(x=x)
 
-    def exactly(self, x: str) -> str:
+    def with_exact_collation(self, x: str) -> str:
         """Let a text be compared by its characters, whatever its column or database says."""
         return _EXACT.get(self.engine, "{x}").format(x=x)
 
-    def as_text(self, x: str) -> str:
+    def cast_to_text(self, x: str) -> str:
         """Turn what is no text into one."""
-        return self.exactly(f"CAST({x} AS {self.types.texts})")
+        return self.with_exact_collation(f"CAST({x} AS {self.type_names.text})")
 
-    def hash(self, x: str) -> str:
+    def text_hash(self, x: str) -> str:
         """The hash of a text, as 64 hexadecimal digits."""
         return _HASH[self.engine].format(x=x)
 
-    def least(self, *of: str) -> str:
+    def least_of(self, *values: str) -> str:
         """The smallest of some numbers, none of them null."""
-        return f"{'MIN' if self.engine == 'sqlite' else 'LEAST'}({', '.join(of)})"
+        return f"{'MIN' if self.engine == 'sqlite' else 'LEAST'}({', '.join(values)})"
 
-    def greatest(self, *of: str) -> str:
+    def greatest_of(self, *values: str) -> str:
         """The largest of some numbers, none of them null."""
-        return f"{'MAX' if self.engine == 'sqlite' else 'GREATEST'}({', '.join(of)})"
+        return f"{'MAX' if self.engine == 'sqlite' else 'GREATEST'}({', '.join(values)})"
 
-    def divided(self, a: str, b: str) -> str:
+    def integer_quotient(self, a: str, b: str) -> str:
         """The whole part of a quotient of whole numbers that are not negative."""
-        return _DIVIDED.get(self.engine, "({a} / {b})").format(a=a, b=b)
+        return _QUOTIENT.get(self.engine, "({a} / {b})").format(a=a, b=b)
 
-    def floor(self, x: str) -> str:
+    def floor_integer(self, x: str) -> str:
         """The whole number below a float that is not negative and not large."""
-        return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.types.whole})"
+        return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.type_names.int64})"
 
     def is_number(self, x: str) -> str:
         """Whether a text is a number without an exponent, as programs write it."""
         if self.engine != "sqlite":
-            return self._matches(x, _NUMBER)
+            return self._regex_match(x, _NUMBER)
         bare = f"(CASE WHEN SUBSTR({x}, 1, 1) = '-' THEN SUBSTR({x}, 2) ELSE {x} END)"
         return (
             f"({bare} NOT GLOB '*[^0-9.]*' AND ({bare} GLOB '[1-9]*' OR {bare} = '0' OR {bare} GLOB '0.*') "
@@ -237,30 +237,30 @@ class EngineWords:
     def has_exponent(self, x: str) -> str:
         """Whether a text is a number with an exponent, which cannot be compared here."""
         if self.engine != "sqlite":
-            return self._matches(x, _WITH_EXPONENT)
+            return self._regex_match(x, _WITH_EXPONENT)
         return (
             f"({x} NOT GLOB '*[^0-9.eE+-]*' AND {x} GLOB '*[0-9][eE]*' AND ({x} GLOB '*[.+]*' OR {x} GLOB '*[eE]-*'))"
         )
 
-    def is_moment(self, x: str) -> str:
+    def is_timestamp(self, x: str) -> str:
         """Whether a text may be a date with a time, which has several texts."""
         if self.engine != "sqlite":
-            return self._matches(x, _MOMENT)
+            return self._regex_match(x, _TIMESTAMP)
         day = "-".join(["[0-9]" * 4, "[0-9]" * 2, "[0-9]" * 2])
         return f"({x} GLOB '{day}[ T]{'[0-9]' * 2}:{'[0-9]' * 2}*')"
 
-    def _matches(self, x: str, pattern: str) -> str:
+    def _regex_match(self, x: str, pattern: str) -> str:
         whole = pattern if self.engine in ("duckdb", "snowflake") else f"^({pattern})$"
-        return _MATCHES[self.engine].format(x=x, p=self.text(whole))
+        return _MATCHES[self.engine].format(x=x, p=self.quote_text(whole))
 
 
 @cache
-def _exact_sqlite() -> sqlite3.Connection:
+def _sqlite_connection() -> sqlite3.Connection:
     return sqlite3.connect(":memory:", check_same_thread=False)
 
 
-def _sqlite_reads(written: str, value: float) -> bool:
-    return bool(_exact_sqlite().execute(f"SELECT {written}").fetchone()[0] == value)
+def _sqlite_reads_exactly(written: str, value: float) -> bool:
+    return bool(_sqlite_connection().execute(f"SELECT {written}").fetchone()[0] == value)
 
 
 def _by_powers_of_two(value: float) -> str:

@@ -25,34 +25,43 @@ from typing import Final
 
 import numpy as np
 
-from veilwood.data.canonical import text_of
+from veilwood.data.canonical import to_canonical_text
 from veilwood.data.columns import Column
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.problems import Problem
-from veilwood.engines.sql.dialects import EngineWords, SqlKind
+from veilwood.engines.sql.dialects import SqlDialect, SqlKind
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["ReadCell", "Typed", "id_read", "level_of", "number_of", "place_of"]
+__all__ = [
+    "TypedColumn",
+    "ValueExpression",
+    "category_expression",
+    "id_expression",
+    "number_expression",
+    "target_level_expression",
+]
 
-_LARGEST: Final = 1.7976931348623157e308
-_TO_ZERO: Final = "2.470328229206232720882843964341106861826e-324"  # decimals up to here, rounded up, are 0 as a float
+_MAX_FLOAT: Final = 1.7976931348623157e308
+_MAX_ZERO_DECIMAL: Final = (
+    "2.470328229206232720882843964341106861826e-324"  # decimals up to here, rounded up, are 0 as a float
+)
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
-_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+_ISO_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _EXACT_DIGITS: Final = 16  # a whole number that was written as a float with so many digits may be rounded
 _PARTS: Final = {"year": "YEAR", "month": "MONTH", "hour": "HOUR"}
 
 
 @dataclass(frozen=True)
-class Typed:
+class TypedColumn:
     """A column of the table: how it is written in a query, what it holds, and the type's own name."""
 
-    x: str
+    expression: str
     kind: SqlKind
     type_name: str = ""
 
 
 @dataclass(frozen=True)
-class ReadCell:
+class ValueExpression:
     """What becomes of a cell: its value, and the number of its problem (0: none)."""
 
     value: str
@@ -60,180 +69,196 @@ class ReadCell:
     kinds: tuple[Problem, ...]  # that there can be
 
 
-def number_of(column: Column, typed: Typed, words: EngineWords, *, finite: bool = False) -> ReadCell:
+def number_expression(
+    column: Column, typed: TypedColumn, dialect: SqlDialect, *, finite: bool = False
+) -> ValueExpression:
     """Read a number; ``finite`` refuses infinities, as targets do."""
-    value, wrong, kinds = _numeric(column, typed, words)
+    value, wrong, kinds = _numeric_expression(column, typed, dialect)
     cases = [f"WHEN {condition} THEN {int(kind)}" for kind, condition in wrong.items()]
     if not column.nullable:
         cases.append(f"WHEN {value} IS NULL THEN {int(Problem.MISSING)}")
         kinds = (*kinds, Problem.MISSING)
     if finite:
-        largest = words.number(_LARGEST)
+        largest = dialect.float_literal(_MAX_FLOAT)
         cases.append(f"WHEN {value} > {largest} OR {value} < -{largest} THEN {int(Problem.INFINITE)}")
         kinds = (*kinds, Problem.INFINITE)
-    return ReadCell(value, f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0", kinds)
+    return ValueExpression(value, f"CASE {' '.join(cases)} ELSE 0 END" if cases else "0", kinds)
 
 
-def _numeric(column: Column, typed: Typed, words: EngineWords) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
+def _numeric_expression(
+    column: Column, typed: TypedColumn, dialect: SqlDialect
+) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
     """Return a float or null, and what else can be wrong."""
-    x = typed.x
+    x = typed.expression
     if column.part is not None:
-        part, unusable = _part(column, typed, words)
+        part, unusable = _date_part_expression(column, typed, dialect)
         wrong = {Problem.UNUSABLE: unusable}
         nothing = f"{x} IS NULL OR {unusable}"
-        return f"CASE WHEN {nothing} THEN NULL ELSE CAST({part} AS {words.types.double}) END", wrong, tuple(wrong)
+        return (
+            f"CASE WHEN {nothing} THEN NULL ELSE CAST({part} AS {dialect.type_names.double}) END",
+            wrong,
+            tuple(wrong),
+        )
     match typed.kind:
         case "whole":
-            return f"CAST({x} AS {words.types.double})", {}, ()
+            return f"CAST({x} AS {dialect.type_names.double})", {}, ()
         case "boolean":
-            one, zero = words.number(1.0), words.number(0.0)
+            one, zero = dialect.float_literal(1.0), dialect.float_literal(0.0)
             return f"CASE WHEN {x} THEN {one} WHEN NOT {x} THEN {zero} END", {}, ()
         case "double":
-            return _without_nan(x, words), {}, ()
+            return _nan_to_null(x, dialect), {}, ()
         case "single":
-            return _without_nan(f"CAST({x} AS {words.types.double})", words), {}, ()
-        case "decimal" if words.engine == "postgres":
-            large = f"CAST({words.text(repr(_LARGEST))} AS NUMERIC)"
-            small = f"CAST({words.text(_TO_ZERO)} AS NUMERIC)"
+            return _nan_to_null(f"CAST({x} AS {dialect.type_names.double})", dialect), {}, ()
+        case "decimal" if dialect.engine == "postgres":
+            large = f"CAST({dialect.quote_text(repr(_MAX_FLOAT))} AS NUMERIC)"
+            small = f"CAST({dialect.quote_text(_MAX_ZERO_DECIMAL)} AS NUMERIC)"
             endless = f"CAST({x} AS TEXT) IN ('Infinity', '-Infinity')"
             value = (
-                f"CASE WHEN {x} BETWEEN -{small} AND {small} THEN {words.number(0.0)} "
-                f"WHEN {x} BETWEEN -{large} AND {large} OR {endless} THEN CAST({x} AS {words.types.double}) END"
+                f"CASE WHEN {x} BETWEEN -{small} AND {small} THEN {dialect.float_literal(0.0)} "
+                f"WHEN {x} BETWEEN -{large} AND {large} OR {endless} THEN CAST({x} AS {dialect.type_names.double}) END"
             )
             too_large = f"NOT {x} BETWEEN -{large} AND {large} AND NOT {endless} AND CAST({x} AS TEXT) <> 'NaN'"
             return value, {Problem.TOO_LARGE: too_large}, (Problem.TOO_LARGE,)
         case "decimal":
             # By its digits: dividing by a power of ten would round twice.
-            exact = f"CAST({x} AS {words.types.texts})" if words.engine == "duckdb" else x
-            return f"CAST({exact} AS {words.types.double})", {}, ()
+            exact = f"CAST({x} AS {dialect.type_names.text})" if dialect.engine == "duckdb" else x
+            return f"CAST({exact} AS {dialect.type_names.double})", {}, ()
         case "any":
-            some_text = f"TYPEOF({x}) = 'text' AND {words.as_text(x)} <> ''"  # LENGTH would end at a character of 0
+            some_text = (
+                f"TYPEOF({x}) = 'text' AND {dialect.cast_to_text(x)} <> ''"  # LENGTH would end at a character of 0
+            )
             no_number = f"({some_text} OR TYPEOF({x}) = 'blob' AND LENGTH({x}) > 0)"
             value = f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS REAL) WHEN 'real' THEN {x} END"
-            return value, {Problem.NO_NUMBER: no_number}, (Problem.NO_NUMBER,)
-    raise _wrong_type(column, typed, "numbers", "cast it in a view")
+            return value, {Problem.NOT_A_NUMBER: no_number}, (Problem.NOT_A_NUMBER,)
+    raise _wrong_type_error(column, typed, "numbers", "cast it in a view")
 
 
-def _without_nan(x: str, words: EngineWords) -> str:
-    return f"CASE WHEN {words.is_nan(x)} THEN NULL ELSE {x} END"
+def _nan_to_null(x: str, dialect: SqlDialect) -> str:
+    return f"CASE WHEN {dialect.is_nan(x)} THEN NULL ELSE {x} END"
 
 
-def level_of(column: Column, typed: Typed, words: EngineWords) -> ReadCell:
+def target_level_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
     """Read a numeric target: its level, by the arithmetic of ``Encoding.read_target``, to the last bit."""
-    number = number_of(column, typed, words, finite=True)
+    number = number_expression(column, typed, dialect, finite=True)
     lower, upper = column.bounds
-    scale = words.number(TARGET_LEVELS / (upper - lower))
-    least, most = words.number(lower), words.number(upper)
-    near = words.number(lower + (upper - lower) * 1e-6)  # below it products may be too small for an engine
+    scale = dialect.float_literal(TARGET_LEVELS / (upper - lower))
+    least, most = dialect.float_literal(lower), dialect.float_literal(upper)
+    near = dialect.float_literal(lower + (upper - lower) * 1e-6)  # below it products may be too small for an engine
     exact = f"(({number.value}) - {least}) * {scale}"
-    below = words.floor(exact)
-    odd = f"({exact}) - CAST({below} AS {words.types.double})"
-    half = words.number(0.5)
+    below = dialect.floor_integer(exact)
+    odd = f"({exact}) - CAST({below} AS {dialect.type_names.double})"
+    half = dialect.float_literal(0.5)
     value = (
         f"CASE WHEN {number.value} >= {most} THEN {TARGET_LEVELS} WHEN {number.value} < {near} THEN 0 "
         f"WHEN {number.value} IS NULL THEN 0 "
         f"WHEN {odd} > {half} THEN {below} + 1 WHEN {odd} < {half} THEN {below} "
         f"ELSE {below} + {below} % 2 END"
     )
-    if words.engine in ("bigquery", "snowflake"):
+    if dialect.engine in ("bigquery", "snowflake"):
         value = value.replace(f"{below} % 2", f"MOD({below}, 2)")
-    return ReadCell(value, number.problem, number.kinds)
+    return ValueExpression(value, number.problem, number.kinds)
 
 
 # -- categories ------------------------------------------------------------------------------------------------------
 
 
-def place_of(column: Column, typed: Typed, words: EngineWords) -> ReadCell:
+def category_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
     """Read a category: its place, or the number of its problem, negative."""
     missing = str(len(column.values)) if column.nullable else str(-Problem.MISSING)
     known = {text: str(place) for place, text in enumerate(column.values)}
     unknown = str(-Problem.UNKNOWN) if column.other is None else known[column.other]
     kinds: tuple[Problem, ...] = () if column.nullable else (Problem.MISSING,)
     kinds += (Problem.UNKNOWN,) if column.other is None else ()
-    value, more = _placed(column, typed, words, known, missing, unknown)
-    return ReadCell(value, "", (*kinds, *more))
+    value, more = _category_cases(column, typed, dialect, known, missing, unknown)
+    return ValueExpression(value, "", (*kinds, *more))
 
 
-def _placed(
-    column: Column, typed: Typed, words: EngineWords, known: Mapping[str, str], missing: str, unknown: str
+def _category_cases(
+    column: Column, typed: TypedColumn, dialect: SqlDialect, known: Mapping[str, str], missing: str, unknown: str
 ) -> tuple[str, tuple[Problem, ...]]:
-    x = typed.x
+    x = typed.expression
     if column.part is not None:
-        part, unusable = _part(column, typed, words)
+        part, unusable = _date_part_expression(column, typed, dialect)
         cases = f"WHEN {x} IS NULL THEN {missing} WHEN {unusable} THEN {-Problem.UNUSABLE}"
-        return _cases(part, _wholes(known), unknown, cases), (Problem.UNUSABLE,)
+        return _case_expression(part, _integer_constants(known), unknown, cases), (Problem.UNUSABLE,)
     if column.prefix is not None and typed.kind not in ("whole", "text", "as text", "any"):
-        raise _wrong_type(column, typed, "texts or whole numbers, of which the beginning counts", "cast it in a view")
+        raise _wrong_type_error(
+            column, typed, "texts or whole numbers, of which the beginning counts", "cast it in a view"
+        )
     if column.prefix is not None:
-        text = x if typed.kind == "text" else words.as_text(x)
-        placed, kinds = _texts(text, words, known, missing, unknown, column.prefix)
+        text = x if typed.kind == "text" else dialect.cast_to_text(x)
+        placed, kinds = _text_cases(text, dialect, known, missing, unknown, column.prefix)
         if typed.kind == "any":
             placed = f"CASE WHEN TYPEOF({x}) IN ('real', 'blob') THEN {-Problem.UNUSABLE} ELSE {placed} END"
         return placed, kinds
     null = f"WHEN {x} IS NULL THEN {missing}"
     match typed.kind:
         case "whole":
-            return _cases(x, _wholes(known), unknown, null), ()
+            return _case_expression(x, _integer_constants(known), unknown, null), ()
         case "boolean":
             yes, no = known.get("True", unknown), known.get("False", unknown)
             return f"CASE {null} WHEN {x} THEN {yes} ELSE {no} END", ()
         case "double" | "single":
-            value = _without_nan(x if typed.kind == "double" else f"CAST({x} AS {words.types.double})", words)
-            floats = _floats(known, words, np.float64 if typed.kind == "double" else np.float32)
-            return _cases(value, floats, unknown, f"WHEN {value} IS NULL THEN {missing}"), ()
+            value = _nan_to_null(x if typed.kind == "double" else f"CAST({x} AS {dialect.type_names.double})", dialect)
+            floats = _float_constants(known, dialect, np.float64 if typed.kind == "double" else np.float32)
+            return _case_expression(value, floats, unknown, f"WHEN {value} IS NULL THEN {missing}"), ()
         case "decimal":
-            if words.engine == "postgres":
+            if dialect.engine == "postgres":
                 null += f" WHEN CAST({x} AS TEXT) = 'NaN' THEN {missing}"
-            return _cases(x, _decimals(known, typed, words), unknown, null), ()
+            return _case_expression(x, _decimal_constants(known, typed, dialect), unknown, null), ()
         case "date":
-            days = {f"CAST({words.text(text)} AS DATE)": place for text, place in known.items() if _is_day(text)}
-            return _cases(x, days, unknown, null), ()
+            days = {
+                f"CAST({dialect.quote_text(text)} AS DATE)": place
+                for text, place in known.items()
+                if _is_iso_date(text)
+            }
+            return _case_expression(x, days, unknown, null), ()
         case "text":
-            _refuse_days(column, typed)
-            return _texts(x, words, known, missing, unknown)
+            _reject_date_categories(column, typed)
+            return _text_cases(x, dialect, known, missing, unknown)
         case "as text":
-            _refuse_days(column, typed)
-            return _texts(words.as_text(x), words, known, missing, unknown)
+            _reject_date_categories(column, typed)
+            return _text_cases(dialect.cast_to_text(x), dialect, known, missing, unknown)
         case "any":
-            _refuse_days(column, typed)
-            texts, _ = _texts(words.as_text(x), words, known, missing, unknown)
+            _reject_date_categories(column, typed)
+            texts, _ = _text_cases(dialect.cast_to_text(x), dialect, known, missing, unknown)
             return (
                 f"CASE TYPEOF({x}) WHEN 'null' THEN {missing} "
-                f"WHEN 'integer' THEN {_cases(x, _wholes(known), unknown)} "
-                f"WHEN 'real' THEN {_cases(x, _floats(known, words, np.float64), unknown)} "
+                f"WHEN 'integer' THEN {_case_expression(x, _integer_constants(known), unknown)} "
+                f"WHEN 'real' THEN {_case_expression(x, _float_constants(known, dialect, np.float64), unknown)} "
                 f"WHEN 'text' THEN {texts} ELSE {-Problem.UNUSABLE} END"
             ), (Problem.UNUSABLE,)  # fmt: skip
-    raise _wrong_type(column, typed, "categories", "cast it to a text in a view, or declare a part of the date")
+    raise _wrong_type_error(column, typed, "categories", "cast it to a text in a view, or declare a part of the date")
 
 
-def _cases(x: str, known: Mapping[str, str], otherwise: str, first: str = "") -> str:
+def _case_expression(x: str, known: Mapping[str, str], otherwise: str, first: str = "") -> str:
     """Give each constant its place."""
     tests = " ".join(f"WHEN {x} = {constant} THEN {place}" for constant, place in known.items())
     return f"CASE {first} {tests} ELSE {otherwise} END" if first or tests else otherwise
 
 
-def _wholes(known: Mapping[str, str]) -> dict[str, str]:
+def _integer_constants(known: Mapping[str, str]) -> dict[str, str]:
     """Categories that are the text of a whole number; '007' is not that of 7."""
     numbers = {text: int(text) for text in known if re.fullmatch(r"-?[0-9]{1,19}", text)}
     return {text: known[text] for text, number in numbers.items() if str(number) == text and abs(number) < 2**63}
 
 
-def _floats(known: Mapping[str, str], words: EngineWords, kind: type[np.floating]) -> dict[str, str]:
+def _float_constants(known: Mapping[str, str], dialect: SqlDialect, kind: type[np.floating]) -> dict[str, str]:
     """Categories that are the text of a float of this precision, which is then compared as a number."""
     found = {}
     for text, place in known.items():
         if _NUMBER.fullmatch(text):
             with np.errstate(over="ignore"):
                 number = kind(text)
-            if np.isfinite(number) and text_of(number) == text:
-                found[words.number(float(number))] = place
+            if np.isfinite(number) and to_canonical_text(number) == text:
+                found[dialect.float_literal(float(number))] = place
     return found
 
 
-def _decimals(known: Mapping[str, str], typed: Typed, words: EngineWords) -> dict[str, str]:
+def _decimal_constants(known: Mapping[str, str], typed: TypedColumn, dialect: SqlDialect) -> dict[str, str]:
     """Categories that the column can hold exactly, as constants of its own type: nothing is converted."""
     size = re.search(r"\((\d+)\s*,\s*(\d+)\)", typed.type_name)
-    type_name = "NUMERIC" if words.engine == "postgres" else typed.type_name or "DECIMAL(38, 9)"
+    type_name = "NUMERIC" if dialect.engine == "postgres" else typed.type_name or "DECIMAL(38, 9)"
     precision, scale = (int(size[1]), int(size[2])) if size else (38, 0 if "HUGEINT" in typed.type_name else 9)
     found = {}
     for text, place in known.items():
@@ -245,25 +270,25 @@ def _decimals(known: Mapping[str, str], typed: Typed, words: EngineWords) -> dic
             continue
         fits = -int(exponent) <= scale and len(digits) + int(exponent) <= precision - scale
         fits = fits and not (text.startswith("-") and typed.type_name == "UHUGEINT")
-        if words.engine == "postgres" or fits:
-            found[f"CAST({words.text(text)} AS {type_name})"] = place
+        if dialect.engine == "postgres" or fits:
+            found[f"CAST({dialect.quote_text(text)} AS {type_name})"] = place
     return found
 
 
-def _is_day(text: str) -> bool:
+def _is_iso_date(text: str) -> bool:
     try:
-        return bool(_DAY.fullmatch(text)) and bool(datetime.date.fromisoformat(text))
+        return bool(_ISO_DATE.fullmatch(text)) and bool(datetime.date.fromisoformat(text))
     except ValueError:
         return False
 
 
-def _refuse_days(column: Column, typed: Typed) -> None:
-    if any(_DAY.match(text) for text in column.values):
-        raise _wrong_type(column, typed, "dates", "cast it to DATE in a view")
+def _reject_date_categories(column: Column, typed: TypedColumn) -> None:
+    if any(_ISO_DATE.match(text) for text in column.values):
+        raise _wrong_type_error(column, typed, "dates", "cast it to DATE in a view")
 
 
-def _texts(
-    x: str, words: EngineWords, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
+def _text_cases(
+    x: str, dialect: SqlDialect, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
     """Compare texts by the rule of ``canonical``; a number with an exponent cannot be, where it could be a category."""
     null = f"WHEN {x} IS NULL THEN {missing} WHEN {x} = '' THEN {missing}"
@@ -271,35 +296,37 @@ def _texts(
     kinds: tuple[Problem, ...] = ()
     canonical = x
     if prefix is not None or any(_NUMBER.fullmatch(text) or text in ("True", "False") for text in known):
-        null += f" WHEN {words.has_exponent(x)} THEN {-Problem.UNUSABLE}"
-        canonical, kinds = canonical_text(x, words), (Problem.UNUSABLE,)
+        null += f" WHEN {dialect.has_exponent(x)} THEN {-Problem.UNUSABLE}"
+        canonical, kinds = canonical_text_sql(x, dialect), (Problem.UNUSABLE,)
     if prefix is not None:
-        null += f" WHEN {words.is_moment(x)} THEN {-Problem.UNUSABLE}"
-        canonical = canonical_text(f"SUBSTR({canonical}, 1, {prefix})", words)
-        null += f" WHEN {words.has_exponent(canonical)} THEN {-Problem.UNUSABLE}"
-    exact = words.exactly(canonical)
-    return _cases(exact, {words.text(text): place for text, place in listed.items()}, unknown, null), kinds
+        null += f" WHEN {dialect.is_timestamp(x)} THEN {-Problem.UNUSABLE}"
+        canonical = canonical_text_sql(f"SUBSTR({canonical}, 1, {prefix})", dialect)
+        null += f" WHEN {dialect.has_exponent(canonical)} THEN {-Problem.UNUSABLE}"
+    exact = dialect.with_exact_collation(canonical)
+    return _case_expression(
+        exact, {dialect.quote_text(text): place for text, place in listed.items()}, unknown, null
+    ), kinds
 
 
-def canonical_text(x: str, words: EngineWords) -> str:
+def canonical_text_sql(x: str, dialect: SqlDialect) -> str:
     """The one text of a text without an exponent: no zeros at the end of a number, no sign of zero."""
     short = f"RTRIM(RTRIM({x}, '0'), '.')"
     point = f"REPLACE({x}, '.', '') <> {x}"
     return (
-        f"(CASE WHEN {words.exactly(x)} = 'true' THEN 'True' WHEN {words.exactly(x)} = 'false' THEN 'False' "
-        f"WHEN {words.is_number(x)} AND {point} AND {short} = '-0' THEN '0' "
-        f"WHEN {words.is_number(x)} AND {point} THEN {short} WHEN {x} = '-0' THEN '0' ELSE {x} END)"
+        f"(CASE WHEN {dialect.with_exact_collation(x)} = 'true' THEN 'True' WHEN {dialect.with_exact_collation(x)} = 'false' THEN 'False' "
+        f"WHEN {dialect.is_number(x)} AND {point} AND {short} = '-0' THEN '0' "
+        f"WHEN {dialect.is_number(x)} AND {point} THEN {short} WHEN {x} = '-0' THEN '0' ELSE {x} END)"
     )
 
 
-def _part(column: Column, typed: Typed, words: EngineWords) -> tuple[str, str]:
+def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> tuple[str, str]:
     """Return the part of a date as a whole number, and where there is none."""
-    x, part = typed.x, column.part
+    x, part = typed.expression, column.part
     if typed.kind not in ("date", "moment", "zoned moment"):
-        raise _wrong_type(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
+        raise _wrong_type_error(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
     zoned = typed.kind == "zoned moment"
-    if zoned and words.engine not in ("duckdb", "postgres"):
-        raise _wrong_type(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
+    if zoned and dialect.engine not in ("duckdb", "postgres"):
+        raise _wrong_type_error(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
     if typed.type_name == "TIMESTAMP_NS":  # which cannot hold the bounds below
         x = f"CAST({x} AS TIMESTAMP)"
     # Compared as they are: turned into another type, or into UTC, a moment may be out of range.
@@ -312,47 +339,49 @@ def _part(column: Column, typed: Typed, words: EngineWords) -> tuple[str, str]:
     if part == "hour" and typed.kind == "date":
         return "0", outside
     if part == "weekday":
-        name = {"bigquery": "DAYOFWEEK", "snowflake": "DAYOFWEEKISO", "spark": "DAYOFWEEK_ISO"}.get(words.engine)
+        name = {"bigquery": "DAYOFWEEK", "snowflake": "DAYOFWEEKISO", "spark": "DAYOFWEEK_ISO"}.get(dialect.engine)
         found = f"EXTRACT({name or 'ISODOW'} FROM {x})"
-        return (f"(MOD({found} + 5, 7) + 1)" if words.engine == "bigquery" else found), outside
+        return (f"(MOD({found} + 5, 7) + 1)" if dialect.engine == "bigquery" else found), outside
     return f"EXTRACT({_PARTS[str(part)]} FROM {x})", outside
 
 
 # -- ids -------------------------------------------------------------------------------------------------------------
 
 
-def id_read(name: str, typed: Typed, words: EngineWords) -> ReadCell:
+def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
     """Read an id: equal values are one person by the rule of ``canonical``, and what may be two people is unusable."""
-    x, lost, gone = typed.x, int(Problem.MISSING), int(Problem.UNUSABLE)
+    x, lost, gone = typed.expression, int(Problem.MISSING), int(Problem.UNUSABLE)
     kinds = (Problem.MISSING, Problem.UNUSABLE)
 
-    def as_text(text: str) -> ReadCell:
+    def text_expression(text: str) -> ValueExpression:
         nothing = f"{text} IS NULL OR {text} = ''"
-        several = f"{words.has_exponent(text)} OR {words.is_moment(text)} OR ({_was_float(text, words)})"
+        several = (
+            f"{dialect.has_exponent(text)} OR {dialect.is_timestamp(text)} OR ({_rounded_float_test(text, dialect)})"
+        )
         problem = f"CASE WHEN {nothing} THEN {lost} WHEN {several} THEN {gone} ELSE 0 END"
-        return ReadCell(words.exactly(canonical_text(text, words)), problem, kinds)
+        return ValueExpression(dialect.with_exact_collation(canonical_text_sql(text, dialect)), problem, kinds)
 
     match typed.kind:
         case "whole" | "boolean" | "date":
-            return ReadCell(x, f"CASE WHEN {x} IS NULL THEN {lost} ELSE 0 END", kinds[:1])
+            return ValueExpression(x, f"CASE WHEN {x} IS NULL THEN {lost} ELSE 0 END", kinds[:1])
         case "decimal":
-            nan = f" OR CAST({x} AS TEXT) = 'NaN'" if words.engine == "postgres" else ""
-            return ReadCell(x, f"CASE WHEN {x} IS NULL{nan} THEN {lost} ELSE 0 END", kinds[:1])
+            nan = f" OR CAST({x} AS TEXT) = 'NaN'" if dialect.engine == "postgres" else ""
+            return ValueExpression(x, f"CASE WHEN {x} IS NULL{nan} THEN {lost} ELSE 0 END", kinds[:1])
         case "double" | "single":
-            value = _without_nan(f"CAST({x} AS {words.types.double})", words)
-            most = words.number(2.0 ** (53 if typed.kind == "double" else 24))
+            value = _nan_to_null(f"CAST({x} AS {dialect.type_names.double})", dialect)
+            most = dialect.float_literal(2.0 ** (53 if typed.kind == "double" else 24))
             problem = (
                 f"CASE WHEN {value} IS NULL THEN {lost} WHEN {value} >= {most} OR {value} <= -{most} THEN {gone} "
                 "ELSE 0 END"
             )
-            return ReadCell(f"({value}) + {words.number(0.0)}", problem, kinds)
+            return ValueExpression(f"({value}) + {dialect.float_literal(0.0)}", problem, kinds)
         case "text":
-            return as_text(x)
+            return text_expression(x)
         case "as text":
-            return as_text(words.as_text(x))
+            return text_expression(dialect.cast_to_text(x))
         case "any":
-            text = as_text(words.as_text(x))
-            most = words.number(2.0**53)
+            text = text_expression(dialect.cast_to_text(x))
+            most = dialect.float_literal(2.0**53)
             whole = f"{x} > -{most} AND {x} < {most} AND {x} = CAST({x} AS INTEGER)"
             value = (
                 f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS TEXT) "
@@ -363,7 +392,7 @@ def id_read(name: str, typed: Typed, words: EngineWords) -> ReadCell:
                 f"WHEN 'real' THEN CASE WHEN {whole} THEN 0 ELSE {gone} END WHEN 'text' THEN {text.problem} "
                 f"ELSE {gone} END"
             )
-            return ReadCell(value, problem, kinds)
+            return ValueExpression(value, problem, kinds)
     raise OutOfSchemaError(
         f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, of which ids cannot be made. "
         "Hint: cast it to a text or a whole number in a view.",
@@ -371,13 +400,13 @@ def id_read(name: str, typed: Typed, words: EngineWords) -> ReadCell:
     )
 
 
-def _was_float(x: str, words: EngineWords) -> str:
+def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
     """Whether a text is a whole number that a float may have rounded: digits, a point and zeros."""
     short = f"RTRIM({x}, '0')"
-    return f"{words.is_number(x)} AND {short} LIKE '%.' AND LENGTH({short}) > {_EXACT_DIGITS}"
+    return f"{dialect.is_number(x)} AND {short} LIKE '%.' AND LENGTH({short}) > {_EXACT_DIGITS}"
 
 
-def _wrong_type(column: Column, typed: Typed, wanted: str, hint: str) -> OutOfSchemaError:
+def _wrong_type_error(column: Column, typed: TypedColumn, wanted: str, hint: str) -> OutOfSchemaError:
     shown = typed.type_name or typed.kind
     return OutOfSchemaError(
         f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database they go by "

@@ -12,23 +12,23 @@ from typing import Any, Final, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.engines.sql.backend import show_questions
-from veilwood.engines.sql.dialects import EngineWords, SqlEngine, kind_of
+from veilwood.engines.sql.backend import preview_queries
+from veilwood.engines.sql.dialects import SqlDialect, SqlEngine, column_kind
 from veilwood.engines.sql.session import Session, is_database, open_session
-from veilwood.engines.sql.source import EncodedRows, SqlSource, assumed_types, scratch_tables
+from veilwood.engines.sql.source import EncodedRows, SqlSource, assumed_types, scratch_table_statements
 from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["statements_of"]
+__all__ = ["preview_statements"]
 
 _KEY: Final = bytes(32)
-_SHOWN: Final = 1500  # characters of a statement that is shown by its beginning: lookups
+_MAX_STATEMENT_LENGTH: Final = 1500  # characters of a statement that is shown by its beginning: lookups
 
 
-class _OpenDoor:
+class _DryRunDoor:
     """Releases nothing: there are no rows, and every choice falls on the first that is allowed."""
 
-    joins_noise = True
+    supports_joint_noise = True
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan
@@ -40,7 +40,7 @@ class _OpenDoor:
     def extend(self, step: Any) -> None:
         """Take a further step for planned."""
 
-    def noisy(self, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    def release_counts(self, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the zeros that there are."""
         return exact
 
@@ -50,7 +50,7 @@ class _OpenDoor:
         return np.asarray(allowed.argmax(axis=1), np.int64)
 
 
-def statements_of(forest: Any, where: str) -> list[str]:
+def preview_statements(forest: Any, where: str) -> list[str]:
     """Write what ``fit`` would send.
 
     Parameters
@@ -67,37 +67,37 @@ def statements_of(forest: Any, where: str) -> list[str]:
     >>> import veilwood as vw
     >>> schema = vw.Schema.numeric((0, 10), classes=["a", "b"], n_features=1)
     >>> forest = vw.RandomTreesClassifier(schema, n_estimators=1, max_depth=1, random_state=0)
-    >>> statements_of(forest, "postgres")[-1].partition(" THEN 0 ELSE 1 END")[2].partition(" FROM")[0]
+    >>> preview_statements(forest, "postgres")[-1].partition(" THEN 0 ELSE 1 END")[2].partition(" FROM")[0]
     ' + 0 AS c, t AS k, COUNT(*) AS n'
     """
-    method = forest.make_method()
-    design = forest.prepare(forest.declared_schema()[0], None, method)
+    method = forest._make_method()
+    design = forest._design_for(forest._resolve_schema()[0], None, method)
     unit = design.plan.neighbours.unit
     cap = unit if isinstance(unit, RowsOf) else None
     sent: list[str] = []
     encoding = design.encoding
     if is_database(where):
         session = open_session(where, sent.append)
-        columns = session.columns()
-        words, relation = session.words, session.relation
-        types = {name: (kind_of(type_name, words.engine), type_name) for name, type_name in columns}
+        columns = session.column_types()
+        words, relation = session.dialect, session.relation
+        types = {name: (column_kind(type_name, words.engine), type_name) for name, type_name in columns}
     else:
-        words = EngineWords(cast(SqlEngine, where))
-        relation, types = words.name(encoding.schema.name), assumed_types(words, encoding, cap)
-    rows = EncodedRows.of(words, relation, types, encoding, cap, forest.invalid, _KEY)
-    dry = Session(words, relation, lambda statement: ([], []), listening=sent.append)
-    dry.prepare([rows.create(), *scratch_tables(rows)])
+        words = SqlDialect(cast(SqlEngine, where))
+        relation, types = words.quote_name(encoding.schema.name), assumed_types(words, encoding, cap)
+    rows = EncodedRows.for_table(words, relation, types, encoding, cap, forest.invalid, _KEY)
+    dry = Session(words, relation, lambda statement: ([], []), on_statement=sent.append)
+    dry.create_scratch_tables([rows.create_statement(), *scratch_table_statements(rows)])
     if forest.invalid == "refuse":
-        sent.append(rows.check())
-    source = SqlSource.of(dry, rows)
+        sent.append(rows.problem_query())
+    source = SqlSource.from_session(dry, rows)
     if isinstance(method, PrivateForest):
-        show_questions(design.columns, source, len(encoding.schema.classes))
+        preview_queries(design.columns, source, len(encoding.schema.classes))
     else:
-        method.measure(design, source, cast(Any, _OpenDoor(design.plan)))
-    return [_shown(statement) for statement in sent]
+        method.measure_rows(design, source, cast(Any, _DryRunDoor(design.plan)))
+    return [_shorten_statement(statement) for statement in sent]
 
 
-def _shown(statement: str) -> str:
-    text = statement.replace(_KEY.hex(), "KEY")
-    is_lookup = text.startswith("INSERT INTO veilwood_lookup") and len(text) > _SHOWN
-    return f"{text[:_SHOWN]} ..." if is_lookup else text
+def _shorten_statement(sql: str) -> str:
+    text = sql.replace(_KEY.hex(), "KEY")
+    is_lookup = text.startswith("INSERT INTO veilwood_lookup") and len(text) > _MAX_STATEMENT_LENGTH
+    return f"{text[:_MAX_STATEMENT_LENGTH]} ..." if is_lookup else text

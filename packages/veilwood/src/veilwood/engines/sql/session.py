@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 from urllib.parse import unquote
 
-from veilwood.data.problems import without_words_of
-from veilwood.data.relations import reads_texts, types_from_rows
-from veilwood.engines.sql.dialects import EngineWords, SqlEngine
+from veilwood.data.problems import redact_errors_of
+from veilwood.data.relations import inferred_types_error, reads_text_files
+from veilwood.engines.sql.dialects import SqlDialect, SqlEngine
 from veilwood.errors import SetupError, UnreadableError, UseError
 
 __all__ = ["Session", "is_database", "is_ibis", "open_session"]
@@ -34,7 +34,7 @@ _SNAPSHOT: Final = {
     "postgres": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     "sqlite": "BEGIN",
 }
-_PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
+_NAME_PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def is_database(X: Any) -> bool:
@@ -55,76 +55,76 @@ def is_ibis(X: Any) -> bool:
 class Session:
     """A connection with its snapshot and its record."""
 
-    words: EngineWords
+    dialect: SqlDialect
     """How the engine writes."""
     relation: str
     """The table, as it stands after FROM."""
-    _run: Callable[[str], tuple[list[tuple[str, str]], ResultRows]]
-    record: list[str] = field(default_factory=list)
+    _run_statement: Callable[[str], tuple[list[tuple[str, str]], ResultRows]]
+    statement_hashes: list[str] = field(default_factory=list)
     """The SHA-256 of every statement that was sent, in order."""
-    scratch: bool = True
+    can_create_tables: bool = True
     """Whether temporary tables can be made, of which the engine keeps one copy for this session alone."""
-    listening: Callable[[str], None] | None = None
+    on_statement: Callable[[str], None] | None = None
     close: Callable[[], object] = lambda: None
 
-    def ask(self, statement: str) -> ResultRows:
+    def execute(self, statement: str) -> ResultRows:
         """Send a statement; return what comes back."""
-        return self._sent(statement)[1]
+        return self._send_statement(statement)[1]
 
-    def columns(self) -> list[tuple[str, str]]:
+    def column_types(self) -> list[tuple[str, str]]:
         """Names and types of the table's columns; views of text files are refused, since a row decides the types."""
-        if self.words.engine == "duckdb":
-            plan = self.ask(f"EXPLAIN SELECT * FROM {self.relation} AS veilwood_table")
-            if any(reads_texts(str(text)) for _, text in plan):
-                raise types_from_rows("a view")
-        return self._sent(f"SELECT * FROM {self.relation} AS veilwood_table WHERE 1 = 0")[0]
+        if self.dialect.engine == "duckdb":
+            plan = self.execute(f"EXPLAIN SELECT * FROM {self.relation} AS veilwood_table")
+            if any(reads_text_files(str(text)) for _, text in plan):
+                raise inferred_types_error("a view")
+        return self._send_statement(f"SELECT * FROM {self.relation} AS veilwood_table WHERE 1 = 0")[0]
 
-    def prepare(self, statements: Sequence[str]) -> None:
+    def create_scratch_tables(self, statements: Sequence[str]) -> None:
         """Make temporary tables, before the snapshot is taken; without them where the engine refuses."""
         try:
             for statement in statements:
-                self.ask(statement)
+                self.execute(statement)
         except UnreadableError:
-            self.scratch = False
+            self.can_create_tables = False
 
-    def look(self) -> None:
+    def begin_snapshot(self) -> None:
         """Take the snapshot: from now on all statements see the same rows, and can change none."""
-        self.ask(_SNAPSHOT[self.words.engine])
+        self.execute(_SNAPSHOT[self.dialect.engine])
 
-    def _sent(self, statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
-        self.record.append(hashlib.sha256(statement.encode()).hexdigest())
-        if self.listening is not None:
-            self.listening(statement)
+    def _send_statement(self, statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+        self.statement_hashes.append(hashlib.sha256(statement.encode()).hexdigest())
+        if self.on_statement is not None:
+            self.on_statement(statement)
         hint = "check the address, the table and your rights to read it"
-        with without_words_of(self.words.engine, "could not carry out a statement", hint):
-            return self._run(statement)
+        with redact_errors_of(self.dialect.engine, "could not carry out a statement", hint):
+            return self._run_statement(statement)
 
 
-def open_session(X: Any, listening: Callable[[str], None] | None = None) -> Session:
+def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> Session:
     """Open a table by its address, or a table of Ibis."""
     if is_ibis(X):
-        return _of_ibis(X, listening)
+        return _open_ibis(X, on_statement)
     scheme, _, rest = str(X).partition("://")
     bare, _, table = rest.partition("#")
     engine = _ENGINES[scheme]
-    words = EngineWords(engine)
+    words = SqlDialect(engine)
     if not table:
         raise UseError("the address names no table. Hint: duckdb:///claims.db#visits, with # and the name of a table.")
-    relation = _relation(unquote(table), words)
-    with without_words_of(engine, "cannot be reached", "check the address and your rights to read it"):
-        opened = _CONNECT[engine](scheme, bare)
-    return _opened(words, relation, *opened, listening)
+    relation = _quote_relation(unquote(table), words)
+    with redact_errors_of(engine, "cannot be reached", "check the address and your rights to read it"):
+        opened = _CONNECTORS[engine](scheme, bare)
+    return _make_session(words, relation, *opened, on_statement)
 
 
-def _relation(table: str, words: EngineWords) -> str:
+def _quote_relation(table: str, dialect: SqlDialect) -> str:
     """Quote the parts of a name, such as public.visits; a part in double quotes may hold points."""
-    parts = [quoted.replace('""', '"') or bare for quoted, bare in _PART.findall(table)]
+    parts = [quoted.replace('""', '"') or bare for quoted, bare in _NAME_PART.findall(table)]
     if not parts:
         raise UseError("the address names no table. Hint: duckdb:///claims.db#visits.")
-    return ".".join(map(words.name, parts))
+    return ".".join(map(dialect.quote_name, parts))
 
 
-def _close(connection: Any) -> None:
+def _close_connection(connection: Any) -> None:
     with suppress(Exception):
         connection.close()
 
@@ -134,7 +134,7 @@ def _close(connection: Any) -> None:
 RunStatement: TypeAlias = "Callable[[str], tuple[list[tuple[str, str]], ResultRows]]"
 
 
-def _path(bare: str, engine: str) -> str:
+def _database_file(bare: str, engine: str) -> str:
     path = unquote(bare.partition("?")[0])
     if not path.startswith("/"):
         raise UseError(f"the address has a host, and {engine} is a file. Hint: {engine}:///claims.db#visits.")
@@ -145,29 +145,29 @@ def _path(bare: str, engine: str) -> str:
     return path[1:]
 
 
-def _duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
-    duckdb = _import("duckdb")
-    path = _path(bare, "duckdb")
+def _connect_duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
+    duckdb = _import_driver("duckdb")
+    path = _database_file(bare, "duckdb")
     try:
         connection = duckdb.connect(path, read_only=True)
     except duckdb.ConnectionException:  # open for writing elsewhere in this process: then it stays so
         connection = duckdb.connect(path)
-    return connection, _duckdb_run(connection)
+    return connection, _duckdb_runner(connection)
 
 
-def _duckdb_run(connection: Any) -> RunStatement:
+def _duckdb_runner(connection: Any) -> RunStatement:
     def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
-        names = [(str(entry[0]), public_type(str(entry[1]))) for entry in cursor.description or ()]
+        names = [(str(entry[0]), redact_enum_values(str(entry[1]))) for entry in cursor.description or ()]
         return names, [tuple(row) for row in cursor.fetchall()]
 
     return run
 
 
-def public_type(name: str) -> str:
+def redact_enum_values(name: str) -> str:
     """Write a type without the values of an ENUM, which may have been made of rows.
 
-    >>> public_type("ENUM('a', 'b)')"), public_type("ENUM('a')[]"), public_type("STRUCT(x ENUM('a'))")
+    >>> redact_enum_values("ENUM('a', 'b)')"), redact_enum_values("ENUM('a')[]"), redact_enum_values("STRUCT(x ENUM('a'))")
     ('ENUM', 'ENUM[]', 'STRUCT')
     """
     before, found, _ = name.partition("ENUM(")
@@ -176,13 +176,13 @@ def public_type(name: str) -> str:
     return before.partition("(")[0] or ("ENUM[]" if name.endswith("]") else "ENUM")
 
 
-def _postgres(scheme: str, bare: str) -> tuple[Any, RunStatement]:
-    psycopg = _import("psycopg")
+def _connect_postgres(scheme: str, bare: str) -> tuple[Any, RunStatement]:
+    psycopg = _import_driver("psycopg")
     connection = psycopg.connect(f"{scheme}://{bare}", autocommit=True)
-    return connection, _postgres_run(connection)
+    return connection, _postgres_runner(connection)
 
 
-def _postgres_run(connection: Any) -> RunStatement:
+def _postgres_runner(connection: Any) -> RunStatement:
     connection.execute("SET jit = off")  # compiling a long expression takes far longer than running it
     connection.execute("SET standard_conforming_strings = on")  # else a backslash could end the quotes of a text
 
@@ -206,16 +206,16 @@ def _postgres_type(connection: Any, entry: Any) -> str:
     return "enum" if found and found[0][1] == "e" else str(found[0][0]) if found else "unknown"
 
 
-def _sqlite(scheme: str, bare: str) -> tuple[Any, RunStatement]:
+def _connect_sqlite(scheme: str, bare: str) -> tuple[Any, RunStatement]:
     import sqlite3
 
-    path = Path(_path(bare, "sqlite")).resolve()
+    path = Path(_database_file(bare, "sqlite")).resolve()
     connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
-    return connection, _sqlite_run(connection)
+    return connection, _sqlite_runner(connection)
 
 
-def _sqlite_run(connection: Any) -> RunStatement:
-    connection.create_function("VEILWOOD_SHA256", 1, _sha256, deterministic=True)
+def _sqlite_runner(connection: Any) -> RunStatement:
+    connection.create_function("VEILWOOD_SHA256", 1, _sha256_hex, deterministic=True)
     connection.create_function("EXP", 1, math.exp, deterministic=True)  # not every build has it
 
     def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
@@ -225,16 +225,16 @@ def _sqlite_run(connection: Any) -> RunStatement:
     return run
 
 
-def _sha256(text: str) -> str:
+def _sha256_hex(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()
 
 
-_CONNECT: Final[dict[str, Callable[[str, str], tuple[Any, RunStatement]]]] = {
-    "duckdb": _duckdb, "postgres": _postgres, "sqlite": _sqlite,
+_CONNECTORS: Final[dict[str, Callable[[str, str], tuple[Any, RunStatement]]]] = {
+    "duckdb": _connect_duckdb, "postgres": _connect_postgres, "sqlite": _connect_sqlite,
 }  # fmt: skip
 
 
-def _of_ibis(table: Any, listening: Callable[[str], None] | None) -> Session:
+def _open_ibis(table: Any, on_statement: Callable[[str], None] | None) -> Session:
     """Use a connection of its own to where an Ibis table is."""
     backend = table.get_backend()
     engine = _ENGINES.get(backend.name)
@@ -246,7 +246,7 @@ def _of_ibis(table: Any, listening: Callable[[str], None] | None) -> Session:
     relation = f"({table.compile()})"
     if engine == "duckdb":
         connection = backend.con.cursor()
-        return _opened(EngineWords(engine), relation, connection, _duckdb_run(connection), listening)
+        return _make_session(SqlDialect(engine), relation, connection, _duckdb_runner(connection), on_statement)
     if engine == "sqlite":
         import sqlite3
 
@@ -255,22 +255,22 @@ def _of_ibis(table: Any, listening: Callable[[str], None] | None) -> Session:
             raise UseError("this SQLite database is in memory only. Hint: pass table.to_pyarrow().")
         uri = f"{Path(path).resolve().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-        return _opened(EngineWords(engine), relation, connection, _sqlite_run(connection), listening)
-    psycopg = _import("psycopg")
+        return _make_session(SqlDialect(engine), relation, connection, _sqlite_runner(connection), on_statement)
+    psycopg = _import_driver("psycopg")
     information = backend.con.info
     connection = psycopg.connect(information.dsn, password=information.password or None, autocommit=True)
-    return _opened(EngineWords(engine), relation, connection, _postgres_run(connection), listening)
+    return _make_session(SqlDialect(engine), relation, connection, _postgres_runner(connection), on_statement)
 
 
-def _opened(
-    words: EngineWords, relation: str, connection: Any, run: RunStatement, listening: Callable[[str], None] | None
+def _make_session(
+    dialect: SqlDialect, relation: str, connection: Any, run: RunStatement, on_statement: Callable[[str], None] | None
 ) -> Session:
-    session = Session(words, relation, run, listening=listening)
-    session.close = weakref.finalize(session, _close, connection)
+    session = Session(dialect, relation, run, on_statement=on_statement)
+    session.close = weakref.finalize(session, _close_connection, connection)
     return session
 
 
-def _import(name: str) -> Any:
+def _import_driver(name: str) -> Any:
     import importlib
 
     try:

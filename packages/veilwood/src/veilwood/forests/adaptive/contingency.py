@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.columns import TRANSFORMS, Column
-from veilwood.data.encoding import GRID_CELLS, Encoding
+from veilwood.data.encoding import GRID_BINS, Encoding
 from veilwood.trees.forest import LEAF, Forest, build_forest
 
 
@@ -50,7 +50,7 @@ class Axis:
 
 
 @dataclass(frozen=True, eq=False)
-class CellTable:
+class ContingencyTable:
     """The cells that a few columns make together: the last column varies fastest."""
 
     axes: tuple[Axis, ...]
@@ -70,7 +70,7 @@ class CellTable:
         """The columns."""
         return tuple(axis.feature for axis in self.axes)
 
-    def cells(self, columns: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint32]:
+    def cell_indices(self, columns: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint32]:
         """Return the cell of each row; ``columns`` holds the cells of one column in each row."""
         cell = np.zeros(columns.shape[1], np.uint32)
         for axis in self.axes:
@@ -79,7 +79,7 @@ class CellTable:
         return cell
 
 
-def grow_tables(tables: Sequence[CellTable]) -> tuple[Forest, NDArray[np.int32]]:
+def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArray[np.int32]]:
     """Write each table as a tree, and return the forest and the cell of each leaf.
 
     A numeric column becomes a search tree over its thresholds, a categorical one a node with a branch for each group.
@@ -100,7 +100,7 @@ def grow_tables(tables: Sequence[CellTable]) -> tuple[Forest, NDArray[np.int32]]
         while level:
             below = []
             for state in level:
-                position, low, high, cell = _resolved(axes, state)
+                position, low, high, cell = _resolve_axis(axes, state)
                 if position == len(axes):
                     feature.append(LEAF)
                     cut.append(0)
@@ -128,7 +128,7 @@ def grow_tables(tables: Sequence[CellTable]) -> tuple[Forest, NDArray[np.int32]]
     return build_forest(sizes, feature, cut, branches, lookup), np.array(cells, np.int32)
 
 
-def _resolved(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
+def _resolve_axis(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
     """Go on to the next column once a single group of this one is left."""
     position, low, high, cell = state
     while position < len(axes) and high - low == 1:
@@ -139,14 +139,14 @@ def _resolved(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tuple[i
     return position, low, high, cell
 
 
-EVEN_CELLS: Final = 64
+EVEN_BINS: Final = 64
 HALF_OCTAVES: Final = 16
-OCTAVES_SHOWN: Final = (0, 4, 8, 12)  # half octaves that stay apart where the scale of a column is not known yet
+SCALE_OCTAVES: Final = (0, 4, 8, 12)  # half octaves that stay apart where the scale of a column is not known yet
 # Bounds are declared wide: rows are mostly in the middle, or near the lower bound where that is 0. What is believed of
 # equal widths, of such a shape, and of equal cells.
-EVEN, SHAPED, EACH = 0.45, 0.5, 0.05
+EVEN_WEIGHT, SHAPED_WEIGHT, BIN_WEIGHT = 0.45, 0.5, 0.05
 DECAY, BELL = 0.25, 0.2  # of the range: the scale of an exponential law, the deviation of a bell
-STANDS_OUT, EMPTY_BELOW = 5.0, 1.5  # standard deviations of the noise
+PEAK_DEVIATIONS, EMPTY_DEVIATIONS = 5.0, 1.5  # standard deviations of the noise
 TINY: Final = 1e-12
 
 Floats = NDArray[np.float64]
@@ -154,7 +154,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class CellColumn:
+class BinnedColumn:
     """One column in cells."""
 
     feature: int
@@ -163,112 +163,112 @@ class CellColumn:
     """Whether it is numeric."""
     starts: Ints
     """The code at which each cell begins; missing values have the last one."""
-    n_inside: int
+    n_value_bins: int
     """Cells that hold numbers, or categories."""
     prior: Floats
-    """The share of rows that each is taken to have; shape (n_inside,)."""
-    octaves: Ints
-    """Groups that no wrong guess of the scale can spoil; shape (n_inside,)."""
+    """The share of rows that each is taken to have; shape (n_value_bins,)."""
+    scale_groups: Ints
+    """Groups that no wrong guess of the scale can spoil; shape (n_value_bins,)."""
 
     @cached_property
-    def n_cells(self) -> int:
+    def n_bins(self) -> int:
         """All cells, that of missing values included."""
         return int(self.starts.size)
 
-    def cells(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    def bin_codes(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
         """Return the cells that codes lie in."""
-        return self._cell_of_code[codes] if self.ordered else codes
+        return self._bin_of_code[codes] if self.ordered else codes
 
     @cached_property
-    def _cell_of_code(self) -> NDArray[np.uint16]:
-        cells = np.arange(self.n_cells, dtype=np.uint16)
-        return np.repeat(cells, np.diff(self.starts, append=GRID_CELLS + 1))
+    def _bin_of_code(self) -> NDArray[np.uint16]:
+        cells = np.arange(self.n_bins, dtype=np.uint16)
+        return np.repeat(cells, np.diff(self.starts, append=GRID_BINS + 1))
 
-    def values(self) -> Axis:
+    def ungrouped_axis(self) -> Axis:
         """Take every cell as a group."""
-        return self._axis(np.arange(self.n_cells))
+        return self._make_axis(np.arange(self.n_bins))
 
-    def of_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
+    def equal_mass_groups(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
         """Put numbers into about so many groups of equal mass; categories, and missing values, stay apart.
 
         ``shift`` moves the borders by such a part of a group.
         """
         if not self.ordered:
-            return self.values()
-        return self._axis(self._by_mass(mass, n_groups, shift))
+            return self.ungrouped_axis()
+        return self._make_axis(self._split_by_mass(mass, n_groups, shift))
 
-    def of_scales(self, n_groups: int) -> Axis:
+    def default_groups(self, n_groups: int) -> Axis:
         """Put numbers into about so many groups by what is taken for granted, and into octaves where rows may crowd."""
         if not self.ordered:
-            return self.values()
-        return self._axis(self._by_mass(self.prior, n_groups) + self.octaves)
+            return self.ungrouped_axis()
+        return self._make_axis(self._split_by_mass(self.prior, n_groups) + self.scale_groups)
 
-    def _by_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Ints:
+    def _split_by_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Ints:
         share = mass / max(mass.sum(), TINY)
         middle = np.cumsum(share) - share / 2
         group: Ints = np.clip(np.floor(middle * n_groups + shift), 0, n_groups - 1).astype(np.int64)
         return group
 
-    def _axis(self, group: Ints) -> Axis:
+    def _make_axis(self, group: Ints) -> Axis:
         group = np.unique(group, return_inverse=True)[1]
-        if self.n_cells > len(group):  # a missing value
+        if self.n_bins > len(group):  # a missing value
             group = np.append(group, group[-1] + 1)
         return Axis(self.feature, group.astype(np.uint16), self.ordered, int(group.max()) + 1, self.starts)
 
 
-def columns_of(encoding: Encoding) -> tuple[CellColumn, ...]:
+def bin_columns(encoding: Encoding) -> tuple[BinnedColumn, ...]:
     """Return the columns of a schema in cells."""
     found = []
     for feature, (column, meaning) in enumerate(zip(encoding.schema.features, encoding.columns, strict=True)):
         if meaning.ordered:
-            found.append(_numeric(feature, column, meaning.missing_code is not None))
+            found.append(_bin_numeric(feature, column, meaning.missing_code is not None))
             continue
         n = meaning.n_codes
-        found.append(CellColumn(feature, False, np.arange(n), n, np.full(n, 1 / n), np.zeros(n, np.int64)))
+        found.append(BinnedColumn(feature, False, np.arange(n), n, np.full(n, 1 / n), np.zeros(n, np.int64)))
     return tuple(found)
 
 
-def _numeric(feature: int, column: Column, nullable: bool) -> CellColumn:
+def _bin_numeric(feature: int, column: Column, nullable: bool) -> BinnedColumn:
     lower, upper = column.bounds
-    fine = 2.0 ** -(np.arange(HALF_OCTAVES + 1) / 2) / EVEN_CELLS
-    edges, shown = [np.arange(1, EVEN_CELLS) / EVEN_CELLS, fine], [fine[list(OCTAVES_SHOWN)]]
+    fine = 2.0 ** -(np.arange(HALF_OCTAVES + 1) / 2) / EVEN_BINS
+    edges, shown = [np.arange(1, EVEN_BINS) / EVEN_BINS, fine], [fine[list(SCALE_OCTAVES)]]
     if lower < 0 < upper:
         scale = (lambda values: values) if column.transform is None else TRANSFORMS[column.transform].forward
         low, zero, high = scale(np.array([lower, 0.0, upper]))
         at = (zero - low) / (high - low)
         edges += [at + fine, at - fine, np.array([at])]
         shown += [at + shown[0], at - shown[0], np.array([at])]
-    starts = _codes(np.concatenate([[0.0], *edges]))
-    ends = np.append(starts[1:], GRID_CELLS) / GRID_CELLS
-    width, middle = ends - starts / GRID_CELLS, (ends + starts / GRID_CELLS) / 2
+    starts = _grid_codes(np.concatenate([[0.0], *edges]))
+    ends = np.append(starts[1:], GRID_BINS) / GRID_BINS
+    width, middle = ends - starts / GRID_BINS, (ends + starts / GRID_BINS) / 2
     decays = lower == 0 and column.transform is None
     shape = width * (np.exp(-middle / DECAY) if decays else np.exp(-(((middle - 0.5) / BELL) ** 2) / 2))
-    prior = EVEN * width + SHAPED * shape / shape.sum() + EACH / len(width)
-    octaves = np.searchsorted(_codes(np.concatenate(shown)), starts, side="right")
-    starts = np.append(starts, GRID_CELLS) if nullable else starts
-    return CellColumn(feature, True, starts, len(width), prior, octaves)
+    prior = EVEN_WEIGHT * width + SHAPED_WEIGHT * shape / shape.sum() + BIN_WEIGHT / len(width)
+    octaves = np.searchsorted(_grid_codes(np.concatenate(shown)), starts, side="right")
+    starts = np.append(starts, GRID_BINS) if nullable else starts
+    return BinnedColumn(feature, True, starts, len(width), prior, octaves)
 
 
-def _codes(parts: Floats) -> Ints:
+def _grid_codes(fractions: Floats) -> Ints:
     """Parts of a range as codes inside the grid, each once."""
-    codes = np.rint(parts * GRID_CELLS).astype(np.int64)
-    return np.unique(codes[(codes >= 0) & (codes < GRID_CELLS)])
+    codes = np.rint(fractions * GRID_BINS).astype(np.int64)
+    return np.unique(codes[(codes >= 0) & (codes < GRID_BINS)])
 
 
-def divided(histogram: Floats | Ints, prior: Floats, variance: float, rows: float) -> Floats:
+def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n_rows: float) -> Floats:
     """Divide about so many rows over the cells of a noisy histogram.
 
     The rows are divided between two parts of equal prior, those of each part between its own two, and so on. If every
     division were as likely as any other, its variance would be a twelfth of the squared rows: of what the histogram
     shows beyond the prior, the part twelfth / (twelfth + noise) is believed (the best linear guess), so that a poor
-    histogram falls back to the prior. A part that would get less than ``EMPTY_BELOW`` standard deviations gets nothing
+    histogram falls back to the prior. A part that would get less than ``EMPTY_DEVIATIONS`` standard deviations gets nothing
     if both together stand out.
 
-    >>> divided(np.array([0, 90, 110, 0]), np.full(4, 0.25), 1.0, 200).round().tolist()
+    >>> posterior_counts(np.array([0, 90, 110, 0]), np.full(4, 0.25), 1.0, 200).round().tolist()
     [0.0, 90.0, 110.0, 0.0]
     """
     seen, taken = np.append(0.0, np.cumsum(histogram)), np.append(0.0, np.cumsum(prior))
-    mass, pending = np.empty(len(prior)), [(0, len(prior), float(rows))]
+    mass, pending = np.empty(len(prior)), [(0, len(prior), float(n_rows))]
     while pending:
         first, last, held = pending.pop()
         if last - first == 1:
@@ -281,17 +281,17 @@ def divided(histogram: Floats | Ints, prior: Floats, variance: float, rows: floa
         noise = variance * ((middle - first) * (1 - part) ** 2 + (last - middle) * part**2)
         beyond = (left - part * (left + right)) * held**2 / max(held**2 + 12 * noise, TINY)
         below = min(max(part * held + beyond, 0.0), held)
-        if held > STANDS_OUT * noise**0.5:
-            if below < EMPTY_BELOW * (variance * (middle - first)) ** 0.5:
+        if held > PEAK_DEVIATIONS * noise**0.5:
+            if below < EMPTY_DEVIATIONS * (variance * (middle - first)) ** 0.5:
                 below = 0.0
-            elif held - below < EMPTY_BELOW * (variance * (last - middle)) ** 0.5:
+            elif held - below < EMPTY_DEVIATIONS * (variance * (last - middle)) ** 0.5:
                 below = held
         pending += [(first, middle, below), (middle, last, held - below)]
     return mass + TINY
 
 
-MOST_JOINT_CELLS = 1 << 10  # numbers of a joint table: they stay in the cache beside the groups of a block
-LEAST_TABLES = 4  # for which it is worth looking
+MAX_JOINT_CELLS = 1 << 10  # numbers of a joint table: they stay in the cache beside the groups of a block
+MIN_JOINT_TABLES = 4  # for which it is worth looking
 ROWS_PER_CELL = 8  # fewer rows than that for each of its cells, and a joint table costs more than it saves
 
 
@@ -319,20 +319,20 @@ class TableArrays(NamedTuple):
     starts: NDArray[np.uint32]
 
 
-class Laid(NamedTuple):
+class PackedTables(NamedTuple):
     """Tables in arrays, with the sizes of their axes, and how many cells they have together."""
 
-    layout: TableArrays
+    arrays: TableArrays
     sizes: NDArray[np.int64]
     n_cells: int
 
     @classmethod
-    def of(cls, tables: Sequence[CellTable]) -> Laid:
+    def pack(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
         """Lay tables one below the other; kept a while, as part after part of the rows is asked the same question."""
-        return _laid_tables(tuple(tables))
+        return _pack_cached(tuple(tables))
 
     @classmethod
-    def new(cls, tables: Sequence[CellTable]) -> Laid:
+    def pack_uncached(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
         """Lay tables one below the other."""
         every = list({id(axis): axis for table in tables for axis in table.axes}.values())
         number = {id(axis): place for place, axis in enumerate(every)}
@@ -345,39 +345,39 @@ class Laid(NamedTuple):
         axes = np.array([[number[id(axis)] for axis in table.axes] + [-1] * (most - len(table.axes))
                          for table in tables], np.int32).reshape(len(tables), most)  # fmt: skip
         features = np.array([axis.feature for axis in every], np.int64)
-        return cls._laid(features, groups, axes, sizes)
+        return cls._from_groups(features, groups, axes, sizes)
 
     @classmethod
-    def _laid(
+    def _from_groups(
         cls, features: NDArray[np.int64], groups: NDArray[np.uint8] | NDArray[np.uint16], axes: NDArray[np.int32],
         sizes: NDArray[np.int64],
-    ) -> Laid:  # fmt: skip
+    ) -> PackedTables:  # fmt: skip
         each = np.where(axes >= 0, np.append(sizes, 1)[axes], 1)  # -1 is the last
         cells = each.prod(axis=1)
         strides = (cells[:, None] // np.cumprod(each, axis=1)).astype(np.uint32)
         starts = (np.cumsum(cells) - cells).astype(np.uint32)
         return cls(TableArrays(features, groups, axes, strides, starts), sizes, int(cells.sum()))
 
-    def joined(self, n_rows: int, n_outputs: int) -> tuple[Laid, NDArray[np.int32]] | None:
+    def merge_tables(self, n_rows: int, n_outputs: int) -> tuple[PackedTables, NDArray[np.int32]] | None:
         """Return joint tables and the one that each table is in; None where that saves nothing."""
         from veilwood import kernels
 
-        layout = self.layout
-        most = min(MOST_JOINT_CELLS // n_outputs, n_rows // ROWS_PER_CELL)
+        layout = self.arrays
+        most = min(MAX_JOINT_CELLS // n_outputs, n_rows // ROWS_PER_CELL)
         n_tables, most_axes = layout.axes.shape
-        if n_tables < LEAST_TABLES or not 0 < most_axes <= kernels.MOST_AXES:
+        if n_tables < MIN_JOINT_TABLES or not 0 < most_axes <= kernels.MAX_AXES:
             return None
         order = np.argsort((layout.axes < 0).sum(axis=1), kind="stable")
-        joint = np.full((n_tables, kernels.MOST_AXES), -1, np.int32)
+        joint = np.full((n_tables, kernels.MAX_AXES), -1, np.int32)
         of_ordered = np.full(n_tables, -1, np.int32)
-        n_joint = kernels.cover(layout.axes[order], self.sizes, most, joint, of_ordered)
+        n_joint = kernels.cover_tables(layout.axes[order], self.sizes, most, joint, of_ordered)
         if 2 * n_joint > n_tables:
             return None
         of_table = np.empty(n_tables, np.int32)
         of_table[order] = of_ordered
-        return self._laid(layout.features, layout.groups, joint[:n_joint], self.sizes), of_table
+        return self._from_groups(layout.features, layout.groups, joint[:n_joint], self.sizes), of_table
 
 
 @lru_cache(maxsize=16)
-def _laid_tables(tables: tuple[CellTable, ...]) -> Laid:
-    return Laid.new(tables)
+def _pack_cached(tables: tuple[ContingencyTable, ...]) -> PackedTables:
+    return PackedTables.pack_uncached(tables)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a PrivateForest learned, for people: main effects and the strongest interactions, with error bars.
 
-Computed from released values only, as ``estimates`` says. Plots are in ``plots``.
+Computed from released values only, as ``estimate_effects`` says. Plots are in ``plots``.
 """
 
 from __future__ import annotations
@@ -15,41 +15,43 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
-from veilwood.charts import card, category_bars, steps
+from veilwood.charts import draw_category_bars, draw_steps, html_card
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError
-from veilwood.forests.adaptive.contingency import Axis, CellTable, grow_tables
-from veilwood.forests.adaptive.row_backend import probabilities
+from veilwood.forests.adaptive.contingency import Axis, ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.row_backend import scores_to_probabilities
 from veilwood.trees.forest import LEAF, Forest
 
 __all__ = [
-    "MOST_PAIRS",
+    "MAX_PAIRS",
     "EffectEstimate",
     "EffectForest",
     "Effects",
     "Interaction",
     "MainEffect",
-    "Seen",
+    "StepMeasurement",
     "TableScores",
     "check_effects",
-    "effects_of",
-    "estimates",
+    "estimate_effects",
+    "read_effects",
 ]
 
 
-RAKED: Final = 3  # sweeps that fit the mass of cells to the rows of all steps; more change nothing that is seen
+RAKING_SWEEPS: Final = 3  # sweeps that fit the mass of cells to the rows of all steps; more change nothing that is seen
 DRAWS: Final = 256  # 512 were not better
-UNSURE: Final = 0.25  # of what averaging over others has taken away and is given back, its error: it is an estimate too
+RESTORED_ERROR: Final = (
+    0.25  # of what averaging over others has taken away and is given back, its error: it is an estimate too
+)
 PASSES: Final = 12  # over all columns, each with the estimates of the one before; fewer where they settle,
-SETTLED: Final = 0.05  # that is, move by less than this part of their standard errors
-SOLVED: Final = 2  # iterations of Newton's method in a pass; the next one goes on from there
-SETTLING: Final = 3  # passes for pairs, with columns as they are
-LEAST_PULL: Final = 0.05
+MAX_CHANGE: Final = 0.05  # that is, move by less than this part of their standard errors
+NEWTON_STEPS: Final = 2  # iterations of Newton's method in a pass; the next one goes on from there
+PAIR_PASSES: Final = 3  # passes for pairs, with columns as they are
+MIN_PULL: Final = 0.05
 # What averaging has taken away is given back up to so many times what is left. Columns that say the same are not
 # independent, as made-up rows take them to be, and would push each other up without end: iris +340 log-odds at e = 2.
-MOST_GIVEN_BACK: Final = 3.0
-SPREAD: Final = 0.3  # of a gradient of numbers, its variance: that of a bell whose limit ``loop`` sets
-MOST_PAIRS: Final = 10
+MAX_RESTORED: Final = 3.0
+RESIDUAL_VARIANCE: Final = 0.3  # of a gradient of numbers, its variance: that of a bell whose limit ``loop`` sets
+MAX_PAIRS: Final = 10
 TINY: Final = 1e-12
 
 Floats = NDArray[np.float64]
@@ -57,7 +59,7 @@ Ints = NDArray[np.int64]
 Features = tuple[int, ...]
 
 
-class Seen(NamedTuple):
+class StepMeasurement(NamedTuple):
     """What a step released about the cells of a table.
 
     Attributes
@@ -81,7 +83,7 @@ class Seen(NamedTuple):
     limit: float = 1.0
 
     @property
-    def counted(self) -> Floats:
+    def cell_rows(self) -> Floats:
         """Rows of each cell."""
         return np.asarray(self.sums.sum(axis=1)) if self.rows is None else self.rows
 
@@ -89,16 +91,16 @@ class Seen(NamedTuple):
 class TableScores(NamedTuple):
     """A table, the scores that were added in its cells (whole numbers in ``loop``), and what had been seen of it."""
 
-    table: CellTable
+    table: ContingencyTable
     values: NDArray[Any]
-    seen: Seen
+    measurement: StepMeasurement
 
 
 @dataclass(frozen=True, eq=False)
 class EffectEstimate:
     """What one column does, or two beyond what each does: a table with values and their standard errors."""
 
-    table: CellTable
+    table: ContingencyTable
     values: Floats
     errors: Floats
 
@@ -107,64 +109,64 @@ class EffectEstimate:
         """The mean square that is more than the errors explain."""
         return float((self.values**2).mean() - (self.errors**2).mean())
 
-    def moved(self, earlier: EffectEstimate) -> float:
+    def change_from(self, earlier: EffectEstimate) -> float:
         """How far this is from an earlier estimate, in standard errors."""
         return float(np.abs(self.values - earlier.values).max() / max(self.errors.mean(), TINY))
 
-    def shrunk(self) -> EffectEstimate:
+    def shrink(self) -> EffectEstimate:
         """Return an estimate that varies as much as the truth does, not as much as truth and errors together."""
         size = float((self.values**2).mean())
         return replace(self, values=self.values * (max(self.strength, 0.0) / max(size, TINY)) ** 0.5)
 
 
-def estimates(steps: Sequence[TableScores], start: Floats, n_classes: int) -> list[EffectEstimate]:
+def estimate_effects(steps: Sequence[TableScores], start: Floats, n_classes: int) -> list[EffectEstimate]:
     """Return an estimate for each column that was measured, and for the strongest pairs that were."""
     if not steps:
         return []
-    rows = _MadeUpRows(steps)
+    rows = _SyntheticRows(steps)
     columns = sorted({feature for step in steps for feature in step.table.features})
     pairs = sorted({pair for step in steps for pair in combinations(sorted(step.table.features), 2)})
-    readers = [_Reader(steps, start, n_classes, rows, (feature,)) for feature in columns]
-    beside = _Beside(rows, len(start))
+    readers = [_EffectReader(steps, start, n_classes, rows, (feature,)) for feature in columns]
+    beside = _OtherEffects(rows, len(start))
     alone: list[EffectEstimate] = []
     for _ in range(PASSES if n_classes else 1):  # what other columns do is itself only known from estimates
-        earlier, alone = alone, [reader.estimate(beside.without(reader.features)) for reader in readers]
-        beside = _Beside(rows, len(start), [one.shrunk() for one in alone])
-        if earlier and max(new.moved(old) for new, old in zip(alone, earlier, strict=True)) < SETTLED:
+        earlier, alone = alone, [reader.estimate(beside.sum_without(reader.features)) for reader in readers]
+        beside = _OtherEffects(rows, len(start), [one.shrink() for one in alone])
+        if earlier and max(new.change_from(old) for new, old in zip(alone, earlier, strict=True)) < MAX_CHANGE:
             break
-    together = [_Reader(steps, start, n_classes, rows, pair) for pair in pairs]
-    nothing = _Beside(rows, len(start)).without(())
-    strongest = sorted(together, key=lambda reader: -reader.estimate(nothing).strength)[:MOST_PAIRS]
-    for _ in range(SETTLING):
-        told = [reader.estimate(beside.without(reader.features)) for reader in strongest]
+    together = [_EffectReader(steps, start, n_classes, rows, pair) for pair in pairs]
+    nothing = _OtherEffects(rows, len(start)).sum_without(())
+    strongest = sorted(together, key=lambda reader: -reader.estimate(nothing).strength)[:MAX_PAIRS]
+    for _ in range(PAIR_PASSES):
+        told = [reader.estimate(beside.sum_without(reader.features)) for reader in strongest]
     return [*alone, *told]
 
 
-class _MadeUpRows:
+class _SyntheticRows:
     """Rows in which columns are independent, as cells of columns; the same ones whenever a column is looked at."""
 
     def __init__(self, steps: Sequence[TableScores]) -> None:
         self._mass: dict[int, Floats] = {}
-        for _ in range(RAKED):  # iterative fitting to the rows that each step saw in groups of a column
+        for _ in range(RAKING_SWEEPS):  # iterative fitting to the rows that each step saw in groups of a column
             for table, _, seen in steps:
                 for axis in table.axes:
                     held = self._mass.setdefault(axis.feature, np.ones(len(axis.groups)))
-                    there = _folded(seen.counted[:, None], table, CellTable((axis,)))[:, 0]
+                    there = _fold_cells(seen.cell_rows[:, None], table, ContingencyTable((axis,)))[:, 0]
                     there = np.maximum(there, max(float(there.sum()), 1.0) * 1e-4)
                     held *= (there / np.maximum(np.bincount(axis.groups, held, axis.size), TINY))[axis.groups]
         spread = qmc.Sobol(len(self._mass), rng=0).random(DRAWS).T  # columns, and pairs of them, evenly filled
         self._place = dict(zip(self._mass, spread, strict=True))
-        self._drawn: dict[int, Ints] = {}
+        self._cells_of_column: dict[int, Ints] = {}
 
-    def drawn(self, feature: int) -> Ints:
+    def draw_cells(self, feature: int) -> Ints:
         """Return cells of a column, shape (1, DRAWS)."""
-        if feature not in self._drawn:
+        if feature not in self._cells_of_column:
             ends = np.cumsum(self._mass[feature])
             found = np.searchsorted(ends, self._place[feature] * ends[-1])
-            self._drawn[feature] = np.minimum(found, len(ends) - 1)[None]
-        return self._drawn[feature]
+            self._cells_of_column[feature] = np.minimum(found, len(ends) - 1)[None]
+        return self._cells_of_column[feature]
 
-    def inside(self, axis: Axis) -> Ints:
+    def draw_inside(self, axis: Axis) -> Ints:
         """Return cells of a column inside each of its groups, shape (groups, DRAWS)."""
         order = np.argsort(axis.groups, kind="stable")
         ends = np.append(0.0, np.cumsum(self._mass[axis.feature][order]))
@@ -174,71 +176,74 @@ class _MadeUpRows:
         found = np.searchsorted(ends, at, side="right") - 1
         return np.asarray(order[np.clip(found, first[:, None], last[:, None] - 1)])
 
-    def scores(
-        self, known: Sequence[TableScores | EffectEstimate], given: Mapping[int, Ints], n_outputs: int
+    def score_rows(
+        self, estimates: Sequence[TableScores | EffectEstimate], given: Mapping[int, Ints], n_outputs: int
     ) -> Floats:
         """Add up what tables say of rows whose cells are ``given`` for some columns and drawn for the others."""
         total: Floats = np.zeros((1, DRAWS, n_outputs))
-        for one in known:
+        for one in estimates:
             cell = np.zeros((1, DRAWS), np.int64)
             for axis in one.table.axes:
-                cells = given[axis.feature] if axis.feature in given else self.drawn(axis.feature)
+                cells = given[axis.feature] if axis.feature in given else self.draw_cells(axis.feature)
                 cell = cell * axis.size + axis.groups[cells]
             total = total + one.values[cell]
         return total
 
 
-class _Beside:
+class _OtherEffects:
     """What columns add in made-up rows, by estimates of them."""
 
-    def __init__(self, rows: _MadeUpRows, n_outputs: int, known: Sequence[EffectEstimate] = ()) -> None:
-        self._parts = {one.table.features: rows.scores([one], {}, n_outputs) for one in known}
+    def __init__(self, rows: _SyntheticRows, n_outputs: int, estimates: Sequence[EffectEstimate] = ()) -> None:
+        self._parts = {one.table.features: rows.score_rows([one], {}, n_outputs) for one in estimates}
         self._all: Floats = sum(self._parts.values(), np.zeros((1, DRAWS, n_outputs)))
 
-    def without(self, features: Features) -> Floats:
+    def sum_without(self, features: Features) -> Floats:
         """Leave some columns out."""
         return self._all - sum(self._parts[feature,] for feature in features if (feature,) in self._parts)
 
 
-class _Reading(NamedTuple):
+class _EffectReading(NamedTuple):
     """What one step says of cells: counts of classes, or means of a target, and variances of their logarithms."""
 
-    table: CellTable
-    said: Floats
+    table: ContingencyTable
+    logits: Floats
     noise: Floats
     sampling: Floats
 
     @property
-    def worth(self) -> float:
+    def precision(self) -> float:
         """How much it tells: precision of all cells, less what coarse cells cannot show."""
         return float((1 / np.maximum(self.noise + self.sampling, TINY)).sum() * (1 - self.table.n_cells**-2.0))
 
     @property
-    def key(self) -> tuple[bytes, ...]:
+    def grouping_key(self) -> tuple[bytes, ...]:
         """Which cells of columns are told apart."""
         return tuple(axis.groups.tobytes() for axis in self.table.axes)
 
 
-class _Reader:
+class _EffectReader:
     """Reads what steps say about a column, or a pair, by the grouping of its cells that tells most."""
 
     def __init__(
-        self, steps: Sequence[TableScores], start: Floats, n_classes: int, rows: _MadeUpRows, features: Features
+        self, steps: Sequence[TableScores], start: Floats, n_classes: int, rows: _SyntheticRows, features: Features
     ) -> None:
-        self._start, self._k, self._rows, self.features = start, n_classes, rows, features
+        self._start, self._n_classes, self._rows, self.features = start, n_classes, rows, features
         readings = [
-            self._read(steps[:number], step)
+            self._read_step(steps[:number], step)
             for number, step in enumerate(steps)
             if set(features) <= set(step.table.features)
         ]
-        best = max(readings, key=lambda reading: reading.worth)
-        self._alike = [reading for reading in readings if reading.key == best.key]
-        self._found: list[Floats | None] = [None] * len(self._alike)
+        best = max(readings, key=lambda reading: reading.precision)
+        self._alike = [reading for reading in readings if reading.grouping_key == best.grouping_key]
+        self._last_solution: list[Floats | None] = [None] * len(self._alike)
 
-    def estimate(self, beside: Floats) -> EffectEstimate:
+    def estimate(self, others: Floats) -> EffectEstimate:
         """Put the readings together, given what other columns add in made-up rows."""
-        solved = [self._solved(reading, beside, found) for reading, found in zip(self._alike, self._found, strict=True)]
-        self._found = [one[0] for one in solved]
+        solved = [
+            self._solve_scores(reading, others, found)
+            for reading, found in zip(self._alike, self._last_solution, strict=True)
+        ]
+        self._last_solution = [one[0] for one in solved]
         scores, noise, sampling, pull = (np.stack(part) for part in zip(*solved, strict=True))
         weight = 1 / np.maximum(noise, TINY)
         weight /= weight.sum(axis=0)
@@ -246,80 +251,88 @@ class _Reader:
         table = self._alike[0].table
         values, variance = (part.reshape(*table.shape, -1) for part in ((weight * scores).sum(axis=0), variance))
         for axis in range(len(table.shape)):
-            values, variance = _centred(values, variance, axis)
-        variance += (UNSURE * (1 - pull.mean()) * values) ** 2
+            values, variance = _center_values(values, variance, axis)
+        variance += (RESTORED_ERROR * (1 - pull.mean()) * values) ** 2
         flat = (table.n_cells, len(self._start))
         return EffectEstimate(table, values.reshape(flat), np.sqrt(variance).reshape(flat))
 
-    def _read(self, before: Sequence[TableScores], step: TableScores) -> _Reading:
+    def _read_step(self, before: Sequence[TableScores], step: TableScores) -> _EffectReading:
         table, _, seen = step
-        cells = CellTable(tuple(_axis(table, feature) for feature in self.features))
+        cells = ContingencyTable(tuple(_axis_of(table, feature) for feature in self.features))
         merged = table.n_cells // cells.n_cells  # cells of the table in one of ours
-        sums, noise = _folded(seen.sums, table, cells), merged * seen.noise
+        sums, noise = _fold_cells(seen.sums, table, cells), merged * seen.noise
         if seen.rows is None:
             counts = np.maximum(sums, max(noise**0.5, 1.0))
-            return self._of_counts(cells, counts, noise / counts**2)
-        rows, by_rows = _folded(seen.rows[:, None], table, cells), merged * seen.rows_noise
-        scores = self._start + self._rows.scores(before, self._given(cells), len(self._start))
-        if not self._k:
+            return self._read_counts(cells, counts, noise / counts**2)
+        rows, by_rows = _fold_cells(seen.rows[:, None], table, cells), merged * seen.rows_noise
+        scores = self._start + self._rows.score_rows(before, self._member_cells(cells), len(self._start))
+        if not self._n_classes:
             moved = seen.limit * sums / rows
             noisy = (seen.limit**2 * noise + moved**2 * by_rows) / rows**2
-            return _Reading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * SPREAD / rows)
-        shares = _shares(scores).mean(axis=1)
-        sums = np.column_stack([-sums, sums]) if self._k == 2 else sums
-        least = np.minimum(max(noise**0.5, 1.0), rows / (2 * self._k))
+            return _EffectReading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * RESIDUAL_VARIANCE / rows)
+        shares = _class_probabilities(scores).mean(axis=1)
+        sums = np.column_stack([-sums, sums]) if self._n_classes == 2 else sums
+        least = np.minimum(max(noise**0.5, 1.0), rows / (2 * self._n_classes))
         counts = np.maximum(rows * shares + sums, least)
         by_count = by_rows * (shares - counts / counts.sum(axis=1, keepdims=True)) ** 2
-        return self._of_counts(cells, counts, (noise + by_count) / counts**2, opposed=True)
+        return self._read_counts(cells, counts, (noise + by_count) / counts**2, opposed=True)
 
-    def _of_counts(self, cells: CellTable, counts: Floats, noise: Floats, opposed: bool = False) -> _Reading:
+    def _read_counts(
+        self, cells: ContingencyTable, counts: Floats, noise: Floats, opposed: bool = False
+    ) -> _EffectReading:
         """Say how far log-odds can be trusted; ``opposed``: the noise of two classes is one, with opposite signs."""
         sampling = 1 / counts
-        if self._k == 2:
+        if self._n_classes == 2:
             roots = np.sqrt(noise).sum(axis=1, keepdims=True)
             noise = roots**2 if opposed else noise.sum(axis=1, keepdims=True)
-            return _Reading(cells, counts, noise, sampling.sum(axis=1, keepdims=True))
-        return _Reading(cells, counts, _centred(counts, noise, 1)[1], _centred(counts, sampling, 1)[1])
+            return _EffectReading(cells, counts, noise, sampling.sum(axis=1, keepdims=True))
+        return _EffectReading(
+            cells, counts, _center_values(counts, noise, 1)[1], _center_values(counts, sampling, 1)[1]
+        )
 
-    def _given(self, cells: CellTable) -> dict[int, Ints]:
+    def _member_cells(self, cells: ContingencyTable) -> dict[int, Ints]:
         """Cells of our columns in each cell of a table over them, shape (cells, DRAWS)."""
         groups = np.unravel_index(np.arange(cells.n_cells), cells.shape)
-        return {axis.feature: self._rows.inside(axis)[group] for axis, group in zip(cells.axes, groups, strict=True)}
+        return {
+            axis.feature: self._rows.draw_inside(axis)[group] for axis, group in zip(cells.axes, groups, strict=True)
+        }
 
-    def _solved(self, reading: _Reading, beside: Floats, found: Floats | None) -> tuple[Floats, Floats, Floats, Floats]:
+    def _solve_scores(
+        self, reading: _EffectReading, others: Floats, start_values: Floats | None
+    ) -> tuple[Floats, Floats, Floats, Floats]:
         """Go on to find the scores that, beside what other columns add, give the shares that were seen (Newton).
 
         Return them with their variances, and the part of a change that is seen in shares.
         """
-        if not self._k:
-            return *reading[1:], np.ones_like(reading.said)
-        wanted = reading.said / reading.said.sum(axis=1, keepdims=True)
-        left = self._as_scores(np.log(wanted))
-        most = MOST_GIVEN_BACK * np.abs(left - left.mean(axis=0)).max(axis=0) + np.abs(left.mean(axis=0))
-        scores = left if found is None else found
-        for _ in range(SOLVED):
-            shares = _shares(scores[:, None, :] + beside)
+        if not self._n_classes:
+            return *reading[1:], np.ones_like(reading.logits)
+        wanted = reading.logits / reading.logits.sum(axis=1, keepdims=True)
+        left = self._to_scores(np.log(wanted))
+        most = MAX_RESTORED * np.abs(left - left.mean(axis=0)).max(axis=0) + np.abs(left.mean(axis=0))
+        scores = left if start_values is None else start_values
+        for _ in range(NEWTON_STEPS):
+            shares = _class_probabilities(scores[:, None, :] + others)
             mean = np.clip(shares.mean(axis=1), TINY, 1 - TINY)
             # A share moves by so much less when averaged over other columns.
-            pull = np.clip((shares * (1 - shares)).mean(axis=1) / (mean * (1 - mean)), LEAST_PULL, 1.0)
-            pull = pull[:, 1:] if self._k == 2 else pull
-            scores = np.clip(scores + self._as_scores(np.log(wanted / mean)) / pull, -most, most)
+            pull = np.clip((shares * (1 - shares)).mean(axis=1) / (mean * (1 - mean)), MIN_PULL, 1.0)
+            pull = pull[:, 1:] if self._n_classes == 2 else pull
+            scores = np.clip(scores + self._to_scores(np.log(wanted / mean)) / pull, -most, most)
         return scores, reading.noise / pull**2, reading.sampling / pull**2, pull
 
-    def _as_scores(self, logs: Floats) -> Floats:
-        return logs[:, 1:] - logs[:, :1] if self._k == 2 else logs - logs.mean(axis=1, keepdims=True)
+    def _to_scores(self, logs: Floats) -> Floats:
+        return logs[:, 1:] - logs[:, :1] if self._n_classes == 2 else logs - logs.mean(axis=1, keepdims=True)
 
 
-def _shares(scores: Floats) -> Floats:
+def _class_probabilities(scores: Floats) -> Floats:
     """Turn scores, in the last dimension, into shares of classes."""
-    return probabilities(scores.reshape(-1, scores.shape[-1])).reshape(*scores.shape[:-1], -1)
+    return scores_to_probabilities(scores.reshape(-1, scores.shape[-1])).reshape(*scores.shape[:-1], -1)
 
 
-def _axis(table: CellTable, feature: int) -> Axis:
+def _axis_of(table: ContingencyTable, feature: int) -> Axis:
     return next(axis for axis in table.axes if axis.feature == feature)
 
 
-def _folded(values: Floats, table: CellTable, cells: CellTable) -> Floats:
+def _fold_cells(values: Floats, table: ContingencyTable, cells: ContingencyTable) -> Floats:
     """Add up the cells of a table over the columns that are not in ``cells``."""
     places = [table.features.index(feature) for feature in cells.features]
     others = tuple(i for i in range(len(table.axes)) if i not in places)
@@ -327,15 +340,15 @@ def _folded(values: Floats, table: CellTable, cells: CellTable) -> Floats:
     return np.asarray(held.sum(axis=tuple(range(len(places), len(table.axes)))).reshape(cells.n_cells, -1))
 
 
-def _centred(values: Floats, variances: Floats, axis: int) -> tuple[Floats, Floats]:
+def _center_values(values: Floats, variances: Floats, axis: int) -> tuple[Floats, Floats]:
     """Subtract the mean along an axis; entries are independent."""
     n = values.shape[axis]
     mean = variances.mean(axis=axis, keepdims=True)
     return values - values.mean(axis=axis, keepdims=True), variances * (1 - 2 / n) + mean / n
 
 
-_MOST_SHOWN: Final = 6  # in a notebook
-BARS: Final = 2.0  # standard errors to each side: of 20 bars about one misses the truth
+_MAX_SHOWN: Final = 6  # in a notebook
+ERROR_BARS: Final = 2.0  # standard errors to each side: of 20 bars about one misses the truth
 
 Codes: TypeAlias = NDArray[np.int64]
 
@@ -348,9 +361,9 @@ class EffectForest(NamedTuple):
     errors: Floats
 
     @classmethod
-    def of(cls, estimates: Sequence[EffectEstimate], n_outputs: int) -> EffectForest:
+    def from_estimates(cls, estimates: Sequence[EffectEstimate], n_outputs: int) -> EffectForest:
         """Write estimates as trees; a single leaf stands for none."""
-        forest, cells = grow_tables([estimate.table for estimate in estimates] or [CellTable(())])
+        forest, cells = tables_to_forest([estimate.table for estimate in estimates] or [ContingencyTable(())])
         values, errors = np.zeros((2, forest.n_leaves, n_outputs))
         bounds = zip(forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True)
         for (first, last), estimate in zip(bounds, estimates, strict=False):
@@ -359,7 +372,7 @@ class EffectForest(NamedTuple):
         return cls(forest, values, errors)
 
 
-class Measured:
+class MeasuredEffect:
     """Something that was measured with error bars."""
 
     effect: Floats
@@ -373,11 +386,11 @@ class Measured:
     @property
     def noise(self) -> float:
         """The strength that noise and chance alone could show."""
-        return _root_mean_square(self.error) / BARS
+        return _root_mean_square(self.error) / ERROR_BARS
 
 
 @dataclass(frozen=True, eq=False)
-class MainEffect(Measured):
+class MainEffect(MeasuredEffect):
     """What one column does by itself.
 
     Attributes
@@ -403,7 +416,7 @@ class MainEffect(Measured):
 
 
 @dataclass(frozen=True, eq=False)
-class Interaction(Measured):
+class Interaction(MeasuredEffect):
     """What two columns do together beyond their main effects.
 
     Attributes
@@ -482,10 +495,10 @@ class Effects:
     def _repr_html_(self) -> str:
         """Show the strongest effects in a notebook, with their error bars."""
         figures = []
-        for main in self.main[:_MOST_SHOWN]:
-            draw = steps if main.groups[0].startswith("[") else category_bars
+        for main in self.main[:_MAX_SHOWN]:
+            draw = draw_steps if main.groups[0].startswith("[") else draw_category_bars
             figures.append((main.column, draw(main.groups, main.effect, main.error, self.outputs)))
-        return card(f"Effects, in {self.unit}", f"for {', '.join(self.outputs)}", figures=figures)
+        return html_card(f"Effects, in {self.unit}", f"for {', '.join(self.outputs)}", figures=figures)
 
     def __str__(self) -> str:
         if not self.main:
@@ -493,8 +506,8 @@ class Effects:
         width = max(len(main.column) for main in self.main)
         lines = [f"Main effects ({self.unit}), strongest first, with error bars that miss about one time in 20:"]
         lines += [
-            f"  {main.column:<{width}}  {main.strength:6.3g}   least {self._told(main, int(main.effect.argmin()))}, "
-            f"most {self._told(main, int(main.effect.argmax()))}"
+            f"  {main.column:<{width}}  {main.strength:6.3g}   least {self._effect_text(main, int(main.effect.argmin()))}, "
+            f"most {self._effect_text(main, int(main.effect.argmax()))}"
             for main in self.main
         ]
         if self.interactions:
@@ -505,23 +518,26 @@ class Effects:
             ]
         return "\n".join(lines)
 
-    def _told(self, main: MainEffect, place: int) -> str:
+    def _effect_text(self, main: MainEffect, place: int) -> str:
         group, output = divmod(place, main.effect.shape[1])
         which = f" for {self.outputs[output]}" if len(self.outputs) > 1 else ""
         return f"{main.groups[group]}{which} {main.effect[group, output]:+.2f} ± {main.error[group, output]:.2f}"
 
 
-def effects_of(told: EffectForest, encoding: Encoding) -> Effects:
+def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
     """Read effects off the trees that hold them, in units that people know."""
     target, classes = encoding.schema.target, encoding.schema.classes
     scale = 1.0 if classes else target.bounds[1] - target.bounds[0]
     mains, pairs = [], []
-    for tree in _trees(told.forest, encoding):
-        effect, error = scale * told.values[tree.leaves], BARS * scale * told.errors[tree.leaves]
-        labels = tuple(_labels(encoding, *axis) for axis in zip(tree.features, tree.codes, strict=True))
+    for tree in _iter_trees(effect_forest.forest, encoding):
+        effect, error = (
+            scale * effect_forest.values[tree.leaves],
+            ERROR_BARS * scale * effect_forest.errors[tree.leaves],
+        )
+        labels = tuple(_group_labels(encoding, *axis) for axis in zip(tree.features, tree.codes, strict=True))
         names = [encoding.columns[feature].name for feature in tree.features]
         if len(names) == 1:
-            edges = _edges(encoding, tree.features[0], tree.codes[0])
+            edges = _interval_edges(encoding, tree.features[0], tree.codes[0])
             mains.append(MainEffect(names[0], labels[0], effect, error, edges))
         elif len(names) == 2:
             pairs.append(Interaction((names[0], names[1]), (labels[0], labels[1]), effect, error))
@@ -554,14 +570,14 @@ def _axes_of(forest: Forest, encoding: Encoding) -> Iterator[tuple[dict[int, byt
         yield axes, cells
 
 
-def check_effects(told: Forest, forest: Forest, encoding: Encoding) -> None:
+def check_effects(effect_trees: Forest, forest: Forest, encoding: Encoding) -> None:
     """Refuse explanations of columns, pairs or groups that no tree has: what steps saw of them is what is explained.
 
     Values and error bars cannot be computed again: the noisy sums that they follow from are in no file.
     """
     measured = [axes for axes, _ in _axes_of(forest, encoding)]
-    said = list(_axes_of(told, encoding))
-    whole = np.diff(told.tree_leaves).tolist() == [cells for _, cells in said]
+    said = list(_axes_of(effect_trees, encoding))
+    whole = np.diff(effect_trees.tree_leaves).tolist() == [cells for _, cells in said]
     seen = whole and all(any(axes.items() <= tree.items() for tree in measured) for axes, _ in said)
     columns = [tuple(axes) for axes, _ in said]
     alone = {each[0] for each in columns if len(each) == 1}
@@ -580,7 +596,7 @@ class _EffectTree(NamedTuple):
     leaves: NDArray[np.int32]
 
 
-def _trees(forest: Forest, encoding: Encoding) -> Iterator[_EffectTree]:
+def _iter_trees(forest: Forest, encoding: Encoding) -> Iterator[_EffectTree]:
     ends = np.append(forest.roots[1:], forest.n_nodes)
     for root, end in zip(forest.roots.tolist(), ends.tolist(), strict=True):
         feature, cut = forest.feature[root:end], forest.cut[root:end]
@@ -610,7 +626,7 @@ def _root_mean_square(values: Floats) -> float:
     return float(np.sqrt((values**2).mean()))
 
 
-def _edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | None:
+def _interval_edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | None:
     """Where the intervals of a numeric column begin, and where the last one ends."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     if column.kind == "categorical":
@@ -620,10 +636,10 @@ def _edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | None:
     return np.array([lower, *encoding.threshold(feature, inside).tolist(), upper])
 
 
-def _labels(encoding: Encoding, feature: int, codes: Codes) -> tuple[str, ...]:
+def _group_labels(encoding: Encoding, feature: int, codes: Codes) -> tuple[str, ...]:
     """Name the groups of a column: categories, or intervals between the thresholds that they begin at."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
-    edges = _edges(encoding, feature, codes)
+    edges = _interval_edges(encoding, feature, codes)
     if edges is None:
         return (*column.values, *(["missing"] if missing is not None else []))
     ends = [*(f"{end:.4g})" for end in edges[1:-1]), f"{edges[-1]:.4g}]"]

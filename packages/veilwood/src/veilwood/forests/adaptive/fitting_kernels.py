@@ -15,22 +15,22 @@ import numpy as np
 from veilwood.kernels import njit
 
 _EPSILON = float(np.finfo(np.float64).eps)  # below which a node is pure
-_MOST = (1 << 31) - 1  # of the numbers that ``_drawn`` gives
+_MAX_RANDOM = (1 << 31) - 1  # of the numbers that ``_next_random`` gives
 
 
 @njit(inline="always")
-def _drawn(state: Any) -> Any:
+def _next_random(state: Any) -> Any:
     """Return the next number of an xorshift generator."""
     x = state[0] if state[0] else np.uint32(1)
     x ^= np.uint32(x << np.uint32(13))
     x ^= np.uint32(x >> np.uint32(17))
     x ^= np.uint32(x << np.uint32(5))
     state[0] = x
-    return np.int64(x & np.uint32(_MOST))
+    return np.int64(x & np.uint32(_MAX_RANDOM))
 
 
 @njit(inline="always")
-def _impurity(counts: Any, total: Any) -> Any:
+def _gini_impurity(counts: Any, total: Any) -> Any:
     """Gini's index."""
     squares = 0.0
     for label in range(len(counts)):
@@ -39,19 +39,19 @@ def _impurity(counts: Any, total: Any) -> Any:
 
 
 @njit(inline="always")
-def _swap(features: Any, one: Any, other: Any) -> None:
+def _swap_features(features: Any, one: Any, other: Any) -> None:
     features[one], features[other] = features[other], features[one]
 
 
 @njit(nogil=True, cache=True)
 def grow_tree(
-    columns: Any, target: Any, times: Any, n_groups: Any, n_classes: Any, max_features: Any, least: Any, by_chance: Any,
+    columns: Any, target: Any, row_counts: Any, n_groups: Any, n_classes: Any, max_features: Any, min_samples_leaf: Any, random_thresholds: Any,
     seed: Any,
 ) -> Any:  # fmt: skip
-    """Grow a tree on rows that count ``times``; return feature, threshold, children and classes of each node.
+    """Grow a tree on rows that count ``row_counts``; return feature, threshold, children and classes of each node.
 
     Nodes are split on the best of ``max_features`` columns that are not constant there, drawn by chance, at the best
-    threshold, or at one of chance for each column (``by_chance``), with ``least`` rows or more on both sides.
+    threshold, or at one of chance for each column (``random_thresholds``), with ``min_samples_leaf`` rows or more on both sides.
     """
     n_columns, n_rows = columns.shape
     most_nodes = 2 * n_rows
@@ -67,31 +67,31 @@ def grow_tree(
     waiting = np.zeros((n_rows + 1, 5), np.int64)  # first and last row, parent, whether on the left, known constants
     waiting_impurity = np.zeros(n_rows + 1)
     waiting[0] = np.array([0, n_rows, -1, 0, 0])
-    n_waiting, n_nodes, all_weight = 1, 0, float(times.sum())
+    n_waiting, n_nodes, all_weight = 1, 0, float(row_counts.sum())
     state = np.array([seed], np.uint32)
     while n_waiting:
         n_waiting -= 1
         start, end, parent, on_left, n_known = waiting[n_waiting]
         total[:] = 0.0
         for at in range(start, end):
-            total[target[rows[at]]] += times[rows[at]]
+            total[target[rows[at]]] += row_counts[rows[at]]
         weight = total.sum()
-        impurity = _impurity(total, weight) if n_nodes == 0 else waiting_impurity[n_waiting]
+        impurity = _gini_impurity(total, weight) if n_nodes == 0 else waiting_impurity[n_waiting]
         node, n_nodes = n_nodes, n_nodes + 1
         value[node] = total
         if parent >= 0:
             (left if on_left else right)[parent] = node
         size = end - start
-        if size < 2 or size < 2 * least or impurity <= _EPSILON:
+        if size < 2 or size < 2 * min_samples_leaf or impurity <= _EPSILON:
             continue
         best, best_feature, best_cut, best_low, best_high = -np.inf, -1, 0.0, 0.0, 0.0
         best_weight = 0.0
         undrawn, n_visited, n_found, n_drawn, n_constant = n_columns, 0, 0, 0, n_known
         while undrawn > n_constant and (n_visited < max_features or n_visited <= n_found + n_drawn):
             n_visited += 1
-            place = n_drawn + _drawn(state) % (undrawn - n_found - n_drawn)
+            place = n_drawn + _next_random(state) % (undrawn - n_found - n_drawn)
             if place < n_known:
-                _swap(features, n_drawn, place)
+                _swap_features(features, n_drawn, place)
                 n_drawn += 1
                 continue
             place += n_found
@@ -103,19 +103,19 @@ def grow_tree(
                 group: Any = np.int64(column[row])
                 first, last = min(first, group), max(last, group)
                 seen[group] += 1
-                weighed[group, target[row]] += times[row]
+                weighed[group, target[row]] += row_counts[row]
             if first == last:
                 seen[first] = 0
                 weighed[first] = 0.0
-                _swap(features, place, n_constant)
+                _swap_features(features, place, n_constant)
                 n_found += 1
                 n_constant += 1
                 continue
             undrawn -= 1
-            _swap(features, undrawn, place)
+            _swap_features(features, undrawn, place)
             chosen = np.float64(first)
-            if by_chance:
-                chosen = np.float64(last - first) * _drawn(state) / _MOST + first
+            if random_thresholds:
+                chosen = np.float64(last - first) * _next_random(state) / _MAX_RANDOM + first
                 if chosen == last:
                     chosen = np.float64(first)
             low[:] = 0.0
@@ -127,23 +127,23 @@ def grow_tree(
                 for label in range(n_classes):
                     low[label] += weighed[group, label]
                     low_weight += weighed[group, label]
-                if by_chance and not group <= chosen < after:
+                if random_thresholds and not group <= chosen < after:
                     continue
-                if not by_chance and here == 0:
+                if not random_thresholds and here == 0:
                     continue
-                if n_low < least or size - n_low < least:
+                if n_low < min_samples_leaf or size - n_low < min_samples_leaf:
                     continue
                 for label in range(n_classes):
                     high[label] = total[label] - low[label]
                 high_weight = weight - low_weight
-                low_impurity, high_impurity = _impurity(low, low_weight), _impurity(high, high_weight)
+                low_impurity, high_impurity = _gini_impurity(low, low_weight), _gini_impurity(high, high_weight)
                 worth = -high_weight * high_impurity - low_weight * low_impurity
                 if worth > best:
                     best, best_feature, best_weight = worth, features[undrawn], low_weight
                     best_low, best_high = low_impurity, high_impurity
                     while seen[after] == 0:
                         after += 1
-                    best_cut = chosen if by_chance else group / 2.0 + after / 2.0
+                    best_cut = chosen if random_thresholds else group / 2.0 + after / 2.0
             seen[first : last + 1] = 0
             weighed[first : last + 1] = 0.0
         features[:n_known] = constant[:n_known]
@@ -175,7 +175,7 @@ def grow_tree(
 
 
 @njit(nogil=True, cache=True)
-def ask_tree(feature: Any, threshold: Any, left: Any, right: Any, value: Any, columns: Any) -> Any:
+def predict_tree(feature: Any, threshold: Any, left: Any, right: Any, value: Any, columns: Any) -> Any:
     """Return the shares of classes in the leaf of each row."""
     told = np.empty((columns.shape[1], value.shape[1]))
     for row in range(columns.shape[1]):

@@ -20,121 +20,141 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.estimators.method import Asked
+from veilwood.estimators.method import FitRequest
 from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive import sparse_histogram as cell_forests
-from veilwood.forests.adaptive.contingency import TINY, CellColumn, CellTable, divided
-from veilwood.forests.adaptive.effects import Seen, TableScores
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, ContingencyTable, posterior_counts
+from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
     TARGET_CELLS,
-    AskedRows,
-    dearer,
+    RowBackend,
+    gradient_norms,
     n_outputs,
-    reach,
+    sensitivity_factor,
 )
-from veilwood.forests.adaptive.shrinkage import believed_counts, evidence, newton_step, shrunken_mean, totals_of
-from veilwood.forests.adaptive.sparse_histogram import CELL_SHARE, may_win
-from veilwood.forests.adaptive.sparse_histogram import measure as measure_cells
+from veilwood.forests.adaptive.shrinkage import (
+    log_ratios,
+    newton_step,
+    pool_class_counts,
+    shrunken_counts,
+    shrunken_mean,
+)
+from veilwood.forests.adaptive.sparse_histogram import CELL_FRACTION, is_worth_trying
+from veilwood.forests.adaptive.sparse_histogram import release_sparse_histogram as measure_cells
 from veilwood.forests.adaptive.table_design import (  # fmt: skip
-    GROUPS,
-    MOST_GAIN,
+    GROUP_COUNTS,
+    MAX_GAIN,
     SCORE_GROUPS,
-    SELECT,
-    BelievedTable,
-    Borders,
-    Strengths,
-    by_chance,
-    division,
-    groups_in_set,
-    one_may_tell,
-    share_of,
-    triples,
-    weight_of,
+    SELECTION_FRACTION,
+    ColumnStrengths,
+    GroupBounds,
+    ShrunkenTable,
+    design_tables,
+    estimate_weight,
+    extend_pairs,
+    groups_per_column,
+    may_be_dominant,
+    random_subsets,
+    weight_fraction,
 )
-from veilwood.privacy.adaptive_budget import Purse, TablesName, count_tables
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName, release_tables
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step
-from veilwood.progress import track
+from veilwood.progress import track_progress
 
-START: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
+START_FRACTION: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
 # Rows times e below which only the mean of numbers is asked for; measured.
-LEAST_START: Final = 200.0
+MIN_FOR_TARGET: Final = 200.0
 # Rows times e that a histogram of the target needs, and limits of its share.
-TARGET_NEEDS, TARGET_SHARES = 100.0, (0.05, 0.25)
-# Rounds: T rounds have n e = ROUND_NEEDS T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
-ROUND_NEEDS, ROUND_POWER, MOST_ROUNDS = 300.0, 0.6, 80
+TARGET_NEED, TARGET_FRACTIONS = 100.0, (0.05, 0.25)
+# Rounds: T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
+ROUND_NEED, ROUND_POWER, MAX_ROUNDS = 300.0, 0.6, 80
 ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
 # Rounds up to which the weight of tables is asked (``weighing``); more bring themselves what is missing; measured.
-FEW_ROUNDS: Final = 3
-RICH_WITH_DELTA: Final = 18.0  # the e from which on fine cells are better than rounds with a delta
+MAX_FEW_ROUNDS: Final = 3
+PURE_FROM_ROW_EPSILON: Final = 18.0  # the e from which on fine cells are better than rounds with a delta
 
 
-def first_step(purse: Purse, n_classes: int, n_rows: int | None) -> Step:
+def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) -> Step:
     """Take the first step out of a full purse."""
     if n_classes:
-        return purse.counting("class counts", (n_classes,), START)
+        return budget.plan_counts("class counts", (n_classes,), START_FRACTION)
     if n_rows is None:
-        return purse.counting("number of rows", (1,), START)
-    return mean_step(purse) if n_rows * purse.whole < LEAST_START else target_step(purse, float(n_rows))
-
-
-def mean_step(purse: Purse) -> Step:
-    """All that is left, on the mean of a numeric target."""
-    return purse.counting("sums of the target", (2,), purse.left, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2)
-
-
-def target_step(purse: Purse, n_rows: float) -> Step:
-    """A histogram of a numeric target."""
-    low, high = TARGET_SHARES
-    return purse.counting(
-        "histogram of the target", (TARGET_CELLS,), min(max(purse.share(TARGET_NEEDS / n_rows), low), high)
+        return budget.plan_counts("number of rows", (1,), START_FRACTION)
+    return (
+        plan_mean_step(budget)
+        if n_rows * budget.row_epsilon < MIN_FOR_TARGET
+        else plan_target_step(budget, float(n_rows))
     )
 
 
-def schedule(n_rows: float, purse: Purse, share: float, outputs: int) -> tuple[int, int]:
+def plan_mean_step(budget: AdaptiveBudget) -> Step:
+    """All that is left, on the mean of a numeric target."""
+    return budget.plan_counts(
+        "sums of the target", (2,), budget.remaining, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2
+    )
+
+
+def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
+    """A histogram of a numeric target."""
+    low, high = TARGET_FRACTIONS
+    return budget.plan_counts(
+        "histogram of the target", (TARGET_CELLS,), min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
+    )
+
+
+def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, outputs: int) -> tuple[int, int]:
     """Return how many rounds a share of the budget is for, and groups of a numeric column in them."""
-    t: NDArray[np.float64] = np.arange(1.5, MOST_ROUNDS)
-    paid = n_rows * purse.price(share / t) / outputs >= ROUND_NEEDS * t ** (1 / ROUND_POWER - 1)
+    t: NDArray[np.float64] = np.arange(1.5, MAX_ROUNDS)
+    paid = n_rows * budget.row_epsilon_of(fraction / t) / outputs >= ROUND_NEED * t ** (1 / ROUND_POWER - 1)
     n_rounds = 1 + int(paid.sum())  # what a round gets falls with their number, and what it needs grows
     power, fewest, most = ROUND_BINS
-    return n_rounds, min(max(round((n_rows * purse.price(share / n_rounds) / outputs) ** power), fewest), most)
+    return n_rounds, min(
+        max(round((n_rows * budget.row_epsilon_of(fraction / n_rounds) / outputs) ** power), fewest), most
+    )
 
 
-def few_rounds(n_rows: float, purse: Purse, share: float, n_classes: int) -> bool:
+def has_few_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, n_classes: int) -> bool:
     """Whether a share of the budget is for few rounds, or none."""
-    return share <= 0 or schedule(n_rows, purse, share, dearer(n_classes))[0] <= FEW_ROUNDS
+    return (
+        fraction <= 0 or schedule_rounds(n_rows, budget, fraction, sensitivity_factor(n_classes))[0] <= MAX_FEW_ROUNDS
+    )
 
 
 # -- by epsilon or by rho ------------------------------------------------------------------------------------------
 
 
-def chosen_loss(columns: Sequence[CellColumn], n_classes: int, n_rows: int | None, asked: Asked) -> Loss:
+def planned_loss(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int | None, request: FitRequest) -> Loss:
     """Return the loss that is promised: with a delta, pure epsilon where so few steps come that it is more.
 
     Without a number of rows that is not known before the first step has told it: then either way is.
     """
-    loss = asked.loss
+    loss = request.loss
     if loss.delta == 0 or loss.epsilon is None:
         return loss
     pure = Loss.pure(loss.epsilon)
-    by_epsilon = Purse(pure, asked.neighbours)
+    by_epsilon = AdaptiveBudget(pure, request.neighbours)
     if n_rows is None:
-        fine_cells = n_classes and by_epsilon.whole >= RICH_WITH_DELTA
+        fine_cells = n_classes and by_epsilon.row_epsilon >= PURE_FROM_ROW_EPSILON
         return pure if fine_cells else Loss.pure_or_zcdp(loss.epsilon, loss.delta)
-    by_rho = Purse(loss, asked.neighbours)
-    return loss if pays_by_rho(columns, n_classes, float(n_rows), by_epsilon, by_rho) else pure
+    by_rho = AdaptiveBudget(loss, request.neighbours)
+    return loss if prefers_zcdp(columns, n_classes, float(n_rows), by_epsilon, by_rho) else pure
 
 
-def settled(columns: Sequence[CellColumn], n_classes: int, n_rows: float, purse: Purse) -> Purse:
+def with_accounting(
+    columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, budget: AdaptiveBudget
+) -> AdaptiveBudget:
     """Return the purse by rho, where it may be spent so and so many steps come that it is more."""
-    other = purse.by_rho()
-    return other if other and pays_by_rho(columns, n_classes, n_rows, purse, other) else purse
+    other = budget.under_zcdp()
+    return other if other and prefers_zcdp(columns, n_classes, n_rows, budget, other) else budget
 
 
-def pays_by_rho(columns: Sequence[CellColumn], n_classes: int, n_rows: float, by_epsilon: Purse, by_rho: Purse) -> bool:
+def prefers_zcdp(
+    columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, pure: AdaptiveBudget, zcdp: AdaptiveBudget
+) -> bool:
     """Whether rho buys more for so many rows.
 
     By prices: steps of equal parts are worth more under rho from as many on as the square of how much more the whole is
@@ -142,42 +162,42 @@ def pays_by_rho(columns: Sequence[CellColumn], n_classes: int, n_rows: float, by
     cells before them, a step each; by epsilon they have coarse ones together (the robot at e = 1, 24 columns of
     numbers: 0.79 by epsilon without any, 0.84 by rho). Fine cells take pure epsilon.
     """
-    if n_classes and by_epsilon.whole >= RICH_WITH_DELTA:
+    if n_classes and pure.row_epsilon >= PURE_FROM_ROW_EPSILON:
         return False
-    n_steps: float = schedule(n_rows, by_rho, by_rho.left, dearer(n_classes))[0]
+    n_steps: float = schedule_rounds(n_rows, zcdp, zcdp.remaining, sensitivity_factor(n_classes))[0]
     if n_classes:
-        shape, _ = division(columns, n_classes, n_rows, by_epsilon, by_epsilon.left)
+        shape, _ = design_tables(columns, n_classes, n_rows, pure, pure.remaining)
         n_histograms = sum(column.ordered for column in columns) * shape.n_columns / len(columns)
-        n_steps = max(n_steps, shape.steps_by_rho + n_histograms)
-    return n_steps >= (by_epsilon.price(by_epsilon.left) / by_rho.price(by_rho.left)) ** 2
+        n_steps = max(n_steps, shape.equivalent_zcdp_steps + n_histograms)
+    return n_steps >= (pure.row_epsilon_of(pure.remaining) / zcdp.row_epsilon_of(zcdp.remaining)) ** 2
 
 
 # -- in words ------------------------------------------------------------------------------------------------------
 
 
-def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: Purse) -> str:
+def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budget: AdaptiveBudget) -> str:
     """Say what the loop would do for so many rows."""
-    first_step(purse, n_classes, None)
-    purse = settled(columns, n_classes, float(n_rows), purse)
-    left, said = purse.left, []
+    plan_first_step(budget, n_classes, None)
+    budget = with_accounting(columns, n_classes, float(n_rows), budget)
+    left, said = budget.remaining, []
     if n_classes:
-        weight_share = share_of(purse, float(n_rows))
+        weight_share = weight_fraction(budget, float(n_rows))
         left -= weight_share
-        shape, part = division(columns, n_classes, float(n_rows), purse, left)
+        shape, part = design_tables(columns, n_classes, float(n_rows), budget, left)
         if not shape.n_columns:
             return "nothing but how frequent the classes are would stand out: that is predicted"
         how = "all" if shape.n_columns == len(columns) else f"{shape.n_columns} privately chosen"
-        tells = one_may_tell(columns, purse, float(n_rows) * purse.price(left))
-        asked = weight_share and few_rounds(float(n_rows), purse, left * (1 - part), n_classes)
+        tells = may_be_dominant(columns, budget, float(n_rows) * budget.row_epsilon_of(left))
+        asked = weight_share and has_few_rounds(float(n_rows), budget, left * (1 - part), n_classes)
         said.append(
             f"class counts of {how} of {len(columns)} columns{' (or fewer, if one tells much)' if tells else ''}, "
             f"with {part:.0%} of what is left{', and how much they should count together' if asked else ''}"
         )
         left *= 1 - part
-    elif n_rows * purse.whole < LEAST_START:
+    elif n_rows * budget.row_epsilon < MIN_FOR_TARGET:
         return "nothing but the mean of the target would stand out: that is predicted"
     if left > 0:
-        n_rounds, bins = schedule(float(n_rows), purse, left, dearer(n_classes))
+        n_rounds, bins = schedule_rounds(float(n_rows), budget, left, sensitivity_factor(n_classes))
         times = "1 round, which" if n_rounds == 1 else f"{n_rounds} rounds, each of which"
         said.append(
             f"{times} chooses a column or pair by what it explains of the rest and measures it, numbers in up to "
@@ -186,407 +206,472 @@ def in_words(columns: Sequence[CellColumn], n_classes: int, n_rows: int, purse: 
     return "; then ".join(said)
 
 
-COUNTED: Final = TablesName("table", "classes by cell")
-FEWEST_ROWS: Final = 10.0
+TABLE_STEPS: Final = TableStepName("table", "classes by cell")
+MIN_ROWS: Final = 10.0
 # So many times as many rows declared as there can be, with so many standard errors: the count is believed; measured.
-MISTAKEN, SURELY = 4.0, 3.0
+DECLARED_FACTOR, COUNT_ERRORS = 4.0, 3.0
 # Numbers: rows times e that the mean of residuals and a histogram of residuals need, and limits of their shares.
-MEAN_NEEDS, MEAN_SHARE = 30.0, 0.15
-SPREAD_NEEDS, SPREAD_SHARE, SPREAD_PART, SPREAD_AT = 40.0, 0.5, 0.9, (4, 2)
-MARKED, BEYOND = 0.8, 1.5  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
+MEAN_NEED, MEAN_FRACTION = 30.0, 0.15
+LIMIT_NEED, LIMIT_FRACTION, LIMIT_QUANTILE, LIMIT_ROUNDS = 40.0, 0.5, 0.9, (4, 2)
+START_QUANTILE, START_LIMIT_FACTOR = (
+    0.8,
+    1.5,
+)  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
 RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
-# Rows times e below which no round is worth it. After tables ``division`` asks for more, of the rows as they were known
+# Rows times e below which no round is worth it. After tables ``design_tables`` asks for more, of the rows as they were known
 # then: what it left for rounds is spent on them.
-LEAST_ALONE: Final = 30.0
+MIN_FIRST_ROUND: Final = 30.0
 # Rows times e for each log-candidate, and limits of a round's share; measured.
-CHOICE_NEEDS, CHOICE_SHARES = 30.0, (0.2, 0.35)
+SELECTION_NEED, SELECTION_FRACTIONS = 30.0, (0.2, 0.35)
 # Of the rest, for the rows of cells; and how far these are from the product of histograms, as a part of it, where not
 # all columns have one and where they have; measured.
-COUNT_SHARE, AWAY, AWAY_IF_KNOWN = 0.25, 1.0, 0.25
+COUNT_FRACTION, PRIOR_ERROR, KNOWN_PRIOR_ERROR = 0.25, 1.0, 0.25
 # Pairs are drawn; chosen ones are tried with a column more from so many rows times e of a round on; measured.
-MOST_PAIRS, MOST_TRIPLES, TRIPLE_NEEDS, MOST_SET_CELLS = 200, 200, 1000.0, 64
+MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
 # Every so many rounds triples by chance are tried too, not in all: they take the place of pairs; measured.
-CHANCE_EVERY: Final = 4
+RANDOM_TRIPLES_EVERY: Final = 4
 # From the third round on borders of groups that are known move by chance, up to half a group: many rounds see finer
 # than one; measured.
-MOVED, MOVED_FROM = 0.5, 2
-SCORED_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
-NOISE_SHOWN: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
-SPREAD_OF_NUMBERS: Final = 0.2  # of a gradient of numbers, its variance
+MAX_BOUND_SHIFT, SHIFT_FROM_ROUND = 0.5, 2
+SCORE_SAMPLE_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
+NOISE_FACTOR: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
+RESIDUAL_VARIANCE: Final = 0.2  # of a gradient of numbers, its variance
 # Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.025, for the first alone with one
 # of 0.05, and of 0.1; the least and the largest share. Measured.
-STRENGTH_NEEDS, STRENGTH_SHARES = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
-OVER_LARGEST: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
+STRENGTH_NEED, STRENGTH_FRACTIONS = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
+GRADIENT_MARGIN: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
-HELD_BACK, WEIGHTS, GATE_NEEDS, GATE_SHARES = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
+HOLDOUT_FRACTION, CELL_WEIGHTS, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass
-class Learned:
-    """What was released; public. Scores are whole numbers (``rows``)."""
+class LoopResult:
+    """What was released; public. Scores are whole numbers (``n_rows``)."""
 
     start: NDArray[np.int32]
     steps: list[TableScores] = field(default_factory=list)
-    told: list[str] = field(default_factory=list)
-    rows: float = 0.0
-    limit: int = GRADIENT_UNITS
-    first_limit: int = GRADIENT_UNITS
-    n_counted: int = 0  # of the steps, those that are tables of class counts
-    cells: cell_forests.GrownForest | None = None
-    weight: float = 0.0
+    decisions: list[str] = field(default_factory=list)
+    n_rows: float = 0.0
+    residual_limit: int = GRADIENT_UNITS
+    start_limit: int = GRADIENT_UNITS
+    n_tables: int = 0  # of the steps, those that are tables of class counts
+    cell_forest: cell_forests.FittedForest | None = None
+    cell_weight: float = 0.0
 
 
-class Loop:
+class AdaptiveLoop:
     """The loop, for one table: ``columns`` in cells, 0 classes for a number, rows that can be asked, a purse."""
 
     def __init__(
         self,
-        columns: Sequence[CellColumn],
+        columns: Sequence[BinnedColumn],
         n_classes: int,
-        rows: AskedRows,
-        purse: Purse,
+        backend: RowBackend,
+        budget: AdaptiveBudget,
         n_rows: int | None,
         rng: np.random.Generator,
         n_jobs: int | None = None,
     ) -> None:
-        self._columns, self._k, self._rows, self._purse, self._rng = columns, n_classes, rows, purse, rng
-        self._known = n_rows
-        self._n = float(n_rows or 0)
-        self._borders = Borders(rows, len(columns))
-        self._limit = GRADIENT_UNITS
-        self._shares = np.full(max(n_classes, 1), 1 / max(n_classes, 1))
-        self._learned = Learned(np.zeros(n_outputs(n_classes), np.int32))
-        self._gate = 0.0
+        self._columns, self._n_classes, self._backend, self._budget, self._rng = (
+            columns,
+            n_classes,
+            backend,
+            budget,
+            rng,
+        )
+        self._declared_rows = n_rows
+        self._n_rows = float(n_rows or 0)
+        self._group_bounds = GroupBounds(backend, len(columns))
+        self._residual_limit = GRADIENT_UNITS
+        self._frequencies = np.full(max(n_classes, 1), 1 / max(n_classes, 1))
+        self._result = LoopResult(np.zeros(n_outputs(n_classes), np.int32))
+        self._holdout_budget = 0.0
         self._n_jobs = n_jobs
 
-    def run(self) -> Learned:
+    def run(self) -> LoopResult:
         """Carry it out."""
-        if self._k:
-            self._start_classes()
-            rich = not self._purse.gaussian and may_win(self._columns, self._k, self._n, self._purse.whole)
-            if rich and self._rows.holds_back:
-                self._hold_back()
-            self._tables()
+        if self._n_classes:
+            self._start_classification()
+            rich = not self._budget.uses_gaussian and is_worth_trying(
+                self._columns, self._n_classes, self._n_rows, self._budget.row_epsilon
+            )
+            if rich and self._backend.supports_holdout:
+                self._hold_out_rows()
+            self._measure_tables()
         else:
-            self._start_numbers()
-        self._rounds()
-        if self._gate:
-            self._try_cells()
-        self._learned.rows, self._learned.limit = self._n, self._limit
-        return self._learned
+            self._start_regression()
+        self._run_rounds()
+        if self._holdout_budget:
+            self._try_sparse_histogram()
+        self._result.n_rows, self._result.residual_limit = self._n_rows, self._residual_limit
+        return self._result
 
     # -- start -------------------------------------------------------------------------------------------------------
 
-    def _start_classes(self) -> None:
-        step, declared = first_step(self._purse, self._k, self._known), self._known is not None
-        self._counts = self._purse.measure(step, self._rows.ask(asked.ClassCounts(self._k)))
+    def _start_classification(self) -> None:
+        step, declared = (
+            plan_first_step(self._budget, self._n_classes, self._declared_rows),
+            self._declared_rows is not None,
+        )
+        self._class_counts = self._budget.release_counts(step, self._backend.run(asked.ClassCounts(self._n_classes)))
         self._counts_variance = step.variance
-        counted = max(float(self._counts.sum()), FEWEST_ROWS, 1 / self._purse.whole)
-        error = (self._k * step.variance) ** 0.5
-        if self._known and self._known > MISTAKEN * (counted + SURELY * error):
-            self._known, counted = None, counted + error  # far more rows were declared than are there
-        self._n = float(self._known or counted)
+        counted = max(float(self._class_counts.sum()), MIN_ROWS, 1 / self._budget.row_epsilon)
+        error = (self._n_classes * step.variance) ** 0.5
+        if self._declared_rows and self._declared_rows > DECLARED_FACTOR * (counted + COUNT_ERRORS * error):
+            self._declared_rows, counted = None, counted + error  # far more rows were declared than are there
+        self._n_rows = float(self._declared_rows or counted)
         if not declared:
-            self._purse = settled(self._columns, self._k, self._n, self._purse)
-        self._begin_classes(totals_of([self._counts], [step.variance], self._n))
-        self._learned.first_limit = self._limit
+            self._budget = with_accounting(self._columns, self._n_classes, self._n_rows, self._budget)
+        self._start_from_totals(pool_class_counts([self._class_counts], [step.variance], self._n_rows))
+        self._result.start_limit = self._residual_limit
 
-    def _begin_classes(self, totals: Floats) -> None:
+    def _start_from_totals(self, totals: Floats) -> None:
         """Start from class totals; the limit of a gradient follows from the largest."""
-        self._shares = totals / totals.sum()
-        logs = np.log(self._shares)
-        scores = logs[1:] - logs[:1] if self._k == 2 else logs
-        self._begin(np.rint(scores * SCORE_UNITS).astype(np.int32))
-        if self._k == 2:
-            self._limit = min(GRADIENT_UNITS, int(GRADIENT_UNITS * (float(self._shares.max()) + OVER_LARGEST)))
+        self._frequencies = totals / totals.sum()
+        logs = np.log(self._frequencies)
+        scores = logs[1:] - logs[:1] if self._n_classes == 2 else logs
+        self._set_start(np.rint(scores * SCORE_UNITS).astype(np.int32))
+        if self._n_classes == 2:
+            self._residual_limit = min(
+                GRADIENT_UNITS, int(GRADIENT_UNITS * (float(self._frequencies.max()) + GRADIENT_MARGIN))
+            )
 
-    def _begin(self, start: NDArray[np.int32]) -> None:
-        self._rows.add(CellTable(()), (start - self._learned.start)[None])
-        self._learned.start = start
+    def _set_start(self, start: NDArray[np.int32]) -> None:
+        self._backend.add_scores(ContingencyTable(()), (start - self._result.start)[None])
+        self._result.start = start
 
-    def _start_numbers(self) -> None:
-        purse = self._purse
-        counted, variance = float(self._known or 0), 0.0
-        if self._known is None:
-            step = first_step(purse, 0, None)
-            counted, variance = float(purse.measure(step, self._rows.ask(asked.RowCount()))[0]), step.variance
-            self._n = max(counted, FEWEST_ROWS, 1 / purse.whole)
-            self._purse = purse = settled(self._columns, 0, self._n, purse)
+    def _start_regression(self) -> None:
+        purse = self._budget
+        counted, variance = float(self._declared_rows or 0), 0.0
+        if self._declared_rows is None:
+            step = plan_first_step(purse, 0, None)
+            counted, variance = float(purse.release_counts(step, self._backend.run(asked.RowCount()))[0]), step.variance
+            self._n_rows = max(counted, MIN_ROWS, 1 / purse.row_epsilon)
+            self._budget = purse = with_accounting(self._columns, 0, self._n_rows, purse)
         levels = TARGET_LEVELS * LEVEL_UNITS
-        if self._n * purse.whole < LEAST_START:
-            step = first_step(purse, 0, self._known) if self._known else mean_step(purse)
-            up, down = purse.measure(step, self._rows.ask(asked.TargetSums())) / TARGET_LEVELS
+        if self._n_rows * purse.row_epsilon < MIN_FOR_TARGET:
+            step = plan_first_step(purse, 0, self._declared_rows) if self._declared_rows else plan_mean_step(purse)
+            up, down = purse.release_counts(step, self._backend.run(asked.TargetSums())) / TARGET_LEVELS
             noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
             pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
-            self._n = max(pooled, up + down - SURELY * noise**0.5, FEWEST_ROWS)
-            self._begin(np.array([round(shrunken_mean(up - down, noise, self._n) * levels)], np.int32))
+            self._n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
+            self._set_start(np.array([round(shrunken_mean(up - down, noise, self._n_rows) * levels)], np.int32))
             return
-        step = first_step(purse, 0, self._known) if self._known else target_step(purse, self._n)
-        seen = purse.measure(step, self._rows.ask(asked.TargetHistogram()))
-        if self._known and self._n > MISTAKEN * (total := max(float(seen.sum()), FEWEST_ROWS)):
-            self._n = total + (TARGET_CELLS * step.variance) ** 0.5  # far more rows were declared than are there
+        step = (
+            plan_first_step(purse, 0, self._declared_rows)
+            if self._declared_rows
+            else plan_target_step(purse, self._n_rows)
+        )
+        seen = purse.release_counts(step, self._backend.run(asked.TargetHistogram()))
+        if self._declared_rows and self._n_rows > DECLARED_FACTOR * (total := max(float(seen.sum()), MIN_ROWS)):
+            self._n_rows = total + (TARGET_CELLS * step.variance) ** 0.5  # far more rows were declared than are there
         even = np.full(TARGET_CELLS, 1 / TARGET_CELLS)
-        mass = divided(seen, even, step.variance, self._n)
+        mass = posterior_counts(seen, even, step.variance, self._n_rows)
         mass /= mass.sum()
         middle = (np.arange(TARGET_CELLS) + 0.5) / TARGET_CELLS
         mean = float((mass * middle).sum())
         away = np.abs(middle - mean) + 0.5 / TARGET_CELLS
         order = np.argsort(away, kind="stable")
-        mark = away[order][np.searchsorted(np.cumsum(mass[order]), MARKED)]
-        self._limit = max(1, round(min(BEYOND * float(mark), 1.0) * levels))
-        self._begin(np.array([round(mean * levels)], np.int32))
+        mark = away[order][np.searchsorted(np.cumsum(mass[order]), START_QUANTILE)]
+        self._residual_limit = max(1, round(min(START_LIMIT_FACTOR * float(mark), 1.0) * levels))
+        self._set_start(np.array([round(mean * levels)], np.int32))
         # The histogram's mean leans to the middle: residuals from it, cut, tell where the mean is.
-        share = min(purse.share(MEAN_NEEDS / self._n), MEAN_SHARE)
-        step = purse.counting("sum of residuals", (1, 1), share, **self._norms(), signed=True)
-        (rest,) = purse.measure(step, self._sums([CellTable(())])[0]).ravel() / GRADIENT_UNITS
+        share = min(purse.fraction_for(MEAN_NEED / self._n_rows), MEAN_FRACTION)
+        step = purse.plan_counts("sum of residuals", (1, 1), share, **self._row_norms(), signed=True)
+        (rest,) = purse.release_counts(step, self._sum_gradients([ContingencyTable(())])[0]).ravel() / GRADIENT_UNITS
         kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
-        moved = self._limit * min(max(kept * rest / self._n, -1.0), 1.0)
-        self._begin(self._learned.start + np.int32(round(moved)))
+        moved = self._residual_limit * min(max(kept * rest / self._n_rows, -1.0), 1.0)
+        self._set_start(self._result.start + np.int32(round(moved)))
 
     # -- fine cells, where the budget is rich ------------------------------------------------------------------------
 
-    def _hold_back(self) -> None:
+    def _hold_out_rows(self) -> None:
         """Keep a part of the rows, and of the budget, to try fine cells; the loop goes on with the others."""
-        self._rows.hold_back(HELD_BACK)
-        low, high = GATE_SHARES
-        self._gate = min(max(self._purse.share(GATE_NEEDS / (HELD_BACK * self._n)), low), high)
-        self._purse.set_aside(CELL_SHARE + self._gate)
-        kept = 1 - HELD_BACK
-        self._n *= kept
-        self._known = None if self._known is None else max(1, round(kept * self._known))
-        self._counts, self._counts_variance = self._counts * kept, self._counts_variance * kept**2
+        self._backend.hold_out(HOLDOUT_FRACTION)
+        low, high = HOLDOUT_BUDGETS
+        self._holdout_budget = min(
+            max(self._budget.fraction_for(HOLDOUT_NEED / (HOLDOUT_FRACTION * self._n_rows)), low), high
+        )
+        self._budget.earmark(CELL_FRACTION + self._holdout_budget)
+        kept = 1 - HOLDOUT_FRACTION
+        self._n_rows *= kept
+        self._declared_rows = None if self._declared_rows is None else max(1, round(kept * self._declared_rows))
+        self._class_counts, self._counts_variance = self._class_counts * kept, self._counts_variance * kept**2
 
-    def _try_cells(self) -> None:
+    def _try_sparse_histogram(self) -> None:
         """Learn from fine cells, and let the rows that were held back choose how much they count."""
-        self._purse.set_aside(0.0)
-        cells = measure_cells(self._columns, self._k, self._n, self._rows, self._purse, self._rng)
-        grown = cell_forests.grow(cells, self._k, self._rng, self._n_jobs)
-        step = self._purse.choosing("weight of fine cells", len(WEIGHTS), self._purse.left, score_range=1)
-        right = self._rows.ask_held_back(cell_forests.RightAnswers(self._columns, grown, WEIGHTS))
-        self._learned.weight = WEIGHTS[self._purse.choose(step, right)]
-        self._learned.cells = grown if self._learned.weight else None
-        self._learned.told.append(f"fine cells, which count {self._learned.weight:.0%}")
+        self._budget.earmark(0.0)
+        cells = measure_cells(self._columns, self._n_classes, self._n_rows, self._backend, self._budget, self._rng)
+        grown = cell_forests.fit_best_forest(cells, self._n_classes, self._rng, self._n_jobs)
+        step = self._budget.plan_selection(
+            "weight of fine cells", len(CELL_WEIGHTS), self._budget.remaining, score_range=1
+        )
+        right = self._backend.run_on_holdout(cell_forests.CorrectPredictions(self._columns, grown, CELL_WEIGHTS))
+        self._result.cell_weight = CELL_WEIGHTS[self._budget.select(step, right)]
+        self._result.cell_forest = grown if self._result.cell_weight else None
+        self._result.decisions.append(f"fine cells, which count {self._result.cell_weight:.0%}")
 
     # -- what steps share --------------------------------------------------------------------------------------------
 
-    def _norms(self) -> dict[str, int]:
-        l1, squared = reach(self._k, self._limit)
+    def _row_norms(self) -> dict[str, int]:
+        l1, squared = gradient_norms(self._n_classes, self._residual_limit)
         return {"l1": l1, "squared_l2": squared}
 
-    def _sums(self, tables: Sequence[CellTable], share: float = 1.0) -> tuple[Ints, float]:
+    def _sum_gradients(self, tables: Sequence[ContingencyTable], fraction: float = 1.0) -> tuple[Ints, float]:
         """Ask for gradient sums, of a share of the rows where that will do; return the share that was asked."""
-        question = asked.GradientSums(tables, self._k, self._limit)
-        return (self._rows.ask(question), 1.0) if share >= 1 else self._rows.ask_some(question, share)
+        question = asked.GradientSums(tables, self._n_classes, self._residual_limit)
+        return (self._backend.run(question), 1.0) if fraction >= 1 else self._backend.run_on_sample(question, fraction)
 
     @property
-    def _variance(self) -> float:
+    def _gradient_variance(self) -> float:
         """Of a gradient, of rows that nothing is known about."""
-        return float((self._shares * (1 - self._shares)).mean()) if self._k else SPREAD_OF_NUMBERS
+        return float((self._frequencies * (1 - self._frequencies)).mean()) if self._n_classes else RESIDUAL_VARIANCE
 
-    def _scores(self, tables: Sequence[CellTable], price: float | None) -> tuple[Ints, float]:
+    def _score_tables(self, tables: Sequence[ContingencyTable], row_epsilon: float | None) -> tuple[Ints, float]:
         """How much each table shows of what is left: the size of its gradient sums, less what chance and noise add.
 
         Of very many rows some judge, by their secret coins: the part that did is returned too.
         """
-        some = self._n > 2 * SCORED_ROWS and not self._purse.among_servers  # who must all ask about the same rows
-        sums, part = self._sums(tables, SCORED_ROWS / self._n if some else 1.0)
+        some = (
+            self._n_rows > 2 * SCORE_SAMPLE_ROWS and not self._budget.servers_draw_noise
+        )  # who must all ask about the same rows
+        sums, part = self._sum_gradients(tables, SCORE_SAMPLE_ROWS / self._n_rows if some else 1.0)
         sums = np.abs(sums).sum(axis=1)
         sizes = np.array([table.n_cells for table in tables])
         found = np.add.reduceat(sums, np.append(0, np.cumsum(sizes)[:-1]))
-        outputs = n_outputs(self._k)
-        chance = outputs * np.sqrt(2 / math.pi * self._n * part * sizes * self._variance)
-        noise = 0.0 if price is None else NOISE_SHOWN * sizes * outputs * self._norms()["l1"] / GRADIENT_UNITS / price
+        outputs = n_outputs(self._n_classes)
+        chance = outputs * np.sqrt(2 / math.pi * self._n_rows * part * sizes * self._gradient_variance)
+        noise = (
+            0.0
+            if row_epsilon is None
+            else NOISE_FACTOR * sizes * outputs * self._row_norms()["l1"] / GRADIENT_UNITS / row_epsilon
+        )
         return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64), part
 
-    def _columns_alone(self, n_groups: int) -> list[CellTable]:
-        return [CellTable((self._borders.axis(column, n_groups),)) for column in self._columns]
+    def _single_column_tables(self, n_groups: int) -> list[ContingencyTable]:
+        return [ContingencyTable((self._group_bounds.make_axis(column, n_groups),)) for column in self._columns]
 
-    def _take(self, table: CellTable, values: Floats, seen: Seen, units: int) -> None:
+    def _apply_step(self, table: ContingencyTable, values: Floats, measurement: StepMeasurement, units: int) -> None:
         whole = np.rint(values * units).astype(np.int32)
-        self._rows.add(table, whole)
-        self._learned.steps.append(TableScores(table, whole, seen))
+        self._backend.add_scores(table, whole)
+        self._result.steps.append(TableScores(table, whole, measurement))
 
     # -- tables ------------------------------------------------------------------------------------------------------
 
-    def _tables(self) -> None:
-        purse, strengths = self._purse, self._strengths()
-        if strengths and self._n * purse.price(purse.left) >= strengths.rounds_from(self._k):
+    def _measure_tables(self) -> None:
+        purse, strengths = self._budget, self._release_strengths()
+        if strengths and self._n_rows * purse.row_epsilon_of(purse.remaining) >= strengths.rounds_threshold(
+            self._n_classes
+        ):
             return
-        weight_share = 0.0 if purse.among_servers else share_of(purse, self._n)
-        left = purse.left - weight_share
-        shape, part = division(self._columns, self._k, self._n, purse, left, strengths)
+        weight_share = 0.0 if purse.servers_draw_noise else weight_fraction(purse, self._n_rows)
+        left = purse.remaining - weight_share
+        shape, part = design_tables(self._columns, self._n_classes, self._n_rows, purse, left, strengths)
         if not shape.n_columns:
-            self._abstain()
+            self._release_class_counts_only()
             return
         budget = left * part
-        end = purse.left - budget
+        end = purse.remaining - budget
         chooses = shape.n_columns < len(self._columns)
-        columns = self._chosen(shape.n_columns, budget * SELECT) if chooses else self._columns
-        self._borders.see_all(columns, self._k, purse, self._n, budget)
+        columns = self._select_columns(shape.n_columns, budget * SELECTION_FRACTION) if chooses else self._columns
+        self._group_bounds.release_histograms(columns, self._n_classes, purse, self._n_rows, budget)
         tables = []
         for column in columns:
             # Where nobody has seen a column's values, a group more or fewer by chance: not all borders are then alike.
-            seen = self._borders.known(column) or shape.bins == GROUPS[0]
+            seen = self._group_bounds.has_histogram(column) or shape.bins == GROUP_COUNTS[0]
             n_groups = shape.bins + (0 if seen else int(self._rng.integers(-1, 2)))
-            tables.append(CellTable((self._borders.axis(column, n_groups, scales=False),)))
+            tables.append(ContingencyTable((self._group_bounds.make_axis(column, n_groups, add_scales=False),)))
         tables.sort(key=lambda table: table.n_cells)
-        exact = self._rows.ask(asked.ClassesByCell(tables, self._k))
-        counted = count_tables(purse, [table.n_cells for table in tables], exact, purse.left - end, COUNTED)
+        exact = self._backend.run(asked.ClassesByCell(tables, self._n_classes))
+        counted = release_tables(purse, [table.n_cells for table in tables], exact, purse.remaining - end, TABLE_STEPS)
         errors = [self._counts_variance, *counted.total_variances]
-        totals = totals_of([self._counts, *counted.totals], errors, self._known)
-        self._n = float(totals.sum())
-        self._begin_classes(totals)
+        totals = pool_class_counts([self._class_counts, *counted.totals], errors, self._declared_rows)
+        self._n_rows = float(totals.sum())
+        self._start_from_totals(totals)
         believed = []
         for table, counts, variance in zip(tables, counted.counts, counted.variances, strict=True):
-            believed.append(believed_counts(counts, totals, variance))
-            values = evidence(believed[-1], totals, variance, len(tables))
-            self._take(table, values, Seen(counts, variance), SCORE_UNITS)
-        self._learned.n_counted = len(tables)
-        asks = weight_share > 0 and few_rounds(self._n, purse, left * (1 - part), self._k)
-        weight = f", weight {self._weigh(weight_share, believed):.2f}" if asks else ""
+            believed.append(shrunken_counts(counts, totals, variance))
+            values = log_ratios(believed[-1], totals, variance, len(tables))
+            self._apply_step(table, values, StepMeasurement(counts, variance), SCORE_UNITS)
+        self._result.n_tables = len(tables)
+        asks = weight_share > 0 and has_few_rounds(self._n_rows, purse, left * (1 - part), self._n_classes)
+        weight = f", weight {self._weight_tables(weight_share, believed):.2f}" if asks else ""
         names = f"{len(tables)} chosen column{'s' * (len(tables) > 1)}" if chooses else "all columns"
-        self._learned.told.append(f"tables of {names}, {part:.0%} of what was left{weight}")
+        self._result.decisions.append(f"tables of {names}, {part:.0%} of what was left{weight}")
 
-    def _weigh(self, share: float, believed: Sequence[Floats]) -> float:
+    def _weight_tables(self, fraction: float, shrunken: Sequence[Floats]) -> float:
         """Ask how much tables should count together, and let them."""
-        step = self._purse.counting("weight of tables", (1,), share, l1=MOST_GAIN, squared_l2=MOST_GAIN**2, signed=True)
-        question = asked.EvidenceGain(self._learned.start, self._k, self._limit, MOST_GAIN)
-        (gain,) = (self._purse.measure(step, self._rows.ask(question)) / SCORE_UNITS).tolist()
-        steps, noise = self._learned.steps, step.variance / SCORE_UNITS**2
-        tables = [BelievedTable(*one) for one in zip(believed, (s.values / SCORE_UNITS for s in steps), strict=True)]
-        weight = weight_of(gain, noise, self._n, self._learned.start / SCORE_UNITS, tables, self._rng)
+        step = self._budget.plan_counts(
+            "weight of tables", (1,), fraction, l1=MAX_GAIN, squared_l2=MAX_GAIN**2, signed=True
+        )
+        question = asked.EvidenceGain(self._result.start, self._n_classes, self._residual_limit, MAX_GAIN)
+        (gain,) = (self._budget.release_counts(step, self._backend.run(question)) / SCORE_UNITS).tolist()
+        steps, noise = self._result.steps, step.variance / SCORE_UNITS**2
+        tables = [ShrunkenTable(*one) for one in zip(shrunken, (s.values / SCORE_UNITS for s in steps), strict=True)]
+        weight = estimate_weight(gain, noise, self._n_rows, self._result.start / SCORE_UNITS, tables, self._rng)
         for place, (table, values, seen) in enumerate(steps):
             now = np.rint(weight * values).astype(np.int32)
-            self._rows.add(table, now - values)
+            self._backend.add_scores(table, now - values)
             steps[place] = TableScores(table, now, seen)
         return weight
 
-    def _strengths(self) -> Strengths | None:
+    def _release_strengths(self) -> ColumnStrengths | None:
         """Ask what the best and the mean column explain, where that is cheap; else the best alone, or nothing."""
-        low, high = STRENGTH_SHARES
-        shares = [(numbers, max(self._purse.share(needs / self._n), low)) for numbers, needs in STRENGTH_NEEDS]
+        low, high = STRENGTH_FRACTIONS
+        shares = [
+            (numbers, max(self._budget.fraction_for(needs / self._n_rows), low)) for numbers, needs in STRENGTH_NEED
+        ]
         numbers, share = next((one for one in shares if one[1] <= high), (0, 0.0))
         if not numbers:
             return None
-        scores, part = self._scores(self._columns_alone(SCORE_GROUPS), None)
+        scores, part = self._score_tables(self._single_column_tables(SCORE_GROUPS), None)
         exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:numbers])
-        l1 = self._norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
-        step = self._purse.counting(
+        l1 = self._row_norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
+        step = self._budget.plan_counts(
             "strengths of columns", (numbers,), share, l1=numbers * l1, squared_l2=numbers * l1**2, signed=True
         )
-        most = float((self._shares * (1 - self._shares)).sum()) * (1 if self._k == 2 else 2) * len(scores)
-        units = GRADIENT_UNITS * self._n * part * most
-        best, *mean = (self._purse.measure(step, exact) / units).tolist()
-        return Strengths(max(best, *mean), *mean) if mean else Strengths(best, unsure=step.variance**0.5 / units)
+        most = (
+            float((self._frequencies * (1 - self._frequencies)).sum())
+            * (1 if self._n_classes == 2 else 2)
+            * len(scores)
+        )
+        units = GRADIENT_UNITS * self._n_rows * part * most
+        best, *mean = (self._budget.release_counts(step, exact) / units).tolist()
+        return (
+            ColumnStrengths(max(best, *mean), *mean)
+            if mean
+            else ColumnStrengths(best, best_error=step.variance**0.5 / units)
+        )
 
-    def _abstain(self) -> None:
+    def _release_class_counts_only(self) -> None:
         """Spend all on class counts: nothing else would stand out."""
-        step = self._purse.counting("class counts once more", (self._k,), self._purse.left)
-        again = self._purse.measure(step, self._rows.ask(asked.ClassCounts(self._k)))
-        totals = totals_of([self._counts, again], [self._counts_variance, step.variance], self._known)
-        self._begin_classes(totals)
-        self._n = float(totals.sum())
+        step = self._budget.plan_counts("class counts once more", (self._n_classes,), self._budget.remaining)
+        again = self._budget.release_counts(step, self._backend.run(asked.ClassCounts(self._n_classes)))
+        totals = pool_class_counts(
+            [self._class_counts, again], [self._counts_variance, step.variance], self._declared_rows
+        )
+        self._start_from_totals(totals)
+        self._n_rows = float(totals.sum())
 
-    def _chosen(self, n_columns: int, share: float) -> list[CellColumn]:
+    def _select_columns(self, n_columns: int, fraction: float) -> list[BinnedColumn]:
         """Choose columns one after the other, by how far the classes of their cells are from the start."""
-        scores, free = self._scores(self._columns_alone(SCORE_GROUPS), None)[0], np.ones(len(self._columns), bool)
+        scores, free = (
+            self._score_tables(self._single_column_tables(SCORE_GROUPS), None)[0],
+            np.ones(len(self._columns), bool),
+        )
         chosen = []
         for number in range(n_columns):
-            step = self._purse.choosing(
-                f"column {number + 1} of tables", len(scores), share / n_columns, score_range=2 * self._norms()["l1"]
+            step = self._budget.plan_selection(
+                f"column {number + 1} of tables",
+                len(scores),
+                fraction / n_columns,
+                score_range=2 * self._row_norms()["l1"],
             )
-            chosen.append(self._purse.choose(step, scores, free))
+            chosen.append(self._budget.select(step, scores, free))
             free[chosen[-1]] = False
         return [self._columns[place] for place in chosen]
 
     # -- rounds ------------------------------------------------------------------------------------------------------
 
-    def _rounds(self) -> None:
-        purse, outputs = self._purse, dearer(self._k)
-        if purse.left <= 0 or self._n * purse.price(purse.left) < LEAST_ALONE * outputs:
+    def _run_rounds(self) -> None:
+        purse, outputs = self._budget, sensitivity_factor(self._n_classes)
+        if purse.remaining <= 0 or self._n_rows * purse.row_epsilon_of(purse.remaining) < MIN_FIRST_ROUND * outputs:
             return
-        n_rounds, bins = schedule(self._n, purse, purse.left, outputs)
+        n_rounds, bins = schedule_rounds(self._n_rows, purse, purse.remaining, outputs)
         pairs: list[tuple[int, ...]] = list(combinations(range(len(self._columns)), 2))
-        for number in track(range(n_rounds), "rounds"):
-            if not self._k and n_rounds >= SPREAD_AT[0] and number in {n_rounds // at for at in SPREAD_AT}:
-                self._respread(number, purse.left / (n_rounds - number))
-            budget = purse.left / (n_rounds - number)
-            if number >= MOVED_FROM:
-                self._borders.move(self._rng.uniform(-MOVED, MOVED, len(self._columns)))
-            drawn = self._drawn(pairs, MOST_PAIRS) if number >= min(2, n_rounds // 3) else []
-            if self._n * purse.price(budget) / outputs >= TRIPLE_NEEDS:
-                chosen = (step.table.features for step in self._learned.steps[self._learned.n_counted :])
-                drawn += self._drawn(triples(chosen, len(self._columns)), MOST_TRIPLES)
-                if number % CHANCE_EVERY == CHANCE_EVERY - 1:
-                    drawn += by_chance(3, len(self._columns), MOST_TRIPLES, self._rng)
-            self._round(f"round {number + 1}", budget, bins, drawn)
-        self._learned.told.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
+        for number in track_progress(range(n_rounds), "rounds"):
+            if (
+                not self._n_classes
+                and n_rounds >= LIMIT_ROUNDS[0]
+                and number in {n_rounds // at for at in LIMIT_ROUNDS}
+            ):
+                self._update_residual_limit(number, purse.remaining / (n_rounds - number))
+            budget = purse.remaining / (n_rounds - number)
+            if number >= SHIFT_FROM_ROUND:
+                self._group_bounds.shift_bounds(
+                    self._rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(self._columns))
+                )
+            drawn = self._draw_sets(pairs, MAX_PAIRS) if number >= min(2, n_rounds // 3) else []
+            if self._n_rows * purse.row_epsilon_of(budget) / outputs >= TRIPLE_NEED:
+                chosen = (step.table.features for step in self._result.steps[self._result.n_tables :])
+                drawn += self._draw_sets(extend_pairs(chosen, len(self._columns)), MAX_TRIPLES)
+                if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
+                    drawn += random_subsets(3, len(self._columns), MAX_TRIPLES, self._rng)
+            self._run_round(f"round {number + 1}", budget, bins, drawn)
+        self._result.decisions.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
 
-    def _drawn(self, sets: list[tuple[int, ...]], most: int) -> list[tuple[int, ...]]:
-        return [sets[i] for i in self._rng.choice(len(sets), min(len(sets), most), replace=False)] if sets else []
+    def _draw_sets(self, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
+        return [sets[i] for i in self._rng.choice(len(sets), min(len(sets), max_sets), replace=False)] if sets else []
 
-    def _round(self, name: str, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
-        purse = self._purse
-        first = purse.left
-        candidates = self._candidates(bins, sets)
+    def _run_round(self, name: str, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
+        purse = self._budget
+        first = purse.remaining
+        candidates = self._candidate_tables(bins, sets)
         chosen = candidates[0]
-        l1 = self._norms()["l1"]
+        l1 = self._row_norms()["l1"]
         if len(candidates) > 1:
-            needs = CHOICE_NEEDS * l1 / GRADIENT_UNITS * math.log(len(candidates)) / self._n
-            low, high = CHOICE_SHARES
-            share = min(max(purse.share(needs), low * budget), high * budget)
-            scores, _ = self._scores(candidates, purse.price(budget - share))
-            step = purse.choosing(f"{name}: choice", len(candidates), share, score_range=2 * l1)
-            chosen = candidates[purse.choose(step, scores)]
-        wanted = groups_in_set(bins, len(chosen.axes))
+            needs = SELECTION_NEED * l1 / GRADIENT_UNITS * math.log(len(candidates)) / self._n_rows
+            low, high = SELECTION_FRACTIONS
+            share = min(max(purse.fraction_for(needs), low * budget), high * budget)
+            scores, _ = self._score_tables(candidates, purse.row_epsilon_of(budget - share))
+            step = purse.plan_selection(f"{name}: choice", len(candidates), share, score_range=2 * l1)
+            chosen = candidates[purse.select(step, scores)]
+        wanted = groups_per_column(bins, len(chosen.axes))
         axes = []
         for axis in chosen.axes:
             column = self._columns[axis.feature]
-            self._borders.see(column, name, purse, self._n, budget / len(chosen.axes))
-            axes.append(self._borders.axis(column, wanted) if self._borders.known(column) else axis)
-        table = CellTable(tuple(axes))
-        left = max(budget - (first - purse.left), 0.0)
-        counting = purse.counting(f"{name}: rows", (table.n_cells,), COUNT_SHARE * left)
-        summing = purse.counting(
-            f"{name}: gradients", (table.n_cells, n_outputs(self._k)), left - COUNT_SHARE * left,
-            **self._norms(), signed=True,
+            self._group_bounds.release_histogram(column, name, purse, self._n_rows, budget / len(chosen.axes))
+            axes.append(
+                self._group_bounds.make_axis(column, wanted) if self._group_bounds.has_histogram(column) else axis
+            )
+        table = ContingencyTable(tuple(axes))
+        left = max(budget - (first - purse.remaining), 0.0)
+        counting = purse.plan_counts(f"{name}: rows", (table.n_cells,), COUNT_FRACTION * left)
+        summing = purse.plan_counts(
+            f"{name}: gradients", (table.n_cells, n_outputs(self._n_classes)), left - COUNT_FRACTION * left,
+            **self._row_norms(), signed=True,
         )  # fmt: skip
-        counts = purse.measure(counting, self._rows.ask(asked.RowsByCell(table)))
-        sums = purse.measure(summing, self._sums([table])[0]) / GRADIENT_UNITS
-        noise, cells = summing.variance / GRADIENT_UNITS**2, self._cells(table, counts, counting.variance)
-        values = newton_step(sums, noise, cells, table, self._k, self._variance)
-        seen = Seen(sums, noise, cells, counting.variance, self._limit / (TARGET_LEVELS * LEVEL_UNITS))
-        self._take(table, values, seen, SCORE_UNITS if self._k else self._limit)
+        counts = purse.release_counts(counting, self._backend.run(asked.RowsByCell(table)))
+        sums = purse.release_counts(summing, self._sum_gradients([table])[0]) / GRADIENT_UNITS
+        noise, cells = summing.variance / GRADIENT_UNITS**2, self._estimate_cell_rows(table, counts, counting.variance)
+        values = newton_step(sums, noise, cells, table, self._n_classes, self._gradient_variance)
+        seen = StepMeasurement(
+            sums, noise, cells, counting.variance, self._residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
+        )
+        self._apply_step(table, values, seen, SCORE_UNITS if self._n_classes else self._residual_limit)
 
-    def _candidates(self, bins: int, sets: list[tuple[int, ...]]) -> list[CellTable]:
-        alone = self._columns_alone(bins)
+    def _candidate_tables(self, bins: int, sets: list[tuple[int, ...]]) -> list[ContingencyTable]:
+        alone = self._single_column_tables(bins)
         coarse = {
-            size: [self._borders.axis(column, groups_in_set(bins, size), scales=False) for column in self._columns]
+            size: [
+                self._group_bounds.make_axis(column, groups_per_column(bins, size), add_scales=False)
+                for column in self._columns
+            ]
             for size in {len(columns) for columns in sets}
         }
-        together = [CellTable(tuple(coarse[len(columns)][j] for j in columns)) for columns in sets]
-        return [*alone, *(table for table in together if table.n_cells <= MOST_SET_CELLS)]
+        together = [ContingencyTable(tuple(coarse[len(columns)][j] for j in columns)) for columns in sets]
+        return [*alone, *(table for table in together if table.n_cells <= MAX_SET_CELLS)]
 
-    def _cells(self, table: CellTable, counts: Floats, variance: float) -> Floats:
+    def _estimate_cell_rows(self, table: ContingencyTable, counts: Floats, variance: float) -> Floats:
         """How many rows each cell has: noisy counts and the product of histograms, weighted by their variances."""
         prior: Floats = np.ones(1)
         for axis in table.axes:
-            prior = np.outer(prior, self._borders.shares(axis)).ravel()
-        prior, even = prior * self._n, self._n / table.n_cells
-        away = AWAY_IF_KNOWN if all(map(self._borders.known, table.axes)) else AWAY
+            prior = np.outer(prior, self._group_bounds.group_fractions(axis)).ravel()
+        prior, even = prior * self._n_rows, self._n_rows / table.n_cells
+        away = KNOWN_PRIOR_ERROR if all(map(self._group_bounds.has_histogram, table.axes)) else PRIOR_ERROR
         trust = (away * np.maximum(prior, even / 4)) ** 2
         cells = (trust * counts + variance * prior) / (trust + variance)
         return np.maximum(cells, max(even / 20, 1.0))
 
-    def _respread(self, number: int, budget: float) -> None:
+    def _update_residual_limit(self, number: int, budget: float) -> None:
         """Cut residuals anew: they become smaller, and what seems to say otherwise is noise."""
-        share = min(self._purse.share(SPREAD_NEEDS / self._n), SPREAD_SHARE * budget)
+        share = min(self._budget.fraction_for(LIMIT_NEED / self._n_rows), LIMIT_FRACTION * budget)
         marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-        step = self._purse.counting(f"histogram of residuals before round {number + 1}", marks.shape, share)
-        seen = self._purse.measure(step, self._rows.ask(asked.ResidualHistogram(marks)))
-        mass = np.cumsum(divided(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n))
-        mark = marks[np.searchsorted(mass / mass[-1], SPREAD_PART)]
-        self._limit = min(self._limit, round(1.2 * float(mark)))
+        step = self._budget.plan_counts(f"histogram of residuals before round {number + 1}", marks.shape, share)
+        seen = self._budget.release_counts(step, self._backend.run(asked.ResidualHistogram(marks)))
+        mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n_rows))
+        mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]
+        self._residual_limit = min(self._residual_limit, round(1.2 * float(mark)))

@@ -20,40 +20,50 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from veilwood.forests.adaptive.contingency import Axis, CellColumn, CellTable, divided
-from veilwood.forests.adaptive.row_backend import SCORE_UNITS, AskedRows, ClassesByCell, ScoredRows, probabilities
-from veilwood.forests.leaves import with_doubt
-from veilwood.privacy.adaptive_budget import Purse
-from veilwood.progress import track
-from veilwood.trees.counting import HAVE_NUMBA, on_threads, sum_over_trees
+from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, posterior_counts
+from veilwood.forests.adaptive.row_backend import (
+    SCORE_UNITS,
+    ClassesByCell,
+    RowBackend,
+    ScoredRows,
+    scores_to_probabilities,
+)
+from veilwood.forests.leaves import smooth_probabilities
+from veilwood.privacy.adaptive_budget import AdaptiveBudget
+from veilwood.progress import track_progress
+from veilwood.trees.counting import HAVE_NUMBA, run_on_threads, sum_over_trees
 from veilwood.trees.forest import LEAF, Forest, build_forest
 
-# From LEAST_RICH on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
-# part COVERED of the bits that all columns have in WANTED_GROUPS groups each, or from RICH on HARDLY_COVERED of them.
-# With a LEAST_RICH of 4, three development tables that try them at e = 4 lose 4.7, 0.7, 0.6 points (s.e. 0.3 to 1.2).
-LEAST_RICH, RICH = 6.0, 12.0
-COVERED, HARDLY_COVERED = 0.7, 0.25
+# From MIN_ROW_EPSILON on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
+# part COVERED of the bits that all columns have in TARGET_GROUPS groups each, or from RICH on MIN_BITS_IF_LARGE of them.
+# With a MIN_ROW_EPSILON of 4, three development tables that try them at e = 4 lose 4.7, 0.7, 0.6 points (s.e. 0.3 to 1.2).
+MIN_ROW_EPSILON, LARGE_ROW_EPSILON = 6.0, 12.0
+MIN_BITS_FRACTION, MIN_BITS_IF_LARGE = 0.7, 0.25
 # Of fewer, too few are held back to tell whether cells help; measured.
-LEAST_ROWS: Final = 400.0
-WANTED_GROUPS: Final = 16
-CELL_SHARE: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
-COLUMN_PART: Final = 0.1  # of that, for what each column tells about the classes
-FINDS_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
-MOST_FINDS: Final = 1 << 22  # and so many at most, however many rows there are said to be
-MOST_ROWS: Final = 1 << 22  # drawn by secret coins: of their cells at most MOST_KEPT are learned from
-FINEST, MOST_VALUES = 64, 256  # groups of a numeric column, and of a categorical one
+MIN_TABLE_ROWS: Final = 400.0
+TARGET_GROUPS: Final = 16
+CELL_FRACTION: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
+COLUMN_FRACTION: Final = 0.1  # of that, for what each column tells about the classes
+FALSE_POSITIVES_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
+MAX_FALSE_POSITIVES: Final = 1 << 22  # and so many at most, however many rows there are said to be
+MAX_SAMPLED_ROWS: Final = 1 << 22  # drawn by secret coins: of their cells at most MAX_REPEATED_ROWS are learned from
+MAX_BINS, MAX_CATEGORIES = 64, 256  # groups of a numeric column, and of a categorical one
 STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
-MOST_KEPT: Final = 1 << 18  # of the cells that were released, and of the rows they stand for, what is learned from
-UNSEEN: Final = 0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
+MAX_REPEATED_ROWS: Final = (
+    1 << 18
+)  # of the cells that were released, and of the rows they stand for, what is learned from
+MIN_RELATIVE_STRENGTH: Final = (
+    0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
+)
 STRONGEST: Final = 5
-LEAST_SPREAD: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
+MIN_DIVERSITY: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class FineCells:
+class SparseHistogram:
     """The released cells; public.
 
     Attributes
@@ -74,75 +84,79 @@ class FineCells:
     weight: Ints
 
 
-def may_win(columns: Sequence[CellColumn], n_classes: int, n_rows: float, price: float) -> bool:
+def is_worth_trying(columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, row_epsilon: float) -> bool:
     """Whether cells may be better than the loop, at an epsilon of one row."""
-    if not n_classes or price < LEAST_RICH or n_rows < LEAST_ROWS:
+    if not n_classes or row_epsilon < MIN_ROW_EPSILON or n_rows < MIN_TABLE_ROWS:
         return False
-    wanted = sum(log2(WANTED_GROUPS if column.ordered else min(column.n_cells, WANTED_GROUPS)) for column in columns)
-    bits = log2(max(chance_finds(n_rows), 1.0)) + price * CELL_SHARE * (1 - COLUMN_PART) * log2(np.e) - log2(n_classes)
-    return bits >= (HARDLY_COVERED if price >= RICH else COVERED) * max(wanted, 1.0)
+    wanted = sum(log2(TARGET_GROUPS if column.ordered else min(column.n_bins, TARGET_GROUPS)) for column in columns)
+    bits = (
+        log2(max(false_positives(n_rows), 1.0))
+        + row_epsilon * CELL_FRACTION * (1 - COLUMN_FRACTION) * log2(np.e)
+        - log2(n_classes)
+    )
+    return bits >= (MIN_BITS_IF_LARGE if row_epsilon >= LARGE_ROW_EPSILON else MIN_BITS_FRACTION) * max(wanted, 1.0)
 
 
-def chance_finds(n_rows: float) -> float:
+def false_positives(n_rows: float) -> float:
     """How many empty cells may turn up by chance."""
-    return min(FINDS_PER_ROW * n_rows, MOST_FINDS)
+    return min(FALSE_POSITIVES_PER_ROW * n_rows, MAX_FALSE_POSITIVES)
 
 
-def measure(
-    columns: Sequence[CellColumn],
+def release_sparse_histogram(
+    columns: Sequence[BinnedColumn],
     n_classes: int,
     n_rows: float,
-    rows: AskedRows,
-    purse: Purse,
+    backend: RowBackend,
+    budget: AdaptiveBudget,
     rng: np.random.Generator,
-) -> FineCells:
+) -> SparseHistogram:
     """Release classes by column, choose cells by them, and release those that hold rows, and some that do not.
 
     Where very many cells were released, some are kept, by public chance.
     """
-    step = purse.counting(
-        "classes by column", (sum(column.n_cells for column in columns), n_classes), COLUMN_PART * CELL_SHARE,
+    step = budget.plan_counts(
+        "classes by column", (sum(column.n_bins for column in columns), n_classes), COLUMN_FRACTION * CELL_FRACTION,
         l1=len(columns), squared_l2=len(columns),
     )  # fmt: skip
-    alone = [CellTable((column.values(),)) for column in columns]
-    noisy = purse.measure(step, rows.ask(ClassesByCell(alone, n_classes)))
-    tables = np.split(noisy, np.cumsum([column.n_cells for column in columns])[:-1])
-    cells = purse.sparse("fine cells", chance_finds(n_rows), n_classes, (1 - COLUMN_PART) * CELL_SHARE)
+    alone = [ContingencyTable((column.ungrouped_axis(),)) for column in columns]
+    noisy = budget.release_counts(step, backend.run(ClassesByCell(alone, n_classes)))
+    tables = np.split(noisy, np.cumsum([column.n_bins for column in columns])[:-1])
+    cells = budget.plan_sparse("fine cells", false_positives(n_rows), n_classes, (1 - COLUMN_FRACTION) * CELL_FRACTION)
     axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
     n_cells = prod(axis.size for axis in axes) * n_classes
-    held = rows.occupied(axes, n_classes, min(1.0, MOST_ROWS / n_rows))
-    found, weight = purse.measure_sparse(cells, *held, n_cells)
-    kept = np.sort(rng.permutation(len(found))[:MOST_KEPT])
+    held = backend.nonempty_cells(axes, n_classes, min(1.0, MAX_SAMPLED_ROWS / n_rows))
+    found, weight = budget.release_sparse(cells, *held, n_cells)
+    kept = np.sort(rng.permutation(len(found))[:MAX_REPEATED_ROWS])
     where, label = np.divmod(found[kept], n_classes)
-    groups = np.empty((len(where), len(axes)), np.uint8)  # at most MOST_VALUES of them
+    groups = np.empty((len(where), len(axes)), np.uint8)  # at most MAX_CATEGORIES of them
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
-    return FineCells(axes, groups, label, weight[kept])
+    return SparseHistogram(axes, groups, label, weight[kept])
 
 
 # -- which columns, and how fine -------------------------------------------------------------------------------
 
 
 def choose_axes(
-    columns: Sequence[CellColumn], tables: Sequence[Floats], variance: float, most_cells: int
+    columns: Sequence[BinnedColumn], tables: Sequence[Floats], variance: float, max_cells: int
 ) -> tuple[Axis, ...]:
-    """Choose columns and groups from noisy counts of classes by column, of at most ``most_cells`` cells together."""
-    masses = [_mass(column, table.sum(axis=1), variance * table.shape[1])
+    """Choose columns and groups from noisy counts of classes by column, of at most ``max_cells`` cells together."""
+    masses = [_bin_mass(column, table.sum(axis=1), variance * table.shape[1])
               for column, table in zip(columns, tables, strict=True)]  # fmt: skip
-    options = [_groupings(column, table, mass)
+    options = [_candidate_groupings(column, table, mass)
                for column, table, mass in zip(columns, tables, masses, strict=True)]  # fmt: skip
-    spread = [[_spread(axis, mass) for axis in axes] for axes, mass in zip(options, masses, strict=True)]
+    spread = [[_mass_diversity(axis, mass) for axis in axes] for axes, mass in zip(options, masses, strict=True)]
     strengths = np.array([
-        _strength(column, table, mass, variance) / max(shown[-1], LEAST_SPREAD) if shown else 0.0
+        _column_strength(column, table, mass, variance) / max(shown[-1], MIN_DIVERSITY) if shown else 0.0
         for column, table, mass, shown in zip(columns, tables, masses, spread, strict=True)
     ])  # fmt: skip
     strongest = np.sort(strengths)[-STRONGEST:].mean()
-    strengths += UNSEEN * strongest if strongest > 0 else 1.0
-    return _refined(options, spread, strengths, most_cells)
+    strengths += MIN_RELATIVE_STRENGTH * strongest if strongest > 0 else 1.0
+    return _refine_axes(options, spread, strengths, max_cells)
 
 
-def _refined(
-    options: Sequence[Sequence[Axis]], spread: Sequence[Sequence[float]], strengths: Floats, most_cells: int
+def _refine_axes(
+    options: Sequence[Sequence[Axis]], spread: Sequence[Sequence[float]], strengths: Floats, max_cells: int
 ) -> tuple[Axis, ...]:
     """From one group for each column on, make the refinement that is worth most for its cost while one fits."""
     at = [-1] * len(options)  # the grouping of each column so far
@@ -154,7 +168,7 @@ def _refined(
             for i in range(at[j] + 1, min(at[j] + 3, len(axes))):
                 finer = cells // size * axes[i].size
                 worth = strengths[j] * (spread[j][i] - shown) / log2(axes[i].size / size)
-                if finer <= most_cells and worth > best_worth:
+                if finer <= max_cells and worth > best_worth:
                     best, best_worth = (j, i, finer), worth
         if best is None:
             return tuple(axes[i] for axes, i in zip(options, at, strict=True) if i >= 0)
@@ -162,33 +176,35 @@ def _refined(
         at[j] = i
 
 
-def _mass(column: CellColumn, counts: Floats, variance: float) -> Floats:
+def _bin_mass(column: BinnedColumn, counts: Floats, variance: float) -> Floats:
     """How many rows each cell of a column has, noise removed where neighbours allow it."""
     if not column.ordered:
         return np.maximum(counts, 0).astype(float)
-    inside = counts[: column.n_inside]
+    inside = counts[: column.n_value_bins]
     rows = max(float(inside.sum()), 1.0)
-    return np.append(divided(inside, column.prior, variance, rows), np.maximum(counts[column.n_inside :], 0))
+    return np.append(
+        posterior_counts(inside, column.prior, variance, rows), np.maximum(counts[column.n_value_bins :], 0)
+    )
 
 
-def _groupings(column: CellColumn, table: Floats, mass: Floats) -> list[Axis]:
+def _candidate_groupings(column: BinnedColumn, table: Floats, mass: Floats) -> list[Axis]:
     """Ways to put a column's cells into groups, from two on, each with about twice as many as the one before."""
     found: list[Axis] = []
-    most = FINEST if column.ordered else min(column.n_cells, MOST_VALUES)
+    most = MAX_BINS if column.ordered else min(column.n_bins, MAX_CATEGORIES)
     n_groups = 2
     while n_groups < 2 * most:
         wanted = min(n_groups, most)
         if column.ordered:
-            axis = column.of_mass(mass[: column.n_inside], wanted)
+            axis = column.equal_mass_groups(mass[: column.n_value_bins], wanted)
         else:
-            axis = _grouped_values(column, table, mass, wanted)
+            axis = _group_categories(column, table, mass, wanted)
         if axis.size > (found[-1].size if found else 1):
             found.append(axis)
         n_groups *= 2
     return found
 
 
-def _grouped_values(column: CellColumn, table: Floats, mass: Floats, n_groups: int) -> Axis:
+def _group_categories(column: BinnedColumn, table: Floats, mass: Floats, n_groups: int) -> Axis:
     """Put categories with similar classes together, in groups of about equal mass; keep them in that order."""
     order = np.argsort(_class_scores(table), kind="stable")
     if n_groups >= len(order):
@@ -210,15 +226,15 @@ def _class_scores(table: Floats) -> Floats:
     return np.asarray(apart @ direction)
 
 
-def _spread(axis: Axis, mass: Floats) -> float:
+def _mass_diversity(axis: Axis, mass: Floats) -> float:
     shares = np.bincount(axis.groups[: len(mass)], mass) / max(mass.sum(), 1e-9)
     return float(1 - (shares**2).sum())
 
 
-def _strength(column: CellColumn, table: Floats, mass: Floats, variance: float) -> float:
+def _column_strength(column: BinnedColumn, table: Floats, mass: Floats, variance: float) -> float:
     """How much of the classes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
     if column.ordered:
-        groups = column.of_mass(mass[: column.n_inside], STRENGTH_GROUPS).groups
+        groups = column.equal_mass_groups(mass[: column.n_value_bins], STRENGTH_GROUPS).groups
     else:
         groups = np.arange(len(table), dtype=np.uint16)
     n_cells = np.bincount(groups)[:, None]
@@ -235,7 +251,7 @@ Groups = NDArray[np.unsignedinteger[Any]]
 class TreeKind(NamedTuple):
     """How a tree is grown."""
 
-    by_chance: bool
+    random_thresholds: bool
     """Whether thresholds are drawn by chance, or the best ones."""
     max_features: float
     """The part of the columns that is tried at a node."""
@@ -250,16 +266,16 @@ class FittedTree(NamedTuple):
     threshold: Floats
     left: NDArray[Any]
     right: NDArray[Any]
-    shares: Floats
+    probabilities: Floats
 
     @classmethod
-    def of(
-        cls, kind: TreeKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, most_rows: int, *, fast: bool
+    def fit_sample(
+        cls, kind: TreeKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, max_rows: int, *, fast: bool
     ) -> FittedTree:
         """Grow one from rows drawn with replacement; from all, if they are few, where thresholds are chance."""
         times = np.ones(len(y), np.int64)
-        if not kind.by_chance or len(y) > most_rows:
-            drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), most_rows))
+        if not kind.random_thresholds or len(y) > max_rows:
+            drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), max_rows))
             row, times = np.unique(drawn, return_counts=True)
             X, y = X[row], y[row]
         if fast:
@@ -269,10 +285,10 @@ class FittedTree(NamedTuple):
             return cls(
                 *fitting_kernels.grow_tree(
                     np.ascontiguousarray(X.T), y, times, int(X.max()) + 1, n_classes,
-                    max(1, int(kind.max_features * X.shape[1])), kind.min_samples_leaf, kind.by_chance, first,
+                    max(1, int(kind.max_features * X.shape[1])), kind.min_samples_leaf, kind.random_thresholds, first,
                 )
             )  # fmt: skip
-        model = (ExtraTreeClassifier if kind.by_chance else DecisionTreeClassifier)(
+        model = (ExtraTreeClassifier if kind.random_thresholds else DecisionTreeClassifier)(
             max_features=kind.max_features, min_samples_leaf=kind.min_samples_leaf, random_state=seed
         )
         tree = model.fit(X, y, sample_weight=times).tree_
@@ -280,22 +296,22 @@ class FittedTree(NamedTuple):
         shares[:, model.classes_] = tree.value[:, 0, :]
         return cls(tree.feature, tree.threshold, tree.children_left, tree.children_right, shares)
 
-    def ask(self, X: Groups, *, fast: bool) -> Floats:
+    def predict_proba(self, X: Groups, *, fast: bool) -> Floats:
         """Return the shares of classes in the leaf of each row."""
         if fast:
             from veilwood.forests.adaptive import fitting_kernels
 
-            told: Floats = fitting_kernels.ask_tree(*self, np.ascontiguousarray(X.T))
+            told: Floats = fitting_kernels.predict_tree(*self, np.ascontiguousarray(X.T))
             return told
         node = np.zeros(len(X), np.int64)
         while (inner := self.left[node] >= 0).any():
             at = node[inner]
             on_left = X[inner, self.feature[at]] <= self.threshold[at]
             node[inner] = np.where(on_left, self.left[at], self.right[at])
-        return self.shares[node]
+        return self.probabilities[node]
 
     @property
-    def by_level(self) -> NDArray[np.int64]:
+    def nodes_by_level(self) -> NDArray[np.int64]:
         """All nodes, level by level, siblings side by side."""
         levels = [np.zeros(1, np.int64)]
         while len(levels[-1]):
@@ -304,93 +320,98 @@ class FittedTree(NamedTuple):
         return np.concatenate(levels)
 
 
-TREES, FEWEST_TREES = 60, 10
-JUDGED_TREES: Final = 8  # of each kind: what more of them would still average out is known from how they differ
-TREE_ROWS, FEWEST_TREE_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
+TREES, MIN_TREES = 60, 10
+VALIDATION_TREES: Final = 8  # of each kind: what more of them would still average out is known from how they differ
+TREE_ROWS, MIN_TREE_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
 MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
 FOLDS: Final = 5
 ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
-MOST_JUDGED: Final = 1 << 15  # and so many rows at most
+MAX_VALIDATION_ROWS: Final = 1 << 15  # and so many rows at most
 # Boosted trees of one split beside them: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
 KINDS: Final = (
-    TreeKind(by_chance=True, max_features=1.0, min_samples_leaf=1),
-    TreeKind(by_chance=True, max_features=1.0, min_samples_leaf=4),
-    *(TreeKind(by_chance=False, max_features=0.4, min_samples_leaf=least) for least in (2, 20, 80)),
+    TreeKind(random_thresholds=True, max_features=1.0, min_samples_leaf=1),
+    TreeKind(random_thresholds=True, max_features=1.0, min_samples_leaf=4),
+    *(TreeKind(random_thresholds=False, max_features=0.4, min_samples_leaf=least) for least in (2, 20, 80)),
 )
 
 
-class GrownForest(NamedTuple):
+class FittedForest(NamedTuple):
     """Trees, and the part of a class's share that each leaf adds."""
 
     forest: Forest
     values: Floats
 
 
-def shares_of(grown: GrownForest, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
+def predict_probabilities(fitted: FittedForest, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
     """Return class probabilities."""
-    scores = sum_over_trees(grown.forest, codes, grown.values, n_jobs=n_jobs)
+    scores = sum_over_trees(fitted.forest, codes, fitted.values, n_jobs=n_jobs)
     return np.asarray(scores / scores.sum(axis=1, keepdims=True))
 
 
-def n_trees(n_classes: int) -> int:
+def count_trees(n_classes: int) -> int:
     """How many trees a forest has."""
-    return max(TREES * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_TREES)
+    return max(TREES * MANY_CLASSES // max(n_classes, MANY_CLASSES), MIN_TREES)
 
 
 def _rows_per_tree(n_classes: int) -> int:
-    return max(TREE_ROWS * MANY_CLASSES // max(n_classes, MANY_CLASSES), FEWEST_TREE_ROWS)
+    return max(TREE_ROWS * MANY_CLASSES // max(n_classes, MANY_CLASSES), MIN_TREE_ROWS)
 
 
-def most_leaves(n_classes: int) -> int:
+def max_leaf_count(n_classes: int) -> int:
     """How many leaves a forest can have."""
-    return n_trees(n_classes) * _rows_per_tree(n_classes)
+    return count_trees(n_classes) * _rows_per_tree(n_classes)
 
 
-def grow(
-    cells: FineCells, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
-) -> GrownForest:
+def fit_best_forest(
+    cells: SparseHistogram, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
+) -> FittedForest:
     """Grow the kind of forest that predicts rows best that it was not grown from."""
     if not len(cells.weight):  # nothing was released: nothing is known
-        return _written([_leaf(n_classes)], cells.axes)
-    row = _as_rows(cells.weight, rng)
+        return _to_fitted_forest([_constant_tree(n_classes)], cells.axes)
+    row = _expand_cells(cells.weight, rng)
     seeds = rng.integers(0, 2**31 - 1, 2)
-    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MOST_JUDGED]
-    X, y = _table(cells, row[judged])
+    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MAX_VALIDATION_ROWS]
+    X, y = _training_data(cells, row[judged])
     with warnings.catch_warnings():
         # Filters are of the whole process: only this message of scikit-learn's, so that no thread loses one of ours.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         losses = [
-            _loss(kind, X, y, n_classes, int(seeds[0]), n_jobs, fast) for kind in track(KINDS, "choosing a forest")
+            _validation_loss(kind, X, y, n_classes, int(seeds[0]), n_jobs, fast)
+            for kind in track_progress(KINDS, "choosing a forest")
         ]
         best = KINDS[int(np.argmin(losses))]
-        X, y = _table(cells, row)
-        trees = [_leaf(n_classes)] * n_trees(n_classes)  # places to be filled
+        X, y = _training_data(cells, row)
+        trees = [_constant_tree(n_classes)] * count_trees(n_classes)  # places to be filled
 
-        def work(first: int, last: int) -> None:
+        def fit_trees(first: int, last: int) -> None:
             for number in range(first, last):
                 seed = int(seeds[1]) + number
-                trees[number] = FittedTree.of(best, X, y, n_classes, seed, _rows_per_tree(n_classes), fast=fast)
+                trees[number] = FittedTree.fit_sample(best, X, y, n_classes, seed, _rows_per_tree(n_classes), fast=fast)
 
-        on_threads(work, len(trees), n_jobs)
-    return _written(trees, cells.axes)
+        run_on_threads(fit_trees, len(trees), n_jobs)
+    return _to_fitted_forest(trees, cells.axes)
 
 
-def _as_rows(weight: Ints, rng: np.random.Generator) -> Ints:
+def _expand_cells(weight: Ints, rng: np.random.Generator) -> Ints:
     """Repeat cells as often as they were counted, so that folds and leaves are of rows; of very many draw some."""
     ends = np.cumsum(weight)
-    if ends[-1] <= MOST_KEPT:
+    if ends[-1] <= MAX_REPEATED_ROWS:
         return np.repeat(np.arange(len(weight)), weight)
-    drawn = rng.choice(ends[-1], MOST_KEPT, replace=False)  # no row twice: it would be in a fold and left out of it
+    drawn = rng.choice(
+        ends[-1], MAX_REPEATED_ROWS, replace=False
+    )  # no row twice: it would be in a fold and left out of it
     return np.searchsorted(ends, np.sort(drawn), side="right")
 
 
-def _table(cells: FineCells, row: Ints) -> tuple[Groups, Ints]:
+def _training_data(cells: SparseHistogram, row: Ints) -> tuple[Groups, Ints]:
     """The groups of each row, at least one, and its class."""
     X = cells.groups[row]
     return (X if X.shape[1] else np.zeros((len(row), 1), X.dtype)), cells.label[row]
 
 
-def _loss(kind: TreeKind, X: Groups, y: Ints, n_classes: int, seed: int, n_jobs: int | None, fast: bool) -> float:
+def _validation_loss(
+    kind: TreeKind, X: Groups, y: Ints, n_classes: int, seed: int, n_jobs: int | None, fast: bool
+) -> float:
     """Squared error of class shares on folds that were left out; the rows are in random order."""
     fold = np.arange(len(y)) % FOLDS
     total = 0.0
@@ -398,44 +419,44 @@ def _loss(kind: TreeKind, X: Groups, y: Ints, n_classes: int, seed: int, n_jobs:
         out, rest = fold == number, fold != number
         if len(np.unique(y[rest])) < 2:  # all kinds say the same
             continue
-        shares, spread = _shares(kind, X[rest], y[rest], X[out], n_classes, seed, n_jobs, fast)
+        shares, spread = _validation_probabilities(kind, X[rest], y[rest], X[out], n_classes, seed, n_jobs, fast)
         shares[np.arange(len(shares)), y[out]] -= 1.0
-        total += float((shares**2).sum()) - spread * (1 / JUDGED_TREES - 1 / n_trees(n_classes))
+        total += float((shares**2).sum()) - spread * (1 / VALIDATION_TREES - 1 / count_trees(n_classes))
     return total
 
 
-def _shares(
-    kind: TreeKind, X: Groups, y: Ints, others: Groups, n_classes: int, seed: int, n_jobs: int | None, fast: bool
+def _validation_probabilities(
+    kind: TreeKind, X: Groups, y: Ints, held_out: Groups, n_classes: int, seed: int, n_jobs: int | None, fast: bool
 ) -> tuple[Floats, float]:
     """Class shares of other rows, and how far trees differ in them: the variance of one tree, added up.
 
     Each tree is gone before its thread grows another, as deep ones take megabytes.
     """
-    shares, squares, adding = np.zeros((len(others), n_classes)), 0.0, Lock()
+    shares, squares, adding = np.zeros((len(held_out), n_classes)), 0.0, Lock()
 
-    def judge(first: int, last: int) -> None:
+    def add_predictions(first: int, last: int) -> None:
         nonlocal squares
         for tree in range(first, last):
-            fitted = FittedTree.of(kind, X, y, n_classes, seed + tree, _rows_per_tree(n_classes), fast=fast)
-            told = fitted.ask(others, fast=fast)
+            fitted = FittedTree.fit_sample(kind, X, y, n_classes, seed + tree, _rows_per_tree(n_classes), fast=fast)
+            told = fitted.predict_proba(held_out, fast=fast)
             with adding:
-                shares[:] += told / JUDGED_TREES
+                shares[:] += told / VALIDATION_TREES
                 squares += float((told**2).sum())
 
-    on_threads(judge, JUDGED_TREES, n_jobs)
-    return shares, (squares - JUDGED_TREES * float((shares**2).sum())) / (JUDGED_TREES - 1)
+    run_on_threads(add_predictions, VALIDATION_TREES, n_jobs)
+    return shares, (squares - VALIDATION_TREES * float((shares**2).sum())) / (VALIDATION_TREES - 1)
 
 
 # -- as one of our forests --------------------------------------------------------------------------------------
 
 
-def _leaf(n_classes: int) -> FittedTree:
+def _constant_tree(n_classes: int) -> FittedTree:
     """A tree that says nothing."""
     none = np.full(1, -1)
     return FittedTree(none, np.zeros(1), none, none, np.full((1, n_classes), 1 / n_classes))
 
 
-def _written(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> GrownForest:
+def _to_fitted_forest(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> FittedForest:
     """Put trees side by side; groups become thresholds of codes, or tables that send each category left or right."""
     starts, tables, lookup_length = [], [], 0
     for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
@@ -446,7 +467,7 @@ def _written(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> GrownForest:
         right = axis.groups[None, :] >= np.arange(1, axis.size)[:, None]
         tables.append(right.astype(np.uint16).ravel())
         lookup_length += right.size
-    orders = [tree.by_level for tree in trees]
+    orders = [tree.nodes_by_level for tree in trees]
     parts = ([part[order] for part in tree] for tree, order in zip(trees, orders, strict=True))
     asked, threshold, left, _, shares = map(np.concatenate, zip(*parts, strict=True))
     leaf, group = left < 0, np.floor(threshold).astype(np.int32) + 1  # the first group on the right
@@ -455,21 +476,21 @@ def _written(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> GrownForest:
         here = ~leaf & (asked == number)
         feature[here], cut[here] = axis.feature, start[group[here]]
     forest = build_forest([len(order) for order in orders], feature, cut, np.where(leaf, 0, 2), tables)
-    return GrownForest(forest, with_doubt(shares[leaf], len(trees)) / len(trees))
+    return FittedForest(forest, smooth_probabilities(shares[leaf], len(trees)) / len(trees))
 
 
 @dataclass(frozen=True, eq=False)
-class RightAnswers:
+class CorrectPredictions:
     """Count the rows whose class is predicted where fine cells have each of ``weights``; a row adds 0 or 1 to each."""
 
-    columns: Sequence[CellColumn]
-    grown: GrownForest
+    columns: Sequence[BinnedColumn]
+    fitted: FittedForest
     weights: tuple[float, ...]
 
     def __call__(self, rows: ScoredRows) -> Ints:
         """Return a number for each weight."""
         codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in self.columns])
-        theirs = shares_of(self.grown, codes.astype(np.uint16))
-        ours = probabilities(rows.scores / SCORE_UNITS)
+        theirs = predict_probabilities(self.fitted, codes.astype(np.uint16))
+        ours = scores_to_probabilities(rows.scores / SCORE_UNITS)
         mixed = [(1 - weight) * ours + weight * theirs for weight in self.weights]
         return np.array([int((shares.argmax(axis=1) == rows.target).sum()) for shares in mixed], np.int64)

@@ -23,8 +23,8 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
-from veilwood.estimators.method import Asked, Codes, Floats
-from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, moves, plan_measurement
+from veilwood.estimators.method import Codes, FitRequest, Floats
+from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, plan_measurement, row_sensitivity
 from veilwood.forests.matrix.training import (
     BRANCHINGS,
     FEATURE_SUBSETS,
@@ -34,17 +34,17 @@ from veilwood.forests.matrix.training import (
     grow_ensembles,
 )
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, VoteWorkload
-from veilwood.forests.noisy_leaves import least_noise
+from veilwood.forests.noisy_leaves import lower_noise_design
 from veilwood.privacy.accountant import handle_of
-from veilwood.privacy.certificate import PrivacyStatement
-from veilwood.privacy.door import SEEDED, Door
+from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.door import SEEDED_NOISE, Door
 from veilwood.privacy.entropy import is_seeded, secret_key
 from veilwood.privacy.ledger_stores import MemoryLedger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.privacy.steps import Step, counting_step
-from veilwood.progress import track
-from veilwood.trees.counting import Assignment, LeafCount, leaf_totals, route
+from veilwood.progress import track_progress
+from veilwood.trees.counting import Assignment, LeafCount, leaf_totals, route_rows
 from veilwood.trees.forest import Forest
 from veilwood.trees.random import public_seed
 
@@ -59,9 +59,9 @@ class AnsweringParameters(EnsembleParameters):
     voting: str = "weight"
     mechanism: str = "optimized"
 
-    def check(self) -> None:
+    def _check_parameters(self) -> None:
         """Refuse words that are not known or do not go together."""
-        self.check_words(
+        self._check_options(
             mode=MODES,
             voting=VOTINGS,
             mechanism=MECHANISMS,
@@ -85,7 +85,7 @@ class PlannedBatch:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Answering:
+class QueryAnswering:
     """Public trees, and how batches of queries are planned and answered from private rows."""
 
     parameters: AnsweringParameters
@@ -94,13 +94,13 @@ class Answering:
     forest: Forest
 
     @classmethod
-    def grow(cls, parameters: AnsweringParameters, schema: Schema, seed: int) -> Self:
+    def grow_trees(cls, parameters: AnsweringParameters, schema: Schema, seed: int) -> Self:
         """Grow the trees, which needs no data."""
         encoding = Encoding(schema, "bins")
         return cls(parameters, encoding, *grow_ensembles(encoding, parameters, seed))
 
     @property
-    def _batch(self) -> bool:
+    def _is_batch(self) -> bool:
         return self.parameters.mode == "batch"
 
     @property
@@ -108,45 +108,45 @@ class Answering:
         return len(self.encoding.schema.classes)
 
     @property
-    def _hard(self) -> bool:
+    def _is_hard(self) -> bool:
         return self.parameters.voting == "hard"
 
     @property
     def _n_columns(self) -> int:
         """Two classes of hard votes need one column: the other is its complement."""
-        return 1 if self._hard and self._n_classes == 2 else self._n_classes
+        return 1 if self._is_hard and self._n_classes == 2 else self._n_classes
 
-    def count(self, source: Source, n_jobs: int | None) -> Any:
+    def count_rows(self, source: Source, n_jobs: int | None) -> Any:
         """Keep the encoded rows, or the exact counts of leaves under a fresh secret key: private, in memory only."""
-        if self._batch:
-            batches = list(track(source.batches(), "counting"))
+        if self._is_batch:
+            batches = list(track_progress(source.batches(), "counting"))
             return (
                 np.concatenate([batch.codes for batch in batches]),
                 np.concatenate([batch.target for batch in batches]),
             )
         assignment = Assignment(secret_key(), self.forest.n_trees)
-        return source.add_up(LeafCount(self.forest, self._n_classes, assignment=assignment), n_jobs=n_jobs)
+        return source.aggregate(LeafCount(self.forest, self._n_classes, assignment=assignment), n_jobs=n_jobs)
 
     # -- planning a batch ----------------------------------------------------------------------------------------
 
-    def plan(self, asked: Asked, codes: Codes) -> PlannedBatch:
+    def plan_answer(self, request: FitRequest, codes: Codes) -> PlannedBatch:
         """Choose what to measure for these queries, from public facts alone."""
-        self.parameters.check()
-        return least_noise(asked, partial(self._plan, codes=codes))
+        self.parameters._check_parameters()
+        return lower_noise_design(request, partial(self._plan_uncached, codes=codes))
 
-    def _plan(self, asked: Asked, codes: Codes) -> PlannedBatch:
+    def _plan_uncached(self, request: FitRequest, codes: Codes) -> PlannedBatch:
         measurements: list[Measurement] = []
-        steps: tuple[Step, ...] = (self._direct_step(codes, asked),)
+        steps: tuple[Step, ...] = (self._direct_step(codes, request),)
         error = steps[0].variance
         if self.parameters.mechanism == "optimized":
-            found = self._measurements(codes, asked)
+            found = self._choose_measurements(codes, request)
             by_strategy = sum(measurement.expected_error for measurement in found) / len(codes)
             # A few queries are best answered by themselves. Without noise all is equal, and tables are kept.
             if by_strategy < error or steps[0].mechanism is None:
                 measurements, error = found, by_strategy
                 steps = tuple(step for measurement in measurements for step in measurement.steps)
-        records = ALL_TO_EVERY_TREE if self._batch else EACH_TO_ONE_TREE
-        plan = asked.plan(
+        records = ALL_TO_EVERY_TREE if self._is_batch else EACH_TO_ONE_TREE
+        plan = request.make_plan(
             steps,
             f"votes for {len(codes)} public queries, with noise",
             self.forest.layout(records, queries=len(codes)),
@@ -156,17 +156,17 @@ class Answering:
         )
         return PlannedBatch(codes, plan, measurements)
 
-    def _measurements(self, codes: Codes, asked: Asked) -> list[Measurement]:
-        loss, neighbours, n_columns = asked.loss, asked.neighbours, self._n_columns
-        if not self._batch:
+    def _choose_measurements(self, codes: Codes, request: FitRequest) -> list[Measurement]:
+        loss, neighbours, n_columns = request.loss, request.neighbours, self._n_columns
+        if not self._is_batch:
             # A row is in one tree of one ensemble, so all ensembles together are one table of leaves.
-            workload = LeafVoteWorkload(self.forest.n_leaves, route(self.forest, codes))
-            return [plan_measurement("votes", workload, loss, neighbours, n_columns, votes=self._hard)]
-        share = loss.part(Fraction(1, len(self.ensembles)))
+            workload = LeafVoteWorkload(self.forest.n_leaves, route_rows(self.forest, codes))
+            return [plan_measurement("votes", workload, loss, neighbours, n_columns, votes=self._is_hard)]
+        share = loss.scaled(Fraction(1, len(self.ensembles)))
         return [
             plan_measurement(
                 f"votes of ensemble {i}",
-                VoteWorkload(ensemble.paths, route(ensemble.forest, codes[:, ensemble.features])),
+                VoteWorkload(ensemble.paths, route_rows(ensemble.forest, codes[:, ensemble.features])),
                 share,
                 neighbours,
                 n_columns,
@@ -174,57 +174,62 @@ class Answering:
             for i, ensemble in enumerate(self.ensembles, start=1)
         ]
 
-    def _direct_step(self, codes: Codes, asked: Asked) -> Step:
+    def _direct_step(self, codes: Codes, request: FitRequest) -> Step:
         """Plan the release of every vote of every query by itself, which one row moves in all the trees it is in.
 
         The paper's baseline takes each row to be in a leaf with all queries. How many queries are in a leaf is public,
         and where noise is optimised, the most of them in each tree are what a row can move.
         """
-        l1, squared_l2 = moves(self._n_columns, self._hard, asked.neighbours)
-        trees = self.forest.n_trees if self._batch else 1  # that a row can be in, adding to the same query
+        l1, squared_l2 = row_sensitivity(self._n_columns, self._is_hard, request.neighbours)
+        trees = self.forest.n_trees if self._is_batch else 1  # that a row can be in, adding to the same query
         queries = [len(codes)] * self.forest.n_trees
         if self.parameters.mechanism == "optimized":
-            queries = [int(np.bincount(leaves).max()) for leaves in route(self.forest, codes).T]
-        moved = sum(queries) if self._batch else max(queries)
+            queries = [int(np.bincount(leaves).max()) for leaves in route_rows(self.forest, codes).T]
+        moved = sum(queries) if self._is_batch else max(queries)
         return counting_step(
-            "votes, query by query", (len(codes), self._n_columns), asked.loss, asked.neighbours,
+            "votes, query by query", (len(codes), self._n_columns), request.loss, request.neighbours,
             l1=moved * l1, squared_l2=moved * trees * squared_l2,
         )  # fmt: skip
 
     # -- releasing a batch ---------------------------------------------------------------------------------------
 
-    def release(self, asked: PlannedBatch, exact: Any, door: Door, n_jobs: int | None) -> Floats:
+    def release_votes(self, batch: PlannedBatch, exact: Any, door: Door, n_jobs: int | None) -> Floats:
         """Release the answers through the door; return the votes by class."""
-        if asked.measurements:
+        if batch.measurements:
             noisy = [
-                [door.noisy(step, table) for step, table in zip(m.steps, self._tables(i, m, exact), strict=True)]
-                for i, m in enumerate(asked.measurements)
+                [
+                    door.release_counts(step, table)
+                    for step, table in zip(m.steps, self._exact_tables(i, m, exact), strict=True)
+                ]
+                for i, m in enumerate(batch.measurements)
             ]
-            answers = [m.reconstruct(tables) for m, tables in zip(asked.measurements, noisy, strict=True)]
+            answers = [m.reconstruct(tables) for m, tables in zip(batch.measurements, noisy, strict=True)]
             votes: Floats = np.sum(answers, axis=0)
         else:
-            votes = door.noisy(asked.plan.steps[0], self._votes(asked.codes, exact, n_jobs)).astype(np.float64)
+            votes = door.release_counts(batch.plan.steps[0], self._exact_votes(batch.codes, exact, n_jobs)).astype(
+                np.float64
+            )
         return votes if votes.shape[1] > 1 else np.column_stack([votes, self.forest.n_trees - votes])
 
-    def _tables(self, place: int, measurement: Measurement, exact: Any) -> list[NDArray[np.int64]]:
-        if self._batch:
+    def _exact_tables(self, ensemble: int, measurement: Measurement, exact: Any) -> list[NDArray[np.int64]]:
+        if self._is_batch:
             cells, classes = exact
-            features = self.ensembles[place].features
+            features = self.ensembles[ensemble].features
             return measurement.strategy.measure_exact(cells[:, features], classes, self._n_classes)
         return measurement.strategy.measure_cells(self._leaf_table(exact))
 
-    def _votes(self, codes: Codes, exact: Any, n_jobs: int | None) -> NDArray[np.int64]:
-        if self._batch:
+    def _exact_votes(self, codes: Codes, exact: Any, n_jobs: int | None) -> NDArray[np.int64]:
+        if self._is_batch:
             codes_of_rows, classes = exact
             rows = Batch(codes_of_rows, classes, partition=0, first_row=0)
             table = leaf_totals(self.forest, [rows], n_classes=self._n_classes, n_jobs=n_jobs)
         else:
             table = self._leaf_table(exact)
-        return np.asarray(table[route(self.forest, codes)].sum(axis=1))
+        return np.asarray(table[route_rows(self.forest, codes)].sum(axis=1))
 
     def _leaf_table(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
         """What each leaf contributes to votes: its counts, or its label (for two classes, the first class only)."""
-        if not self._hard:
+        if not self._is_hard:
             return counts
         labels = np.zeros_like(counts)
         labels[np.arange(len(counts)), counts.argmax(axis=1)] = 1
@@ -261,7 +266,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     ----------
     classes_, n_features_in_, feature_names_in_
         As in ``MatrixForestClassifier``.
-    privacy_ : PrivacyStatement
+    privacy_ : PrivacyCertificate
         The certificate of the latest answer; ``ledger_`` has them all.
 
     Notes
@@ -283,7 +288,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     (True, 'epsilon=2')
     """
 
-    task: ClassVar[TaskKind] = "classification"
+    _task: ClassVar[TaskKind] = "classification"
 
     def plan(self) -> NoReturn:
         """Refuse: what a batch costs and how well it is answered depends on the queries."""
@@ -291,35 +296,35 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
 
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
         """Count the training data, privately. Nothing is released and nothing is spent."""
-        self._refuse(unsupported)
-        parameters = AnsweringParameters.of(self)
-        parameters.check()
-        loss, neighbours = self.promise()
-        schema, inferred = self.declared_schema(X, y)
-        seeded = SEEDED if is_seeded() else None  # the key that gives rows to trees is then known
+        self._reject_arguments(unsupported)
+        parameters = AnsweringParameters._from_estimator(self)
+        parameters._check_parameters()
+        loss, neighbours = self._requested_privacy()
+        schema, inferred = self._resolve_schema(X, y)
+        seeded = SEEDED_NOISE if is_seeded() else None  # the key that gives rows to trees is then known
         seed = public_seed(self.random_state)
-        answering = Answering.grow(parameters, schema, seed)
+        answering = QueryAnswering.grow_trees(parameters, schema, seed)
         ledger = MemoryLedger() if self.ledger is None else open_ledger(self.ledger)
         if loss.is_bounded:
             ledger.check_affordable(loss)  # once a budget is spent, whether rows fit must not be told
         step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)  # what refusals are noted under
-        plan = self.ask(schema, seed).plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
-        with self._noting_refusals(plan, inferred or seeded, handle_of(X)):
+        plan = self._fit_request(schema, seed).make_plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
+        with self._record_rejections(plan, inferred or seeded, handle_of(X)):
             source = open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid)
-            exact = answering.count(source, self.n_jobs)
+            exact = answering.count_rows(source, self.n_jobs)
         # Only now, all at once: what is answered from belongs to the promise that was checked with it.
-        self._forget(self._fitted())
-        self._answering, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
-        self._stored: dict[bytes, tuple[NDArray[np.int64], PrivacyStatement, Plan]] = {}
-        self._planned: tuple[Any, PlannedBatch] | None = None
+        self._remove_attributes(self._fitted_attributes())
+        self._query_engine, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
+        self._answers: dict[bytes, tuple[NDArray[np.int64], PrivacyCertificate, Plan]] = {}
+        self._planned_batch: tuple[Any, PlannedBatch] | None = None
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self.forest_, self.ledger_ = answering.forest, ledger
-        self._set_public(schema, answering.encoding)
+        self._set_schema_attributes(schema, answering.encoding)
         return self
 
     def plan_answer(self, X: Any, epsilon: float | None = None) -> Plan:
         """Return what answering this batch will release and cost. Nothing is spent."""
-        return self._plan_batch(self.encode(X), self._price(epsilon)).plan
+        return self._plan_batch(self._encode_rows(X), self._batch_loss(epsilon)).plan
 
     def answer(self, X: Any, epsilon: float | None = None) -> NDArray[Any]:
         """Predict the classes of a batch of public queries, charging the ledger once.
@@ -331,49 +336,51 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         epsilon : float, optional
             The price of this batch.
         """
-        codes = self.encode(X)
+        codes = self._encode_rows(X)
         key = hashlib.sha256(repr(codes.shape).encode() + codes.tobytes()).digest()
-        price = self._price(epsilon)
-        stored = self._stored.get(key)
+        price = self._batch_loss(epsilon)
+        stored = self._answers.get(key)
         if stored is None or (price.is_bounded and not stored[1].is_private and self._not_private is None):
-            votes = self._release(codes, price)
-            stored = self._stored[key] = (votes.argmax(axis=1), self.privacy_, self.plan_)
+            votes = self._release_votes(codes, price)
+            stored = self._answers[key] = (votes.argmax(axis=1), self.privacy_, self.plan_)
         chosen, self.privacy_, self.plan_ = stored
         labels: NDArray[Any] = self.classes_[chosen]
         return labels
 
     def forget_answers(self) -> None:
         """Forget the answers given so far: the same batch will be charged again. For who stores answers elsewhere."""
-        self._stored.clear()
+        self._answers.clear()
 
-    def encode(self, X: Any) -> NDArray[np.uint16]:
+    def _encode_rows(self, X: Any) -> NDArray[np.uint16]:
         """Encode queries; needs a fitted predictor."""
         check_is_fitted(self, "schema_")
-        return self._encode(self._answering.encoding, X)
+        return self._encode_with(self._query_engine.encoding, X)
 
-    def _price(self, epsilon: float | None) -> Loss:
+    def _batch_loss(self, epsilon: float | None) -> Loss:
         return requested_loss(self.epsilon if epsilon is None else epsilon, self.delta)
 
     def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> PlannedBatch:
         """Plan the answer by the present parameters; rows were counted for one mode only."""
-        parameters, counted_for = AnsweringParameters.of(self), self._answering.parameters.mode
-        parameters.check()
+        parameters, counted_for = AnsweringParameters._from_estimator(self), self._query_engine.parameters.mode
+        parameters._check_parameters()
         if self.mode != counted_for:
             raise ParameterError("mode", self.mode, f"was set after fitting with {counted_for!r}", "fit again")
         key = (codes.shape, codes.tobytes(), loss, tuple(vars(parameters).items()))
-        if self._planned is None or self._planned[0] != key:  # a batch that was planned is not searched again
-            asked = replace(self.ask(self.schema_, self._seed), loss=loss, neighbours=self._neighbours)
-            self._planned = key, replace(self._answering, parameters=parameters).plan(asked, codes)
-        return self._planned[1]
+        if (
+            self._planned_batch is None or self._planned_batch[0] != key
+        ):  # a batch that was planned is not searched again
+            asked = replace(self._fit_request(self.schema_, self._seed), loss=loss, neighbours=self._neighbours)
+            self._planned_batch = key, replace(self._query_engine, parameters=parameters).plan_answer(asked, codes)
+        return self._planned_batch[1]
 
-    def _release(self, codes: NDArray[np.uint16], loss: Loss) -> NDArray[np.float64]:
+    def _release_votes(self, codes: NDArray[np.uint16], loss: Loss) -> NDArray[np.float64]:
         """Answer a batch through the door; return the votes by class."""
         questions = self._plan_batch(codes, loss)
-        answering = replace(self._answering, parameters=AnsweringParameters.of(self))
+        answering = replace(self._query_engine, parameters=AnsweringParameters._from_estimator(self))
         door = Door(questions.plan, self.ledger_, not_private=self._not_private, table=self._table)
         with door:
-            votes = answering.release(questions, self._exact, door, self.n_jobs)
-        self._certify(door)
+            votes = answering.release_votes(questions, self._exact, door, self.n_jobs)
+        self._set_certificate(door)
         return votes
 
     def __getstate__(self) -> NoReturn:

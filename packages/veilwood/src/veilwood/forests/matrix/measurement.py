@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from veilwood.errors import PlanError
 from veilwood.forests.matrix.marginals import Mixture
-from veilwood.forests.matrix.search import SMALL, candidates, error_if_drawn, optimize
+from veilwood.forests.matrix.search import SMALL_BUDGET, candidate_strategies, drawable_error, optimize
 from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error, noise_variance
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.loss import Loss
@@ -22,22 +22,22 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step, counting_step
 
 __all__ = [
+    "FRACTION_UNITS",
     "MECHANISMS",
-    "SHARES",
     "Measurement",
-    "alternatives",
-    "budget_of",
-    "divide",
-    "errors_of",
-    "most_cells",
-    "moves",
+    "alternative_errors",
+    "ensemble_errors",
+    "max_table_cells",
+    "noise_and_budget",
     "plan_measurement",
-    "strategy_from_choice",
-    "strategy_to_choice",
+    "row_sensitivity",
+    "split_budget",
+    "strategy_from_json",
+    "strategy_to_json",
 ]
 
 
-def strategy_to_choice(strategy: Strategy) -> dict[str, Any]:
+def strategy_to_json(strategy: Strategy) -> dict[str, Any]:
     """Return a strategy as a plan holds it."""
     if isinstance(strategy, Marginals):
         choice: dict[str, Any] = {
@@ -50,28 +50,28 @@ def strategy_to_choice(strategy: Strategy) -> dict[str, Any]:
     return {"factors": [factor.tolist() for factor in strategy.factors]}
 
 
-def strategy_from_choice(workload: Workload, choice: Any) -> Strategy:
-    """Read what ``strategy_to_choice`` wrote; sensitivities are computed anew, and what cannot answer is refused."""
+def strategy_from_json(workload: Workload, payload: Any) -> Strategy:
+    """Read what ``strategy_to_json`` wrote; sensitivities are computed anew, and what cannot answer is refused."""
     try:
         strategy: Strategy
-        if "factors" in choice:
-            strategy = Factors(workload, choice["factors"])
+        if "factors" in payload:
+            strategy = Factors(workload, payload["factors"])
         else:
-            weights = {tuple(features): weight for features, weight in choice["marginals"]}
-            if "trees" in choice and isinstance(workload, PathWorkload):
-                trees = {weight: tuple(group) for weight, group in choice["trees"]}
+            weights = {tuple(features): weight for features, weight in payload["marginals"]}
+            if "trees" in payload and isinstance(workload, PathWorkload):
+                trees = {weight: tuple(group) for weight, group in payload["trees"]}
                 strategy = Mixture(workload, trees, weights)
             else:
                 strategy = Marginals(workload, weights)
     except (KeyError, TypeError, ValueError, IndexError, OverflowError) as error:
         raise PlanError(f"the strategy of the plan does not fit its forest: {error}") from None
-    if not strategy.supports(workload):
+    if not strategy.can_answer(workload):
         raise PlanError("the strategy of the plan cannot answer the leaves of its forest.")
     return strategy
 
 
 MECHANISMS = ("optimized", "laplace")
-SHARES = 1 << 10  # shares of ensembles are rounded to such parts of the largest
+FRACTION_UNITS = 1 << 10  # shares of ensembles are rounded to such parts of the largest
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def plan_measurement(
     *,
     features: Sequence[str] = (),
     votes: bool = False,
-    choice: Any = None,
+    payload: Any = None,
 ) -> Measurement:
     """Choose a strategy for a workload and plan its measurement at the price of ``loss``.
 
@@ -117,7 +117,7 @@ def plan_measurement(
         Names of the workload's features, for the plan to be read by people.
     votes : bool
         Whether the table holds labels of leaves, of which one row can turn one around, rather than counts of rows.
-    choice : dict, optional
+    payload : dict, optional
         The strategy that an earlier plan found, which is then not searched again.
 
     Notes
@@ -129,41 +129,41 @@ def plan_measurement(
     takes a leaf's vote from one class to another, two columns of A (one where a single class is measured, the other
     being its complement) (proofs/matrix-forest.md, attacked by packages/veilwood/tests/forests/matrix/test_training.py).
     """
-    noise, budget = budget_of(loss, neighbours, n_columns, votes=votes)
+    noise, budget = noise_and_budget(loss, neighbours, n_columns, votes=votes)
     strategy = (
-        optimize(workload, noise, budget, max_cells=most_cells(n_columns))
-        if choice is None
-        else strategy_from_choice(workload, choice)
+        optimize(workload, noise, budget, max_cells=max_table_cells(n_columns))
+        if payload is None
+        else strategy_from_json(workload, payload)
     )
-    l1, squared_l2 = moves(n_columns, votes, neighbours)
-    parts = strategy.parts(noise)
+    l1, squared_l2 = row_sensitivity(n_columns, votes, neighbours)
+    parts = strategy.table_sensitivities(noise)
     steps = tuple(
         counting_step(
             f"{name}: {table}",
             (*shape, n_columns),
-            loss.part(share),
+            loss.scaled(share),
             neighbours,
             l1=l1 * column_l1,
             squared_l2=squared_l2 * column_squared_l2,
         )
         for (share, column_l1, column_squared_l2), table, shape in zip(
-            parts, _tables(strategy, features), strategy.tables, strict=True
+            parts, _table_names(strategy, features), strategy.tables, strict=True
         )
     )
     return Measurement(workload, strategy, noise, budget, steps)
 
 
-def _tables(strategy: Strategy, features: Sequence[str]) -> list[str]:
+def _table_names(strategy: Strategy, features: Sequence[str]) -> list[str]:
     """Name what is measured, for people."""
     if not isinstance(strategy, Marginals) or not features:
         return [f"{strategy.name}, table {place}" for place in range(1, len(strategy.tables) + 1)]
     names = [" x ".join(features[i] for i in kept) or "total" for kept in strategy.weights]
     if isinstance(strategy, Mixture):
-        names += [f"leaves of {_trees(trees, strategy.n_trees)}" for trees in strategy.trees.values()]
+        names += [f"leaves of {_tree_names(trees, strategy.n_trees)}" for trees in strategy.trees.values()]
     return names
 
 
-def _trees(trees: Sequence[int], n_trees: int) -> str:
+def _tree_names(trees: Sequence[int], n_trees: int) -> str:
     """Name trees by their numbers, from 1 on."""
     if len(trees) == n_trees:
         return "every tree"
@@ -171,23 +171,25 @@ def _trees(trees: Sequence[int], n_trees: int) -> str:
     return f"tree {shown}" if len(trees) == 1 else f"trees {shown}"
 
 
-def budget_of(loss: Loss, neighbours: Neighbours, n_columns: int, *, votes: bool = False) -> tuple[NoiseName, Fraction]:
+def noise_and_budget(
+    loss: Loss, neighbours: Neighbours, n_columns: int, *, votes: bool = False
+) -> tuple[NoiseName, Fraction]:
     """Return the kind of noise, and the epsilon or rho that is left for a single added row."""
-    l1, squared_l2 = moves(n_columns, votes, neighbours)
+    l1, squared_l2 = row_sensitivity(n_columns, votes, neighbours)
     if loss.epsilon is None:
         return "laplace", Fraction(1)
     if loss.delta == 0:
-        return "laplace", loss.epsilon / neighbours.l1(l1)
+        return "laplace", loss.epsilon / neighbours.l1_sensitivity(l1)
     assert loss.rho is not None
-    return "gaussian", loss.rho / neighbours.squared_l2(squared_l2)
+    return "gaussian", loss.rho / neighbours.squared_l2_sensitivity(squared_l2)
 
 
-def most_cells(n_columns: int) -> int:
+def max_table_cells(n_columns: int) -> int:
     """Return the largest table to measure, for each of so many columns: memory is for all of them together."""
     return max(1 << 22, (1 << 25) // n_columns)
 
 
-def divide(
+def split_budget(
     workloads: Sequence[PathWorkload], noise: NoiseName, budget: Fraction, n_columns: int, starts: int | None = None
 ) -> list[Fraction]:
     """Return the share of the budget that each ensemble gets: as much as its error asks for.
@@ -203,18 +205,18 @@ def divide(
         return [Fraction(1)]
 
     equal = [Fraction(1, n)] * n
-    found = errors_of(workloads, equal, noise, SMALL, n_columns, starts)
+    found = ensemble_errors(workloads, equal, noise, SMALL_BUDGET, n_columns, starts)
     options = [
         equal,
-        _shares([float(workload.tree_of_leaf[-1] + 1) for workload in workloads]),
-        _shares([error ** (1 / root) for error in found]),
+        _round_fractions([float(workload.tree_of_leaf[-1] + 1) for workload in workloads]),
+        _round_fractions([error ** (1 / root) for error in found]),
     ]
-    return min(options, key=lambda shares: sum(errors_of(workloads, shares, noise, budget, n_columns, starts)))
+    return min(options, key=lambda shares: sum(ensemble_errors(workloads, shares, noise, budget, n_columns, starts)))
 
 
-def errors_of(
+def ensemble_errors(
     workloads: Sequence[PathWorkload],
-    shares: Sequence[Fraction],
+    fractions: Sequence[Fraction],
     noise: NoiseName,
     budget: Fraction,
     n_columns: int,
@@ -222,28 +224,28 @@ def errors_of(
 ) -> list[float]:
     """Return the expected squared error that the best strategy for each ensemble leaves on its leaves together."""
     errors = []
-    for workload, share in zip(workloads, shares, strict=True):
-        strategy = optimize(workload, noise, budget * share, starts=starts, max_cells=most_cells(n_columns))
+    for workload, share in zip(workloads, fractions, strict=True):
+        strategy = optimize(workload, noise, budget * share, starts=starts, max_cells=max_table_cells(n_columns))
         errors.append(expected_error(workload, strategy, noise, budget * share))
     return errors
 
 
-def _shares(wanted: Sequence[float]) -> list[Fraction]:
-    whole = [max(1, round(part / max(wanted) * SHARES)) for part in wanted]
+def _round_fractions(weights: Sequence[float]) -> list[Fraction]:
+    whole = [max(1, round(part / max(weights) * FRACTION_UNITS)) for part in weights]
     return [Fraction(part, sum(whole)) for part in whole]
 
 
-def alternatives(
-    workloads: Sequence[PathWorkload], shares: Sequence[Fraction], noise: NoiseName, budget: Fraction, n_columns: int
+def alternative_errors(
+    workloads: Sequence[PathWorkload], fractions: Sequence[Fraction], noise: NoiseName, budget: Fraction, n_columns: int
 ) -> dict[str, float]:
     """Return, by name, the expected squared error of a leaf that each kind of strategy would have left."""
     n_leaves = sum(workload.n_queries for workload in workloads)
     trees = sum(int(workload.tree_of_leaf[-1]) + 1 for workload in workloads)
     totals: dict[str, list[float]] = {}
-    for workload, share in zip(workloads, shares, strict=True):
+    for workload, share in zip(workloads, fractions, strict=True):
         best: dict[str, float] = {}
-        for strategy in candidates(workload, noise, budget * share, max_cells=most_cells(n_columns)):
-            error = error_if_drawn(workload, strategy, noise, budget * share)
+        for strategy in candidate_strategies(workload, noise, budget * share, max_cells=max_table_cells(n_columns)):
+            error = drawable_error(workload, strategy, noise, budget * share)
             best[strategy.name] = min(error, best.get(strategy.name, error))
         for name, error in best.items():
             totals.setdefault(name, []).append(error)
@@ -256,9 +258,11 @@ def alternatives(
     return {name: float(f"{error:.4g}") for name, error in sorted(told.items(), key=lambda item: item[1])}
 
 
-def moves(n_columns: int, votes: bool, neighbours: Neighbours) -> tuple[int, int]:
+def row_sensitivity(n_columns: int, votes: bool, neighbours: Neighbours) -> tuple[int, int]:
     """Return by how much one row moves a table of counts, or of leaves' votes, in L1 and in squared L2."""
     l1 = squared_l2 = 2 if votes and n_columns > 1 else 1
     if votes and neighbours.adjacency == "replace-one":
-        squared_l2 *= 2  # two votes can turn the same way: not the non-negative case of Neighbours.squared_l2
+        squared_l2 *= (
+            2  # two votes can turn the same way: not the non-negative case of Neighbours.squared_l2_sensitivity
+        )
     return l1, squared_l2

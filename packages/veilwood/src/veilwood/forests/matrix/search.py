@@ -41,104 +41,106 @@ from threadpoolctl import threadpool_limits
 
 from veilwood._version import __version__
 from veilwood.errors import DomainTooLargeError, MechanismError, VeilwoodError
-from veilwood.estimators.method import Asked
-from veilwood.forests.matrix.marginals import direct_error, mixtures, search_marginals
+from veilwood.estimators.method import FitRequest
+from veilwood.forests.matrix.marginals import candidate_mixtures, direct_error, search_marginals
 from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error, noise_variance
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
-from veilwood.forests.noisy_leaves import HasPlan
-from veilwood.safe_io import cache_folder, is_whole, read_json, read_text, write_file
+from veilwood.forests.noisy_leaves import SupportsPlan
+from veilwood.safe_io import cache_folder, is_int_in, read_json, read_text, write_file
 
 __all__ = [
-    "KEPT",
-    "MOST_BYTES",
-    "MOST_FILES",
+    "CACHED_DECISIONS",
+    "MAX_BYTES",
+    "MAX_FILES",
     "H",
-    "candidates",
-    "compared_once",
+    "cached_comparison",
+    "cached_design",
+    "candidate_strategies",
     "lower_bound",
     "optimize",
-    "searched_once",
 ]
 
 
-MOST_BYTES: Final = 1 << 24  # of a file
-MOST_FILES: Final = 1024  # the oldest goes first
-KEPT: Final = ("structure", "division", "shares", "strategies", "alternatives", "divisions")
+MAX_BYTES: Final = 1 << 24  # of a file
+MAX_FILES: Final = 1024  # the oldest goes first
+CACHED_DECISIONS: Final = ("structure", "division", "shares", "strategies", "alternatives", "divisions")
 
-H = TypeVar("H", bound=HasPlan)
+H = TypeVar("H", bound=SupportsPlan)
 
 
-def searched_once(asked: Asked, size: object, design: Callable[[Asked], H]) -> H:
+def cached_design(request: FitRequest, size: object, make_design: Callable[[FitRequest], H]) -> H:
     """Design with the choices that an equal search has made before, or search and keep them.
 
     Parameters
     ----------
-    asked : Asked
+    request : Asked
         What the search follows from, with the size.
     size : object
         The number of trees and their height, which may be chosen and not asked for.
-    design : callable
+    make_design : callable
         Searches, or takes what ``choices`` hold.
     """
-    file = None if asked.choices else _file(asked, "strategies", size)
+    file = None if request.decisions else _cache_path(request, "strategies", size)
     if file is None:
-        return design(asked)
+        return make_design(request)
     with suppress(OSError, VeilwoodError, TypeError, ValueError, KeyError, AttributeError):
-        choices = read_json(read_text(file, MOST_BYTES))
-        known: dict[str, Any] = {name: choices[name] for name in KEPT if name in choices}
-        made = design(replace(asked, choices=known))
+        choices = read_json(read_text(file, MAX_BYTES))
+        known: dict[str, Any] = {name: choices[name] for name in CACHED_DECISIONS if name in choices}
+        made = make_design(replace(request, decisions=known))
         if made.plan.choices.get("structure") == known["structure"]:
             return made
-    made = design(asked)
-    kept: dict[str, Any] = {name: made.plan.choices[name] for name in KEPT if name in made.plan.choices}
+    made = make_design(request)
+    kept: dict[str, Any] = {name: made.plan.choices[name] for name in CACHED_DECISIONS if name in made.plan.choices}
     if "strategies" in kept:
-        _keep(file, kept)
+        _store_result(file, kept)
     return made
 
 
-def compared_once(asked: Asked, size: object, compare: Callable[[], tuple[int, float]]) -> tuple[int, float]:
+def cached_comparison(request: FitRequest, size: object, compare: Callable[[], tuple[int, float]]) -> tuple[int, float]:
     """Return the number of leaves of a size and the error of one that were found before, or find and keep them."""
-    file = _file(asked, "errors", size)
+    file = _cache_path(request, "errors", size)
     if file is None:
         return compare()
     with suppress(OSError, VeilwoodError, TypeError, ValueError, KeyError):
-        found = read_json(read_text(file, MOST_BYTES))
+        found = read_json(read_text(file, MAX_BYTES))
         leaves, error = found["leaves"], found["error"]
-        if is_whole(leaves, 1) and isinstance(error, float) and 0 < error < math.inf:
+        if is_int_in(leaves, 1) and isinstance(error, float) and 0 < error < math.inf:
             return int(leaves), error
     leaves, error = compare()
-    _keep(file, {"leaves": leaves, "error": error})
+    _store_result(file, {"leaves": leaves, "error": error})
     return leaves, error
 
 
-def _file(asked: Asked, what: str, size: object) -> Path | None:
+def _cache_path(request: FitRequest, purpose: str, size: object) -> Path | None:
     """Name the file by all that a search follows from; there is none for a schema that was read off the data."""
-    folder = None if asked.schema.inferred else cache_folder("strategies")
+    folder = None if request.schema.inferred else cache_folder("strategies")
     facts = (
-        __version__, what, size, asked.estimator, asked.schema.fingerprint(), str(asked.loss.epsilon),
-        str(asked.loss.delta), str(asked.loss.rho), repr(asked.neighbours), asked.seed,
-        json.dumps(asked.parameters, sort_keys=True),
+        __version__, purpose, size, request.estimator, request.schema.fingerprint(), str(request.loss.epsilon),
+        str(request.loss.delta), str(request.loss.rho), repr(request.neighbours), request.seed,
+        json.dumps(request.parameters, sort_keys=True),
     )  # fmt: skip
     return None if folder is None else folder / f"{hashlib.sha256(repr(facts).encode()).hexdigest()}.json"
 
 
-def _keep(file: Path, found: dict[str, Any]) -> None:
+def _store_result(file: Path, result: dict[str, Any]) -> None:
     with suppress(OSError, VeilwoodError):
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_file(file, json.dumps(found).encode())
+        write_file(file, json.dumps(result).encode())
         others = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
-        for oldest in others[:-MOST_FILES]:
+        for oldest in others[:-MAX_FILES]:
             oldest.unlink(missing_ok=True)
 
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-COMPARING = 8  # starts of a search that only compares forests: the chosen one is searched in full
-SMALL = Fraction(1, 1000)  # a budget at which discrete noise is as good as continuous, for decisions that hold at any
+COMPARISON_STARTS = 8  # starts of a search that only compares forests: the chosen one is searched in full
+SMALL_BUDGET = Fraction(
+    1, 1000
+)  # a budget at which discrete noise is as good as continuous, for decisions that hold at any
 _LARGE_BUDGETS: dict[NoiseName, tuple[int, ...]] = {"laplace": (4, 16, 64), "gaussian": ()}
 _GRID = 1 << 14  # as in marginal_search: much finer, and inverses lose their digits
-_MOST_BITS = {"laplace": 38, "gaussian": 24}  # of all factors of a product: sums and noise stay within an int64
+_MAX_BITS = {"laplace": 38, "gaussian": 24}  # of all factors of a product: sums and noise stay within an int64
 _QUICK_CELLS, _THOROUGH_CELLS = 512, 2048  # p-Identity works on explicit matrices of so many cells
 
 
@@ -188,11 +190,11 @@ def optimize(
     True
     """
     settings = (seed, starts, thorough, max_cells)
-    found = candidates(workload, noise, Fraction(budget), *settings)
-    return min(found, key=lambda strategy: error_if_drawn(workload, strategy, noise, Fraction(budget)))
+    found = candidate_strategies(workload, noise, Fraction(budget), *settings)
+    return min(found, key=lambda strategy: drawable_error(workload, strategy, noise, Fraction(budget)))
 
 
-def error_if_drawn(workload: Workload, strategy: Strategy, noise: NoiseName, budget: Fraction) -> float:
+def drawable_error(workload: Workload, strategy: Strategy, noise: NoiseName, budget: Fraction) -> float:
     """Return the expected error; infinite where the budget is so small that the noise would be too large to draw."""
     try:
         return expected_error(workload, strategy, noise, budget)
@@ -200,7 +202,7 @@ def error_if_drawn(workload: Workload, strategy: Strategy, noise: NoiseName, bud
         return math.inf
 
 
-def candidates(
+def candidate_strategies(
     workload: Workload,
     noise: NoiseName,
     budget: Fraction,
@@ -211,14 +213,14 @@ def candidates(
 ) -> list[Strategy]:
     """Return all that ``optimize`` chooses from; for more budget the same, or more. A workload is searched once."""
     settings = (noise, seed, starts, thorough, max_cells)
-    found = list(_search(workload, None, *settings))
+    found = list(_search_cached(workload, None, *settings))
     for large in _LARGE_BUDGETS[noise]:
         if budget >= large:
-            found += _search(workload, large, *settings)
+            found += _search_cached(workload, large, *settings)
     return found
 
 
-def _search(
+def _search_cached(
     workload: Workload,
     budget: int | None,
     noise: NoiseName,
@@ -229,7 +231,7 @@ def _search(
 ) -> list[Strategy]:
     """Candidates for small budgets (None), or marginals alone for the discrete noise of a large one; found once."""
     key = (budget, noise, seed, starts, thorough, max_cells)
-    if key not in workload.found:
+    if key not in workload.found_strategies:
         # Hundreds of descents in a few dozen variables: threads of the linear algebra would only wait for each other.
         with threadpool_limits(limits=1, user_api="blas"):
             rng = np.random.default_rng(seed)
@@ -248,8 +250,8 @@ def _search(
                 found += _more_candidates(workload, noise, rng, thorough, max_cells)
                 if isinstance(workload, PathWorkload):
                     found += _direct_candidates(workload, noise, marginals, find, starts)
-            workload.found[key] = found
-    return [*workload.found[key]]
+            workload.found_strategies[key] = found
+    return [*workload.found_strategies[key]]
 
 
 def _more_candidates(
@@ -273,11 +275,13 @@ def _direct_candidates(
     starts: int | None,
 ) -> list[Strategy]:
     """Leaves of trees, measured directly; where a part of the trees is, marginals are searched anew for the others."""
-    best = min(marginals, key=lambda strategy: expected_error(workload, strategy, noise, SMALL), default=None)
-    found = mixtures(workload, noise, best)
-    for mixed in [strategy for strategy in found if len(strategy.rest)]:
-        traces = np.asarray(workload.traces_of_trees[mixed.rest].sum(axis=0))
-        seen = {int(space): float(trace) for space, trace in zip(workload.spaces, traces, strict=True) if trace > 0}
+    best = min(marginals, key=lambda strategy: expected_error(workload, strategy, noise, SMALL_BUDGET), default=None)
+    found = candidate_mixtures(workload, noise, best)
+    for mixed in [strategy for strategy in found if len(strategy.rest_marginals)]:
+        traces = np.asarray(workload.traces_of_trees[mixed.rest_marginals].sum(axis=0))
+        seen = {
+            int(space): float(trace) for space, trace in zip(workload.residual_spaces, traces, strict=True) if trace > 0
+        }
         for again in find(seen, starts=starts or 16):
             found.append(mixed.with_marginals(noise, again))
     return [*found]
@@ -295,7 +299,7 @@ def lower_bound(workload: Workload, noise: NoiseName = "laplace", budget: Fracti
     >>> round(lower_bound(T) / expected_error(T, optimize(T)), 9)
     1.0
     """
-    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(workload.gram()), 0))
+    singular = np.sqrt(np.maximum(np.linalg.eigvalsh(workload.gram_matrix()), 0))
     # Discrete noise of scale c b, c >= 1, has at least c^2 times the variance of scale b: sinh is convex.
     unit = 1 / Fraction(budget)
     variance = noise_variance(noise, unit if noise == "laplace" else unit / 2)
@@ -318,15 +322,15 @@ def _search_products(workload: PathWorkload, noise: NoiseName, rng: np.random.Ge
                 forms[i] = np.einsum("lv,vw,lw->l", masks[i], inverse, masks[i], optimize=True)
         active = sum(bool(b.any()) for b in rows)
         if active:
-            grid = min(_GRID, 1 << _MOST_BITS[noise] // active)
+            grid = min(_GRID, 1 << _MAX_BITS[noise] // active)
             found.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
     return found
 
 
 def _search_explicit(workload: Workload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
     """p-Identity over all cells, p = n / 8. The identity is stationary, so rows start shaped like the queries."""
-    matrix = next(iter(workload.rows(merged=True)))  # all rows, or more of them than cells
-    gram = workload.gram()
+    matrix = next(iter(workload.iter_rows(merged=True)))  # all rows, or more of them than cells
+    gram = workload.gram_matrix()
     values, vectors = np.linalg.eigh(gram)
     root = np.abs((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
     p = max(1, workload.n_cells // 8)

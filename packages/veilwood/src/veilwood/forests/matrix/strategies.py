@@ -36,38 +36,38 @@ from numpy.typing import ArrayLike, NDArray
 
 from veilwood.data import counts as said
 from veilwood.data.batches import Batch
-from veilwood.data.counts import AddsUpCells
+from veilwood.data.counts import RunCellQueries
 from veilwood.errors import MechanismError, OutOfSchemaError
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
-from veilwood.trees.counting import leaf_totals, tree_tables
+from veilwood.trees.counting import leaf_queries, leaf_totals
 
 __all__ = [
-    "AskedCounts",
-    "CountedRecords",
-    "CountedRows",
-    "CountedTable",
     "Factors",
+    "MarginalSource",
     "Marginals",
     "NoiseName",
+    "QueriedMarginals",
+    "RowMarginals",
     "Strategy",
+    "TableMarginals",
     "expected_error",
 ]
 
 
-class CountedRecords(ABC):
+class MarginalSource(ABC):
     """Counted records, asked for one marginal table at a time."""
 
     @abstractmethod
-    def table(self, features: tuple[int, ...]) -> Ints:
+    def marginal_counts(self, features: tuple[int, ...]) -> Ints:
         """Counts [*sizes, k] by the values of ``features``."""
 
     @abstractmethod
-    def leaves(self, workload: PathWorkload) -> Ints:
+    def leaf_counts(self, workload: PathWorkload) -> Ints:
         """Counts [leaves, k] of the leaves of a forest."""
 
 
-class CountedRows(CountedRecords):
+class RowMarginals(MarginalSource):
     """Counts out of records, never of the size of the whole domain."""
 
     def __init__(
@@ -76,7 +76,7 @@ class CountedRows(CountedRecords):
         self.codes, self.classes, self.n_classes, self.shape = codes, classes, n_classes, shape
         self.unmerged = unmerged
 
-    def table(self, features: tuple[int, ...]) -> Ints:
+    def marginal_counts(self, features: tuple[int, ...]) -> Ints:
         """Count the records by their cell."""
         sizes = (*(self.shape[i] for i in features), self.n_classes)
         cell = np.zeros(len(self.codes), np.int64)
@@ -85,14 +85,14 @@ class CountedRows(CountedRecords):
         counted = np.bincount(cell * self.n_classes + self.classes, minlength=math.prod(sizes))
         return counted.astype(np.int64).reshape(sizes)
 
-    def leaves(self, workload: PathWorkload) -> Ints:
+    def leaf_counts(self, workload: PathWorkload) -> Ints:
         """Send the records down the trees."""
         assert workload.forest is not None
         rows = Batch(self.unmerged.astype(np.uint16), self.classes.astype(np.int32), partition=0, first_row=0)
         return leaf_totals(workload.forest, [rows], n_classes=self.n_classes)
 
 
-class AskedCounts(CountedRecords):
+class QueriedMarginals(MarginalSource):
     """Counts of records that are somewhere else, asked for in cells (``data.cells``).
 
     ``columns`` are the columns of the features, ``maps`` merge their codes: a record with a code that is merged into
@@ -100,50 +100,50 @@ class AskedCounts(CountedRecords):
     """
 
     def __init__(
-        self, answer: said.AddsUpCells, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
+        self, answer: said.RunCellQueries, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
-        self.answer, self.n_codes, self.columns, self.maps, self.shape = answer, n_codes, columns, maps, shape
+        self.run_queries, self.n_codes, self.columns, self.maps, self.shape = answer, n_codes, columns, maps, shape
 
-    def table(self, features: tuple[int, ...]) -> Ints:
+    def marginal_counts(self, features: tuple[int, ...]) -> Ints:
         """Ask for the cells of a marginal."""
         parts, stride = [], math.prod(self.shape[i] for i in features)
         n_cells = stride
         for i in features:
             stride //= self.shape[i]
-            parts.append(said.codes_of(self.columns[i], np.where(self.maps[i] < 0, -1, self.maps[i] * stride)))
-        (found,) = self.answer([said.Cells((*parts, *self._gone(features)), n_cells)], "classes")
+            parts.append(said.split_by_code(self.columns[i], np.where(self.maps[i] < 0, -1, self.maps[i] * stride)))
+        (found,) = self.run_queries([said.CellQuery((*parts, *self._unmerged_rules(features)), n_cells)], "classes")
         return found.reshape(*(self.shape[i] for i in features), -1)
 
-    def leaves(self, workload: PathWorkload) -> Ints:
+    def leaf_counts(self, workload: PathWorkload) -> Ints:
         """Ask for the leaves of each tree."""
         forest = workload.forest
         assert forest is not None
-        tables = tree_tables(forest, self.n_codes, self.columns, self._gone(()))
-        return np.concatenate(self.answer(tables, "classes"))
+        tables = leaf_queries(forest, self.n_codes, self.columns, self._unmerged_rules(()))
+        return np.concatenate(self.run_queries(tables, "classes"))
 
-    def _gone(self, features: tuple[int, ...]) -> list[said.Way]:
+    def _unmerged_rules(self, features: tuple[int, ...]) -> list[said.CellRule]:
         """Tests of the other features for codes that are merged into nothing."""
         return [
-            said.codes_of(self.columns[i], np.where(to < 0, -1, 0))
+            said.split_by_code(self.columns[i], np.where(to < 0, -1, 0))
             for i, to in enumerate(self.maps)
             if i not in features and (to < 0).any()
         ]
 
 
-class CountedTable(CountedRecords):
+class TableMarginals(MarginalSource):
     """Counts out of a table of all cells."""
 
     def __init__(self, cells: Ints) -> None:
         self.cells = cells
 
-    def table(self, features: tuple[int, ...]) -> Ints:
+    def marginal_counts(self, features: tuple[int, ...]) -> Ints:
         """Add up over the other features."""
         others = tuple(i for i in range(self.cells.ndim - 1) if i not in features)
         summed: Ints = self.cells.sum(axis=others)
         return summed
 
-    def leaves(self, workload: PathWorkload) -> Ints:
+    def leaf_counts(self, workload: PathWorkload) -> Ints:
         """Add up the cells of each leaf."""
         return np.rint(workload.answer_cells(self.cells.astype(float))).astype(np.int64)
 
@@ -154,8 +154,8 @@ NoiseName = Literal["laplace", "gaussian"]
 
 # Of a factor's columns, and of the entries of a product of factors. So sums of columns and of their squares are exact,
 # and counts times entries come near the end of an int64 only where the door refuses them.
-_LARGEST_COLUMN, _LARGEST_ENTRY = 1 << 20, 1 << 40
-_LEAST_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that the noise is surely zero
+_MAX_COLUMN, _MAX_ENTRY = 1 << 20, 1 << 40
+_MIN_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that the noise is surely zero
 
 
 class Strategy(ABC):
@@ -173,7 +173,7 @@ class Strategy(ABC):
     Notes
     -----
     Guarantee: adding or removing one record moves one cell by one in one class column, hence A D by one column of
-    A. Noise of ``scales(epsilon)`` is epsilon-differentially private, noise of ``sigma_squared(rho)`` is
+    A. Noise of ``laplace_scales(epsilon)`` is epsilon-differentially private, noise of ``sigma_squared(rho)`` is
     rho-zCDP, under add-remove of one record; for another unit or adjacency divide the budget first.
     """
 
@@ -186,7 +186,7 @@ class Strategy(ABC):
     name: str
 
     @abstractmethod
-    def scales(self, epsilon: Fraction) -> list[Fraction]:
+    def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
         """Scale of the discrete Laplace noise of each table, for a total of ``epsilon``."""
 
     @abstractmethod
@@ -194,29 +194,29 @@ class Strategy(ABC):
         """Parameter of the discrete Gaussian noise of each table, for a total of ``rho``."""
 
     @abstractmethod
-    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+    def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
         """For each table: its share of the budget, and how far one record moves it, in L1 and in squared L2."""
 
     @abstractmethod
-    def _measure(self, counts: CountedRecords) -> list[Ints]:
+    def _measure_counts(self, counts: MarginalSource) -> list[Ints]:
         """Measure out of counted records."""
 
     @abstractmethod
-    def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
+    def _estimate_answers(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
         """Least-squares answers."""
 
     @abstractmethod
-    def _error(self, workload: Workload, variances: Sequence[float]) -> float:
+    def _total_variance(self, workload: Workload, variances: Sequence[float]) -> float:
         """Summed variance of the least-squares answers."""
 
-    def variances(self, noise: NoiseName, budget: Fraction) -> list[float]:
+    def noise_variances(self, noise: NoiseName, budget: Fraction) -> list[float]:
         """Exact variance of the noise on each table; ``budget`` is epsilon (Laplace) or rho (Gaussian)."""
         if budget <= 0:
             raise MechanismError(f"budget is {budget}. Hint: a positive epsilon (laplace) or rho (gaussian).")
-        parameters = self.scales(budget) if noise == "laplace" else self.sigma_squared(budget)
+        parameters = self.laplace_scales(budget) if noise == "laplace" else self.sigma_squared(budget)
         return [noise_variance(noise, parameter) for parameter in parameters]
 
-    def supports(self, workload: Workload) -> bool:
+    def can_answer(self, workload: Workload) -> bool:
         """Whether every query is a combination of what is measured: W A^+ A = W."""
         return self._same_domain(workload)
 
@@ -250,13 +250,13 @@ class Strategy(ABC):
                 raise OutOfSchemaError(f"a code of {what} is outside 0 to {size - 1}.", column=what)
         merged = np.stack([to[values[:, i]] for i, to in enumerate(self.maps)], axis=1)
         seen = (merged >= 0).all(axis=1)
-        return self._measure(
-            CountedRows(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape, values[seen])
+        return self._measure_counts(
+            RowMarginals(merged[seen], labels[seen].astype(np.int64), n_classes, self.shape, values[seen])
         )
 
-    def measure_asked(self, answer: AddsUpCells, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
+    def measure_queried(self, answer: RunCellQueries, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
         """The same of records that are somewhere else; ``columns`` are those of the features."""
-        return self._measure(AskedCounts(answer, n_codes, columns, self.maps, self.shape))
+        return self._measure_counts(QueriedMarginals(answer, n_codes, columns, self.maps, self.shape))
 
     def measure_cells(self, cells: ArrayLike) -> list[Ints]:
         """The same out of an integer table [*sizes, k] of counts (or of votes)."""
@@ -272,7 +272,7 @@ class Strategy(ABC):
                 summed = np.zeros((size, *moved.shape[1:]), np.int64)
                 np.add.at(summed, to[to >= 0], moved[to >= 0])
                 table = np.moveaxis(summed, 0, i)
-        return self._measure(CountedTable(table))
+        return self._measure_counts(TableMarginals(table))
 
     def reconstruct(
         self,
@@ -282,15 +282,17 @@ class Strategy(ABC):
         budget: Fraction = Fraction(1),
     ) -> Floats:
         """Answers [queries, k] out of noisy measurements: pure post-processing, unbiased, least squares."""
-        self._require(workload)
-        return self._estimate([np.asarray(y, float) for y in measured], workload, self.variances(noise, budget))
+        self._check_answerable(workload)
+        return self._estimate_answers(
+            [np.asarray(y, float) for y in measured], workload, self.noise_variances(noise, budget)
+        )
 
     def _same_domain(self, workload: Workload) -> bool:
         same = self.sizes == workload.sizes and self.shape == workload.shape
         return same and all(map(np.array_equal, self.maps, workload.maps))
 
-    def _require(self, workload: Workload) -> None:
-        if not self.supports(workload):
+    def _check_answerable(self, workload: Workload) -> None:
+        if not self.can_answer(workload):
             raise MechanismError(
                 f"this {self.name} strategy cannot answer the workload without bias. "
                 "Hint: optimise a strategy for this workload, or use Marginals.identity."
@@ -346,7 +348,7 @@ class Marginals(Strategy):
         """The whole (merged) contingency table."""
         return cls(workload, {tuple(range(len(workload.shape))): 1})
 
-    def scales(self, epsilon: Fraction) -> list[Fraction]:
+    def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
         """Scale (sum theta) / (theta_S epsilon) of each table."""
         return [Fraction(self.l1, weight) / epsilon for weight in self.weights.values()]
 
@@ -354,27 +356,27 @@ class Marginals(Strategy):
         """Parameter (sum theta^2) / (2 theta_S^2 rho) of each table."""
         return [Fraction(self.l2_squared, 2 * weight**2) / rho for weight in self.weights.values()]
 
-    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+    def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
         """One record adds 1 to one count of each table; shares go by weight, or squared weight of Gaussian noise."""
         whole = self.l1 if noise == "laplace" else self.l2_squared
         power = 1 if noise == "laplace" else 2
         return [(Fraction(weight**power, whole), 1, 1) for weight in self.weights.values()]
 
-    def supports(self, workload: Workload) -> bool:
+    def can_answer(self, workload: Workload) -> bool:
         """Whether every residual space a query sees is measured by some marginal."""
-        return self._same_domain(workload) and bool(self._covered(seen_spaces(workload.residual_traces)).all())
+        return self._same_domain(workload) and bool(self._is_measured(nonzero_spaces(workload.residual_traces)).all())
 
     @cached_property
-    def _masks(self) -> Ints:
+    def _table_masks(self) -> Ints:
         return np.array([sum(1 << i for i in features) for features in self.weights], np.int64)
 
-    def _covered(self, spaces: Ints) -> NDArray[np.bool_]:
-        return np.array([((self._masks & space) == space).any() for space in spaces])
+    def _is_measured(self, spaces: Ints) -> NDArray[np.bool_]:
+        return np.array([((self._table_masks & space) == space).any() for space in spaces])
 
-    def _measure(self, counts: CountedRecords) -> list[Ints]:
-        return [counts.table(features) for features in self.weights]
+    def _measure_counts(self, counts: MarginalSource) -> list[Ints]:
+        return [counts.marginal_counts(features) for features in self.weights]
 
-    def precisions(self, spaces: Ints, variances: Sequence[float]) -> Floats:
+    def space_precisions(self, spaces: Ints, variances: Sequence[float]) -> Floats:
         """Return lambda_R of each residual space; 0 where no marginal measures it."""
         cells = math.prod(self.shape)
         each = np.array(
@@ -383,17 +385,17 @@ class Marginals(Strategy):
                 for features, variance in zip(self.weights, variances, strict=True)
             ]
         )
-        found: Floats = np.array([each[(self._masks & space) == space].sum() for space in spaces])
+        found: Floats = np.array([each[(self._table_masks & space) == space].sum() for space in spaces])
         return found
 
-    def _error(self, workload: Workload, variances: Sequence[float]) -> float:
+    def _total_variance(self, workload: Workload, variances: Sequence[float]) -> float:
         traces = workload.residual_traces
-        spaces = seen_spaces(traces)
+        spaces = nonzero_spaces(traces)
         seen = np.array([traces[int(space)] for space in spaces])
-        return float((seen / self.precisions(spaces, variances)).sum())
+        return float((seen / self.space_precisions(spaces, variances)).sum())
 
-    def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
-        parts = self._residuals(noisy, {int(space) for space in workload.residual_traces}, variances)
+    def _estimate_answers(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
+        parts = self._estimate_residuals(noisy, {int(space) for space in workload.residual_traces}, variances)
 
         def marginal(features: tuple[int, ...]) -> Floats:
             total = np.zeros((*(self.shape[i] for i in features), noisy[0].shape[-1]))
@@ -405,9 +407,11 @@ class Marginals(Strategy):
                     total += part.reshape(*spread, -1) / outer
             return total
 
-        return workload.answer(marginal)
+        return workload.answer_marginals(marginal)
 
-    def _residuals(self, noisy: Sequence[Floats], wanted: set[int], variances: Sequence[float]) -> dict[int, Floats]:
+    def _estimate_residuals(
+        self, noisy: Sequence[Floats], spaces: set[int], variances: Sequence[float]
+    ) -> dict[int, Floats]:
         """Best estimate of each residual table: tables that contain it, averaged by precision, then centred.
 
         The table of R out of marginal S has variance Var_S times the cells summed over, so up to a factor that
@@ -423,7 +427,7 @@ class Marginals(Strategy):
                 return
             axis = kept.bit_count()
             collect(table.sum(axis=axis), rest[1:], kept, weight)
-            if kept | 1 << rest[0] in wanted:  # wanted sets are downward closed
+            if kept | 1 << rest[0] in spaces:  # wanted sets are downward closed
                 collect(table, rest[1:], kept | 1 << rest[0], weight)
 
         for features, table, variance in zip(self.weights, noisy, variances, strict=True):
@@ -468,16 +472,16 @@ class Factors(Strategy):
                 or (square != np.diag(np.diag(square))).any()
             ):
                 raise MechanismError("a factor is not a positive diagonal on non-negative rows.")
-            if (factor > _LARGEST_COLUMN).any() or (factor.sum(axis=0) > _LARGEST_COLUMN).any():
-                raise MechanismError(f"a column of a factor adds up to more than {_LARGEST_COLUMN:,}.")
-        if math.prod(int(factor.max()) for factor in self.factors) > _LARGEST_ENTRY:
-            raise MechanismError(f"an entry of a product of factors is above {_LARGEST_ENTRY:,}.")
+            if (factor > _MAX_COLUMN).any() or (factor.sum(axis=0) > _MAX_COLUMN).any():
+                raise MechanismError(f"a column of a factor adds up to more than {_MAX_COLUMN:,}.")
+        if math.prod(int(factor.max()) for factor in self.factors) > _MAX_ENTRY:
+            raise MechanismError(f"an entry of a product of factors is above {_MAX_ENTRY:,}.")
         self.name = "p-identity" if len(columns) == 1 else "kronecker p-identity"
         self.tables = (tuple(len(factor) for factor in self.factors),)
         self.l1 = math.prod(int(factor.sum(axis=0).max()) for factor in self.factors)
         self.l2_squared = math.prod(int((factor**2).sum(axis=0).max()) for factor in self.factors)
 
-    def scales(self, epsilon: Fraction) -> list[Fraction]:
+    def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
         """Scale (largest column sum) / epsilon."""
         return [self.l1 / Fraction(epsilon)]
 
@@ -485,19 +489,19 @@ class Factors(Strategy):
         """Parameter (largest column sum of squares) / (2 rho)."""
         return [Fraction(self.l2_squared, 2) / rho]
 
-    def parts(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
+    def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
         """One record moves the only table by a column of A."""
         return [(Fraction(1), self.l1, self.l2_squared)]
 
-    def _measure(self, counts: CountedRecords) -> list[Ints]:
-        table = counts.table(tuple(range(len(self.shape))))
+    def _measure_counts(self, counts: MarginalSource) -> list[Ints]:
+        table = counts.marginal_counts(tuple(range(len(self.shape))))
         table = table.reshape(*(factor.shape[1] for factor in self.factors), -1)
         for axis, factor in enumerate(self.factors):
-            table = _along(factor, table, axis)
+            table = _multiply_axis(factor, table, axis)
         return [table]
 
     @cached_property
-    def inverses(self) -> tuple[Floats, ...]:
+    def gram_inverses(self) -> tuple[Floats, ...]:
         """The matrix (A_i' A_i)^-1 of each factor, by Woodbury's identity."""
         found = []
         for factor in self.factors:
@@ -508,22 +512,22 @@ class Factors(Strategy):
             found.append((np.eye(n) - rows.T @ low) * np.outer(inverse, inverse))
         return tuple(found)
 
-    def _estimate(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
+    def _estimate_answers(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
         table = noisy[0]
-        for axis, (factor, inverse) in enumerate(zip(self.factors, self.inverses, strict=True)):
-            table = _along(inverse, _along(factor.T.astype(float), table, axis), axis)
+        for axis, (factor, inverse) in enumerate(zip(self.factors, self.gram_inverses, strict=True)):
+            table = _multiply_axis(inverse, _multiply_axis(factor.T.astype(float), table, axis), axis)
         return workload.answer_cells(table.reshape(*self.shape, -1))
 
-    def _error(self, workload: Workload, variances: Sequence[float]) -> float:
+    def _total_variance(self, workload: Workload, variances: Sequence[float]) -> float:
         if len(self.factors) == 1:
-            return variances[0] * float((self.inverses[0] * workload.gram()).sum())
+            return variances[0] * float((self.gram_inverses[0] * workload.gram_matrix()).sum())
         if isinstance(workload, PathWorkload):
-            return variances[0] * float(np.prod(workload.quadratic_forms(self.inverses), axis=0).sum())
+            return variances[0] * float(np.prod(workload.quadratic_forms(self.gram_inverses), axis=0).sum())
         total = 0.0
-        for rows in workload.rows(merged=True):
+        for rows in workload.iter_rows(merged=True):
             table = spread = rows.reshape(-1, *self.shape)
-            for axis, inverse in enumerate(self.inverses):
-                spread = _along(inverse, spread, axis + 1)
+            for axis, inverse in enumerate(self.gram_inverses):
+                spread = _multiply_axis(inverse, spread, axis + 1)
             total += float((table * spread).sum())
         return variances[0] * total
 
@@ -551,22 +555,22 @@ def expected_error(
     >>> round(expected_error(T, identity, budget=Fraction(1, 100)), -2)    # 2 trees x 6 cells x 2 / epsilon^2
     240000.0
     """
-    strategy._require(workload)
-    return strategy._error(workload, strategy.variances(noise, budget))
+    strategy._check_answerable(workload)
+    return strategy._total_variance(workload, strategy.noise_variances(noise, budget))
 
 
 def noise_variance(noise: NoiseName, parameter: Fraction) -> float:
     """Exact variance of discrete noise: ``parameter`` is the scale (Laplace) or sigma squared (Gaussian)."""
     law = DiscreteLaplace(parameter) if noise == "laplace" else DiscreteGaussian(parameter)
-    return max(law.variance, _LEAST_VARIANCE)
+    return max(law.variance, _MIN_VARIANCE)
 
 
-def _along(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]:
+def _multiply_axis(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]:
     """Multiply one axis of a table by a matrix."""
     return np.moveaxis(np.tensordot(matrix, table, axes=(1, axis)), 0, axis)
 
 
-def seen_spaces(traces: dict[int, float]) -> Ints:
+def nonzero_spaces(traces: dict[int, float]) -> Ints:
     """Residual spaces some query really sees; the rest is rounding."""
     least = 1e-12 * max(traces.values())
     return np.array([space for space, trace in traces.items() if trace > least], np.int64)

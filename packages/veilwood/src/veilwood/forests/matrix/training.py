@@ -3,7 +3,7 @@
 
 The forest's leaves are linear queries over one table. What is measured is not the leaves but a strategy that
 answers them all with the least noise (``strategies``); the leaves are reconstructed from the noisy measurements.
-Batch prediction and subsample-and-aggregate are in ``answering``.
+Batch prediction and subsample-and-aggregate are in ``private_queries``.
 """
 
 from __future__ import annotations
@@ -20,50 +20,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Count
-from veilwood.data.counts import AddsUpCells
+from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
-from veilwood.engines.sql.dialects import EngineWords
-from veilwood.engines.sql.scoring import doubtful
+from veilwood.engines.sql.dialects import SqlDialect
+from veilwood.engines.sql.scoring import smooth_probabilities_sql
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
 from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
-from veilwood.estimators.method import Asked, Codes, Floats, ForestDesign, Parameters
+from veilwood.estimators.method import Codes, FitRequest, Floats, ForestDesign, Parameters
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.measurement import (
     MECHANISMS,
     Measurement,
-    alternatives,
-    budget_of,
-    divide,
-    errors_of,
-    most_cells,
+    alternative_errors,
+    ensemble_errors,
+    max_table_cells,
+    noise_and_budget,
     plan_measurement,
-    strategy_to_choice,
+    split_budget,
+    strategy_to_json,
 )
-from veilwood.forests.matrix.search import COMPARING, SMALL, compared_once, optimize, searched_once
+from veilwood.forests.matrix.search import COMPARISON_STARTS, SMALL_BUDGET, cached_comparison, cached_design, optimize
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.forests.noisy_leaves import (
     AUTO,
-    MOST_LEAVES,
+    MAX_LEAVES,
     LeafMethod,
     LeafModel,
     LeafParameters,
     OnePassMethod,
     Pooled,
-    plain_shares,
-    votes,
+    majority_votes,
+    normalize_counts,
 )
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
-from veilwood.safe_io import is_whole, rational
+from veilwood.safe_io import is_int_in, parse_fraction
 from veilwood.trees.forest import Forest, join_forests
 from veilwood.trees.random import check_counts, grow_binary, grow_multiway, public_generators
 
 BRANCHINGS = ("multiway", "binary")
 FEATURE_SUBSETS = ("independent", "disjoint")
-MOST_BYTES = 1 << 30  # for the paths of all leaves that could be grown
+MAX_BYTES = 1 << 30  # for the paths of all leaves that could be grown
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class EnsembleParameters(Parameters):
 
 
 @dataclass(frozen=True)
-class Division:
+class FeaturePartition:
     """How the features are divided among ensembles: so many, of so many features each, or parts of all of them."""
 
     n_ensembles: int
@@ -96,70 +96,75 @@ class Division:
     disjoint: bool
 
 
-def asked_division(encoding: Encoding, wanted: EnsembleParameters) -> Division:
+def requested_partition(encoding: Encoding, parameters: EnsembleParameters) -> FeaturePartition:
     """Return the division that parameters ask for; where they leave it open, one ensemble over all features."""
-    n_ensembles, n_features = wanted.n_ensembles, len(encoding.columns)
+    n_ensembles, n_features = parameters.n_ensembles, len(encoding.columns)
     if n_ensembles is None:
-        lists = [value for value in (wanted.n_estimators, wanted.max_depth) if isinstance(value, list | tuple)]
+        lists = [value for value in (parameters.n_estimators, parameters.max_depth) if isinstance(value, list | tuple)]
         n_ensembles = len(lists[0]) if lists else 1
     check_counts(n_ensembles=n_ensembles)
-    disjoint = wanted.feature_subsets == "disjoint"
-    if wanted.max_features is not None and (disjoint or not is_whole(wanted.max_features, 1, n_features)):
+    disjoint = parameters.feature_subsets == "disjoint"
+    if parameters.max_features is not None and (disjoint or not is_int_in(parameters.max_features, 1, n_features)):
         said = (
             "does not go with parts of all features" if disjoint else f"must be between 1 and the {n_features} features"
         )
-        raise ParameterError("max_features", wanted.max_features, said)
+        raise ParameterError("max_features", parameters.max_features, said)
     if disjoint and n_ensembles > n_features:
         raise ParameterError("n_ensembles", n_ensembles, f"is more than the {n_features} features to divide")
-    return Division(int(n_ensembles), wanted.max_features, disjoint)
+    return FeaturePartition(int(n_ensembles), parameters.max_features, disjoint)
 
 
-def other_divisions(encoding: Encoding, wanted: EnsembleParameters) -> list[Division]:
+def alternative_partitions(encoding: Encoding, parameters: EnsembleParameters) -> list[FeaturePartition]:
     """Return divisions into disjoint parts that may replace one ensemble, where the parameters leave that open.
 
     A part has more features than its trees have levels, so that trees differ.
     """
-    open_ = (wanted.n_ensembles, wanted.max_features) == (None, None) and wanted.feature_subsets == "independent"
-    if not open_ or isinstance(wanted.n_estimators, list | tuple) or isinstance(wanted.max_depth, list | tuple):
+    open_ = (parameters.n_ensembles, parameters.max_features) == (
+        None,
+        None,
+    ) and parameters.feature_subsets == "independent"
+    if not open_ or isinstance(parameters.n_estimators, list | tuple) or isinstance(parameters.max_depth, list | tuple):
         return []
-    (n_trees,), (depth,) = (_per_ensemble(name, getattr(wanted, name), 1) for name in ("n_estimators", "max_depth"))
+    (n_trees,), (depth,) = (_per_ensemble(name, getattr(parameters, name), 1) for name in ("n_estimators", "max_depth"))
     most = min(len(encoding.columns) // (depth + 1), n_trees)
-    return [Division(parts, None, disjoint=True) for parts in range(2, most + 1)]
+    return [FeaturePartition(parts, None, disjoint=True) for parts in range(2, most + 1)]
 
 
 def grow_ensembles(
-    encoding: Encoding, wanted: EnsembleParameters, seed: int, division: Division | None = None
+    encoding: Encoding, parameters: EnsembleParameters, seed: int, partition: FeaturePartition | None = None
 ) -> tuple[tuple[Ensemble, ...], Forest]:
     """Grow q ensembles (Algorithm 3, lines 1 to 4), and the forest of them all.
 
     Each has its own random features, drawn independently, or all features are cut into q disjoint parts at random.
     """
-    division = division or asked_division(encoding, wanted)
-    sizes = (_per_ensemble(name, getattr(wanted, name), division.n_ensembles) for name in ("n_estimators", "max_depth"))
-    ensembles = _grown(encoding.columns, *map(tuple, sizes), wanted.branching, seed, division)
+    partition = partition or requested_partition(encoding, parameters)
+    sizes = (
+        _per_ensemble(name, getattr(parameters, name), partition.n_ensembles) for name in ("n_estimators", "max_depth")
+    )
+    ensembles = _grow_cached(encoding.columns, *map(tuple, sizes), parameters.branching, seed, partition)
     # The forest becomes an attribute that people can write to: each caller has its own.
     return ensembles, deepcopy(join_forests([e.forest for e in ensembles], [e.features for e in ensembles]))
 
 
 @lru_cache(maxsize=16)
-def _grown(
+def _grow_cached(
     columns: tuple[EncodedColumn, ...],
     n_trees: tuple[int, ...],
     depths: tuple[int, ...],
     branching: str,
     seed: int,
-    division: Division,
+    partition: FeaturePartition,
 ) -> tuple[Ensemble, ...]:
     # Planning, choosing a size and fitting ask for the same trees, whose strategies are so searched once.
-    n_features, n_ensembles = len(columns), division.n_ensembles
-    width = n_features if division.max_features is None else division.max_features
+    n_features, n_ensembles = len(columns), partition.n_ensembles
+    width = n_features if partition.max_features is None else partition.max_features
     multiway = branching != "binary"
-    generators = public_generators(seed, n_ensembles + division.disjoint)
-    if division.disjoint:
+    generators = public_generators(seed, n_ensembles + partition.disjoint)
+    if partition.disjoint:
         parts = np.array_split(generators.pop().permutation(n_features), n_ensembles)
     ensembles = []
     for place, (rng, trees, depth) in enumerate(zip(generators, n_trees, depths, strict=True)):
-        chosen = parts[place] if division.disjoint else rng.choice(n_features, width, replace=False)
+        chosen = parts[place] if partition.disjoint else rng.choice(n_features, width, replace=False)
         features = tuple(sorted(int(i) for i in chosen))
         mine = [columns[i] for i in features]
         sizes = [column.n_codes for column in mine]
@@ -175,11 +180,11 @@ def _check_domain(sizes: Sequence[int], n_trees: int, depth: int, branching: str
     multiway = branching != "binary"
     leaves = n_trees * (math.prod(widest) if multiway else 2**depth)
     entries = len(sizes) * 4 if multiway else sum(sizes)  # one value of each feature, or the set of those kept
-    if leaves * entries > MOST_BYTES:
+    if leaves * entries > MAX_BYTES:
         many = f"{leaves:,}" if leaves < 10**18 else "more than 10^18"
         raise DomainTooLargeError(
             f"{n_trees} trees of max_depth={depth} can have {many} leaves over {len(sizes):,} features with "
-            f"{sum(sizes):,} values (widest: {', '.join(map(str, widest[:8]))}), which take more than {MOST_BYTES:,} "
+            f"{sum(sizes):,} values (widest: {', '.join(map(str, widest[:8]))}), which take more than {MAX_BYTES:,} "
             "bytes. Hint: lower max_depth or n_estimators, give numeric columns fewer bins, or use several ensembles "
             "over fewer features (n_ensembles, max_features)."
         )
@@ -231,7 +236,7 @@ class MatrixDesign(ForestDesign):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class TableCount:
-    """Counts the tables of all measurements (``batches.Count``), and can say what it counts (``cells.SaidCount``)."""
+    """Counts the tables of all measurements (``batches.Count``), and can say what it counts (``cells.DeclarativeCount``)."""
 
     design: MatrixDesign
 
@@ -247,74 +252,74 @@ class TableCount:
                     total += part
         return np.concatenate([total.ravel() for sums in totals for total in sums])
 
-    def by_cells(self, answer: AddsUpCells, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> NDArray[np.int64]:
         """Return the same out of answers about cells."""
         found = [
-            measurement.strategy.measure_asked(answer, n_codes, ensemble.features)
+            measurement.strategy.measure_queried(run_queries, n_codes, ensemble.features)
             for ensemble, measurement in zip(self.design.ensembles, self.design.measurements, strict=True)
         ]
         return np.concatenate([table.ravel() for tables in found for table in tables])
 
 
-def _chosen(found: Mapping[str, Any], n_ensembles: int) -> tuple[list[Fraction], list[Any]]:
+def _read_decisions(decisions: Mapping[str, Any], n_ensembles: int) -> tuple[list[Fraction], list[Any]]:
     """Read the shares and strategies of an earlier plan."""
-    shares, strategies = found.get("shares"), found["strategies"]
+    shares, strategies = decisions.get("shares"), decisions["strategies"]
     if not isinstance(shares, list) or not isinstance(strategies, list):
         raise PlanError("the plan does not have a share and a strategy for each ensemble.")
     if not len(shares) == len(strategies) == n_ensembles:
         raise PlanError("the plan does not have a share and a strategy for each ensemble.")
-    exact = [rational(share, "share") for share in shares]
+    exact = [parse_fraction(share, "share") for share in shares]
     if min(exact) <= 0 or sum(exact) != 1:
         raise PlanError("the shares of the plan are not positive, or do not add up to 1.")
     return exact, strategies
 
 
-def _told(plan: Plan, choices: dict[str, Any]) -> Plan:
+def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
     """Say in the plan's notes what else was considered, and what it would have cost."""
     notes = dict(plan.notes)
     for key, words in _ALTERNATIVES.items():
-        costs = choices.get(key)
+        costs = decisions.get(key)
         if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
             ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # in whatever order a file has them
             notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in ranked)}"
-    return replace(plan, choices=choices, notes=notes)
+    return replace(plan, choices=decisions, notes=notes)
 
 
 class MatrixModel(LeafModel):
     """Leaves vote, or add up their counts."""
 
-    def outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
+    def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return the probability of each class, by its share among the votes."""
-        return self.answers(codes, n_jobs)[0]
+        return self.predict_both(codes, n_jobs)[0]
 
-    def answers(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
         """Return the probability of each class, by its share among the votes, and the class with the most."""
-        votes = self.sums(codes, n_jobs)
-        shares = plain_shares(np.maximum(votes, 0.0))
-        return cleaning.with_doubt(shares, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
+        votes = self.sum_leaves(codes, n_jobs)
+        shares = normalize_counts(np.maximum(votes, 0.0))
+        return cleaning.smooth_probabilities(shares, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
-    def said_in_sql(self, words: EngineWords, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Write ``answers`` for a database: shares of votes, and the votes."""
-        zero, even = words.number(0.0), words.number(1 / len(sums))
-        kept = [words.greatest(one, zero) for one in sums]
+    def to_sql(self, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
+        """Write ``predict_both`` for a database: shares of votes, and the votes."""
+        zero, even = dialect.float_literal(0.0), dialect.float_literal(1 / len(sums))
+        kept = [dialect.greatest_of(one, zero) for one in sums]
         total = f"({' + '.join(kept)})"
         shares = [f"(CASE WHEN {total} > {zero} THEN {one} / {total} ELSE {even} END)" for one in kept]
-        return doubtful(words, shares, self.forest.n_trees), list(sums)
+        return smooth_probabilities_sql(dialect, shares, self.forest.n_trees), list(sums)
 
 
 class MatrixForest(OnePassMethod[MatrixForestParameters]):
     """Random trees whose leaves are estimated together."""
 
-    numeric: Literal["bins"] = "bins"
-    takes_lists: ClassVar[bool] = True
+    numeric_encoding: Literal["bins"] = "bins"
+    accepts_lists: ClassVar[bool] = True
     leaf_dtype: ClassVar[type] = np.float64  # reconstructed, not released as they are
-    words: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.words, "voting": VOTINGS}
-    without_noise: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "voting": VOTINGS}
+    noiseless_options: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
 
-    def check(self) -> None:
+    def check_parameters(self) -> None:
         """Refuse words that are not known or do not go together."""
-        super().check()
-        self.parameters.check_words(
+        super().check_parameters()
+        self.parameters._check_options(
             mechanism=MECHANISMS, branching=(AUTO, *BRANCHINGS), feature_subsets=FEATURE_SUBSETS
         )
         if self.parameters.trees == "disjoint" and self.parameters.mechanism == "optimized":
@@ -323,7 +328,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
             )
 
     @classmethod
-    def sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
+    def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
         """Trees of one ensemble share their noise: many cost little. A path uses each feature once."""
         width = parameters.max_features or len(encoding.columns)
         if noiseless:
@@ -332,34 +337,34 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
             return
         yield from ((64, depth) for depth in (1, 2, 3, 4) if depth <= width or parameters.branching == "binary")
 
-    def expected(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+    def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
         """Search a little, which says well enough how much noise is left."""
         leaves = self.n_leaves(encoding)
-        if leaves > MOST_LEAVES:
-            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MOST_LEAVES:,}. Hint: lower max_depth.")
-        if asked.loss.epsilon is None:
+        if leaves > MAX_LEAVES:
+            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MAX_LEAVES:,}. Hint: lower max_depth.")
+        if request.loss.epsilon is None:
             return leaves, 0.0
         if self.parameters.mechanism != "optimized":
-            plan = self.design(asked).plan
+            plan = self.make_design(request).plan
             return plan.n_leaves, plan.expected_leaf_mse
-        return compared_once(asked, self._size, lambda: self._roughly(asked, encoding))
+        return cached_comparison(request, self._given_size, lambda: self._rough_error(request, encoding))
 
     @property
-    def _size(self) -> tuple[Any, Any]:
+    def _given_size(self) -> tuple[Any, Any]:
         return self.parameters.n_estimators, self.parameters.max_depth
 
-    def _roughly(self, asked: Asked, encoding: Encoding) -> tuple[int, float]:
+    def _rough_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
         """Return the number of leaves, and about the squared error of one under the noise that suits them better."""
-        assert asked.loss.epsilon is not None
-        losses = [Loss.pure(asked.loss.epsilon), asked.loss] if asked.loss.delta > 0 else [asked.loss]
-        n_classes = len(asked.schema.classes)
+        assert request.loss.epsilon is not None
+        losses = [Loss.pure(request.loss.epsilon), request.loss] if request.loss.delta > 0 else [request.loss]
+        n_classes = len(request.schema.classes)
         found = []
         for loss in losses:
-            ensembles, forest, _ = self._divided(replace(asked, loss=loss), encoding)
-            noise, budget = budget_of(loss, asked.neighbours, n_classes)
+            ensembles, forest, _ = self._best_ensembles(replace(request, loss=loss), encoding)
+            noise, budget = noise_and_budget(loss, request.neighbours, n_classes)
             paths = [ensemble.paths for ensemble in ensembles]
-            shares = divide(paths, noise, budget, n_classes, COMPARING)
-            errors = errors_of(paths, shares, noise, budget, n_classes, COMPARING)
+            shares = split_budget(paths, noise, budget, n_classes, COMPARISON_STARTS)
+            errors = ensemble_errors(paths, shares, noise, budget, n_classes, COMPARISON_STARTS)
             found.append((sum(errors) / forest.n_leaves, forest.n_leaves))
         error, leaves = min(found)
         return leaves, error
@@ -371,34 +376,46 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
             return trees << min(depth, 64)
         return trees * math.prod(sorted(encoding.n_codes, reverse=True)[:depth])
 
-    def design_under(self, asked: Asked) -> MatrixDesign:
+    def design_with_loss(self, request: FitRequest) -> MatrixDesign:
         """Grow the trees and choose what to measure, both without data; what was searched once is kept."""
-        encoding = Encoding(asked.schema, self.numeric)
-        exactly = self.sized and asked.loss.epsilon is None  # then nothing is gained by measuring anything else
+        encoding = Encoding(request.schema, self.numeric_encoding)
+        exactly = self.auto_sized and request.loss.epsilon is None  # then nothing is gained by measuring anything else
         if self.parameters.mechanism != "optimized" or exactly:
-            return self._design_leaves(asked, encoding)
-        return searched_once(
-            asked, self._size, lambda again: self._design_optimized(again, encoding, *self._divided(again, encoding))
+            return self._design_direct(request, encoding)
+        return cached_design(
+            request,
+            self._given_size,
+            lambda again: self._design_optimized(again, encoding, *self._best_ensembles(again, encoding)),
         )
 
-    def _divided(self, asked: Asked, encoding: Encoding) -> tuple[tuple[Ensemble, ...], Forest, dict[str, Any]]:
+    def _best_ensembles(
+        self, request: FitRequest, encoding: Encoding
+    ) -> tuple[tuple[Ensemble, ...], Forest, dict[str, Any]]:
         """Grow the trees of the division of features that leaves the least error; and say what else was compared."""
-        options = [asked_division(encoding, self.parameters), *other_divisions(encoding, self.parameters)]
+        options = [requested_partition(encoding, self.parameters), *alternative_partitions(encoding, self.parameters)]
         told: dict[str, Any] = {}
-        if "strategies" in asked.choices:
-            options = [each for each in options if each.n_ensembles == asked.choices.get("division")]
+        if "strategies" in request.decisions:
+            options = [each for each in options if each.n_ensembles == request.decisions.get("division")]
             if len(options) != 1:
                 raise PlanError("the plan does not say how features are divided among ensembles.")
-            told = {name: asked.choices[name] for name in ("alternatives", "divisions") if name in asked.choices}
-        grown = {each.n_ensembles: grow_ensembles(encoding, self.parameters, asked.seed, each) for each in options[:1]}
+            told = {
+                name: request.decisions[name] for name in ("alternatives", "divisions") if name in request.decisions
+            }
+        grown = {
+            each.n_ensembles: grow_ensembles(encoding, self.parameters, request.seed, each) for each in options[:1]
+        }
         division = options[0].n_ensembles
         if len(options) > 1:
-            division, errors = self._best_division(asked, encoding, options, grown)
+            division, errors = self._best_partition(request, encoding, options, grown)
             told = {"divisions": errors} if len(errors) > 1 else {}
         return *grown[division], told
 
-    def _best_division(
-        self, asked: Asked, encoding: Encoding, options: Sequence[Division], grown: dict[int, GrownEnsembles]
+    def _best_partition(
+        self,
+        request: FitRequest,
+        encoding: Encoding,
+        options: Sequence[FeaturePartition],
+        grown_options: dict[int, GrownEnsembles],
     ) -> tuple[int, dict[str, float]]:
         """Say how many ensembles the features are divided among, and what error each number would leave, in ratio.
 
@@ -407,18 +424,22 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
         of any scale, so that with more budget the error never grows. Searches are short, as divisions differ by more.
         They begin with the most parts, and end where fewer are worse.
         """
-        n_classes = len(asked.schema.classes)
-        noise, _ = budget_of(asked.loss, asked.neighbours, n_classes)
+        n_classes = len(request.schema.classes)
+        noise, _ = noise_and_budget(request.loss, request.neighbours, n_classes)
         errors: dict[int, float] = {}
         for division in (options[0], *reversed(options[1:])):
             number = division.n_ensembles
-            if number not in grown:
-                grown[number] = grow_ensembles(encoding, self.parameters, asked.seed, division)
-            ensembles, forest = grown[number]
+            if number not in grown_options:
+                grown_options[number] = grow_ensembles(encoding, self.parameters, request.seed, division)
+            ensembles, forest = grown_options[number]
             paths = [ensemble.paths for ensemble in ensembles]
-            shares = divide(paths, noise, SMALL, n_classes, COMPARING)
-            errors[number] = sum(errors_of(paths, shares, noise, SMALL, n_classes, COMPARING)) / forest.n_leaves
-            best = optimize(paths[0], noise, SMALL, starts=COMPARING, max_cells=most_cells(n_classes))
+            shares = split_budget(paths, noise, SMALL_BUDGET, n_classes, COMPARISON_STARTS)
+            errors[number] = (
+                sum(ensemble_errors(paths, shares, noise, SMALL_BUDGET, n_classes, COMPARISON_STARTS)) / forest.n_leaves
+            )
+            best = optimize(
+                paths[0], noise, SMALL_BUDGET, starts=COMPARISON_STARTS, max_cells=max_table_cells(n_classes)
+            )
             if number == 1 and not isinstance(best, Mixture):
                 break
             if errors.get(number + 1, math.inf) < errors[number]:
@@ -427,14 +448,14 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
         chosen = least if 2 * errors[least] <= errors[1] else 1
         return chosen, {str(number): float(f"{error / errors[chosen]:.2g}") for number, error in errors.items()}
 
-    def _design_leaves(self, asked: Asked, encoding: Encoding) -> MatrixDesign:
+    def _design_direct(self, request: FitRequest, encoding: Encoding) -> MatrixDesign:
         """Release the leaves of every tree at an equal share."""
-        ensembles, forest = grow_ensembles(encoding, self.parameters, asked.seed)
-        step = self.leaf_step(asked.schema, asked.loss, asked.neighbours, forest.n_leaves)
-        plan = asked.plan(
+        ensembles, forest = grow_ensembles(encoding, self.parameters, request.seed)
+        step = self.leaf_step(request.schema, request.loss, request.neighbours, forest.n_leaves)
+        plan = request.make_plan(
             (step,),
             f"{step.name}, with noise",
-            forest.layout(self.records),
+            forest.layout(self.row_sharing),
             step.variance,
             choices={"structure": forest.fingerprint()},
             notes={"ensembles": len(ensembles)},
@@ -442,34 +463,39 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
         return MatrixDesign(encoding, plan, forest, ensembles, ())
 
     def _design_optimized(
-        self, asked: Asked, encoding: Encoding, ensembles: tuple[Ensemble, ...], forest: Forest, told: dict[str, Any]
+        self,
+        request: FitRequest,
+        encoding: Encoding,
+        ensembles: tuple[Ensemble, ...],
+        forest: Forest,
+        decisions: dict[str, Any],
     ) -> MatrixDesign:
         """Choose what to measure for each ensemble, and its share of the budget; or take both from an earlier plan."""
-        n_classes = len(asked.schema.classes)
-        if "strategies" in asked.choices:
-            shares, strategies = _chosen(asked.choices, len(ensembles))
+        n_classes = len(request.schema.classes)
+        if "strategies" in request.decisions:
+            shares, strategies = _read_decisions(request.decisions, len(ensembles))
         else:
             paths = [ensemble.paths for ensemble in ensembles]
-            noise, budget = budget_of(asked.loss, asked.neighbours, n_classes)
-            shares, strategies = divide(paths, noise, budget, n_classes), [None] * len(ensembles)
-            told["alternatives"] = alternatives(paths, shares, noise, budget, n_classes)
+            noise, budget = noise_and_budget(request.loss, request.neighbours, n_classes)
+            shares, strategies = split_budget(paths, noise, budget, n_classes), [None] * len(ensembles)
+            decisions["alternatives"] = alternative_errors(paths, shares, noise, budget, n_classes)
         measurements = tuple(
             plan_measurement(
                 f"ensemble {i}",
                 ensemble.paths,
-                asked.loss.part(share),
-                asked.neighbours,
+                request.loss.scaled(share),
+                request.neighbours,
                 n_classes,
                 features=[encoding.columns[j].name for j in ensemble.features],
-                choice=strategy,
+                payload=strategy,
             )
             for i, (ensemble, share, strategy) in enumerate(zip(ensembles, shares, strategies, strict=True), start=1)
         )
         measured = ", ".join(dict.fromkeys(measurement.strategy.name for measurement in measurements))
-        plan = asked.plan(
+        plan = request.make_plan(
             tuple(step for measurement in measurements for step in measurement.steps),
             f"noisy tables ({measured}) chosen to answer the {forest.n_leaves:,} leaves",
-            forest.layout(self.records),
+            forest.layout(self.row_sharing),
             sum(measurement.expected_error for measurement in measurements) / forest.n_leaves,
             notes={"ensembles": len(ensembles)},
         )
@@ -477,48 +503,48 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
             "structure": forest.fingerprint(),
             "division": len(ensembles),
             "shares": [str(share) for share in shares],
-            "strategies": [strategy_to_choice(measurement.strategy) for measurement in measurements],
-            **told,
+            "strategies": [strategy_to_json(measurement.strategy) for measurement in measurements],
+            **decisions,
         }
-        return MatrixDesign(encoding, _told(plan, choices), forest, ensembles, measurements)
+        return MatrixDesign(encoding, _with_comparison_notes(plan, choices), forest, ensembles, measurements)
 
-    def count(self, design: MatrixDesign) -> Count:
+    def make_count(self, design: MatrixDesign) -> Count:
         """Count the cells of the tables that are measured, or the leaves."""
         if design.measurements:
             return TableCount(design)
-        return self.leaf_count(design.encoding, design.forest, self.assignment(design.forest.n_trees))
+        return self.make_leaf_count(design.encoding, design.forest, self.draw_assignment(design.forest.n_trees))
 
-    def release(self, design: MatrixDesign, exact: NDArray[np.int64], door: Door) -> Floats:
+    def release_sums(self, design: MatrixDesign, exact: NDArray[np.int64], door: Door) -> Floats:
         """Release the tables, with noise, and reconstruct the leaves from them."""
         if not design.measurements:
-            return door.noisy(design.plan.steps[0], exact).astype(np.float64)
+            return door.release_counts(design.plan.steps[0], exact).astype(np.float64)
         ends = np.cumsum([math.prod(step.shape) for step in design.plan.steps])
         tables = iter(np.split(exact, ends[:-1]))
         answers = []
         for measurement in design.measurements:
-            noisy = [door.noisy(step, next(tables).reshape(step.shape)) for step in measurement.steps]
+            noisy = [door.release_counts(step, next(tables).reshape(step.shape)) for step in measurement.steps]
             answers.append(measurement.reconstruct(noisy))
         return np.concatenate(answers)
 
-    def learn(self, design: MatrixDesign, plan: Plan, released: Floats, n_jobs: int | None = None) -> MatrixModel:
+    def build_model(self, design: MatrixDesign, plan: Plan, released: Floats, n_jobs: int | None = None) -> MatrixModel:
         """Clean the leaves."""
-        return self.model(design.encoding, design.forest, released, plan)
+        return self.make_model(design.encoding, design.forest, released, plan)
 
     def leaf_variance(self, plan: Plan) -> float:
         """Leaves are reconstructed: their noise is what the strategy leaves on average."""
         return plan.expected_leaf_mse
 
-    def model(
+    def make_model(
         self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
     ) -> MatrixModel:
         """Make the model of estimated leaves."""
         said, voting = counts, self.parameters.voting
-        if self.shrinks:
-            said = self.leaf_values(forest, counts, plan, pooled)
+        if self.shrinks_leaves:
+            said = self.clean_leaves(forest, counts, plan, pooled)
             if voting == "weight":  # a leaf of many rows says more
                 said = said * np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         if voting == "hard":
-            said = votes(said)
+            said = majority_votes(said)
         return MatrixModel(encoding, forest, said, counts, voting, plan.public_seed, pooled)
 
 
@@ -588,4 +614,4 @@ class MatrixForestClassifier(Classifier, OnePassForest, MatrixForestParameters, 
     2.0
     """
 
-    _method = MatrixForest
+    _method_class = MatrixForest

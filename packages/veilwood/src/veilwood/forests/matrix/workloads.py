@@ -48,9 +48,9 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Marginal = Callable[[tuple[int, ...]], Floats]
 
-_MOST_ENTRIES = 1 << 26  # of an explicit matrix: half a gigabyte of float64
-_MOST_FEATURES = 62  # a set of features is a bit mask in an int64
-CHUNK = 1 << 22  # entries of a temporary array
+_MAX_ENTRIES = 1 << 26  # of an explicit matrix: half a gigabyte of float64
+_MAX_FEATURES = 62  # a set of features is a bit mask in an int64
+CHUNK_ENTRIES = 1 << 22  # entries of a temporary array
 
 
 def features_of(mask: int) -> tuple[int, ...]:
@@ -92,59 +92,59 @@ class Workload(ABC):
     @cached_property
     def residual_traces(self) -> dict[int, float]:
         """Trace g_R of W' W on each residual space R that some query sees, by bit mask."""
-        return self._traces()
+        return self._compute_traces()
 
     @cached_property
-    def found(self) -> dict[Any, list[Any]]:
+    def found_strategies(self) -> dict[Any, list[Any]]:
         """Candidate strategies that a search has found for this workload, by its settings."""
         return {}
 
     @abstractmethod
-    def _traces(self) -> dict[int, float]:
+    def _compute_traces(self) -> dict[int, float]:
         """Compute the residual traces."""
 
     @abstractmethod
-    def answer(self, marginal: Marginal) -> Floats:
+    def answer_marginals(self, marginal: Marginal) -> Floats:
         """Answers [n_queries, k] out of marginal tables: ``marginal(features)`` is [sizes..., k], merged."""
 
     @abstractmethod
-    def rows(self, *, merged: bool) -> Iterator[Floats]:
+    def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
         """The rows of the matrix, a chunk at a time."""
 
     def answer_cells(self, cells: Floats) -> Floats:
         """Answers [n_queries, k] out of a table [*shape, k] of all merged cells: the product W D."""
         d = len(self.shape)
-        return self.answer(lambda kept: cells.sum(axis=tuple(i for i in range(d) if i not in kept)))
+        return self.answer_marginals(lambda kept: cells.sum(axis=tuple(i for i in range(d) if i not in kept)))
 
-    def dense(self, *, merged: bool = False) -> Floats:
+    def to_dense(self, *, merged: bool = False) -> Floats:
         """The matrix W itself, one column per cell (per merged cell on request); small domains only."""
         columns = math.prod(self.shape if merged else self.sizes)
-        if self.n_queries * columns > _MOST_ENTRIES:
+        if self.n_queries * columns > _MAX_ENTRIES:
             raise DomainTooLargeError(
                 f"an explicit matrix of {self.n_queries} queries x {columns} cells is too large "
-                f"(limit {_MOST_ENTRIES} entries). Hint: use a strategy of weighted marginals, which needs none."
+                f"(limit {_MAX_ENTRIES} entries). Hint: use a strategy of weighted marginals, which needs none."
             )
-        return np.concatenate(list(self.rows(merged=merged)))
+        return np.concatenate(list(self.iter_rows(merged=merged)))
 
-    def gram(self) -> Floats:
+    def gram_matrix(self) -> Floats:
         """The matrix W' W on the merged domain; small domains only."""
-        if self.n_cells**2 > _MOST_ENTRIES:
+        if self.n_cells**2 > _MAX_ENTRIES:
             raise DomainTooLargeError(
                 f"an explicit matrix of {self.n_cells} x {self.n_cells} cells is too large "
-                f"(limit {_MOST_ENTRIES} entries). Hint: use a strategy of weighted marginals, which needs none."
+                f"(limit {_MAX_ENTRIES} entries). Hint: use a strategy of weighted marginals, which needs none."
             )
         total = np.zeros((self.n_cells, self.n_cells))
-        for chunk in self.rows(merged=True):
+        for chunk in self.iter_rows(merged=True):
             total += chunk.T @ chunk
         return total
 
 
 @dataclass(frozen=True)
-class _Paths:
+class _PathGroup:
     """Leaves that fix the same features: which kept set of each feature, and which leaves."""
 
     features: tuple[int, ...]
-    choices: NDArray[np.integer[Any]]  # [leaves, features]: row of the feature's dictionary
+    set_numbers: NDArray[np.integer[Any]]  # [leaves, features]: row of the feature's dictionary
     leaves: Ints
 
 
@@ -158,7 +158,7 @@ class PathWorkload(Workload):
     Two features of 3 and 2 values; one tree that splits on the first feature only.
 
     >>> T = PathWorkload.from_leaves((3, 2), [[0], [0], [0]], [[0], [1], [2]])
-    >>> T.dense().astype(int)
+    >>> T.to_dense().astype(int)
     array([[1, 1, 0, 0, 0, 0],
            [0, 0, 1, 1, 0, 0],
            [0, 0, 0, 0, 1, 1]])
@@ -169,23 +169,23 @@ class PathWorkload(Workload):
     def __init__(
         self,
         sizes: Sequence[int],
-        kept: Sequence[Bools],
-        choices: NDArray[np.integer[Any]],
+        kept_sets: Sequence[Bools],
+        set_numbers: NDArray[np.integer[Any]],
         *,
         merge: bool = True,
         forest: Forest | None = None,
     ) -> None:
         self.sizes = tuple(int(size) for size in sizes)
-        self.n_queries = len(choices)
+        self.n_queries = len(set_numbers)
         self.forest = forest
-        used = [sets[np.bincount(choices[:, i], minlength=len(sets)) > 0] for i, sets in enumerate(kept)]
+        used = [sets[np.bincount(set_numbers[:, i], minlength=len(sets)) > 0] for i, sets in enumerate(kept_sets)]
         self.maps = tuple(first_seen(sets.T) if merge else np.arange(sets.shape[1]) for sets in used)
         self.shape = tuple(int(to.max()) + 1 for to in self.maps)
-        self.kept = tuple(kept[i][:, np.unique(to, return_index=True)[1]] for i, to in enumerate(self.maps))
-        self.groups = tuple(_group(kept, choices))
-        single = [sets.sum(axis=1) == 1 for sets in self.kept]
+        self.kept_sets = tuple(kept_sets[i][:, np.unique(to, return_index=True)[1]] for i, to in enumerate(self.maps))
+        self.groups = tuple(_group_paths(kept_sets, set_numbers))
+        single = [sets.sum(axis=1) == 1 for sets in self.kept_sets]
         self.single_valued = all(
-            single[i][group.choices[:, j]].all() for group in self.groups for j, i in enumerate(group.features)
+            single[i][group.set_numbers[:, j]].all() for group in self.groups for j, i in enumerate(group.features)
         )
 
     @classmethod
@@ -260,9 +260,11 @@ class PathWorkload(Workload):
             choices.append(which)
         return cls(sizes, kept, np.stack(choices, axis=1), merge=merge, forest=forest)
 
-    def _traces(self) -> dict[int, float]:
+    def _compute_traces(self) -> dict[int, float]:
         """Trace g_R of T' T on each residual space R; exact for any forest, no averaging."""
-        return dict(zip(self.spaces.tolist(), np.asarray(self.traces_of_trees.sum(axis=0)).tolist(), strict=True))
+        return dict(
+            zip(self.residual_spaces.tolist(), np.asarray(self.traces_of_trees.sum(axis=0)).tolist(), strict=True)
+        )
 
     @cached_property
     def tree_of_leaf(self) -> Ints:
@@ -272,34 +274,36 @@ class PathWorkload(Workload):
         return np.repeat(np.arange(self.forest.n_trees), np.diff(self.forest.tree_leaves))
 
     @cached_property
-    def spaces(self) -> Ints:
+    def residual_spaces(self) -> Ints:
         """Bit masks of the residual spaces that some leaf sees."""
-        return np.unique(np.concatenate([np.array(subsets(group.features), np.int64) for group in self.groups]))
+        return np.unique(np.concatenate([np.array(subset_masks(group.features), np.int64) for group in self.groups]))
 
     @cached_property
     def traces_of_trees(self) -> Any:
         """Trace of T' T on each residual space (column), tree by tree (row): a sparse array."""
         trees, places, values = [], [], []
-        counted = [sets.sum(axis=1) for sets in self.kept]
+        counted = [sets.sum(axis=1) for sets in self.kept_sets]
         n_trees = int(self.tree_of_leaf[-1]) + 1
         for group in self.groups:
             n = [self.shape[i] for i in group.features]
             tree = self.tree_of_leaf[group.leaves]
-            m = [counted[i][group.choices[:, j]] for j, i in enumerate(group.features)]
-            first, times = _alike([tree, *([] if self.single_valued else m)], [n_trees, *(size + 1 for size in n)])
+            m = [counted[i][group.set_numbers[:, j]] for j, i in enumerate(group.features)]
+            first, times = _count_distinct(
+                [tree, *([] if self.single_valued else m)], [n_trees, *(size + 1 for size in n)]
+            )
             terms = times[:, None] * (self.n_cells / math.prod(n))
             for j, size in enumerate(n):
                 kept = m[j][first]
                 outside, inside = kept**2 / size, kept * (1 - kept / size)
                 terms = np.concatenate([terms * outside[:, None], terms * inside[:, None]], axis=1)
-            place = np.searchsorted(self.spaces, subsets(group.features))
+            place = np.searchsorted(self.residual_spaces, subset_masks(group.features))
             trees.append(np.repeat(tree[first], len(place)))
             places.append(np.tile(place, len(first)))
             values.append(terms.ravel())
         where = np.concatenate(trees), np.concatenate(places)
-        return sparse.csr_array((np.concatenate(values), where), (n_trees, len(self.spaces)))
+        return sparse.csr_array((np.concatenate(values), where), (n_trees, len(self.residual_spaces)))
 
-    def answer(self, marginal: Marginal) -> Floats:
+    def answer_marginals(self, marginal: Marginal) -> Floats:
         """Leaf counts [leaves, k] out of marginal tables over the paths' features."""
         parts = [self._answer_group(group, marginal(group.features)) for group in self.groups]
         answers = np.empty((self.n_queries, parts[0].shape[-1]))
@@ -307,14 +311,14 @@ class PathWorkload(Workload):
             answers[group.leaves] = part
         return answers
 
-    def _answer_group(self, group: _Paths, table: Floats) -> Floats:
+    def _answer_group(self, group: _PathGroup, table: Floats) -> Floats:
         """Sum ``table`` over the values each leaf of the group keeps."""
         if self.single_valued:
-            value = [self.kept[i].argmax(axis=1) for i in group.features]
-            found: Floats = table[tuple(value[j][group.choices[:, j]] for j in range(len(value)))]
+            value = [self.kept_sets[i].argmax(axis=1) for i in group.features]
+            found: Floats = table[tuple(value[j][group.set_numbers[:, j]] for j in range(len(value)))]
             return found
-        picked = [self.kept[i][group.choices[:, j]] for j, i in enumerate(group.features)]
-        step = max(1, CHUNK // max(table.size, 1))
+        picked = [self.kept_sets[i][group.set_numbers[:, j]] for j, i in enumerate(group.features)]
+        step = max(1, CHUNK_ENTRIES // max(table.size, 1))
         parts = []
         for start in range(0, len(group.leaves), step):
             chunk = np.broadcast_to(table, (len(group.leaves[start : start + step]), *table.shape))
@@ -327,12 +331,12 @@ class PathWorkload(Workload):
         """For each feature i and leaf v: v_i' M_i v_i; their product over i is the leaf's variance."""
         forms = []
         for i, matrix in enumerate(matrices):
-            keep = self.kept[i].astype(float)
+            keep = self.kept_sets[i].astype(float)
             values = np.full(self.n_queries, matrix.sum())
             by_choice = np.einsum("uv,vw,uw->u", keep, matrix, keep, optimize=True)
             for group in self.groups:
                 if i in group.features:
-                    values[group.leaves] = by_choice[group.choices[:, group.features.index(i)]]
+                    values[group.leaves] = by_choice[group.set_numbers[:, group.features.index(i)]]
             forms.append(values)
         return forms
 
@@ -341,13 +345,13 @@ class PathWorkload(Workload):
         masks = np.ones((self.n_queries, self.shape[i]), bool)
         for group in self.groups:
             if i in group.features:
-                masks[group.leaves] = self.kept[i][group.choices[:, group.features.index(i)]]
+                masks[group.leaves] = self.kept_sets[i][group.set_numbers[:, group.features.index(i)]]
         return masks
 
-    def rows(self, *, merged: bool) -> Iterator[Floats]:
+    def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
         """The rows of T, a chunk at a time."""
         masks = [self.leaf_masks(i) if merged else self.leaf_masks(i)[:, to] for i, to in enumerate(self.maps)]
-        step = max(1, CHUNK // math.prod(mask.shape[1] for mask in masks))
+        step = max(1, CHUNK_ENTRIES // math.prod(mask.shape[1] for mask in masks))
         for start in range(0, self.n_queries, step):
             chunk = np.ones((len(masks[0][start : start + step]), 1))
             for mask in masks:
@@ -370,7 +374,7 @@ def first_seen(rows: Bools) -> Ints:
     return rank[which]
 
 
-def _alike(columns: Sequence[Ints], sizes: Sequence[int]) -> tuple[Ints, Ints]:
+def _count_distinct(columns: Sequence[Ints], sizes: Sequence[int]) -> tuple[Ints, Ints]:
     """Return where each distinct row of small integers is seen first, and how often it is there."""
     keys = [np.zeros(len(columns[0]), np.int64)]
     room = 1
@@ -386,21 +390,21 @@ def _alike(columns: Sequence[Ints], sizes: Sequence[int]) -> tuple[Ints, Ints]:
     return first, times
 
 
-def _group(kept: Sequence[Bools], choices: NDArray[np.integer[Any]]) -> Iterator[_Paths]:
+def _group_paths(kept_sets: Sequence[Bools], set_numbers: NDArray[np.integer[Any]]) -> Iterator[_PathGroup]:
     """Leaves by the set of features they fix."""
-    kind: Any = np.uint16 if len(kept) <= 16 else np.int64  # short numbers are sorted fastest
-    masks = np.zeros(len(choices), kind)
-    for i, sets in enumerate(kept):
+    kind: Any = np.uint16 if len(kept_sets) <= 16 else np.int64  # short numbers are sorted fastest
+    masks = np.zeros(len(set_numbers), kind)
+    for i, sets in enumerate(kept_sets):
         fixing = sets.sum(axis=1) < sets.shape[1]
-        masks |= fixing[choices[:, i]].astype(kind) << kind(i)
+        masks |= fixing[set_numbers[:, i]].astype(kind) << kind(i)
     order = np.argsort(masks, kind="stable")
     ends = np.flatnonzero(np.diff(masks[order])) + 1
     for leaves in np.split(order, ends):
         features = features_of(int(masks[leaves[0]]))
-        yield _Paths(features, choices[leaves][:, features], leaves)
+        yield _PathGroup(features, set_numbers[leaves][:, features], leaves)
 
 
-def subsets(features: Sequence[int]) -> list[int]:
+def subset_masks(features: Sequence[int]) -> list[int]:
     """Bit masks of all subsets of ``features``."""
     masks = [0]
     for i in features:
@@ -411,9 +415,9 @@ def subsets(features: Sequence[int]) -> list[int]:
 def _check_sizes(sizes: Sequence[int]) -> None:
     if not len(sizes) or min(sizes) < 1:
         raise MechanismError(f"sizes is {tuple(sizes)}. Hint: give the number of values (1 or more) of each feature.")
-    if len(sizes) > _MOST_FEATURES:
+    if len(sizes) > _MAX_FEATURES:
         raise DomainTooLargeError(
-            f"{len(sizes)} features in one matrix forest; the limit is {_MOST_FEATURES}. "
+            f"{len(sizes)} features in one matrix forest; the limit is {_MAX_FEATURES}. "
             "Hint: use several ensembles over fewer features each (n_ensembles, max_features)."
         )
 
@@ -452,17 +456,17 @@ class VoteWorkload(Workload):
     ----------
     paths : PathWorkload
         The forest.
-    reached : array_like of int, [queries, trees]
+    reached_leaves : array_like of int, [queries, trees]
         The leaf each queried point reaches in each tree. Public: never derive it from private data.
     """
 
     def __init__(self, paths: PathWorkload, reached: ArrayLike) -> None:
         self.paths = paths
-        self.reached = _check_reached(reached, paths.n_queries)
+        self.reached_leaves = _check_reached(reached, paths.n_queries)
         self.sizes, self.maps, self.shape = paths.sizes, paths.maps, paths.shape
-        self.n_queries = len(self.reached)
+        self.n_queries = len(self.reached_leaves)
 
-    def _traces(self) -> dict[int, float]:
+    def _compute_traces(self) -> dict[int, float]:
         """Trace g_R of W' W on each residual space R."""
         return self._traces_of_paths() if self.paths.single_valued else self._traces_of_rows()
 
@@ -472,18 +476,18 @@ class VoteWorkload(Workload):
         group_of_leaf = np.empty(self.paths.n_queries, np.int64)
         for place, group in enumerate(self.paths.groups):
             group_of_leaf[group.leaves] = place
-        flat = np.arange(self.n_queries)[:, None] * n_groups + group_of_leaf[self.reached]
+        flat = np.arange(self.n_queries)[:, None] * n_groups + group_of_leaf[self.reached_leaves]
         paths = np.bincount(flat.ravel(), minlength=self.n_queries * n_groups).reshape(self.n_queries, -1)
         at: dict[int, int] = {}
         entries: list[tuple[int, int, float]] = []
         for place, group in enumerate(self.paths.groups):
-            for mask in subsets(group.features):
+            for mask in subset_masks(group.features):
                 inner = 1 / math.prod(self.shape[i] for i in group.features if not mask >> i & 1)
                 entries.append((place, at.setdefault(mask, len(at)), inner))
         where = np.array([entry[:2] for entry in entries]).T
         inside = sparse.csr_array(([entry[2] for entry in entries], (where[0], where[1])), (n_groups, len(at)))
         weight = np.zeros(len(at))
-        step = max(1, CHUNK // len(at))
+        step = max(1, CHUNK_ENTRIES // len(at))
         for start in range(0, self.n_queries, step):
             weight += ((paths[start : start + step] @ inside) ** 2).sum(axis=0)
         scale = {mask: math.prod((1 - 1 / n) / n for n in (self.shape[i] for i in features_of(mask))) for mask in at}
@@ -491,7 +495,7 @@ class VoteWorkload(Workload):
 
     def _traces_of_rows(self) -> dict[int, float]:
         """Sets of values: split the explicit rows feature by feature into mean and rest."""
-        parts = {0: self.dense(merged=True).reshape(self.n_queries, *self.shape)}
+        parts = {0: self.to_dense(merged=True).reshape(self.n_queries, *self.shape)}
         for i, size in enumerate(self.shape):
             split = {}
             for mask, part in parts.items():
@@ -501,21 +505,21 @@ class VoteWorkload(Workload):
             parts = split
         return {mask: float((part**2).sum()) for mask, part in parts.items()}
 
-    def answer(self, marginal: Marginal) -> Floats:
+    def answer_marginals(self, marginal: Marginal) -> Floats:
         """Votes [queries, k] out of marginal tables."""
-        leaves = self.paths.answer(marginal)
+        leaves = self.paths.answer_marginals(marginal)
         answers = np.zeros((self.n_queries, leaves.shape[1]))
-        for tree in range(self.reached.shape[1]):
-            answers += leaves[self.reached[:, tree]]
+        for tree in range(self.reached_leaves.shape[1]):
+            answers += leaves[self.reached_leaves[:, tree]]
         return answers
 
-    def rows(self, *, merged: bool) -> Iterator[Floats]:
+    def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
         """The rows of Q T' T, all at once."""
-        query = np.repeat(np.arange(self.n_queries), self.reached.shape[1])
+        query = np.repeat(np.arange(self.n_queries), self.reached_leaves.shape[1])
         shape = (self.n_queries, self.paths.n_queries)
-        reaches: Any = sparse.csc_array((np.ones(len(query)), (query, self.reached.ravel())), shape)
+        reaches: Any = sparse.csc_array((np.ones(len(query)), (query, self.reached_leaves.ravel())), shape)
         total, start = np.zeros((self.n_queries, math.prod(self.shape if merged else self.sizes))), 0
-        for chunk in self.paths.rows(merged=merged):
+        for chunk in self.paths.iter_rows(merged=merged):
             total += reaches[:, start : start + len(chunk)] @ chunk
             start += len(chunk)
         yield total
@@ -532,53 +536,53 @@ class LeafVoteWorkload(Workload):
     ----------
     n_leaves : int
         Leaves in the forest.
-    reached : array_like of int, [queries, trees]
+    reached_leaves : array_like of int, [queries, trees]
         The leaf each queried point reaches in each tree. Public: never derive it from private data.
     merge : bool
         Whether to merge and drop leaves (always better; False is for baselines).
     """
 
     def __init__(self, n_leaves: int, reached: ArrayLike, *, merge: bool = True) -> None:
-        self.reached = _check_reached(reached, n_leaves)
-        self.n_queries = len(self.reached)
+        self.reached_leaves = _check_reached(reached, n_leaves)
+        self.n_queries = len(self.reached_leaves)
         self.sizes = (int(n_leaves),)
         to = np.arange(n_leaves)
         if merge:
-            used, place = np.unique(self.reached, return_inverse=True)
+            used, place = np.unique(self.reached_leaves, return_inverse=True)
             queries = np.zeros((len(used), self.n_queries), bool)
-            queries[place.reshape(self.reached.shape), np.arange(self.n_queries)[:, None]] = True
+            queries[place.reshape(self.reached_leaves.shape), np.arange(self.n_queries)[:, None]] = True
             to = np.full(n_leaves, -1)
             to[used] = first_seen(queries)
         self.maps = (to,)
         self.shape = (int(to.max()) + 1,)
 
-    def _matrix(self, columns: int, of: Ints) -> Any:
+    def _sparse_matrix(self, columns: int, of: Ints) -> Any:
         """The sparse matrix with one column per value of ``of``; merged leaves are answered by one column."""
-        row = np.repeat(np.arange(self.n_queries), self.reached.shape[1])
-        column = of[self.reached.ravel()]
+        row = np.repeat(np.arange(self.n_queries), self.reached_leaves.shape[1])
+        column = of[self.reached_leaves.ravel()]
         matrix = sparse.csr_array((np.ones(len(row)), (row, column)), (self.n_queries, columns))
         matrix.data = np.minimum(matrix.data, 1.0)
         return matrix
 
     @property
-    def matrix(self) -> Any:
+    def merged_matrix(self) -> Any:
         """The sparse matrix on the merged leaves."""
-        return self._matrix(self.shape[0], self.maps[0])
+        return self._sparse_matrix(self.shape[0], self.maps[0])
 
-    def _traces(self) -> dict[int, float]:
+    def _compute_traces(self) -> dict[int, float]:
         """Trace on the total and on what is left of it."""
-        matrix = self.matrix
+        matrix = self.merged_matrix
         total = float((np.asarray(matrix.sum(axis=1)) ** 2).sum() / self.shape[0])
         return {0: total, 1: float((matrix.data**2).sum()) - total}
 
-    def answer(self, marginal: Marginal) -> Floats:
+    def answer_marginals(self, marginal: Marginal) -> Floats:
         """Votes [queries, k] out of the table of (merged) leaves."""
-        answers: Floats = self.matrix @ marginal((0,))
+        answers: Floats = self.merged_matrix @ marginal((0,))
         return answers
 
-    def rows(self, *, merged: bool) -> Iterator[Floats]:
+    def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
         """The rows of Q T', all at once."""
-        yield (self.matrix if merged else self._matrix(self.sizes[0], np.arange(self.sizes[0]))).toarray()
+        yield (self.merged_matrix if merged else self._sparse_matrix(self.sizes[0], np.arange(self.sizes[0]))).toarray()
 
 
 def _check_reached(reached: ArrayLike, n_leaves: int) -> Ints:
