@@ -37,8 +37,8 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "Schema", "Column", "Dialect", "discover", "Discovery", "read_table", "Query", "spool", "datasets",
     )),
     "privacy": ("Plans, units, ledgers, certificates", (
-        "Plan", "Rows", "RowsOf", "PrivacyStatement", "open_ledger", "Ledger", "SQLiteLedger", "MemoryLedger",
-        "spent_here",
+        "Plan", "Rows", "RowsOf", "PrivacyCertificate", "open_ledger", "Ledger", "SQLiteLedger", "MemoryLedger",
+        "process_spend",
     )),
     "models": ("Models, quality, settings", (
         "save", "load", "export_onnx", "skops_types", "report", "evaluate", "Evaluation", "tune", "Tuning",
@@ -50,13 +50,6 @@ REFERENCE: dict[str, tuple[str, tuple[str, ...]]] = {
         "BudgetExceededError", "LedgerError", "NotPrivateError", "ModelFileError", "SignatureError", "PartyError",
         "PrivacyWarning", "UtilityWarning",
     )),
-}  # fmt: skip
-
-
-# Methods by which the shells of estimators talk to the rest of the library; users need none of them.
-INSIDE = {
-    "answers", "ask", "check", "check_words", "declared_schema", "encode", "go_through", "make_method", "of", "prepare",
-    "promise", "take",
 }  # fmt: skip
 
 
@@ -161,9 +154,8 @@ def _directive(path: str, thing: Any) -> Iterator[str]:
     elif inspect.isclass(thing):
         yield f".. autoclass:: {path}"
         yield ""
-        inside = INSIDE if hasattr(thing, "_make_method") else set()
         for name, member in sorted(inspect.getmembers(thing)):
-            if name.startswith("_") or name in inside or not callable(member):
+            if name.startswith("_") or not callable(member):
                 continue
             if inspect.getdoc(member) and str(getattr(member, "__module__", "")).startswith("veilwood"):
                 yield f"   .. automethod:: {name}"

@@ -11,10 +11,12 @@ import warnings
 import pytest
 
 import veilwood
+from veilwood_testing import SOURCES
 
 MODULES = sorted(
     module.name
-    for module in pkgutil.walk_packages(veilwood.__path__, "veilwood.")
+    for package, folder in SOURCES.items()
+    for module in pkgutil.walk_packages([str(folder)], f"{package}.")
     if not module.name.endswith(("__main__", "migrations.env"))  # Alembic runs that one, in a context of its own
 )
 

@@ -81,7 +81,7 @@ def test_a_figure_from_nowhere_is_caught() -> None:
 
 @pytest.mark.parametrize("page", figures.PAGES)
 def test_filled_blocks_are_what_the_results_say(page: str) -> None:
-    assert figures.is_filled(page) == (ROOT / page).read_text(encoding="utf-8"), "run: python docs/figures.py"
+    assert figures.filled(page) == (ROOT / page).read_text(encoding="utf-8"), "run: python docs/figures.py"
     assert figures.BLOCK.search((ROOT / page).read_text(encoding="utf-8"))
 
 
@@ -114,8 +114,8 @@ def test_a_link_to_nothing_is_caught() -> None:
     for broken in ("[x](nowhere.md)", "[x](../proofs/nowhere.md)", "![x](nowhere.png)"):
         with pytest.raises(assemble.BrokenLinkError, match="nowhere"):
             assemble.with_links(f"See {broken}.", "docs/start.md", places)
-    turned = assemble.with_links("[proof](../proofs/door.md), [code](../one in each package)", "docs/start.md", places)
-    assert turned == "[proof](proofs/door.md), code (`one in each package`)"
+    turned = assemble.with_links("[proof](../proofs/door.md), [code](../packages/veilwood/src/veilwood/py.typed)", "docs/start.md", places)
+    assert turned == "[proof](proofs/door.md), code (`packages/veilwood/src/veilwood/py.typed`)"
 
 
 @pytest.mark.parametrize(
