@@ -54,7 +54,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
         forest = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=depth, seed=seed).fit(
             table.X, table.y
         )
-        leaves = route_rows(forest.forest_, forest.encode(table.X))
+        leaves = route_rows(forest.forest_, forest._encode_rows(table.X))
         held = np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(table.X)
         for fraction in FRACTIONS:
             yield Row(

@@ -30,7 +30,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     for method in METHODS:
         fitted = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=5, seed=seed).fit(table.X, table.y)
         forest = fitted.forest_
-        held = np.bincount(route_rows(forest, fitted.encode(table.X)).ravel(), minlength=forest.n_leaves)
+        held = np.bincount(route_rows(forest, fitted._encode_rows(table.X)).ravel(), minlength=forest.n_leaves)
         rows = forest.sum_to_nodes(held)
         inner = np.flatnonzero((forest.feature != LEAF) & (rows > 0))
         left = rows[forest.child[inner]] / rows[inner]
