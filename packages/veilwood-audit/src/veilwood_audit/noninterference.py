@@ -563,7 +563,7 @@ def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> li
 
 def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     """Return what a pair of exact inputs costs, epsilon or rho, and how far they are apart, as the step measures it."""
-    mechanism = step.mechanism
+    mechanism: Any = step.mechanism
     if isinstance(mechanism, SparseLaplace):
         moved = sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in {*one, *other})
         return mechanism.epsilon(moved), moved

@@ -39,13 +39,15 @@ CASES: list[tuple[Mechanism, int, Loss, Mechanism]] = [
     (NoisyMax(THIRD, 2), 2, Loss.pure(THIRD), NoisyMax(2 * THIRD, 2)),
     (PermuteAndFlip(THIRD, 2), 2, Loss.pure(THIRD), PermuteAndFlip(2 * THIRD, 2)),
     (ExponentialMechanism(THIRD, 2), 2, Loss(Fraction(1), DELTA, Fraction(1, 72)), ExponentialMechanism(2 * THIRD, 2)),
+    (NoisyMax(THIRD, 2), 2, Loss.zcdp(Fraction(1, 18), DELTA), NoisyMax(2 * THIRD, 2)),  # rho is epsilon^2 / 2, not / 8
+    (PermuteAndFlip(THIRD, 2), 2, Loss.zcdp(Fraction(1, 18), DELTA), PermuteAndFlip(2 * THIRD, 2)),
     (RandomStopping(HALF, 10), 1, ONE, RandomStopping(Fraction(1), 10)),
 ]
 KINDS = [type(mechanism).__name__ for mechanism, *_ in CASES]
 
 
 def test_the_table_has_every_kind_of_mechanism() -> None:
-    assert sorted(KINDS) == sorted(Mechanism._by_kind)
+    assert set(KINDS) == set(Mechanism._by_kind)
     assert {kind.verb for kind in Mechanism._by_kind.values()} == set(release_door._METHODS)
     assert all(callable(getattr(Door, method)) for method in release_door._METHODS.values())
 
@@ -77,6 +79,21 @@ def test_a_plan_with_an_unknown_mechanism_is_refused(key: str, value: Any) -> No
     data = plan_of(step_of()).to_dict()
     assert Plan.from_dict(data).to_dict() == data
     data["steps"][0]["exact"]["mechanism"][key] = value
+    if key in (
+        "backend",
+        "kind",
+        "seed",
+    ):  # by itself, not only as a plan that was changed
+        with pytest.raises((VeilwoodError, KeyError, TypeError)):
+            Mechanism.from_dict(data["steps"][0]["exact"]["mechanism"])
+    with pytest.raises(VeilwoodError):
+        Plan.from_dict(data)
+
+
+@pytest.mark.parametrize("value", [True, 1.5, [], "DiscreteLaplace", {}, {"kind": "JointLaplace", "sizes": 3}])
+def test_a_plan_whose_mechanism_is_no_dictionary_is_refused(value: Any) -> None:
+    data = plan_of(step_of()).to_dict()
+    data["steps"][0]["exact"]["mechanism"] = value
     with pytest.raises(VeilwoodError):
         Plan.from_dict(data)
 

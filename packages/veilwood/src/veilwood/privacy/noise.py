@@ -151,8 +151,8 @@ class Mechanism(ABC):
     @staticmethod
     def from_dict(data: Mapping[str, str]) -> Mechanism:
         """Read what ``to_dict`` wrote. Raise an error if it describes no known mechanism."""
-        texts = {key: text for key, text in data.items() if key != "kind"}
-        return Mechanism._by_kind[data["kind"]]._from_texts(texts)
+        kind = Mechanism._by_kind[data["kind"]]  # first: from a forged file, ``data`` may not be a dictionary
+        return kind._from_texts({key: text for key, text in data.items() if key != "kind"})
 
     @classmethod
     def _from_texts(cls, texts: dict[str, str]) -> Self:
