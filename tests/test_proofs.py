@@ -114,7 +114,7 @@ def test_what_the_source_names_exists() -> None:
 
 def test_broken_pages_are_caught() -> None:
     page = "# P\n\n## Claim\n\n## Proof\n\n## Code\n\n* `{}`\n\n## Attack\n\n* `{}`\n* Noninterference: `{}`\n"
-    code = "packages/veilwood/src/veilwood/privacy/door.py::Door.noisy"
+    code = "packages/veilwood/src/veilwood/privacy/door.py::Door.release_counts"
     attack = "tests/test_proofs.py::test_broken_pages_are_caught"
     assert check(page.format(code, attack, attack)) == []
     assert check(page.format("packages/veilwood/src/veilwood/privacy/door.py::Door.gone", attack, attack))
