@@ -359,7 +359,8 @@ def _canary_log_ratio(
     plan: Plan, step: Step, seen: NDArray[Any], contribution: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the log-likelihood ratio, in against out, of numbers that are 0 but for noise and the canary."""
-    match step.mechanism:
+    mechanism: Any = step.mechanism
+    match mechanism:
         case DiscreteLaplace(scale=scale):
             each = (np.abs(seen) - np.abs(seen - contribution)) / float(scale)
         case DiscreteGaussian(sigma_squared=variance):

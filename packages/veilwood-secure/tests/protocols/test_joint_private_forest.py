@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -149,7 +150,7 @@ def chosen(scores: list[int], epsilon: Fraction, times: int) -> Ints:
 
 def door_of(step: Step, engine: Any) -> ServerDoor:
     forest = vw.PrivateForestClassifier(TWO, epsilon=10, random_state=0)
-    plan = joint.joint_plan(forest, "sampled").refined(steps=(step,))
+    plan = replace(joint.joint_plan(forest, "sampled"), steps=(step,))
     return ServerDoor(plan, engine, "sampled")
 
 

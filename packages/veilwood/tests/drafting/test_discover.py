@@ -50,7 +50,7 @@ def test_a_schema_is_discovered() -> None:
     assert not schema.inferred
     assert found.privacy.is_private
     assert (found.privacy.epsilon, found.privacy.delta) == (2.0, 1e-6)
-    assert not any("was not read off the data" in text for text in found.privacy.assumptions)
+    assert not any("nothing in it was read from the data" in text for text in found.privacy.assumptions)
     assert any("names of the columns" in text for text in found.privacy.assumptions)
     assert Schema.from_dict(json.loads(json.dumps(found.to_dict()))) == schema
     with pytest.raises(BudgetExceededError):

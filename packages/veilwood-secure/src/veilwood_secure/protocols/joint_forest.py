@@ -408,7 +408,7 @@ def compute_owner_sums(estimator: Any, X: Any, y: Any = None) -> Ints:
     """Return what an owner's rows add to the estimator's sums: exact, so to be shared and never sent as it is."""
     design = joint_design(estimator)
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
-    return source.aggregate(estimator._make_method().count(design), n_jobs=estimator.n_jobs).ravel()
+    return source.aggregate(estimator._make_method().make_count(design), n_jobs=estimator.n_jobs).ravel()
 
 
 # -- at the analyst ----------------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, RowAssignment
-from veilwood.privacy.steps import Noise, Step, counting_step
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import Assignment, LeafCount
 from veilwood.trees.forest import Forest
 
@@ -185,8 +185,8 @@ def lower_noise_design(request: FitRequest, make_design: Callable[[FitRequest], 
 
 def _noise_rank(plan: Plan) -> tuple[float, float]:
     """Rank by the error of a leaf; where leaves release labels, by how blurred their choice is."""
-    last = plan.steps[-1].mechanism
-    return plan.expected_leaf_mse, 0.0 if last is None or isinstance(last, Noise) else float(-last.epsilon)
+    last: Any = plan.steps[-1].mechanism
+    return plan.expected_leaf_mse, float(-last.epsilon) if last is not None and last.verb == "select" else 0.0
 
 
 L = TypeVar("L", bound=LeafParameters)

@@ -270,7 +270,8 @@ def _same_noise(model: BaseForest, planned: float) -> bool:
 def _noise_keeps_loss(step: Step) -> tuple[bool, str]:
     """Recompute from sensitivity and scale what a step costs, and say so in figures."""
     loss, sensitivity = step.loss, step.sensitivity
-    match step.mechanism:
+    mechanism: Any = step.mechanism
+    match mechanism:
         case DiscreteLaplace(scale=scale) | JointLaplace(scale=scale) | SparseLaplace(scale=scale):
             text = f"sensitivity {sensitivity} / scale {scale} = {sensitivity / scale} <= {loss.epsilon}"
         case DiscreteGaussian(sigma_squared=variance):

@@ -243,8 +243,8 @@ class PrivateForest(Method[PrivateForestParameters]):
             rows_known=design.plan.layout.rows_known or "measured",
         )
         found = "; ".join(learned.decisions) or NO_MEASUREMENTS
-        door.refine(door.plan.refined(
-            released=_released_text(door.plan), layout=layout,
+        door.refine(replace(
+            door.plan, released=_released_text(door.plan), layout=layout,
             choices={
                 "method": "adaptive", "learned": found,
                 "tables": [step.table.features[0] for step in learned.steps[: learned.n_tables]],
