@@ -22,6 +22,7 @@ from safetensors.numpy import save as write_safetensors
 import veilwood as vw
 from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns, tables_to_forest
+from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.adaptive.table_design import TableDesign
 from veilwood.models import file as model_file
 from veilwood.privacy.certificate import adaptive_decisions
@@ -204,7 +205,7 @@ def test_tables_that_a_row_counts_in_cannot_be_forgotten(
     counted = [step for step in plan.steps if step.name.endswith("classes by cell")]
     paid = Loss.pure(sum((step.loss.epsilon or Fraction(0) for step in counted), Fraction(0)))
     cells = [size for step in counted for size in step.table_cells][:n_tables]  # all of it for fewer tables
-    forged = joint_step("tables 1 to 6: classes by cell", cells, 4, paid, plan.neighbours)
+    forged = joint_step(AdaptiveStep.JOINT_TABLES.at(1, 6), cells, 4, paid, plan.neighbours)
     steps = tuple(forged if step == counted[0] else step for step in plan.steps if step not in counted[1:])
     forest.plan_ = replace(plan, steps=steps, choices={**plan.choices, "tables": kept})
     forest.privacy_ = replace(

@@ -26,7 +26,7 @@ from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, MAX_TABLE_CELLS, unit_
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import MAX_SPARSE_CELLS, SparseLaplace
-from veilwood.privacy.steps import Step, counting_step, joint_step, selection_step, sparse_step
+from veilwood.privacy.steps import Step, StepKind, StepName, counting_step, joint_step, selection_step, sparse_step
 
 UNBOUNDED_ROW_EPSILON: Final = 1e6  # the e of an infinite epsilon
 _BUDGET_UNITS: Final = 1 << 40  # parts of the budget: shares are whole numbers of them
@@ -90,10 +90,9 @@ class AdaptiveBudget:
         signed: bool = False,
     ) -> Step:
         """Take a share of what is left for sums with noise; ``signed`` where what a row adds can be negative."""
-        # Signs: two rows can differ by twice the norm of one, where vectors without signs differ by its root.
-        squared_l2 *= 2 if signed and self._neighbours.adjacency == "replace-one" else 1
+        loss = self._take_loss(fraction)
         return self._add_step(
-            counting_step(name, shape, self._take_loss(fraction), self._neighbours, l1=l1, squared_l2=squared_l2)
+            counting_step(name, shape, loss, self._neighbours, l1=l1, squared_l2=squared_l2, signed=signed)
         )
 
     @property
@@ -123,9 +122,9 @@ class AdaptiveBudget:
             selection_step(name, (1, n_candidates), loss, self._neighbours, score_range=score_range, by=by)  # type: ignore[arg-type]
         )
 
-    def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float) -> Step:
+    def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float, *, l1: int = 1) -> Step:
         """Take a share of what is left for counts of cells, as many as turn up so many empty ones by chance."""
-        step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=1)
+        step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=l1)
         if isinstance(step.mechanism, SparseLaplace):
             affordable = int(false_positives * step.mechanism.gap)
             step = replace(step, shape=(min(max(affordable, min_cells), MAX_SPARSE_CELLS),))
@@ -227,20 +226,22 @@ def _group_variances(sizes: Sequence[int]) -> list[float]:
 
 
 class TableStepName(NamedTuple):
-    """How steps of tables are named: what a table is, and what is counted in it."""
+    """Kinds of the steps that release tables: of one table by itself, and of several with joint noise."""
 
-    table: str
-    quantity: str
+    alone: StepKind
+    jointly: StepKind
 
-    def format_range(self, n_before: int, n_tables: int) -> str:
-        """Name so many tables after so many others.
+    def format_range(self, n_before: int, n_tables: int) -> StepName:
+        """Name the step of ``n_tables`` tables that follow ``n_before`` others.
 
-        >>> TableStepName("table", "classes by cell").format_range(0, 4), TableStepName("histogram", "rows by group").format_range(4, 1)
-        ('tables 1 to 4: classes by cell', 'histogram 5: rows by group')
+        >>> class Example(StepKind):
+        ...     TABLE, TABLES = "table {}: classes by cell", "tables {} to {}: classes by cell"
+        >>> names = TableStepName(Example.TABLE, Example.TABLES)
+        >>> names.format_range(0, 4), names.format_range(4, 1)
+        ('tables 1 to 4: classes by cell', 'table 5: classes by cell')
         """
         last = n_before + n_tables
-        which = f"{self.table} {last}" if n_tables == 1 else f"{self.table}s {n_before + 1} to {last}"
-        return f"{which}: {self.quantity}"
+        return self.alone.at(last) if n_tables == 1 else self.jointly.at(n_before + 1, last)
 
 
 class NoisyTables(NamedTuple):

@@ -10,9 +10,10 @@ import math
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from enum import Enum
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, Self, TypeAlias
 
 from veilwood.errors import PlanError, short_repr, shorten_text
 from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, JointLaplace
@@ -49,12 +50,47 @@ _SIZES_KEY: Final = "sizes"  # of tables, a parameter of a mechanism that is sev
 MAX_CELLS = 10**30  # in any direction: more than any step has; what a file says beyond it is no plan
 
 
+class StepName(str):
+    """Name of a step for people, with the kind and the numbers that it was written from: code goes by these."""
+
+    kind: str
+    at: tuple[int, ...]
+
+    def __new__(cls, text: str, kind: str, at: Iterable[int] = ()) -> Self:  # noqa: D102
+        name = super().__new__(cls, text)
+        name.kind, name.at = kind, tuple(at)
+        return name
+
+
+class StepKind(Enum):
+    """Base class of the kinds of steps of a family; a value is the name for people, with a place for each number.
+
+    >>> class Example(StepKind):
+    ...     ROUND_ROWS = "round {}: rows"
+    >>> name = Example.ROUND_ROWS.at(3)
+    >>> name, name.kind, name.at
+    ('round 3: rows', 'round_rows', (3,))
+    """
+
+    @property
+    def key(self) -> str:
+        """The kind as plans and certificates write it."""
+        return self.name.lower()
+
+    def at(self, *numbers: int) -> StepName:
+        """Name a step of this kind; raise ValueError unless there is one number for each place."""
+        if self.value.count("{}") != len(numbers):
+            raise ValueError(f"a step of kind {self.key} has {self.value.count('{}')} numbers")
+        return StepName(self.value.format(*numbers), self.key, numbers)
+
+
 @dataclass(frozen=True)
 class Step:
     """One measurement of a plan: what is measured, how much one unit can move it, and the noise for that.
 
     ``mechanism`` None means that no noise is added, which only an unbounded loss allows. ``selections_per_row`` is how many of a
-    step's selections one row can influence.
+    step's selections one row can influence. ``kind`` says what is measured, and ``at`` in which round, column or table;
+    a ``StepName`` brings both.
     """
 
     name: str
@@ -63,8 +99,14 @@ class Step:
     sensitivity: int
     shape: tuple[int, ...]
     selections_per_row: int = 1
+    kind: str = ""
+    at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.name, StepName):
+            object.__setattr__(self, "kind", self.name.kind)
+            object.__setattr__(self, "at", self.name.at)
+            object.__setattr__(self, "name", str(self.name))
         if not 1 <= self.selections_per_row <= MAX_CELLS:
             raise PlanError(
                 f"step {short_repr(self.name)} has {short_repr(self.selections_per_row)} choices by one row, not 1 or more."
@@ -108,7 +150,7 @@ class Step:
             case choice:
                 return (
                     choice.epsilon * self.selections_per_row,
-                    choice.epsilon** 2 * self.selections_per_row / _rho_divisor(choice),
+                    choice.epsilon**2 * self.selections_per_row / _rho_divisor(choice),
                 )
 
     @property
@@ -165,6 +207,8 @@ class Step:
         """Plain values, in words and, under "exact", as exact numbers in text."""
         return {
             "name": self.name,
+            "kind": self.kind,
+            "at": list(self.at),
             "mechanism": self.mechanism_text,
             "sensitivity": self.sensitivity,
             "shape": list(self.shape),
@@ -177,11 +221,12 @@ class Step:
     def from_dict(cls, data: Mapping[str, Any]) -> Step:
         """Read what ``to_dict`` wrote."""
         exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
-        numbers = (*shape, data["sensitivity"], data["choices"])
-        if not isinstance(name, str) or not all_ints_in(numbers, 0, MAX_CELLS):
+        kind, at = data["kind"], tuple(data["at"])
+        numbers = (*shape, *at, data["sensitivity"], data["choices"])
+        if not isinstance(name, str) or not isinstance(kind, str) or not all_ints_in(numbers, 0, MAX_CELLS):
             raise PlanError(f"step {shorten_text(str(name))!r} is not made of whole numbers.")
         mechanism = _mechanism_from_dict(exact["mechanism"])
-        return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+        return cls(name, loss_from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"], kind, at)
 
 
 def format_number(value: float) -> str:
@@ -250,14 +295,23 @@ def _parse_parameter(name: str, text: str) -> Any:
 
 
 def counting_step(
-    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, l1: int, squared_l2: int
+    name: str,
+    shape: tuple[int, ...],
+    loss: Loss,
+    neighbours: Neighbours,
+    *,
+    l1: int,
+    squared_l2: int,
+    signed: bool = False,
 ) -> Step:
     """Plan the release of integer sums with additive noise.
 
     Parameters
     ----------
     l1, squared_l2 : int
-        Norms of the largest non-negative vector that one row can add to the sums.
+        Norms of the largest vector that one row can add to the sums.
+    signed : bool
+        Whether entries of that vector can be negative.
 
     Notes
     -----
@@ -275,6 +329,9 @@ def counting_step(
         return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon, backend), sensitivity, shape)
     if loss.rho is None or loss.rho == 0:
         raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
+    # Two rows that replace each other differ by up to twice the norm of one if entries can be negative: four times its
+    # square. ``squared_l2_sensitivity`` allows for twice the square, which is enough for vectors without signs.
+    squared_l2 *= 2 if signed and neighbours.adjacency == "replace-one" else 1
     sensitivity = neighbours.squared_l2_sensitivity(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho), backend), sensitivity, shape)
 

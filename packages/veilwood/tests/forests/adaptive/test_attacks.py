@@ -202,7 +202,7 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
     )  # nobody knows that no column tells anything
     monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     monkeypatch.setattr(planning, "has_few_rounds", lambda *args: True)
-    loud = vars(loop)["evidence"]
+    loud = loop.log_ratios
     monkeypatch.setattr(loop, "log_ratios", lambda *args: 50 * loud(*args))
 
     def furthest() -> float:
@@ -218,7 +218,7 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
         return
     real = questions.EvidenceGain.__call__
     monkeypatch.setattr(
-        questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, most=1 << 60), rows)
+        questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, max_gain=1 << 60), rows)
     )  # fmt: skip
     assert furthest() > 1
 

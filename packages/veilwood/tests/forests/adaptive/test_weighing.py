@@ -108,7 +108,7 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
     right = (y == "yes").to_numpy()
     losses, weights = [], []
     for shares in (SHARES, (0.0, -1.0)):  # weighed, and never
-        monkeypatch.setattr(weighing, "TABLE_FRACTIONS", shares)
+        monkeypatch.setattr(weighing, "WEIGHT_FRACTIONS", shares)
         for seed in range(12):
             with seeded_for_tests(seed):
                 forest = vw.PrivateForestClassifier(schema, epsilon=0.065, n_rows=4000, random_state=seed).fit(X, y)

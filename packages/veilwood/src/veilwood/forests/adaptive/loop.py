@@ -44,9 +44,17 @@ from veilwood.forests.adaptive.shrinkage import (
 )
 from veilwood.forests.adaptive.sparse_histogram import CELL_FRACTION, is_worth_trying
 from veilwood.forests.adaptive.sparse_histogram import release_sparse_histogram as measure_cells
+from veilwood.forests.adaptive.steps import (
+    CELL_WEIGHTS,
+    MAX_GAIN,
+    TABLE_STEPS,
+    AdaptiveStep,
+    RowFacts,
+    plan_choice,
+    plan_sums,
+)
 from veilwood.forests.adaptive.table_design import (  # fmt: skip
     GROUP_COUNTS,
-    MAX_GAIN,
     SCORE_GROUPS,
     SELECTION_FRACTION,
     ColumnStrengths,
@@ -60,7 +68,7 @@ from veilwood.forests.adaptive.table_design import (  # fmt: skip
     random_subsets,
     weight_fraction,
 )
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName, release_tables
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, release_tables
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step
 from veilwood.progress import track_progress
@@ -79,11 +87,12 @@ PURE_FROM_ROW_EPSILON: Final = 18.0  # the e from which on fine cells are better
 
 
 def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) -> Step:
-    """Take the first step out of a full purse."""
+    """Plan the first step: class counts, the number of rows or, if that is declared, the target."""
+    facts = RowFacts(0, n_classes, GRADIENT_UNITS)
     if n_classes:
-        return budget.plan_counts("class counts", (n_classes,), START_FRACTION)
+        return plan_sums(budget, AdaptiveStep.CLASS_COUNTS, (n_classes,), START_FRACTION, facts)
     if n_rows is None:
-        return budget.plan_counts("number of rows", (1,), START_FRACTION)
+        return plan_sums(budget, AdaptiveStep.ROW_COUNT, (1,), START_FRACTION, facts)
     return (
         plan_mean_step(budget)
         if n_rows * budget.row_epsilon < MIN_FOR_TARGET
@@ -93,17 +102,15 @@ def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) 
 
 def plan_mean_step(budget: AdaptiveBudget) -> Step:
     """All that is left, on the mean of a numeric target."""
-    return budget.plan_counts(
-        "sums of the target", (2,), budget.remaining, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2
-    )
+    facts = RowFacts(0, 0, GRADIENT_UNITS)
+    return plan_sums(budget, AdaptiveStep.TARGET_SUMS, (2,), budget.remaining, facts)
 
 
 def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
     """A histogram of a numeric target."""
     low, high = TARGET_FRACTIONS
-    return budget.plan_counts(
-        "histogram of the target", (TARGET_CELLS,), min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
-    )
+    fraction = min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
+    return plan_sums(budget, AdaptiveStep.TARGET_HISTOGRAM, (TARGET_CELLS,), fraction, RowFacts(0, 0, GRADIENT_UNITS))
 
 
 def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, outputs: int) -> tuple[int, int]:
@@ -206,7 +213,6 @@ def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budge
     return "; then ".join(said)
 
 
-TABLE_STEPS: Final = TableStepName("table", "classes by cell")
 MIN_ROWS: Final = 10.0
 # So many times as many rows declared as there can be, with so many standard errors: the count is believed; measured.
 DECLARED_FACTOR, COUNT_ERRORS = 4.0, 3.0
@@ -241,7 +247,7 @@ RESIDUAL_VARIANCE: Final = 0.2  # of a gradient of numbers, its variance
 STRENGTH_NEED, STRENGTH_FRACTIONS = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
 GRADIENT_MARGIN: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
 # Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
-HOLDOUT_FRACTION, CELL_WEIGHTS, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
+HOLDOUT_FRACTION, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, 40.0, (0.01, 0.1)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -380,7 +386,7 @@ class AdaptiveLoop:
         self._set_start(np.array([round(mean * levels)], np.int32))
         # The histogram's mean leans to the middle: residuals from it, cut, tell where the mean is.
         share = min(purse.fraction_for(MEAN_NEED / self._n_rows), MEAN_FRACTION)
-        step = purse.plan_counts("sum of residuals", (1, 1), share, **self._row_norms(), signed=True)
+        step = plan_sums(purse, AdaptiveStep.RESIDUAL_SUM, (1, 1), share, self._facts)
         (rest,) = purse.release_counts(step, self._sum_gradients([ContingencyTable(())])[0]).ravel() / GRADIENT_UNITS
         kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
         moved = self._residual_limit * min(max(kept * rest / self._n_rows, -1.0), 1.0)
@@ -406,9 +412,8 @@ class AdaptiveLoop:
         self._budget.earmark(0.0)
         cells = measure_cells(self._columns, self._n_classes, self._n_rows, self._backend, self._budget, self._rng)
         grown = cell_forests.fit_best_forest(cells, self._n_classes, self._rng, self._n_jobs)
-        step = self._budget.plan_selection(
-            "weight of fine cells", len(CELL_WEIGHTS), self._budget.remaining, score_range=1
-        )
+        remaining = self._budget.remaining
+        step = plan_choice(self._budget, AdaptiveStep.CELL_WEIGHT, len(CELL_WEIGHTS), remaining, self._facts)
         right = self._backend.run_on_holdout(cell_forests.CorrectPredictions(self._columns, grown, CELL_WEIGHTS))
         self._result.cell_weight = CELL_WEIGHTS[self._budget.select(step, right)]
         self._result.cell_forest = grown if self._result.cell_weight else None
@@ -416,9 +421,13 @@ class AdaptiveLoop:
 
     # -- what steps share --------------------------------------------------------------------------------------------
 
-    def _row_norms(self) -> dict[str, int]:
-        l1, squared = gradient_norms(self._n_classes, self._residual_limit)
-        return {"l1": l1, "squared_l2": squared}
+    @property
+    def _facts(self) -> RowFacts:
+        return RowFacts(len(self._columns), self._n_classes, self._residual_limit)
+
+    @property
+    def _gradient_norm(self) -> int:
+        return gradient_norms(self._n_classes, self._residual_limit)[0]
 
     def _sum_gradients(self, tables: Sequence[ContingencyTable], fraction: float = 1.0) -> tuple[Ints, float]:
         """Ask for gradient sums, of a share of the rows where that will do; return the share that was asked."""
@@ -447,7 +456,7 @@ class AdaptiveLoop:
         noise = (
             0.0
             if row_epsilon is None
-            else NOISE_FACTOR * sizes * outputs * self._row_norms()["l1"] / GRADIENT_UNITS / row_epsilon
+            else NOISE_FACTOR * sizes * outputs * self._gradient_norm / GRADIENT_UNITS / row_epsilon
         )
         return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64), part
 
@@ -504,9 +513,7 @@ class AdaptiveLoop:
 
     def _weight_tables(self, fraction: float, shrunken: Sequence[Floats]) -> float:
         """Ask how much tables should count together, and let them."""
-        step = self._budget.plan_counts(
-            "weight of tables", (1,), fraction, l1=MAX_GAIN, squared_l2=MAX_GAIN**2, signed=True
-        )
+        step = plan_sums(self._budget, AdaptiveStep.TABLE_WEIGHT, (1,), fraction, self._facts)
         question = asked.EvidenceGain(self._result.start, self._n_classes, self._residual_limit, MAX_GAIN)
         (gain,) = (self._budget.release_counts(step, self._backend.run(question)) / SCORE_UNITS).tolist()
         steps, noise = self._result.steps, step.variance / SCORE_UNITS**2
@@ -529,10 +536,7 @@ class AdaptiveLoop:
             return None
         scores, part = self._score_tables(self._single_column_tables(SCORE_GROUPS), None)
         exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:numbers])
-        l1 = self._row_norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
-        step = self._budget.plan_counts(
-            "strengths of columns", (numbers,), share, l1=numbers * l1, squared_l2=numbers * l1**2, signed=True
-        )
+        step = plan_sums(self._budget, AdaptiveStep.COLUMN_STRENGTHS, (numbers,), share, self._facts)
         most = (
             float((self._frequencies * (1 - self._frequencies)).sum())
             * (1 if self._n_classes == 2 else 2)
@@ -548,7 +552,8 @@ class AdaptiveLoop:
 
     def _release_class_counts_only(self) -> None:
         """Spend all on class counts: nothing else would stand out."""
-        step = self._budget.plan_counts("class counts once more", (self._n_classes,), self._budget.remaining)
+        remaining = self._budget.remaining
+        step = plan_sums(self._budget, AdaptiveStep.CLASS_COUNTS_AGAIN, (self._n_classes,), remaining, self._facts)
         again = self._budget.release_counts(step, self._backend.run(asked.ClassCounts(self._n_classes)))
         totals = pool_class_counts(
             [self._class_counts, again], [self._counts_variance, step.variance], self._declared_rows
@@ -564,12 +569,8 @@ class AdaptiveLoop:
         )
         chosen = []
         for number in range(n_columns):
-            step = self._budget.plan_selection(
-                f"column {number + 1} of tables",
-                len(scores),
-                fraction / n_columns,
-                score_range=2 * self._row_norms()["l1"],
-            )
+            part = fraction / n_columns
+            step = plan_choice(self._budget, AdaptiveStep.COLUMN_SELECTION, len(scores), part, self._facts, number + 1)
             chosen.append(self._budget.select(step, scores, free))
             free[chosen[-1]] = False
         return [self._columns[place] for place in chosen]
@@ -600,40 +601,41 @@ class AdaptiveLoop:
                 drawn += self._draw_sets(extend_pairs(chosen, len(self._columns)), MAX_TRIPLES)
                 if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
                     drawn += random_subsets(3, len(self._columns), MAX_TRIPLES, self._rng)
-            self._run_round(f"round {number + 1}", budget, bins, drawn)
+            self._run_round(number + 1, budget, bins, drawn)
         self._result.decisions.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
 
     def _draw_sets(self, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
         return [sets[i] for i in self._rng.choice(len(sets), min(len(sets), max_sets), replace=False)] if sets else []
 
-    def _run_round(self, name: str, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
+    def _run_round(self, number: int, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
         purse = self._budget
         first = purse.remaining
         candidates = self._candidate_tables(bins, sets)
         chosen = candidates[0]
-        l1 = self._row_norms()["l1"]
         if len(candidates) > 1:
-            needs = SELECTION_NEED * l1 / GRADIENT_UNITS * math.log(len(candidates)) / self._n_rows
+            needs = SELECTION_NEED * self._gradient_norm / GRADIENT_UNITS * math.log(len(candidates)) / self._n_rows
             low, high = SELECTION_FRACTIONS
             share = min(max(purse.fraction_for(needs), low * budget), high * budget)
             scores, _ = self._score_tables(candidates, purse.row_epsilon_of(budget - share))
-            step = purse.plan_selection(f"{name}: choice", len(candidates), share, score_range=2 * l1)
+            step = plan_choice(purse, AdaptiveStep.ROUND_SELECTION, len(candidates), share, self._facts, number)
             chosen = candidates[purse.select(step, scores)]
         wanted = groups_per_column(bins, len(chosen.axes))
         axes = []
         for axis in chosen.axes:
             column = self._columns[axis.feature]
-            self._group_bounds.release_histogram(column, name, purse, self._n_rows, budget / len(chosen.axes))
+            self._group_bounds.release_histogram(column, number, purse, self._n_rows, budget / len(chosen.axes))
             axes.append(
                 self._group_bounds.make_axis(column, wanted) if self._group_bounds.has_histogram(column) else axis
             )
         table = ContingencyTable(tuple(axes))
         left = max(budget - (first - purse.remaining), 0.0)
-        counting = purse.plan_counts(f"{name}: rows", (table.n_cells,), COUNT_FRACTION * left)
-        summing = purse.plan_counts(
-            f"{name}: gradients", (table.n_cells, n_outputs(self._n_classes)), left - COUNT_FRACTION * left,
-            **self._row_norms(), signed=True,
-        )  # fmt: skip
+        counting = plan_sums(
+            purse, AdaptiveStep.ROUND_ROWS, (table.n_cells,), COUNT_FRACTION * left, self._facts, number
+        )
+        shape = (table.n_cells, n_outputs(self._n_classes))
+        summing = plan_sums(
+            purse, AdaptiveStep.ROUND_GRADIENTS, shape, left - COUNT_FRACTION * left, self._facts, number
+        )
         counts = purse.release_counts(counting, self._backend.run(asked.RowsByCell(table)))
         sums = purse.release_counts(summing, self._sum_gradients([table])[0]) / GRADIENT_UNITS
         noise, cells = summing.variance / GRADIENT_UNITS**2, self._estimate_cell_rows(table, counts, counting.variance)
@@ -670,7 +672,7 @@ class AdaptiveLoop:
         """Cut residuals anew: they become smaller, and what seems to say otherwise is noise."""
         share = min(self._budget.fraction_for(LIMIT_NEED / self._n_rows), LIMIT_FRACTION * budget)
         marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-        step = self._budget.plan_counts(f"histogram of residuals before round {number + 1}", marks.shape, share)
+        step = plan_sums(self._budget, AdaptiveStep.RESIDUAL_HISTOGRAM, marks.shape, share, self._facts, number + 1)
         seen = self._budget.release_counts(step, self._backend.run(asked.ResidualHistogram(marks)))
         mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n_rows))
         mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]

@@ -6,12 +6,9 @@ Here are its plan, its way through the door, and the model that is learned. What
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -51,8 +48,6 @@ from veilwood.forests.adaptive.effects import (
     read_effects,
 )
 from veilwood.forests.adaptive.loop import (
-    CELL_WEIGHTS,
-    TABLE_STEPS,
     AdaptiveLoop,
     LoopResult,
     describe,
@@ -60,29 +55,33 @@ from veilwood.forests.adaptive.loop import (
     planned_loss,
     with_accounting,
 )
+from veilwood.forests.adaptive.plan_checks import check_steps, check_tables
 from veilwood.forests.adaptive.row_backend import (
-    GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
     MemoryBackend,
     ProvidesBackend,
     RowBackend,
     RowCount,
-    gradient_norms,
     n_outputs,
     scores_to_probabilities,
 )
 from veilwood.forests.adaptive.sparse_histogram import FittedForest, max_leaf_count, predict_probabilities
-from veilwood.forests.adaptive.table_design import HISTOGRAM_STEPS, MAX_GAIN, histogram_groups
+from veilwood.forests.adaptive.steps import (
+    CELL_WEIGHTS,
+    AdaptiveStep,
+    describe_released,
+    only_initial_estimate,
+    steps_of,
+)
 from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.steps import Step, counting_step, joint_step, selection_step, sparse_step
-from veilwood.safe_io import all_ints_in, is_int_in
-from veilwood.trees.forest import LEAF, Forest
+from veilwood.safe_io import is_int_in
+from veilwood.trees.forest import Forest
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import public_generators
 
@@ -244,7 +243,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         )
         found = "; ".join(learned.decisions) or NO_MEASUREMENTS
         door.refine(door.plan.refined(
-            released=_released_text(door.plan), layout=layout,
+            released=describe_released(door.plan), layout=layout,
             choices={
                 "method": "adaptive", "learned": found,
                 "tables": [step.table.features[0] for step in learned.steps[: learned.n_tables]],
@@ -283,10 +282,11 @@ class PrivateForest(Method[PrivateForestParameters]):
         check_effects(told.forest, forest, encoding)
         if "weight" not in arrays:
             return PrivateForestModel(encoding, forest, values, start, told)
-        weight, taken = float(_read_numbers(arrays, "weight", (1,))[0]), {step.name for step in plan.steps}
+        weight = float(_read_numbers(arrays, "weight", (1,))[0])
+        needed = (AdaptiveStep.COLUMN_CLASSES, AdaptiveStep.SPARSE_CELLS, AdaptiveStep.CELL_WEIGHT)
         if weight not in CELL_WEIGHTS[1:] or not schema.classes:
             raise ModelFileError("the weight of fine cells is none that can be chosen.")
-        if not {"classes by column", "fine cells", "weight of fine cells"} <= taken:
+        if not all(steps_of(plan, kind) for kind in needed):
             raise ModelFileError("it holds fine cells that no step of its plan has released.")
         return PrivateForestModel(encoding, forest, values, start, told, _read_cell_forest(arrays, encoding), weight)
 
@@ -301,14 +301,10 @@ class PrivateForest(Method[PrivateForestParameters]):
         counted = plan.layout.rows_known == "counted" and self.parameters.n_rows is None
         if counted and _rows_are_public(request) and known is not None:
             fresh = self._design_for_rows(request, known, declared=False, loss=fresh.loss).plan
-        n_columns, n_classes = len(request.schema.features), len(request.schema.classes)
         if set(plan.choices) != {"method", "learned", "tables", "limits"} or not is_int_in(known, 1):
             raise PlanError("this plan does not say what was chosen on the way.")
         try:
-            check_table_columns(plan, n_columns)
-            check_histograms(plan, design.columns, n_classes)
-            check_gradient_limits(plan.choices["limits"], n_classes)
-            steps = [replan_step(step, n_columns, n_classes, plan.choices, request) for step in plan.steps]
+            steps = check_steps(plan, design.columns, len(request.schema.classes), request.neighbours)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
             raise PlanError("this plan does not say what was chosen on the way.") from None
         layout = fresh.layout
@@ -316,13 +312,13 @@ class PrivateForest(Method[PrivateForestParameters]):
             layout = replace(layout, rows_planned=known, rows_known="measured")
         choices = {**plan.choices, "method": "adaptive", "learned": str(plan.choices["learned"])}
         return replace(
-            fresh, steps=(fresh.steps[0], *steps[1:]), released=_released_text(plan), choices=choices,
+            fresh, steps=(fresh.steps[0], *steps[1:]), released=describe_released(plan), choices=choices,
             layout=replace(layout, trees=plan.layout.trees, leaves=plan.layout.leaves), opened_as=opened.fingerprint(),
         )  # fmt: skip
 
     def utility_warning(self, plan: Plan, model: Any) -> str | None:
         """Say so where nothing but the start was worth measuring."""
-        if plan.choices.get("learned") != NO_MEASUREMENTS:
+        if not only_initial_estimate(plan):
             return None
         return (
             "so few rows at this epsilon show nothing but how frequent the classes are, or the mean of the target, "
@@ -349,131 +345,6 @@ def _rows_are_public(request: FitRequest) -> bool:
     return replaced and request.parameters.get("invalid") != "drop"
 
 
-UNIT_COUNT_STEPS: Final = {  # steps in which one row adds 1 to one number
-    "class counts", "class counts once more", TABLE_STEPS.quantity, "number of rows", "rows", HISTOGRAM_STEPS.quantity,
-    "histogram of column", "histogram of the target", "histogram of residuals before round",
-}  # fmt: skip
-
-
-def check_table_columns(plan: Plan, n_columns: int) -> None:
-    """Raise ValueError where the tables that a plan says were counted are not those that its steps can have chosen."""
-    n_chosen = sum(step.name.startswith("column ") for step in plan.steps) or n_columns
-    columns = plan.choices["tables"]
-    fits = len(table_cell_counts(plan)) == len(columns) == len(set(columns)) and len(columns) in (0, n_chosen)
-    if not fits or not all_ints_in(columns, 0, n_columns - 1):
-        raise ValueError("these tables were not chosen by these steps")
-
-
-def check_gradient_limits(limits: Sequence[object], n_classes: int) -> None:
-    """Raise ValueError where gradients cannot have been cut so: at first, and at the end.
-
-    Two classes are cut at the share of the larger one, which is half or more; many are not cut, and residuals at some
-    part of the target's range, which is only known once a histogram was released.
-    """
-    first, last = limits
-    least, most = {2: (GRADIENT_UNITS // 2, GRADIENT_UNITS)}.get(n_classes, (GRADIENT_UNITS, GRADIENT_UNITS))
-    fits = all_ints_in((first,), least, most)
-    if n_classes == 0:
-        least, most = 1, TARGET_LEVELS * LEVEL_UNITS
-    if not fits or not all_ints_in((last,), least, most):
-        raise ValueError("gradients are not cut so")
-
-
-def check_histograms(plan: Plan, columns: Sequence[BinnedColumn], n_classes: int) -> None:
-    """Raise ValueError where a plan says that histograms were taken which these columns cannot have."""
-    together = [step for step in plan.steps if step.name.endswith(f": {HISTOGRAM_STEPS.quantity}")]
-    jointly = all(step.loss.delta == 0 and step.loss.epsilon is not None for step in together)
-    cells = [size for step in together for size in step.table_cells]
-    fits = not together or (n_classes > 0 and len(cells) > 1)
-    fits &= not Counter(cells) - Counter(histogram_groups(column, jointly).size for column in columns if column.ordered)
-    first = 0
-    for step in together:
-        n_tables = len(step.table_cells)
-        fits &= step.name == HISTOGRAM_STEPS.format_range(first, n_tables) and step.shape == (sum(step.table_cells), 1)
-        first += n_tables
-    for step in plan.steps:
-        _, alone, place = step.name.partition(": histogram of column ")
-        fits &= not alone or step.shape in [
-            (one.n_value_bins,) for one in columns if one.ordered and str(one.feature) == place
-        ]
-    if not fits:
-        raise ValueError("no such histograms of these columns are taken")
-
-
-def table_cell_counts(plan: Plan) -> list[int]:
-    """How many cells each table has that was counted."""
-    return [
-        cells for step in plan.steps if step.name.endswith(f": {TABLE_STEPS.quantity}") for cells in step.table_cells
-    ]
-
-
-def check_tables(forest: Forest, plan: Plan) -> None:
-    """Refuse a forest whose first trees are not the tables that were counted, or that has trees of no step."""
-    columns, cells = plan.choices.get("tables", []), table_cell_counts(plan)
-    of_rounds = [step.shape[0] for step in plan.steps if step.name.endswith(": gradients")]
-    rows_of_rounds = [step.shape for step in plan.steps if re.fullmatch(r"round \d+: rows", step.name)]
-    tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
-    told = isinstance(columns, list) and all_ints_in(columns, 0) and len(columns) == len(cells)
-    told = told and rows_of_rounds == [(cells,) for cells in of_rounds]
-    told = told and np.diff(forest.tree_leaves).tolist() == ([*cells, *of_rounds] or [1])
-    if not told or not all(mine <= {column} for mine, column in zip(tested, columns, strict=False)):
-        raise ModelFileError("its trees are not the tables and rounds that the plan says were measured.")
-
-
-STEP_NAMES: Final = re.compile(
-    r"class counts( once more)?|number of rows|sums? of (the target|residuals)|histogram of the target|fine cells"
-    r"|histogram of residuals before round \d+|strengths of columns|weight of (tables|fine cells)|classes by column"
-    r"|column \d+ of tables|tables? \d+( to \d+)?: classes by cell|histograms? \d+( to \d+)?: rows by group"
-    r"|round \d+: (choice|rows|gradients|histogram of column \d+)"
-)
-
-
-def _matches_kind(step: Step, kind: str, n_columns: int, n_classes: int) -> bool:
-    """Whether a step has a name and a shape that one of its kind can have; None stands for any number."""
-    many: tuple[int | None, ...] = (None,)
-    shapes: dict[str, tuple[int | None, ...]] = {
-        "class counts": (n_classes,), "class counts once more": (n_classes,), "number of rows": (1,),
-        "sums of the target": (2,), "sum of residuals": (1, 1), "weight of tables": (1,), "choice": (1, None),
-        "column of tables": (1, n_columns), "weight of fine cells": (1, len(CELL_WEIGHTS)), HISTOGRAM_STEPS.quantity: (None, 1),
-        TABLE_STEPS.quantity: (None, n_classes), "classes by column": (None, n_classes),
-        "gradients": (None, n_outputs(n_classes)),
-    }  # fmt: skip
-    shape = shapes.get(kind, many)
-    alike = len(shape) == len(step.shape) and all(b in (None, a) for a, b in zip(step.shape, shape, strict=True))
-    return alike and STEP_NAMES.fullmatch(step.name) is not None
-
-
-def replan_step(step: Step, n_columns: int, n_classes: int, decisions: Mapping[str, Any], request: FitRequest) -> Step:
-    """Plan a step of its name, shape and loss; what one row can move is known by name (proofs/private-forest.md)."""
-    kind = re.sub(r" ?\d+", "", step.name.split(": ")[-1])
-    if not _matches_kind(step, kind, n_columns, n_classes):
-        raise ValueError("there is no such step")
-    first, last = decisions["limits"]
-    gaussian, signed = step.loss.delta > 0, request.neighbours.adjacency == "replace-one"
-    l1, squared = gradient_norms(n_classes, first if kind in ("column of tables", "strengths of columns") else last)
-    if kind in (TABLE_STEPS.quantity, HISTOGRAM_STEPS.quantity) and len(step.table_cells) > 1:
-        outputs = n_classes if kind == TABLE_STEPS.quantity else 1
-        return joint_step(step.name, step.table_cells, outputs, step.loss, request.neighbours)
-    if kind == "fine cells":
-        return replace(sparse_step(step.name, 1, step.loss, request.neighbours, l1=1), shape=step.shape)
-    if kind in ("choice", "column of tables", "weight of fine cells"):
-        return selection_step(
-            step.name, step.shape, step.loss, request.neighbours, by="exponential" if gaussian else "flip",
-            score_range=1 if kind == "weight of fine cells" else 2 * l1,
-        )  # fmt: skip
-    numbers = prod(step.shape)
-    norms = {
-        "gradients": (l1, squared * (2 if signed else 1)),
-        "sum of residuals": (l1, squared * (2 if signed else 1)),
-        "strengths of columns": (numbers * n_columns * l1, numbers * (n_columns * l1) ** 2 * (2 if signed else 1)),
-        "weight of tables": (numbers * MAX_GAIN, numbers * MAX_GAIN**2 * (2 if signed else 1)),
-        "sums of the target": (TARGET_LEVELS, TARGET_LEVELS**2),
-        "classes by column": (n_columns, n_columns),
-    }
-    l1, squared = (1, 1) if kind in UNIT_COUNT_STEPS else norms[kind]
-    return counting_step(step.name, step.shape, step.loss, request.neighbours, l1=l1, squared_l2=squared)
-
-
 def _describe_expected_skill(request: FitRequest, n_rows: int) -> str:
     """Say how good predictions were for such a table; nothing is known of fits without noise."""
     if request.loss.epsilon is None:
@@ -482,14 +353,6 @@ def _describe_expected_skill(request: FitRequest, n_rows: int) -> str:
         Loss.pure(request.loss.epsilon), request.neighbours
     ).row_epsilon  # a delta is spent only where it is worth more
     return f". What to expect: {estimate_skill(request.schema.task, n_rows, len(request.schema.features), price)}"
-
-
-def _released_text(plan: Plan) -> str:
-    kinds: dict[str, int] = {}
-    for step in plan.steps:
-        kind = step.name.split(": ")[-1].rstrip("0123456789 ")
-        kinds[kind] = kinds.get(kind, 0) + 1
-    return ", ".join(f"{kind} ({times} times)" if times > 1 else kind for kind, times in kinds.items()) + ", with noise"
 
 
 def _read_cell_forest(arrays: Arrays, encoding: Encoding) -> FittedForest:

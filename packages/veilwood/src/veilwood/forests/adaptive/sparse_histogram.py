@@ -22,12 +22,14 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.row_backend import (
+    GRADIENT_UNITS,
     SCORE_UNITS,
     ClassesByCell,
     RowBackend,
     ScoredRows,
     scores_to_probabilities,
 )
+from veilwood.forests.adaptive.steps import AdaptiveStep, RowFacts, plan_cells, plan_sums
 from veilwood.forests.leaves import smooth_probabilities
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.progress import track_progress
@@ -114,14 +116,13 @@ def release_sparse_histogram(
 
     Where very many cells were released, some are kept, by public chance.
     """
-    step = budget.plan_counts(
-        "classes by column", (sum(column.n_bins for column in columns), n_classes), COLUMN_FRACTION * CELL_FRACTION,
-        l1=len(columns), squared_l2=len(columns),
-    )  # fmt: skip
+    facts = RowFacts(len(columns), n_classes, GRADIENT_UNITS)
+    shape = (sum(column.n_bins for column in columns), n_classes)
+    step = plan_sums(budget, AdaptiveStep.COLUMN_CLASSES, shape, COLUMN_FRACTION * CELL_FRACTION, facts)
     alone = [ContingencyTable((column.ungrouped_axis(),)) for column in columns]
     noisy = budget.release_counts(step, backend.run(ClassesByCell(alone, n_classes)))
     tables = np.split(noisy, np.cumsum([column.n_bins for column in columns])[:-1])
-    cells = budget.plan_sparse("fine cells", false_positives(n_rows), n_classes, (1 - COLUMN_FRACTION) * CELL_FRACTION)
+    cells = plan_cells(budget, false_positives(n_rows), n_classes, (1 - COLUMN_FRACTION) * CELL_FRACTION)
     axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
     n_cells = prod(axis.size for axis in axes) * n_classes
     held = backend.nonempty_cells(axes, n_classes, min(1.0, MAX_SAMPLED_ROWS / n_rows))

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive.contingency import TINY, Axis, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, RowBackend, scores_to_probabilities, sensitivity_factor
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, TableStepName, release_tables
+from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveStep
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 
 # Histogram of one column: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
 # round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
@@ -31,7 +32,6 @@ CUT_NEED, CUT_MAX_NEED, CUT_FRACTION, CUT_AGAIN_FACTOR = 70.0, 16.0, 0.25, 4.0
 # Histograms of all numbers of tables: a share of their budget, with noise together in so many groups and octaves, by
 # rho of all cells, where the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows; measured.
 HISTOGRAM_FRACTION, HISTOGRAM_GROUPS, HISTOGRAM_NEED = 0.1, 4, 2.0
-HISTOGRAM_STEPS: Final = TableStepName("histogram", "rows by group")
 
 Floats = NDArray[np.float64]
 
@@ -66,16 +66,15 @@ class GroupBounds:
         return np.asarray(share / max(share.sum(), TINY))
 
     def release_histogram(
-        self, column: BinnedColumn, name: str, adaptive_budget: AdaptiveBudget, n_rows: float, fraction: float
+        self, column: BinnedColumn, number: int, adaptive_budget: AdaptiveBudget, n_rows: float, fraction: float
     ) -> None:
         """Take a histogram of the column, where a share of the budget buys a good one."""
         share = min(CUT_FRACTION * fraction, adaptive_budget.fraction_for(CUT_MAX_NEED * CUT_NEED / n_rows))
         price, before = adaptive_budget.row_epsilon_of(share), self._precision.get(column.feature, 0.0)
         if not column.ordered or price < max(CUT_NEED / n_rows, CUT_AGAIN_FACTOR * before):
             return
-        step = adaptive_budget.plan_counts(
-            f"{name}: histogram of column {column.feature}", (column.n_value_bins,), share
-        )
+        name = AdaptiveStep.ROUND_HISTOGRAM.at(number, column.feature)
+        step = adaptive_budget.plan_counts(name, (column.n_value_bins,), share)
         seen = adaptive_budget.release_counts(
             step, self._backend.run(asked.Histogram(column.feature, column.n_value_bins))
         )
@@ -342,7 +341,6 @@ def groups_per_column(bins: int, size: int) -> int:
 
 # Rows times e for an error of about a quarter; limits of the share of what is left.
 WEIGHT_NEED, WEIGHT_FRACTIONS = 20.0, (0.02, 0.1)
-MAX_GAIN: Final = SCORE_UNITS  # of one row: a log-odds of 1; 1.5, 2 and 3 were no better and need more
 PRIOR_STD: Final = 0.5  # deviation of the logarithm of the best weight, from table to table; 0.35 and 0.7 were as good
 MAX_WEIGHT: Final = 2.0  # a weight, or its reciprocal; beyond it a rare class is predicted too often (balance-scale -3)
 SYNTHETIC_ROWS: Final = 2000  # rows, to know how fast the gain falls with the weight
