@@ -121,7 +121,6 @@ _METRIC_NAMES = {
     "auc": "AUC", "r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log-loss",
     "calibration_error": "calibration error",
 }  # fmt: skip
-_EXPECTED_PREFIX = "What to expect: "  # where a plan tells it, in its notes
 _UNIT_RANGE_METRICS = ("accuracy", "auc", "calibration_error")
 
 
@@ -267,9 +266,8 @@ def _guarantee_section(model: Any) -> str:
 
 def _quality_section(model: Any, evaluation: Evaluation | None) -> str:
     expected = [
-        f"{key}: {value.split(_EXPECTED_PREFIX)[1]}"
-        for key, value in sorted(model.plan_.notes.items(), key=lambda note: (len(note[0]), note[0]))  # few rows first
-        if isinstance(value, str) and _EXPECTED_PREFIX in value
+        f"{rows}: {text}"
+        for rows, text in sorted(model.plan_.expected.items(), key=lambda one: (len(one[0]), one[0]))  # few rows first
     ]
     text = "<h2>How good it is</h2>"
     if expected:

@@ -117,6 +117,8 @@ class Plan:
         The version of the library that carries it out.
     opened_as : str or None
         The fingerprint of the plan that opened the door, where this one was refined from what was released.
+    expected : dict
+        The quality of predictions to expect, by number of rows. As ``notes``, it is shown to people only.
     """
 
     estimator: str
@@ -134,6 +136,7 @@ class Plan:
     notes: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     opened_as: str | None = None
+    expected: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.steps or any(step.sensitivity < 1 for step in self.steps):
@@ -194,6 +197,7 @@ class Plan:
             "layout": self.layout.to_dict(),
             "choices": self.choices,
             "notes": self.notes,
+            "expected": self.expected,
             "expected_leaf_mse": self.expected_leaf_mse,
             "steps": steps,
             "version": self.version,
@@ -210,6 +214,8 @@ class Plan:
                 raise PlanError("this is not a plan: a text is missing.")
             if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
                 raise PlanError("this is not a plan: its noise is not a finite number.")
+            if not all(isinstance(text, str) for text in dict(data["expected"]).values()):
+                raise PlanError("this is not a plan: the quality to expect is not text.")
             if not is_int_in(data["public_seed"], 0, MAX_SEED):
                 raise PlanError("this is not a plan: its seed is not a whole number within bounds.")
             made = cls(
@@ -225,6 +231,7 @@ class Plan:
                 layout=Layout.from_dict(data["layout"]),
                 choices=dict(data["choices"]),
                 notes=dict(data["notes"]),
+                expected=dict(data["expected"]),
                 expected_leaf_mse=noise,
                 version=data["version"],
                 opened_as=opened_as,
@@ -283,7 +290,11 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan in words."""
-        sentences = {key: value for key, value in self.notes.items() if len(str(value)) > _MAX_INLINE_NOTE}
+        sentences = {
+            key: f"{value}. What to expect: {self.expected[key]}" if key in self.expected else value
+            for key, value in self.notes.items()
+            if key in self.expected or len(str(value)) > _MAX_INLINE_NOTE
+        }
         told = self.layout.describe() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
         lines = [
             f"{self.estimator} on schema {self.schema_name!r}: {', '.join(told)}.",

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest: give it a schema and an epsilon, and it finds out the rest, step by step.
+"""PrivateForest: an adaptive tree ensemble with differential privacy.
 
-Here are its plan, its way through the door, and the model that is learned. What is measured, and when, is in ``loop``.
+The plan, the release and the fitted model. What is measured, and when, is in ``loop``; kinds and sensitivities of
+steps are in ``steps``.
 """
 
 from __future__ import annotations
@@ -85,21 +86,21 @@ from veilwood.trees.forest import Forest
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import public_generators
 
-EXAMPLE_ROWS: Final = (1_000, 30_000, 1_000_000)  # for a plan that does not know the number of rows
-MAX_LEAF_VALUE: Final = 1e6  # that a leaf, or the start, can have; far more than any fit gives
+EXAMPLE_ROWS: Final = (1_000, 30_000, 1_000_000)  # numbers of rows that a plan describes if n_rows is not declared
+MAX_LEAF_VALUE: Final = 1e6  # largest absolute leaf value or start in a file; fits stay far below
 NO_MEASUREMENTS: Final = "nothing but the start"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PrivateForestParameters(Parameters):
-    """What a PrivateForest can be told."""
+    """Parameters of PrivateForest."""
 
     n_rows: int | None = None
 
 
 @dataclass(frozen=True)
 class PrivateForestDesign(Design):
-    """What is decided before the data: columns in cells, the loss that is spent, the rows that are planned for."""
+    """Design of a fit: binned columns, the plan with its loss, and the number of rows it is planned for."""
 
     request: FitRequest
     columns: tuple[BinnedColumn, ...]
@@ -108,44 +109,46 @@ class PrivateForestDesign(Design):
 
 @dataclass(frozen=True, eq=False)
 class PrivateForestModel(ForestModel):
-    """Scores that columns and pairs add up to, from a start: log-odds, or a part of the target's range."""
+    """Additive scores of columns, pairs and triples: log-odds, or a fraction of the target's range."""
 
     start: Floats
-    effects: EffectForest  # what columns and pairs do, for ``explain``
-    cell_forest: FittedForest | None = None  # what was learned from fine cells, and how much it counts
+    effects: EffectForest  # estimated effects, for ``explain``
+    cell_forest: FittedForest | None = None  # fitted to the sparse histogram, mixed in with ``cell_weight``
     cell_weight: float = 0.0
 
     public_attributes: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "start")
 
     @cached_property
     def lookup_forest(self) -> LookupForest | None:
-        """The trees as tables, in which predictions are looked up."""
+        """The forest as lookup tables, or None if it cannot be written as tables."""
         return LookupForest.from_forest(self.forest, self.leaf_values, self.encoding.n_codes)
 
     def sum_leaves(self, codes: Codes, n_jobs: int | None = None) -> Floats:
-        """Return, for each row, the sum of what its cells say."""
+        """Return the sum of leaf values of each row."""
         if self.lookup_forest is None or gpu.in_use():
             return super().sum_leaves(codes, n_jobs)
         return self.lookup_forest.sum_leaf_values(codes, n_jobs)
 
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
-        """Return class probabilities, or predicted numbers inside the schema's bounds."""
+        """Return class probabilities, or predictions within the target's bounds."""
         scores = self.start + self.sum_leaves(codes, n_jobs)
         if not self.encoding.schema.classes:
             return self.encoding.decode_target(np.clip(scores[:, 0], 0.0, 1.0) * TARGET_LEVELS)
         if self.cell_forest is None:
             return scores_to_probabilities(scores)
-        theirs = predict_probabilities(self.cell_forest, codes, n_jobs)
-        return (1 - self.cell_weight) * scores_to_probabilities(scores) + self.cell_weight * theirs
+        from_cells = predict_probabilities(self.cell_forest, codes, n_jobs)
+        return (1 - self.cell_weight) * scores_to_probabilities(scores) + self.cell_weight * from_cells
 
     def class_frequencies(self) -> Floats:
-        """Return the shares of classes where no column says anything."""
+        """Return the class frequencies of the initial score."""
         return np.asarray(scores_to_probabilities(self.start[None])[0])
 
     def to_sql(self, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Write ``predict_outputs`` for a database, and what the class is chosen by."""
+        """Return SQL for ``predict_outputs`` and for the scores that decide the class."""
         if self.cell_forest is not None:
-            raise UseError("what was learned from fine cells cannot be said in a database. Hint: evaluate on files.")
+            raise UseError(
+                "a model with a sparse histogram cannot be written as SQL. Hint: evaluate on files or frames."
+            )
         return scores_to_sql(dialect, self.start, sums, self.encoding.schema)
 
     def explain(self) -> Effects:
@@ -153,29 +156,29 @@ class PrivateForestModel(ForestModel):
         return read_effects(self.effects, self.encoding)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the forest, the values of its leaves, the start, and what explanations are read off."""
-        told = {"leaf_values": self.leaf_values, "start": self.start}
-        theirs = {**self.effects.forest.to_arrays(), "values": self.effects.values, "errors": self.effects.errors}
-        told |= {f"effects_{name}": array for name, array in theirs.items()}
+        """Return the arrays of a model file: forest, leaf values, start and effects."""
+        arrays = {"leaf_values": self.leaf_values, "start": self.start}
+        effects = {**self.effects.forest.to_arrays(), "values": self.effects.values, "errors": self.effects.errors}
+        arrays |= {f"effects_{name}": array for name, array in effects.items()}
         if self.cell_forest is not None:
-            theirs = {**self.cell_forest.forest.to_arrays(), "values": self.cell_forest.values}
-            told |= {f"cells_{name}": array for name, array in theirs.items()} | {
+            cells = {**self.cell_forest.forest.to_arrays(), "values": self.cell_forest.values}
+            arrays |= {f"cells_{name}": array for name, array in cells.items()} | {
                 "weight": np.array([self.cell_weight])
             }
-        return {**self.forest.to_arrays(), **told}
+        return {**self.forest.to_arrays(), **arrays}
 
 
 class PrivateForest(Method[PrivateForestParameters]):
-    """One adaptive loop, for either task."""
+    """Method of PrivateForest, for classification and regression."""
 
     multi_pass: ClassVar[bool] = True
 
     def check_parameters(self) -> None:
-        """Refuse a number of rows that is none."""
+        """Raise ParameterError if ``n_rows`` is not a valid number of rows."""
         check_n_rows(self.parameters.n_rows)
 
     def make_design(self, request: FitRequest) -> PrivateForestDesign:
-        """Plan the start; what follows is planned from what is released, and told in words."""
+        """Plan the first step; later steps are planned from released values, and the notes describe them."""
         given = self.parameters.n_rows
         return self._design_for_rows(request, None if given is None else int(given), declared=True)
 
@@ -192,10 +195,9 @@ class PrivateForest(Method[PrivateForestParameters]):
         known = None if n_rows is None else ("declared" if declared else "counted")
         sizes = EXAMPLE_ROWS if n_rows is None else (n_rows,)
         notes = {
-            f"at {n:,} rows": describe(columns, n_classes, n, AdaptiveBudget(loss, request.neighbours))
-            + _describe_expected_skill(request, n)
-            for n in sizes
+            f"at {n:,} rows": describe(columns, n_classes, n, AdaptiveBudget(loss, request.neighbours)) for n in sizes
         }
+        skills = {f"at {n:,} rows": _describe_expected_skill(request, n) for n in sizes}
         if loss.accounting_open:
             notes["delta"] = "spent only where the number of rows shows that it pays; else epsilon alone is"
         plan = request.make_plan(
@@ -206,16 +208,17 @@ class PrivateForest(Method[PrivateForestParameters]):
             loss=loss,
             choices={"method": "adaptive"},
             notes=notes,
+            expected={rows: text for rows, text in skills.items() if text is not None},
         )
         return PrivateForestDesign(encoding, plan, request, columns, n_rows)
 
     def measure_rows(
         self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None
     ) -> LoopResult:
-        """Carry the loop out."""
+        """Run the adaptive loop on the rows of a source."""
         rows = _open_backend(design.columns, source, len(design.encoding.schema.classes), n_jobs)
         as_many = source.is_complete and source.preserves_rows
-        del source  # rows that are held need it no more
+        del source  # a backend in memory needs the source no more: free it
         try:
             return self._run_loop(design, rows, door, n_jobs, as_many)
         finally:
@@ -255,7 +258,7 @@ class PrivateForest(Method[PrivateForestParameters]):
     def build_model(
         self, design: PrivateForestDesign, plan: Plan, released: LoopResult, n_jobs: int | None = None
     ) -> PrivateForestModel:
-        """Write each step as a tree."""
+        """Build the model: one tree per step, effects, and the forest of the sparse histogram."""
         schema, width = design.encoding.schema, len(released.start)
         units = SCORE_UNITS if schema.classes else TARGET_LEVELS * LEVEL_UNITS
         steps = [step._replace(values=step.values / units) for step in released.steps]
@@ -270,7 +273,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         )
 
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
-        """Check the arrays of a file."""
+        """Rebuild a model from the arrays of a file; raise ModelFileError if they do not fit the plan."""
         encoding = Encoding(schema, "grid")
         forest = Forest.from_arrays(dict(arrays), encoding.n_codes)
         width = n_outputs(len(schema.classes))
@@ -285,15 +288,15 @@ class PrivateForest(Method[PrivateForestParameters]):
         weight = float(_read_numbers(arrays, "weight", (1,))[0])
         needed = (AdaptiveStep.COLUMN_CLASSES, AdaptiveStep.SPARSE_CELLS, AdaptiveStep.CELL_WEIGHT)
         if weight not in CELL_WEIGHTS[1:] or not schema.classes:
-            raise ModelFileError("the weight of fine cells is none that can be chosen.")
+            raise ModelFileError("the weight of the sparse histogram is not one of those that can be selected.")
         if not all(steps_of(plan, kind) for kind in needed):
             raise ModelFileError("it holds fine cells that no step of its plan has released.")
         return PrivateForestModel(encoding, forest, values, start, told, _read_cell_forest(arrays, encoding), weight)
 
     def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
-        """Plan every step that was taken once more, from its name, shape and loss: sensitivity and noise follow.
+        """Recompute every step from its kind, shape and loss, which determine sensitivity and noise.
 
-        What was chosen from released numbers is taken from the plan, as far as steps can have chosen it.
+        Decisions that follow from released values are taken from the plan if its steps can have led to them.
         """
         design = self.make_design(request)
         fresh, opened = design.plan, replace(design.plan, loss=plan.loss)
@@ -302,11 +305,11 @@ class PrivateForest(Method[PrivateForestParameters]):
         if counted and _rows_are_public(request) and known is not None:
             fresh = self._design_for_rows(request, known, declared=False, loss=fresh.loss).plan
         if set(plan.choices) != {"method", "learned", "tables", "limits"} or not is_int_in(known, 1):
-            raise PlanError("this plan does not say what was chosen on the way.")
+            raise PlanError("the plan lacks the decisions of its adaptive steps, so it cannot be recomputed.")
         try:
             steps = check_steps(plan, design.columns, len(request.schema.classes), request.neighbours)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-            raise PlanError("this plan does not say what was chosen on the way.") from None
+            raise PlanError("the plan lacks the decisions of its adaptive steps, so it cannot be recomputed.") from None
         layout = fresh.layout
         if layout.rows_known is None:
             layout = replace(layout, rows_planned=known, rows_known="measured")
@@ -317,17 +320,17 @@ class PrivateForest(Method[PrivateForestParameters]):
         )  # fmt: skip
 
     def utility_warning(self, plan: Plan, model: Any) -> str | None:
-        """Say so where nothing but the start was worth measuring."""
+        """Return a warning if only the class counts or the target mean were measured."""
         if not only_initial_estimate(plan):
             return None
         return (
-            "so few rows at this epsilon show nothing but how frequent the classes are, or the mean of the target, "
-            "and that is all this model predicts. Hint: spend more epsilon, or gather more rows."
+            "the budget is too small for this table: the model predicts class frequencies (or the target mean) only. "
+            "Hint: increase epsilon or use more rows."
         )
 
 
 def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None) -> RowBackend:
-    """Ask rows where they are."""
+    """Return the backend for a source."""
     if isinstance(source, ProvidesBackend):
         return source.make_backend(columns, n_outputs(n_classes))
     if isinstance(source, SqlSource):
@@ -340,43 +343,42 @@ def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: in
 
 
 def _rows_are_public(request: FitRequest) -> bool:
-    """Whether neighbours have as many rows: where rows, not people, are replaced, and none is dropped or copied."""
+    """Return True if all neighbouring tables have the same number of rows: rows are replaced and none is dropped."""
     replaced = request.neighbours.adjacency == "replace-one" and isinstance(request.neighbours.unit, RowsUnit)
     return replaced and request.parameters.get("invalid") != "drop"
 
 
-def _describe_expected_skill(request: FitRequest, n_rows: int) -> str:
-    """Say how good predictions were for such a table; nothing is known of fits without noise."""
+def _describe_expected_skill(request: FitRequest, n_rows: int) -> str | None:
+    """Return the quality of predictions on benchmark tables of this size, or None for a fit without noise."""
     if request.loss.epsilon is None:
-        return ""
-    price = AdaptiveBudget(
-        Loss.pure(request.loss.epsilon), request.neighbours
-    ).row_epsilon  # a delta is spent only where it is worth more
-    return f". What to expect: {estimate_skill(request.schema.task, n_rows, len(request.schema.features), price)}"
+        return None
+    # By epsilon alone: a delta is spent only if it leaves less noise.
+    row_epsilon = AdaptiveBudget(Loss.pure(request.loss.epsilon), request.neighbours).row_epsilon
+    return str(estimate_skill(request.schema.task, n_rows, len(request.schema.features), row_epsilon))
 
 
 def _read_cell_forest(arrays: Arrays, encoding: Encoding) -> FittedForest:
-    """Check what was learned from fine cells: shares of classes."""
+    """Rebuild the forest of the sparse histogram; its leaves hold class frequencies."""
     own = {name.removeprefix("cells_"): array for name, array in arrays.items() if name.startswith("cells_")}
     forest, n_classes = Forest.from_arrays(own, encoding.n_codes), len(encoding.schema.classes)
     if forest.n_leaves > max_leaf_count(n_classes):
-        raise ModelFileError(f"{forest.n_leaves} leaves are more than fine cells can have.")
+        raise ModelFileError(f"{forest.n_leaves} leaves are more than the forest of a sparse histogram can have.")
     grown = FittedForest(forest, _read_numbers(own, "values", (forest.n_leaves, n_classes)))
     shares = grown.values.sum(axis=1)
     if grown.values.min() < 0 or shares.max() > 1 + 1e-9 or shares.min() <= 0:
-        raise ModelFileError("what was learned from fine cells does not consist of class shares.")
+        raise ModelFileError("the leaves of the sparse histogram's forest do not hold class frequencies.")
     return grown
 
 
 def _read_effects(arrays: Arrays, encoding: Encoding, width: int) -> EffectForest:
-    """Check what explanations are read off: a tree for each column, and for some pairs."""
+    """Rebuild the effects: one tree per column, and for some pairs."""
     own = {name.removeprefix("effects_"): array for name, array in arrays.items() if name.startswith("effects_")}
     forest = Forest.from_arrays(own, encoding.n_codes)
     if forest.n_trees > len(encoding.columns) + MAX_PAIRS:
-        raise ModelFileError("the model explains more than there are columns and pairs.")
+        raise ModelFileError("the model holds effects of more columns and pairs than there are.")
     values, errors = (_read_numbers(own, name, (forest.n_leaves, width)) for name in ("values", "errors"))
     if errors.min(initial=0) < 0:
-        raise ModelFileError("errors of what the model explains are below 0.")
+        raise ModelFileError("standard errors of effects must not be negative.")
     return EffectForest(forest, values, errors)
 
 
@@ -395,40 +397,40 @@ _PARAMETERS = """
     schema : Schema, path or dict
         The public facts about the table.
     epsilon, delta : float
-        The privacy budget; delta=0 is pure epsilon. With delta above 0 large tables are learned better.
+        The privacy budget; delta=0 is pure epsilon. A delta above 0 gives better models of large tables.
     n_rows : int, optional
-        The number of rows, or a guess at it, where that is public; ``plan()`` then says what would be done for it.
-        Otherwise the first step, a twentieth of the budget, tells it.
+        The number of rows, or an estimate of it, if public; ``plan()`` then describes the fit for this number.
+        Otherwise the first step measures it, with a twentieth of the budget.
     privacy_unit, adjacency
         Whom the guarantee protects (see the README).
     max_weight : int, optional
         The largest ``sample_weight`` of a row that counts; noise grows with it. Classifiers also take ``class_weight``,
         by which probabilities are multiplied, at no cost.
     random_state : int, optional
-        Public randomness only: which columns meet in a table, and which pairs a round looks at.
+        Seed of public randomness: which columns form a table, and which pairs are candidates in a round.
     ledger : Ledger or path, optional
-        Where the spend is recorded.
+        Ledger to charge.
     n_jobs : int, optional
         Threads.
     invalid : {"refuse", "drop"}
-        What to do with rows that do not fit the schema: refuse the whole fit, or leave them out, row by row.
+        Rows that do not fit the schema: reject the fit, or drop these rows.
 """
 
 
 class _ExplainableForest(BaseForest):
-    """What both tasks share: explanations."""
+    """Base class of both estimators: explanations."""
 
     _method_class = PrivateForest
 
     def explain(self) -> Effects:
-        """Return main effects and the strongest interactions, with error bars that hold noise and sampling.
+        """Return main effects and the strongest interactions, with error bars for noise and sampling.
 
-        Free: computed from what was released. Effects are not shrunk, as predictions are.
+        Free: computed from released values. Unlike predictions, effects are not shrunk.
 
         Returns
         -------
         Effects
-            Print it, or look at it with ``veilwood.plots.plot_effects`` and ``veilwood.plots.plot_pair``.
+            Print it, or plot it with ``veilwood.plots.plot_effects`` and ``veilwood.plots.plot_pair``.
         """
         check_is_fitted(self, "model_")
         effects: Effects = self.model_.explain()
@@ -437,7 +439,7 @@ class _ExplainableForest(BaseForest):
 
 @dataclass(eq=False, repr=False)
 class PrivateForestClassifier(Classifier, _ExplainableForest, PrivateForestParameters, ClassWeights, SharedParameters):  # noqa: D101
-    __doc__ = f"""The classifier most people should use: it needs a schema and an epsilon and chooses the rest.
+    __doc__ = f"""The recommended classifier: needs a schema and an epsilon, and chooses everything else.
 {_PARAMETERS}
     Notes
     -----
@@ -461,7 +463,7 @@ class PrivateForestClassifier(Classifier, _ExplainableForest, PrivateForestParam
 
 @dataclass(eq=False, repr=False)
 class PrivateForestRegressor(Regressor, _ExplainableForest, PrivateForestParameters, SharedParameters):  # noqa: D101
-    __doc__ = f"""The regressor most people should use: it needs a schema and an epsilon and chooses the rest.
+    __doc__ = f"""The recommended regressor: needs a schema and an epsilon, and chooses everything else.
 {_PARAMETERS}
     Notes
     -----
