@@ -168,7 +168,7 @@ class BinnedColumn:
     prior: Floats
     """The share of rows that each is taken to have; shape (n_value_bins,)."""
     scale_groups: Ints
-    """Octave of each bin: groups that are robust to a wrong scale of the bounds; shape (n_value_bins,)."""
+    """Groups that are robust to bounds of a wrong scale; shape (n_value_bins,)."""
 
     @cached_property
     def n_bins(self) -> int:

@@ -469,7 +469,8 @@ class PrivateForestRegressor(Regressor, _ExplainableForest, PrivateForestParamet
     -----
     Guarantee
 
-    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_rows.py).
+    As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by
+    packages/veilwood/tests/forests/adaptive/test_rows.py).
 
     Examples
     --------

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Design of tables: number of columns and groups, fraction of the budget, group bounds, common weight, column sets.
 
-Designs follow from public facts only: bins of columns, classes, the noisy number of rows, the row epsilon of a step, and
-the strengths of columns if these were measured. If not, or if one column is strong (``STRONG_COLUMN``), the i-th best
-column is assumed to have 1/i of the best one's squared effect on the log-odds. The gain of a table is the effect that
-remains after sampling variance and noise.
+Designs follow from public facts only: bins of columns, classes, the noisy number of rows, the row epsilon of a step,
+and the strengths of columns if these were measured. If not, or if one column is strong (``STRONG_COLUMN``), the i-th
+best column is assumed to have 1/i of the best one's squared effect on the log-odds. The gain of a table is the effect
+that remains after sampling variance and noise.
 
 | letter | meaning |
 |---|---|
@@ -29,8 +29,8 @@ from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release
 # Histogram of one column: need for a median accurate to a tenth of the rows; largest multiple of that need; fraction of
 # a round's budget (exclusive-or: accuracy 0.85 -> 0.94 at e = 4); repeated if its precision is this many times higher.
 CUT_NEED, CUT_MAX_NEED, CUT_FRACTION, CUT_AGAIN_FACTOR = 70.0, 16.0, 0.25, 4.0
-# Histograms of all numeric columns before tables: fraction of the tables' budget; groups (plus octaves) with joint noise,
-# all bins under zCDP; taken if the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows.
+# Histograms of all numeric columns before tables: fraction of the tables' budget; groups (plus octaves) with joint
+# noise, all bins under zCDP; taken if the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows.
 HISTOGRAM_FRACTION, HISTOGRAM_GROUPS, HISTOGRAM_NEED = 0.1, 4, 2.0
 
 Floats = NDArray[np.float64]
@@ -129,16 +129,14 @@ ENOUGH_GAIN: Final = 0.97
 STEEP_POWER, MIN_PER_CELL = 1.0, 2.5
 # With at most this many columns, selection saves little, and an error in the measured mean costs much.
 FEW_COLUMNS: Final = 8
-# If the best of more columns has this strength, others add noise to it: from MIN_IF_STRONG (n e) on, numeric columns have
-# at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured strengths.
+# If the best of more columns has this strength, others add noise to it: from MIN_IF_STRONG (n e) on, numeric columns
+# have at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured strengths.
 STRONG_COLUMN, MIN_IF_STRONG = 0.4, 350.0
 SCORE_GROUPS: Final = 8  # groups of a numeric column when strengths are measured; not varied
-# If the best column explains less than MIN_BEST (as for exclusive-or) or at least DOMINANT, tables are skipped and rounds
-# begin. Noise makes a strength of WEAK_BEST look like none in one of 40 fits.
+# If the best column explains less than MIN_BEST (as for exclusive-or) or at least DOMINANT, tables are skipped and
+# rounds begin. Noise makes a strength of WEAK_BEST look like none in one of 40 fits.
 MIN_BEST, WEAK_BEST, DOMINANT = 0.05, 0.15, 0.75
-ROUNDS_IF_DOMINANT: Final = (
-    100.0  # need of a round on that column; with 250, as after tables: +1.0 instead of +1.1 points
-)
+ROUNDS_IF_DOMINANT: Final = 100.0  # need of a round on that column; with 250, as after tables, +1.0 points, not +1.1
 SELECTION_FRACTION: Final = 0.2  # of the tables' budget, to select columns if not all are measured
 GROUP_COUNTS: Final = (2, 3, 4, 6, 8, 12, 16)
 COLUMN_FRACTIONS: Final = (
@@ -234,7 +232,7 @@ class TableDesigns:
         self._variances = {(m, b): self._column_variances(m, self._sizes[b], noise) for b in groups for m in counts}
 
     def best_design(self, row_epsilon: float, after_selection: float) -> TableDesign:
-        """Return the design of largest gain at a row epsilon; ``after_selection`` is what remains after selecting columns."""
+        """Return the design of largest gain at a row epsilon, of which selection leaves ``after_selection``."""
         best = TableDesign(0.0, 0, GROUP_COUNTS[0])
         for (m, b), variances in self._variances.items():
             worth = self._expected_gain(after_selection if m < self._n_columns else row_epsilon, m, b)
@@ -362,10 +360,10 @@ def weight_fraction(budget: AdaptiveBudget, n_rows: float) -> float:
 def estimate_weight(
     gain: float, noise: float, n_rows: float, start: Floats, tables: Sequence[ShrunkenTable], rng: np.random.Generator
 ) -> float:
-    """Return how much tables count, from the gain of all rows, each cut to 1, with its variance of noise.
+    """Return the common weight of all tables, from the noisy derivative of the log-likelihood, clipped per row.
 
-    One step of Newton's method towards the weight whose gain is the expected one, shortened as the noise, the chance of
-    sampling and the usual weights (``PRIOR_STD``) tell.
+    One Newton step towards the weight with the expected gain, shrunk by noise, sampling variance and the prior
+    (``PRIOR_STD``). ``noise`` is the variance of the noise on ``gain``.
     """
     expected, slope = _expected_gain(start, tables, rng)
     expected, slope = n_rows * expected, n_rows * slope
