@@ -14,7 +14,8 @@ from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import private_forest
 from veilwood.forests.adaptive import table_design as weighing
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities
-from veilwood.forests.adaptive.table_design import MAX_GAIN, MAX_WEIGHT, ShrunkenTable, estimate_weight, weight_fraction
+from veilwood.forests.adaptive.steps import MAX_GAIN
+from veilwood.forests.adaptive.table_design import MAX_WEIGHT, ShrunkenTable, estimate_weight, weight_fraction
 from veilwood.forests.adaptive.table_design import WEIGHT_FRACTIONS as SHARES
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.entropy import seeded_for_tests
