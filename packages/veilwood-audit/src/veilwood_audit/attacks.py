@@ -29,6 +29,7 @@ from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, 
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import ForestDesign
 from veilwood.forests.adaptive.row_backend import row_gradients
+from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
@@ -64,7 +65,7 @@ N_CANARIES = 16384
 _CROWD_ROWS = 32  # rows beside each canary that make its gradient large, where gradients are released
 _ONE_TABLE = 100  # rows times epsilon that tables of PrivateForest are counted with, and nothing else
 _ONE_ROUND = 600.0  # rows times epsilon for which a PrivateForest has one round
-_COUNT_STEP = "table 1: classes by cell"  # the step of a single table
+_COUNT_STEP = AdaptiveStep.TABLE.at(1)  # the step of a single table
 _ALL_STEPS = "everything"  # under which the result of all steps is heard
 _FRACTION_GUESSED = 0.1  # of the canaries, on either side, where guesses are not all worth the same
 
@@ -347,9 +348,10 @@ def _released_leaves(
         moved = row_gradients(learned.start[None], np.array([TARGET_LEVELS], np.int32), 0, learned.residual_limit)
         return released[last][codes[:, 0]], leaves[:, :1], moved.astype(np.int64)
     if released:
-        if fitted.plan_.steps[-1].name != _COUNT_STEP:
+        last_step = fitted.plan_.steps[-1]
+        if (last_step.kind, last_step.at) != (_COUNT_STEP.kind, _COUNT_STEP.at):
             raise UseError("canaries are looked for in a single table. Hint: a schema of one column, a small n_rows.")
-        return released[_COUNT_STEP][codes[:, 0], column][:, None], leaves, np.array(height)
+        return released[last_step.name][codes[:, 0], column][:, None], leaves, np.array(height)
     if isinstance(fitted, MatrixForestPredictor):
         return fitted._release_votes(codes, fitted._batch_loss(None))[:, [column]], leaves, np.array(height)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(height)

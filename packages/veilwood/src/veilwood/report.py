@@ -22,7 +22,7 @@ from veilwood.evaluation.evaluate import Evaluation, model_hash
 from veilwood.models import file as model_file
 from veilwood.models.checks import not_recomputed, require_unchanged
 from veilwood.models.file import verify
-from veilwood.privacy.certificate import PrivacyCertificate, describe_steps
+from veilwood.privacy.certificate import PrivacyCertificate, describe_steps, merge_steps
 from veilwood.privacy.ledger_stores import Ledger
 from veilwood.privacy.signature import PublicKey, signature_path
 from veilwood.safe_io import write_file
@@ -32,36 +32,44 @@ __all__ = ["STEP_PURPOSES", "describe_guarantee", "posterior_range", "purpose_of
 
 _MAX_EPSILON = 30.0
 
-STEP_PURPOSES = (
-    ("strengths of columns", "How much the best column tells, and the mean one: whether one is enough, or all help."),
-    ("histogram of column", "How the values of a column are spread: where groups of them begin and end."),
-    ("rows by group", "How the values of columns are spread: where groups of them begin and end."),
-    ("histogram", "How the target, or what is left of it, is spread: where it lies, and what is far from it."),
-    ("weight of tables", "How much all tables should count together: less where columns say the same."),
-    ("weight of fine cells", "How much small cells of several columns should count beside the rest."),
-    ("round", "What to correct next, and by how much. Each round improves what the rounds before it predict."),
-    ("rows", "How many rows there are, about. It decides how fine the rest can be."),
-    ("column", "Which columns tell most about the target, so that the rest of the budget goes to them."),
-    ("classes by cell", "How many rows of each class have each value, or group of values, of a column."),
-    ("cells", "How many rows of each class lie in small cells of several columns together."),
-    ("class counts", "How many rows of each class lie in each part of the data. Predictions are their shares."),
-    ("target sums", "Sum and number of the targets in each part of the data. Predictions are their means."),
-    ("split", "Where to cut a column so that the classes come apart."),
-    ("median", "The middle value of a column, to cut there."),
-    ("attribute", "Which column to cut next."),
-    ("ensemble", "Tables of counts, chosen so that all leaves can be read off them with little noise."),
-    ("calibrat", "Whether predicted probabilities happen as often as they say, to correct them."),
-)
-"""What a step is for, by a word of its name; the first that fits."""
+_GROUP_BOUNDS = "How the values of columns are spread: where groups of them begin and end."
+_TARGET_SPREAD = "How the target, or what is left of it, is spread: where it lies, and what is far from it."
+_ROUND = "What to correct next, and by how much. Each round improves what the rounds before it predict."
+_N_ROWS = "How many rows there are, about. It decides how fine the rest can be."
+_BEST_COLUMNS = "Which columns tell most about the target, so that the rest of the budget goes to them."
+_CELL_CLASSES = "How many rows of each class have each value, or group of values, of a column."
+_CLASS_COUNTS = "How many rows of each class lie in each part of the data. Predictions are their shares."
+_TARGET_MEANS = "Sum and number of the targets in each part of the data. Predictions are their means."
+
+STEP_PURPOSES = {
+    "column_strengths": "How much the best column tells, and the mean one: whether one is enough, or all help.",
+    "round_histogram": "How the values of a column are spread: where groups of them begin and end.",
+    **dict.fromkeys(("histogram", "joint_histograms"), _GROUP_BOUNDS),
+    **dict.fromkeys(("target_histogram", "residual_histogram", "residual_sum"), _TARGET_SPREAD),
+    "table_weight": "How much all tables should count together: less where columns say the same.",
+    "cell_weight": "How much small cells of several columns should count beside the rest.",
+    **dict.fromkeys(("round_selection", "round_rows", "round_gradients"), _ROUND),
+    **dict.fromkeys(("row_count", "all_rows"), _N_ROWS),
+    "column_selection": _BEST_COLUMNS,
+    **dict.fromkeys(("table", "joint_tables", "column_classes"), _CELL_CLASSES),
+    "sparse_cells": "How many rows of each class lie in small cells of several columns together.",
+    **dict.fromkeys(("class_counts", "class_counts_again", "leaf_classes", "leaf_labels"), _CLASS_COUNTS),
+    **dict.fromkeys(("target_sums", "leaf_targets"), _TARGET_MEANS),
+    "splits": "Where to cut a column so that the classes come apart.",
+    "medians": "The middle value of a column, to cut there.",
+    "attributes": "Which column to cut next.",
+    "matrix_table": "Tables of counts, chosen so that all leaves can be read off them with little noise.",
+}
+"""Purpose of a step, by its kind."""
 
 
-def purpose_of(step_name: str) -> str:
-    """Say what a step of a plan is measured for.
+def purpose_of(kind: str) -> str:
+    """Return what a step of this kind is measured for.
 
-    >>> purpose_of("class counts of leaves").split(".")[0]
+    >>> purpose_of("leaf_classes").split(".")[0]
     'How many rows of each class lie in each part of the data'
     """
-    return next((why for word, why in STEP_PURPOSES if word in step_name), "A part of what the model is computed from.")
+    return STEP_PURPOSES.get(kind, "A part of what the model is computed from.")
 
 
 def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
@@ -113,7 +121,6 @@ _METRIC_NAMES = {
     "auc": "AUC", "r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log-loss",
     "calibration_error": "calibration error",
 }  # fmt: skip
-_EXPECTED_PREFIX = "What to expect: "  # where a plan tells it, in its notes
 _UNIT_RANGE_METRICS = ("accuracy", "auc", "calibration_error")
 
 
@@ -259,9 +266,8 @@ def _guarantee_section(model: Any) -> str:
 
 def _quality_section(model: Any, evaluation: Evaluation | None) -> str:
     expected = [
-        f"{key}: {value.split(_EXPECTED_PREFIX)[1]}"
-        for key, value in sorted(model.plan_.notes.items(), key=lambda note: (len(note[0]), note[0]))  # few rows first
-        if isinstance(value, str) and _EXPECTED_PREFIX in value
+        f"{rows}: {text}"
+        for rows, text in sorted(model.plan_.expected.items(), key=lambda one: (len(one[0]), one[0]))  # few rows first
     ]
     text = "<h2>How good it is</h2>"
     if expected:
@@ -356,8 +362,9 @@ def _pairs_section(effects: Any) -> str:
 
 def _measurements_section(model: Any) -> str:
     rows = [
-        (name, purpose_of(name), f"{mechanism}; {loss}")
-        for name, mechanism, _, loss in describe_steps(model.privacy_.composition)
+        (name, purpose_of(str(group[0]["kind"])), f"{mechanism}; {loss}")
+        for group in merge_steps(model.privacy_.composition)
+        for name, mechanism, _, loss in describe_steps(group)
     ]
     learned = model.plan_.choices.get("learned")
     chosen = f"Chosen on the way, from what had been released: {learned}." if learned else ""

@@ -230,7 +230,7 @@ class AutoSized(Method[LeafParameters]):
         if design.method is not None and isinstance(design.method, OnePassMethod):
             return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
         pooled = None
-        if design.plan.steps[0].name == POOLED:
+        if design.plan.steps[0].kind == POOLED.kind:
             counted = source.aggregate(TotalCount(len(design.encoding.schema.classes)), n_jobs=n_jobs)
             pooled = door.release_counts(design.plan.steps[0], counted)
         if design.method is None:
@@ -250,7 +250,7 @@ class AutoSized(Method[LeafParameters]):
                 "Hint: n_rows=10_000, or what is publicly known of it; or set n_estimators and max_depth."
             )
         inner = design.method.make_count(design.inner)
-        if design.plan.steps[0].name != POOLED:
+        if design.plan.steps[0].kind != POOLED.kind:
             return inner
         return WithTotals(TotalCount(len(design.encoding.schema.classes)), inner)
 
@@ -258,7 +258,7 @@ class AutoSized(Method[LeafParameters]):
         """Release the counts of all rows, and then the forest's."""
         method, first = design.method, design.plan.steps[0]
         assert isinstance(method, OnePassMethod)
-        if first.name != POOLED:
+        if first.kind != POOLED.kind:
             return AutoSizedRelease(design, None, method.release_sums(design.inner, exact, door))
         pooled = door.release_counts(first, exact[: first.shape[0]])
         sums = exact[first.shape[0] :].reshape(method.make_count(design.inner)([]).shape)

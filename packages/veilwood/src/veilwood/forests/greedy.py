@@ -23,7 +23,7 @@ from veilwood.errors import ParameterError
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.levelwise import HALF, LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
-from veilwood.forests.noisy_leaves import AUTO
+from veilwood.forests.noisy_leaves import AUTO, TreeStep
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -148,7 +148,7 @@ def plan_level(
     splits = 1 if branching == "multiway" else BINS - 1
     return GreedyLevel(
         selection_step(
-            f"splits at depth {nodes.depth}", (nodes.max_nodes, nodes.candidates * splits + may_stop), nodes.loss,
+            TreeStep.SPLITS.at(nodes.depth), (nodes.max_nodes, nodes.candidates * splits + may_stop), nodes.loss,
             nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.mechanism,
         ),
         may_stop,
@@ -310,7 +310,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
         if not self.labels_only:
             return super().leaf_step(schema, loss, neighbours, n_leaves)
         return selection_step(
-            "labels of leaves", (n_leaves, len(schema.classes)), loss, neighbours,
+            TreeStep.LEAF_LABELS.at(), (n_leaves, len(schema.classes)), loss, neighbours,
             score_range=1, selections_per_row=self.trees_per_row, by=self.selection_mechanism(loss),
         )  # fmt: skip
 

@@ -19,6 +19,7 @@ import numpy as np
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.forests.levelwise import LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
+from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.privacy.door import Door
 from veilwood.privacy.steps import Step, selection_step
 from veilwood.trees.histograms import Counts, edge_scores, impurity_range, level_scores
@@ -61,7 +62,7 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianL
     packages/veilwood/tests/forests/test_medians.py).
     """
     select = partial(selection_step, neighbours=nodes.neighbours, by=nodes.mechanism)
-    median = f"medians at depth {nodes.depth}"
+    median = TreeStep.MEDIANS.at(nodes.depth)
     if variant == "random-attribute":
         step = select(
             median, (nodes.max_nodes, BINS - 1), nodes.loss, score_range=2, selections_per_row=nodes.trees_per_row
@@ -71,7 +72,7 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianL
     medians_per_node = nodes.candidates if variant == "k-medians" else 1
     return MedianLevel(
         attributes=select(
-            f"attributes at depth {nodes.depth}", (nodes.max_nodes, nodes.candidates), half,
+            TreeStep.ATTRIBUTES.at(nodes.depth), (nodes.max_nodes, nodes.candidates), half,
             score_range=impurity_range(moments), selections_per_row=nodes.trees_per_row,
         ),
         medians=select(

@@ -39,7 +39,7 @@ from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, RowAssignment
-from veilwood.privacy.steps import Step, counting_step
+from veilwood.privacy.steps import Step, StepKind, counting_step
 from veilwood.trees.counting import Assignment, LeafCount
 from veilwood.trees.forest import Forest
 
@@ -50,7 +50,21 @@ AUTO = "auto"
 MAX_LEAVES = 1 << 20  # of a forest that chooses its size
 Pooled: TypeAlias = NDArray[np.int64] | None
 """Noisy counts of all rows, where they were measured."""
-POOLED = "counts of all rows"  # the step that tells how many rows there are, and of which classes, before all others
+
+
+class TreeStep(StepKind):
+    """Kinds of steps of forests with noisy leaves; a value is the name for people, with a place for the depth."""
+
+    ALL_ROWS = "counts of all rows"
+    LEAF_CLASSES = "class counts of leaves"
+    LEAF_TARGETS = "rotated target sums of leaves"
+    LEAF_LABELS = "labels of leaves"
+    SPLITS = "splits at depth {}"
+    ATTRIBUTES = "attributes at depth {}"
+    MEDIANS = "medians at depth {}"
+
+
+POOLED = TreeStep.ALL_ROWS.at()  # the step that tells how many rows there are, and of which classes, before all others
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -284,7 +298,7 @@ class LeafMethod(Method[L]):
         classes = schema.task == "classification"
         per_tree = 1 if classes else TARGET_LEVELS
         return counting_step(
-            "class counts of leaves" if classes else "rotated target sums of leaves",
+            (TreeStep.LEAF_CLASSES if classes else TreeStep.LEAF_TARGETS).at(),
             (n_leaves, len(schema.classes) if classes else 2),
             loss,
             neighbours,
@@ -364,7 +378,7 @@ class LeafMethod(Method[L]):
         if forest.n_leaves > plan.n_leaves:
             raise ModelFileError(f"{forest.n_leaves} leaves are more than the {plan.n_leaves} planned.")
         pooled = arrays.get("pooled")
-        measured = plan.steps[0].name == POOLED
+        measured = plan.steps[0].kind == POOLED.kind
         if measured != (pooled is not None) or (
             pooled is not None and (pooled.dtype != np.int64 or pooled.shape != (width,))
         ):

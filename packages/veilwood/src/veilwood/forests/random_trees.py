@@ -21,7 +21,15 @@ from veilwood.estimators.base import Classifier, ClassWeights, Regressor, Shared
 from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests.leaves import leave_one_out_frequencies
-from veilwood.forests.noisy_leaves import AUTO, MAX_LEAVES, LeafMethod, LeafModel, LeafParameters, PregrownForest
+from veilwood.forests.noisy_leaves import (
+    AUTO,
+    MAX_LEAVES,
+    LeafMethod,
+    LeafModel,
+    LeafParameters,
+    PregrownForest,
+    TreeStep,
+)
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selection_step
@@ -97,7 +105,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
         encoding, mine = Encoding(request.schema, self.numeric_encoding), self.parameters
         splits = tuple(
             selection_step(
-                f"splits at depth {depth}", (MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1), request.loss,
+                TreeStep.SPLITS.at(depth), (MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1), request.loss,
                 request.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
             )
             for depth in range(mine.max_depth)

@@ -207,8 +207,9 @@ def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
     plan = model.plan_
     mine, theirs = _comparable_fields(plan), _comparable_fields(planned)
     if plan.version == __version__:
-        mine |= {"notes": plan.notes, "the plan that opened the door": plan.opened_as}
-        theirs |= {"notes": planned.notes, "the plan that opened the door": planned.opened_as}
+        for fields, one in ((mine, plan), (theirs, planned)):
+            fields |= {"notes": one.notes, "expected quality": one.expected}
+            fields |= {"the plan that opened the door": one.opened_as}
     else:  # words and forecasts change from version to version, and with them that hash
         mine["whether it was refined"] = plan.opened_as is None
         theirs["whether it was refined"] = planned.opened_as is None

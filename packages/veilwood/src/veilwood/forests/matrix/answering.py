@@ -24,7 +24,7 @@ from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
 from veilwood.estimators.method import Codes, FitRequest, Floats
-from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, plan_measurement, row_sensitivity
+from veilwood.forests.matrix.measurement import MECHANISMS, MatrixStep, Measurement, plan_measurement, row_sensitivity
 from veilwood.forests.matrix.training import (
     BRANCHINGS,
     FEATURE_SUBSETS,
@@ -187,7 +187,7 @@ class QueryAnswering:
             queries = [int(np.bincount(leaves).max()) for leaves in route_rows(self.forest, codes).T]
         moved = sum(queries) if self._is_batch else max(queries)
         return counting_step(
-            "votes, query by query", (len(codes), self._n_columns), request.loss, request.neighbours,
+            MatrixStep.VOTES.at(), (len(codes), self._n_columns), request.loss, request.neighbours,
             l1=moved * l1, squared_l2=moved * trees * squared_l2,
         )  # fmt: skip
 

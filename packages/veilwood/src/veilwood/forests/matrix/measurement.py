@@ -19,7 +19,7 @@ from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, St
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.steps import Step, counting_step
+from veilwood.privacy.steps import Step, StepKind, StepName, counting_step
 
 __all__ = [
     "FRACTION_UNITS",
@@ -96,6 +96,13 @@ class Measurement:
         return self.strategy.reconstruct(noisy, self.workload, self.noise, self.budget)
 
 
+class MatrixStep(StepKind):
+    """Kinds of steps of matrix forests. Tables are named after what they answer, by ``plan_measurement``."""
+
+    MATRIX_TABLE = "table {}"
+    VOTES = "votes, query by query"
+
+
 def plan_measurement(
     name: str,
     workload: Workload,
@@ -139,15 +146,15 @@ def plan_measurement(
     parts = strategy.table_sensitivities(noise)
     steps = tuple(
         counting_step(
-            f"{name}: {table}",
+            StepName(f"{name}: {table}", MatrixStep.MATRIX_TABLE.key, (place,)),
             (*shape, n_columns),
             loss.scaled(share),
             neighbours,
             l1=l1 * column_l1,
             squared_l2=squared_l2 * column_squared_l2,
         )
-        for (share, column_l1, column_squared_l2), table, shape in zip(
-            parts, _table_names(strategy, features), strategy.tables, strict=True
+        for place, ((share, column_l1, column_squared_l2), table, shape) in enumerate(
+            zip(parts, _table_names(strategy, features), strategy.tables, strict=True), start=1
         )
     )
     return Measurement(workload, strategy, noise, budget, steps)
