@@ -44,7 +44,7 @@ def searched(**more: Any) -> vw.PrivateSearch:
 
 def test_a_search_is_charged_once_and_the_fit_once() -> None:
     ledger = vw.MemoryLedger(1)
-    search = searched(ledger=ledger, epsilon=1.0, search_share=0.4).fit(CAR.X, CAR.y)
+    search = searched(ledger=ledger, epsilon=1.0, search_budget=0.4).fit(CAR.X, CAR.y)
     assert [entry.loss.epsilon for entry in ledger.entries()] == [Fraction(2, 5), Fraction(3, 5)]
     assert {entry.state for entry in ledger.entries()} == {"committed"}
     assert (search.privacy_.epsilon, search.best_estimator_.privacy_.epsilon) == (0.4, 0.6)
@@ -59,7 +59,7 @@ def test_a_search_is_charged_once_and_the_fit_once() -> None:
 
 
 def test_the_plan_says_what_it_costs_before_any_data() -> None:
-    plan = searched(epsilon=2.0, search_share=0.5).plan()
+    plan = searched(epsilon=2.0, search_budget=0.5).plan()
     (step,) = plan.steps
     assert isinstance(step.mechanism, RandomStopping)
     assert (plan.loss.epsilon, step.mechanism.trial_epsilon) == (Fraction(1), Fraction(1, 2))
@@ -73,7 +73,7 @@ def test_the_plan_says_what_it_costs_before_any_data() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"epsilon": float("inf")}, {"epsilon": 0}, {"search_share": 1.0}, {"evaluate_share": 0}, {"scoring": "r2"},
+        {"epsilon": float("inf")}, {"epsilon": 0}, {"search_budget": 1.0}, {"holdout_fraction": 0}, {"scoring": "r2"},
         {"mean_trials": 0}, {"settings": {}}, {"settings": {"max_depth": [2]}}, {"settings": {"epsilon": [1, 2]}},
         {"settings": {"depth": [1, 2]}}, {"settings": 3}, {"own": {"delta": 1e-6}}, {"own": {"max_depth": 0}},
     ],

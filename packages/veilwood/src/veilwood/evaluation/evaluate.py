@@ -248,8 +248,8 @@ def evaluation_loss(plan: Plan, fraction: object, epsilon: object) -> Loss | Non
     free = composes_in_parallel(plan.neighbours)
     if fraction is None or free:
         if epsilon is not None:
-            why = "costs nothing more here" if free else "needs evaluate_share"
-            raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give evaluate_share=0.2")
+            why = "costs nothing more here" if free else "needs holdout_fraction"
+            raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give holdout_fraction=0.2")
         return None
     if epsilon is None:
         raise ParameterError(
