@@ -25,14 +25,14 @@ from veilwood.data.encoding import class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, PlanError, UseError
 from veilwood.estimators.base import (
-    PRIVACY_PARAMETERS,
-    RUN_PARAMETERS,
     BaseForest,
+    SharedParameters,
     explicit_weights,
     to_plain_value,
     weighted_model,
 )
 from veilwood.estimators.method import Design, Method
+from veilwood.estimators.parameters import searchable_parameters
 from veilwood.evaluation.evaluate import HoldoutSplit, composes_in_parallel
 from veilwood.evaluation.quality import estimate_quality
 from veilwood.evaluation.scoring import Scoring
@@ -236,8 +236,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _design_search(self) -> tuple[Plan, list[_Trial], list[dict[str, Any]], Loss]:
         """Decide everything that is public: the plan, every setting's design, and what is left for the fit."""
         forest = self.estimator
-        makes_a_promise = isinstance(forest, BaseForest) and set(forest.get_params(deep=False)) >= PRIVACY_PARAMETERS
-        if not makes_a_promise or not hasattr(forest, "predict"):
+        is_private = isinstance(forest, BaseForest) and isinstance(forest, SharedParameters)
+        if not is_private or not hasattr(forest, "predict"):
             raise UseError(f"{type(forest).__name__} cannot be searched. Hint: an estimator of this library.")
         if forest.delta:
             raise ParameterError("delta", forest.delta, "is not for searches, which are pure", "delta=0")
@@ -294,7 +294,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise ParameterError("settings", given, "are not understood", "{'max_depth': [2, 4, 6]}") from None
         if not 2 <= len(found) <= _MAX_SETTINGS:
             raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MAX_SETTINGS}")
-        known = set(self.estimator.get_params(deep=False)) - PRIVACY_PARAMETERS - RUN_PARAMETERS
+        known = searchable_parameters(type(self.estimator))
         for name in {name for each in found for name in each}:
             if name not in known:
                 raise ParameterError("settings", name, "cannot be searched over", f"one of {', '.join(sorted(known))}")

@@ -30,10 +30,7 @@ from veilwood.progress import track_progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SEARCHED_PARAMETERS", "Candidate", "Tuning", "expected_skill", "tunable_estimators", "tune"]
-
-SEARCHED_PARAMETERS = ("n_ensembles", "max_features", "n_estimators", "max_depth")
-"""The parameters searched over, where a family has them."""
+__all__ = ["Candidate", "Tuning", "expected_skill", "tunable_estimators", "tune"]
 
 
 @dataclass(frozen=True)

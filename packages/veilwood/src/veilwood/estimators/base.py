@@ -15,7 +15,7 @@ from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,7 @@ from veilwood.engines.cluster.engines import predict_on_clusters
 from veilwood.engines.sql.source import SqlSource
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
 from veilwood.estimators.method import Codes, Design, FitRequest, Floats, Method, Model, Parameters, method_of
+from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
 from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
 from veilwood.forests.auto_size import AutoSized
 from veilwood.forests.noisy_leaves import AUTO, LeafMethod
@@ -50,8 +51,6 @@ from veilwood.trees.random import check_random_state, public_seed
 
 __all__ = [
     "MAX_THREADS",
-    "PRIVACY_PARAMETERS",
-    "RUN_PARAMETERS",
     "BaseForest",
     "ClassWeights",
     "Classifier",
@@ -76,7 +75,8 @@ _HINT = "'balanced', or a number above 0 for some classes: {'yes': 5}"
 class ClassWeights:
     """The parameter of every classifier."""
 
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = None
+    # Applied after the release, so that no plan lists it.
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = parameter(None, role=Role.LEARNING, in_plan=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -166,37 +166,31 @@ PlanOrPath: TypeAlias = Plan | str | PathLike[str]
 class RunParameters:
     """Parameters of every shell, with a guarantee or without: what is run on what."""
 
-    schema: Schema | Mapping[str, Any] | str | PathLike[str] | None = field(default=None, kw_only=False)
-    random_state: int | np.random.RandomState | np.random.Generator | None = None
-    ledger: Ledger | str | PathLike[str] | None = None
-    n_jobs: int | None = None
-    invalid: Invalid = "refuse"
+    schema: Schema | Mapping[str, Any] | str | PathLike[str] | None = field(
+        default=None, kw_only=False, metadata=parameter_metadata(Role.SCHEMA, in_file=False, separate=True)
+    )
+    # Draws public structure and no noise; a plan records the seed that was drawn from it.
+    random_state: int | np.random.RandomState | np.random.Generator | None = parameter(
+        None, role=Role.STRUCTURE, in_plan=False
+    )
+    # A ledger belongs to a place, and the certificate names it.
+    ledger: Ledger | str | PathLike[str] | None = parameter(None, role=Role.PROMISE, in_file=False, separate=True)
+    n_jobs: int | None = parameter(None, role=Role.RUN, in_plan=False)
+    invalid: Invalid = parameter("refuse", role=Role.RUN)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class SharedParameters(RunParameters):
-    """Parameters of every estimator: its guarantee too."""
+    """Parameters of every private estimator: those of the run, and those of its guarantee."""
 
-    epsilon: float = 1.0
-    delta: float = 0.0
-    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf = "row"
-    adjacency: str = "add-remove"
-    max_weight: int | None = None
+    epsilon: float = parameter(1.0, role=Role.PROMISE, separate=True)
+    delta: float = parameter(0.0, role=Role.PROMISE, separate=True)
+    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf = parameter("row", role=Role.PROMISE)
+    adjacency: str = parameter("add-remove", role=Role.PROMISE)
+    max_weight: int | None = parameter(None, role=Role.PROMISE)
 
 
-PRIVACY_PARAMETERS: Final = frozenset(
-    {"schema", "epsilon", "delta", "privacy_unit", "adjacency", "max_weight", "ledger"}
-)
-"""Parameters that say what is promised, about which rows and to whom, and where it is written down.
-
-Whatever tries settings inside a promise leaves them alone: a search would otherwise run under another one.
-"""
-RUN_PARAMETERS: Final = frozenset({"n_jobs", "invalid"})
-"""Parameters that say how rows are read: the same for all that is done with them. ``random_state`` is none of them, but
-a setting like others: it draws public structure, and no noise."""
-
-_MAX_CHARACTERS = 10_000
-_NOT_IN_A_PLAN = PRIVACY_PARAMETERS | {"random_state", "n_jobs", "epsilon_in_paper", "class_weight"}
+_MAX_CHARACTERS = 10_000  # of a text parameter that is saved
 
 
 def to_plain_value(name: str, value: Any) -> Any:
@@ -281,7 +275,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     privacy_: PrivacyCertificate
     model_: Any
     evaluation_: Evaluation
-    statements_: tuple[str, ...]  # by their SHA-256, where rows were counted in a database
+    statements_: tuple[str, ...] = ()  # SHA-256 of each SQL statement, if the rows were counted in a database
     n_features_in_: int
     feature_names_in_: NDArray[Any]
     classes_: NDArray[Any]
@@ -435,11 +429,10 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _fit_request(self, schema: Schema, seed: int, decisions: Mapping[str, Any] | None = None) -> FitRequest:
         """Put together what a method designs a fit from."""
-        promise = self._requested_privacy()  # checked first: it says best what is wrong
+        promise = self._requested_privacy()  # first, because its errors are the clearest
+        listed = parameters_in_plan(type(self))
         parameters = {
-            name: to_plain_value(name, value)
-            for name, value in self.get_params(deep=False).items()
-            if name not in _NOT_IN_A_PLAN
+            name: to_plain_value(name, value) for name, value in self.get_params(deep=False).items() if name in listed
         }
         return FitRequest(type(self).__name__, parameters, schema, *promise, seed, decisions or {})
 
@@ -492,6 +485,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self.model_ = model
         for name in model.public_attributes:
             setattr(self, f"{name}_", getattr(model, name))
+
+    def _prediction_model(self) -> Model:
+        """Return the model that all predictions come from."""
+        model: Model = self.model_
+        return model
 
     def _encode_rows(self, X: Any) -> NDArray[np.uint16]:
         """Encode rows to predict for; needs a fitted estimator."""
@@ -655,11 +653,11 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
 
         All predictions go this way, so that ``class_weight`` counts in each of them.
         """
-        shares, places = self._weighted_model().predict_both(codes, self.n_jobs)
+        shares, places = self._prediction_model().predict_both(codes, self.n_jobs)
         return shares, self.classes_[places]
 
-    def _weighted_model(self) -> Model:
-        """Return the model, with classes weighed as ``class_weight`` says."""
+    def _prediction_model(self) -> Model:
+        """Return the model with its classes reweighted by ``class_weight``."""
         return weighted_model(getattr(self, "class_weight", None), self.classes_, self.model_)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
@@ -689,7 +687,7 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
 
     def _predict_encoded(self, codes: Codes) -> NDArray[np.float64]:
         """Return predicted targets, for rows that are encoded already: all predictions go this way."""
-        numbers: NDArray[np.float64] = self.model_.predict_outputs(codes, self.n_jobs)
+        numbers: NDArray[np.float64] = self._prediction_model().predict_outputs(codes, self.n_jobs)
         return numbers
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

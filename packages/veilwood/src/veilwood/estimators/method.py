@@ -150,6 +150,11 @@ class Model(ABC):
         """Leave out what was derived on the way: copies are alike whether or not anything was predicted."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
+    @property
+    def votes_by_chance(self) -> bool:
+        """Whether the predicted class of a row is drawn by its probabilities, not their maximum."""
+        return False
+
     @abstractmethod
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""
@@ -158,10 +163,6 @@ class Model(ABC):
         """Return class probabilities and the place of each row's predicted class, from one walk."""
         shares = self.predict_outputs(codes, n_jobs)
         return shares, np.asarray(shares.argmax(axis=1))
-
-    def predict_index(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
-        """Return the place of each row's predicted class."""
-        return self.predict_both(codes, n_jobs)[1]
 
     def class_frequencies(self) -> Floats:
         """Return how frequent each class is, as far as was released: the prediction where nothing is known."""
@@ -227,6 +228,10 @@ class Method(ABC, Generic[P]):
     @abstractmethod
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
         """Check the arrays of a file, and return the model that they are of; ``ModelFileError`` if they are of none."""
+
+    def may_promise(self, requested: Loss) -> tuple[Loss, ...]:
+        """Return the losses that a plan may have for a requested one: the same, or a pure one, which promises more."""
+        return (requested,) if requested.epsilon is None else (requested, Loss.pure(requested.epsilon))
 
     def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
         """Plan once more what was carried out as ``plan``, for an audit to compare."""

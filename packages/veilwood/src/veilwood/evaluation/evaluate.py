@@ -201,7 +201,7 @@ def evaluation_plan(
     check_is_fitted(model, "model_")
     if invalid not in ("refuse", "drop"):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
-    step = Scoring(_prediction_model(model)).plan_step(loss, neighbours)
+    step = Scoring(model._prediction_model()).plan_step(loss, neighbours)
     return Plan(
         estimator="evaluate",
         parameters={"model": model_hash(model), "of": type(model).__name__, "invalid": invalid, **parameters},
@@ -225,16 +225,11 @@ def model_hash(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _prediction_model(fitted: Any) -> Any:
-    """What predicts: classifiers may weigh classes."""
-    return fitted._weighted_model() if hasattr(fitted, "_weighted_model") else fitted.model_
-
-
 def measure_quality(
     model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
 ) -> Evaluation:
     """Count how predictions meet the truth, release the counts through the door, and say what they say."""
-    scoring, schema = Scoring(_prediction_model(model)), model.schema_
+    scoring, schema = Scoring(model._prediction_model()), model.schema_
     (step,) = door.plan.steps
     with door:
         released = door.release_counts(step, source.aggregate(scoring.make_count(), "evaluating", n_jobs=n_jobs))

@@ -68,7 +68,7 @@ class Scoring:
     @property
     def is_single_table(self) -> bool:
         """Whether the score of the second of two classes tells the prediction too."""
-        return self.n_classes == 2 and getattr(self.model, "voting", "") != "probabilistic"
+        return self.n_classes == 2 and not self.model.votes_by_chance
 
     @property
     def table_shapes(self) -> dict[str, tuple[int, ...]]:
@@ -157,7 +157,7 @@ class Scoring:
             SCORE_EDGES, theirs
         )
         found = np.column_stack([confusion, k * k + np.searchsorted(SCORE_EDGES, own), k * k + SCORE_BINS + one_of])
-        by_chance = getattr(self.model, "voting", "") == "probabilistic"  # a coin may fall anywhere
+        by_chance = self.model.votes_by_chance  # its coin may fall on either side
         return found, _is_near_edge(own, SCORE_EDGES) | _is_near_edge(theirs, SCORE_EDGES) | tied | by_chance
 
 
@@ -197,7 +197,7 @@ class ScoreCount:
 
     def count_in_sql(self, source: SqlSource) -> NDArray[np.int64]:
         """Count the rows of a table where it is."""
-        if getattr(self.scoring.model, "voting", "") == "probabilistic":
+        if self.scoring.model.votes_by_chance:
             raise UseError("votes drawn by chance cannot be evaluated in a database. Hint: pass files or a table.")
         coins = None if self.assignment is None else KeyedRowHash(self.assignment.key, self.assignment.n_trees)
         return count_scores(self.scoring.model, self._cell_expressions, self.scoring.n_cells, source, coins)

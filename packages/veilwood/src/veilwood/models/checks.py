@@ -30,6 +30,7 @@ from veilwood._version import __version__
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, VeilwoodError, short_repr, shorten_text
 from veilwood.estimators.base import BaseForest
+from veilwood.estimators.method import Method
 from veilwood.privacy.certificate import (
     Assumption,
     Holding,
@@ -222,7 +223,7 @@ def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
         different.append("loss")
     if neighbours != plan.neighbours:
         different.append("whom it protects")
-    if not loss_fits_plan(asked, plan):
+    if not loss_fits_plan(model._make_method(), asked, plan):
         different.append("epsilon or delta")
     if not _same_noise(model, planned.expected_leaf_mse):
         different.append("expected noise")
@@ -243,21 +244,21 @@ def _to_json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def loss_fits_plan(requested: Loss, plan: Plan) -> bool:
-    """Whether a plan gives what is asked for; noise that servers sampled together adds a tiny delta."""
-    sampled = requested.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
-    known = [Loss(requested.epsilon, plan.loss.delta) if sampled else requested]
-    # PrivateForest promises more than was asked where it needs no delta, or leaves open whether steps add up by rho.
-    if requested.epsilon is not None:
-        known += [Loss.pure(requested.epsilon)]
-        known += [Loss.pure_or_zcdp(requested.epsilon, requested.delta)] if requested.delta > 0 else []
-    return plan.loss in known
+def loss_fits_plan(method: Method[Any], requested: Loss, plan: Plan) -> bool:
+    """Return True if a plan gives what is requested. Noise that servers sampled jointly adds a tiny delta."""
+    if requested.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None:
+        return plan.loss == Loss(requested.epsilon, plan.loss.delta)
+    return plan.loss in method.may_promise(requested)
 
 
 def _sampled_together(model: BaseForest, planned: Loss) -> bool:
     """Whether the plan's loss is what was planned and the tiny delta of noise that servers sampled together."""
     named = Assumption.SAMPLED_JOINTLY.value in model.privacy_.assumptions
-    return named and model.plan_.loss.epsilon == planned.epsilon and loss_fits_plan(planned, model.plan_)
+    return (
+        named
+        and model.plan_.loss.epsilon == planned.epsilon
+        and loss_fits_plan(model._make_method(), planned, model.plan_)
+    )
 
 
 def _same_noise(model: BaseForest, planned: float) -> bool:

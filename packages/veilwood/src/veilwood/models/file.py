@@ -42,6 +42,7 @@ from veilwood.errors import (
     shorten_text,
 )
 from veilwood.estimators.base import BaseForest, to_plain_value
+from veilwood.estimators.parameters import parameters_in_file
 from veilwood.models.checks import Check, check_certificate, check_plan, loss_fits_plan, require_checks
 from veilwood.privacy import signature
 from veilwood.privacy.certificate import PrivacyCertificate
@@ -60,9 +61,6 @@ keeps reading every older number. A new estimator parameter with a default needs
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-# A file can name these and nothing else.
-# The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
-_NOT_PARAMETERS: Final = ("schema", "ledger")
 _MAX_BYTES: Final = 1 << 33  # a forest as large as can be grown
 _MAX_MESSAGE_CHARACTERS: Final = 1000  # characters of what is wrong with a file
 _MAX_LABEL_CHARACTERS: Final = 10_000  # of a text that is a parameter
@@ -270,7 +268,7 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
             f"it holds a {short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
         )
     parameters = _from_json(_metadata_entry(metadata, "parameters"))
-    known = set(family._get_param_names()).difference(_NOT_PARAMETERS)
+    known = parameters_in_file(family)  # a file can name these and nothing else
     if not isinstance(parameters, dict) or not known.issuperset(parameters):
         raise ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
     if parameters.get("epsilon") == "inf":
@@ -291,19 +289,19 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
     label_dtype = _label_dtype(_metadata_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
-    if estimator._requested_privacy()[1] != plan.neighbours or not loss_fits_plan(
-        estimator._requested_privacy()[0], plan
-    ):
+    method = estimator._make_method()
+    requested, neighbours = estimator._requested_privacy()
+    if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
-    estimator._set_model(schema, estimator._make_method().restore_model(schema, plan, arrays))
+    estimator._set_model(schema, method.restore_model(schema, plan, arrays))
     if set(arrays) != set(estimator.model_.to_arrays()):
         raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
     if schema.classes:
         estimator.classes_ = _class_labels(schema, label_dtype)
         try:
-            estimator._weighted_model()
+            estimator._prediction_model()
         except ParameterError:
             raise ModelFileError(_DAMAGED.format("the weights of classes do not fit them")) from None
     return estimator
@@ -313,9 +311,8 @@ def _leaf_reading_matches(estimator: BaseForest) -> bool:
     """Whether the parameters still ask for the guarantee and the model of the plan that was carried out."""
     plan = estimator.plan_
     asked = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
-    return (
-        asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and loss_fits_plan(asked.loss, plan)
-    )
+    promises_the_same = loss_fits_plan(estimator._make_method(), asked.loss, plan)
+    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises_the_same
 
 
 def _estimator_class(name: str) -> type[BaseForest] | None:
@@ -360,7 +357,8 @@ def _parameter_values(estimator: BaseForest) -> dict[str, Any]:
     seed = given["random_state"]
     if not is_int_in(seed, 0) or int(seed) != estimator.plan_.public_seed:
         given["random_state"] = None  # a generator is a state, not a value; the plan has the seed that was used
-    return {name: to_plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
+    listed = parameters_in_file(type(estimator))
+    return {name: to_plain_value(name, value) for name, value in given.items() if name in listed}
 
 
 def _content_digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
