@@ -58,7 +58,7 @@ def telling() -> Any:
     fits = (fitted(vw.PrivateForestClassifier, epsilon=4.0) for _ in range(30))
     return next(
         fit for fit in fits
-        if {0, 1, 2} <= set(fit.model_.told.forest.feature.tolist())
+        if {0, 1, 2} <= set(fit.model_.effects.forest.feature.tolist())
         and any(s.name.endswith(": rows") for s in fit.plan_.steps)
     )  # fmt: skip
 

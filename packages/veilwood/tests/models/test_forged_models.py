@@ -362,10 +362,13 @@ def fitted_car(epsilon: float, found: Callable[[Any], bool]) -> Any:
 
 def test_fine_cells_that_no_step_has_paid_for_are_refused(tmp_path: Path) -> None:
     """A forger puts what a rich fit has learned into the file of a poor one."""
-    rich, poor = fitted_car(20.0, lambda forest: forest.model_.cells is not None), fitted_car(0.1, lambda forest: True)
+    rich, poor = (
+        fitted_car(20.0, lambda forest: forest.model_.cell_forest is not None),
+        fitted_car(0.1, lambda forest: True),
+    )
     vw.save(rich, tmp_path / "rich")
     assert stands(tmp_path / "rich")
-    poor.model_ = replace(poor.model_, cells=rich.model_.cells, weight=1.0)
+    poor.model_ = replace(poor.model_, cell_forest=rich.model_.cell_forest, cell_weight=1.0)
     vw.save(poor, tmp_path / "poor")
     with pytest.raises(vw.ModelFileError, match="fine cells that no step"):
         vw.load(tmp_path / "poor")
@@ -392,8 +395,15 @@ def test_steps_of_another_shape_than_their_kind_has_are_noticed(
 
 
 def test_a_tree_of_no_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound = loop.design_tables
+
+    def no_tables(
+        columns: Any, *facts: Any
+    ) -> Any:  # in the loop, which has strengths; the forecast in the plan is sound
+        return (TableDesign(0.0, 0, 2), 1.0) if len(facts) == 5 else sound(columns, *facts)
+
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "design_tables", lambda *args: (TableDesign(0.0, 0, 2), 1.0))
+        patch.setattr(loop, "design_tables", no_tables)
         patch.setattr(loop.AdaptiveLoop, "_release_strengths", lambda self: None)
         forest = fitted_car(0.1, lambda forest: True)
     vw.save(forest, tmp_path / "honest")
@@ -426,8 +436,8 @@ def test_explanations_without_a_lookup_are_read() -> None:
     schema = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
     X = np.random.default_rng(0).random((300, 2))
     forest = vw.PrivateForestClassifier(schema, random_state=0).fit(X, np.where(X[:, 0] < 0.5, "a", "b"))
-    told = forest.model_.told
+    effects = forest.model_.effects
     said = str(forest.explain())
-    empty = replace(told.forest, lookup=told.forest.lookup[:0])
-    forest.model_ = replace(forest.model_, told=told._replace(forest=empty))
+    empty = replace(effects.forest, lookup=effects.forest.lookup[:0])
+    forest.model_ = replace(forest.model_, effects=effects._replace(forest=empty))
     assert str(forest.explain()) == said

@@ -173,8 +173,10 @@ def _with_role(kind: type[Any], *roles: Role) -> frozenset[str]:
 def estimator_by_name(name: str, task: TaskKind) -> type[Any]:
     """Return an estimator class by the name of its family, or by its own name.
 
-    >>> estimator_by_name("private-forest", "regression").__name__, estimator_by_name("MatrixForestPredictor", "classification").__name__
-    ('PrivateForestRegressor', 'MatrixForestPredictor')
+    >>> estimator_by_name("private-forest", "regression").__name__
+    'PrivateForestRegressor'
+    >>> estimator_by_name("MatrixForestPredictor", "classification").__name__
+    'MatrixForestPredictor'
     """
     kinds = [getattr(estimators, known) for known in estimators.__all__]
     own = [kind for kind in kinds if kind.__name__ == name]
