@@ -160,7 +160,7 @@ def test_n_must_be_a_count(n: Any) -> None:
         (vw.RandomTreesClassifier, {"max_depth": []}, "no possible setting"),
         (vw.MatrixForestClassifier, {"max_features": [7]}, "no possible setting for 6 features"),
         (vw.MatrixForestClassifier, {"max_depht": [2]}, "max_depth"),
-        (vw.RandomTreesClassifier, {"max_depth": [0]}, "whole numbers of at least 1"),
+        (vw.RandomTreesClassifier, {"max_depth": [0]}, "integers of at least 1"),
         (vw.RandomTreesClassifier, {"max_depth": 3}, "must be a list"),
         (vw.RandomTreesClassifier, {"max_depth": "3"}, "must be a list"),
     ],

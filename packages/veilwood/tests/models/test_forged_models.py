@@ -22,7 +22,7 @@ from safetensors.numpy import save as write_safetensors
 import veilwood as vw
 from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns, tables_to_forest
-from veilwood.forests.adaptive.table_design import TableDesign
+from veilwood.forests.adaptive.table_design import TableDesign, design_tables
 from veilwood.models import file as model_file
 from veilwood.privacy.certificate import adaptive_decisions
 from veilwood.privacy.loss import Loss
@@ -395,7 +395,7 @@ def test_steps_of_another_shape_than_their_kind_has_are_noticed(
 
 
 def test_a_tree_of_no_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = loop.design_tables
+    sound = design_tables
 
     def no_tables(
         columns: Any, *facts: Any
