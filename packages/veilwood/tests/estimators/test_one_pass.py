@@ -289,7 +289,8 @@ def test_threads_do_not_matter(threads: int, tmp_path: Path) -> None:
         source = open_rows(rows, None, encoding, batch_rows=100)
         model = forest(epsilon=float("inf"))
         design = model._design_for(SCHEMA)
-        np.testing.assert_array_equal(source.aggregate(model._make_method().make_count(design), n_jobs=threads), expected)
+        count = model._make_method().make_count(design)
+        np.testing.assert_array_equal(source.aggregate(count, n_jobs=threads), expected)
 
 
 def test_an_error_on_one_thread_ends_the_pass() -> None:
