@@ -362,7 +362,10 @@ def fitted_car(epsilon: float, found: Callable[[Any], bool]) -> Any:
 
 def test_fine_cells_that_no_step_has_paid_for_are_refused(tmp_path: Path) -> None:
     """A forger puts what a rich fit has learned into the file of a poor one."""
-    rich, poor = fitted_car(20.0, lambda forest: forest.model_.cell_forest is not None), fitted_car(0.1, lambda forest: True)
+    rich, poor = (
+        fitted_car(20.0, lambda forest: forest.model_.cell_forest is not None),
+        fitted_car(0.1, lambda forest: True),
+    )
     vw.save(rich, tmp_path / "rich")
     assert stands(tmp_path / "rich")
     poor.model_ = replace(poor.model_, cell_forest=rich.model_.cell_forest, cell_weight=1.0)
@@ -425,8 +428,8 @@ def test_explanations_without_a_lookup_are_read() -> None:
     schema = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
     X = np.random.default_rng(0).random((300, 2))
     forest = vw.PrivateForestClassifier(schema, random_state=0).fit(X, np.where(X[:, 0] < 0.5, "a", "b"))
-    told = forest.model_.effects
+    effects = forest.model_.effects
     said = str(forest.explain())
-    empty = replace(told.forest, lookup=told.forest.lookup[:0])
-    forest.model_ = replace(forest.model_, effects=told._replace(forest=empty))
+    empty = replace(effects.forest, lookup=effects.forest.lookup[:0])
+    forest.model_ = replace(forest.model_, effects=effects._replace(forest=empty))
     assert str(forest.explain()) == said

@@ -167,7 +167,9 @@ def test_a_private_forest_that_knows_nothing_is_exported(tmp_path: Path) -> None
     assert_same(model, tmp_path / "numbers.onnx", X)
     model, X = fitted(vw.PrivateForestClassifier, 3)
     leaf, _ = tables_to_forest([ContingencyTable(())])
-    model.model_ = replace(model.model_, forest=leaf, leaf_values=np.zeros((1, len(model.model_.start))), cell_forest=None)
+    model.model_ = replace(
+        model.model_, forest=leaf, leaf_values=np.zeros((1, len(model.model_.start))), cell_forest=None
+    )
     assert_same(model, tmp_path / "classes.onnx", X)
 
 

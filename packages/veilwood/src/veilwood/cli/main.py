@@ -65,13 +65,13 @@ from veilwood.errors import (
     UtilityWarning,
     VeilwoodError,
 )
-from veilwood.estimators.parameters import estimator_from_plan
+from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
 from veilwood.models import file as model_file
 from veilwood.privacy.ledger_stores import Ledger, open_ledger
 from veilwood.privacy.plan import Plan
 from veilwood.progress import no_progress
 from veilwood.safe_io import write_file
-from veilwood.tune import SEARCHED_PARAMETERS, tune
+from veilwood.tune import tune
 
 __all__ = ["FAMILIES", "main"]
 
@@ -399,7 +399,8 @@ def plan(
             made.save(out)
     else:
         given = read_params(estimator_options.param)
-        grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in SEARCHED_PARAMETERS}
+        tuned = tuned_parameters(type(forest))
+        grid = {key: v if isinstance(v, list) else [v] for key, v in given.items() if key in tuned}
         made = tune(
             forest.schema,
             forest,
@@ -478,7 +479,7 @@ def fit(
     with _note_spend(book, planned), show_private_values(spend_options.show_values):
         forest.fit(table, plan=planned, holdout_fraction=holdout_fraction, evaluate_epsilon=evaluate_epsilon)
         model_file.save(forest, out)
-        if hasattr(forest, "statements_"):
+        if forest.statements_:
             write_file(statements_file(out), "".join(f"{one}\n" for one in forest.statements_).encode())
         if holdout_fraction is not None:
             forest.evaluation_.save(evaluation_path(out))
@@ -495,7 +496,7 @@ def fit(
         if ledger is None
         else f"recorded in {book.name}, {describe_remaining(book)}"
     )
-    record = f"\nStatements, by their SHA-256: {statements_file(out)}" if hasattr(forest, "statements_") else ""
+    record = f"\nStatements, by their SHA-256: {statements_file(out)}" if forest.statements_ else ""
     told = f"\nCertificate: {forest.privacy_}\nSpend: {where}\nModel: {out}{record}"
     print_result(spend_options.as_json, data, told, quiet_text=str(out))
 

@@ -22,6 +22,7 @@ from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import FitRequest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.levelwise import HALF, LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
 from veilwood.forests.noisy_leaves import AUTO, TreeStep
 from veilwood.privacy.door import Door
@@ -197,7 +198,7 @@ BUDGET_GROWTH = Fraction(3, 2)
 class GreedyForestParameters(LevelwiseParameters):
     """Parameters for either task."""
 
-    branching: str = AUTO
+    branching: str = parameter(AUTO, role=Role.STRUCTURE)
     split_budget: float = 0.3
     candidates: Any = AUTO
 
@@ -206,9 +207,9 @@ class GreedyForestParameters(LevelwiseParameters):
 class GreedyForestClassifierParameters(GreedyForestParameters):
     """Parameters for classes."""
 
-    quality: str = AUTO
-    leaf_update: str = "laplace"
-    voting: str = "threshold"
+    quality: str = parameter(AUTO, role=Role.LEARNING)
+    leaf_update: str = parameter("laplace", role=Role.LEARNING)
+    voting: str = parameter("threshold", role=Role.LEARNING)
 
 
 class GreedyForest(LevelwiseMethod[GreedyForestParameters]):

@@ -20,6 +20,7 @@ from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
 from veilwood.estimators.method import Design, FitRequest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafModel, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact_fraction
@@ -74,9 +75,9 @@ class LevelwiseParameters(LeafParameters):
 
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
-    selection: str = "auto"
-    split_budget: float
-    candidates: Any
+    selection: str = parameter("auto", role=Role.LEARNING)
+    split_budget: float = parameter(role=Role.LEARNING)
+    candidates: Any = parameter(role=Role.LEARNING)
     trees: str = AUTO
 
 

@@ -18,6 +18,7 @@ import numpy as np
 
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.levelwise import LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
 from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.privacy.door import Door
@@ -129,7 +130,7 @@ def _select_slots(
 class MedianForestParameters(LevelwiseParameters):
     """Parameters for either task."""
 
-    variant: str = "select-then-median"
+    variant: str = parameter("select-then-median", role=Role.LEARNING)
     split_budget: float = 0.5
     candidates: int = 5
 
@@ -138,7 +139,7 @@ class MedianForestParameters(LevelwiseParameters):
 class MedianForestClassifierParameters(MedianForestParameters):
     """Parameters for classes."""
 
-    voting: str = "threshold"
+    voting: str = parameter("threshold", role=Role.LEARNING)
 
 
 class MedianForest(LevelwiseMethod[MedianForestParameters]):

@@ -33,6 +33,7 @@ from veilwood.estimators.method import (
     Model,
     Parameters,
 )
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests import leaves as cleaning
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import secret_key
@@ -71,11 +72,11 @@ POOLED = TreeStep.ALL_ROWS.at()  # the step that tells how many rows there are, 
 class LeafParameters(Parameters):
     """Parameters of every forest with noisy leaves; families have their own defaults, and classifiers ``voting``."""
 
-    n_estimators: Any
-    max_depth: Any
-    trees: str
-    leaves: str = AUTO
-    n_rows: int | None = None
+    n_estimators: Any = parameter(role=Role.STRUCTURE, tuned=True)
+    max_depth: Any = parameter(role=Role.STRUCTURE, tuned=True)
+    trees: str = parameter(role=Role.STRUCTURE)
+    leaves: str = parameter(AUTO, role=Role.LEARNING)
+    n_rows: int | None = parameter(None, role=Role.STRUCTURE)
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +91,11 @@ class LeafModel(ForestModel):
 
     public_attributes: ClassVar[tuple[str, ...]] = ("forest", "leaf_counts")
 
+    @property
+    def votes_by_chance(self) -> bool:
+        """Whether votes are drawn by the shares of classes."""
+        return self.voting == "probabilistic"
+
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return the probability of each class, by the trees' votes or averaged over leaves; or the mean target."""
         mean = self.sum_leaves(codes, n_jobs) / self.forest.n_trees
@@ -101,7 +107,7 @@ class LeafModel(ForestModel):
         """Return probabilities, and the class with the largest share or one that is drawn by the shares."""
         shares = self.sum_leaves(codes, n_jobs) / self.forest.n_trees
         said = self.to_probabilities(shares)
-        if self.voting != "probabilistic":
+        if not self.votes_by_chance:
             return said, np.asarray(shares.argmax(axis=1))
         coin = cleaning.row_uniforms(codes, self.seed)[:, None]
         return said, np.minimum((np.cumsum(shares, axis=1) <= coin).sum(axis=1), shares.shape[1] - 1)

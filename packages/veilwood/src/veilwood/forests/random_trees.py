@@ -20,6 +20,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.leaves import leave_one_out_frequencies
 from veilwood.forests.noisy_leaves import (
     AUTO,
@@ -50,14 +51,14 @@ class RandomTreesParameters(LeafParameters):
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
     trees: str = "shared"
-    thresholds: str = "path"
+    thresholds: str = parameter("path", role=Role.STRUCTURE)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesClassifierParameters(RandomTreesParameters):
     """Parameters for classes."""
 
-    voting: str = AUTO
+    voting: str = parameter(AUTO, role=Role.LEARNING)
 
 
 class RandomTrees(PregrownForest[RandomTreesParameters]):

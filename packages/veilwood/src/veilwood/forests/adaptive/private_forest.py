@@ -39,6 +39,7 @@ from veilwood.estimators.method import (
     Parameters,
     check_n_rows,
 )
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.adaptive.contingency import BinnedColumn, ContingencyTable, bin_columns, tables_to_forest
 from veilwood.forests.adaptive.effects import (
     MAX_PAIRS,
@@ -95,7 +96,7 @@ NO_MEASUREMENTS: Final = "nothing but the start"
 class PrivateForestParameters(Parameters):
     """Parameters of PrivateForest."""
 
-    n_rows: int | None = None
+    n_rows: int | None = parameter(None, role=Role.STRUCTURE)
 
 
 @dataclass(frozen=True)
@@ -172,6 +173,12 @@ class PrivateForest(Method[PrivateForestParameters]):
     """Method of PrivateForest, for classification and regression."""
 
     multi_pass: ClassVar[bool] = True
+
+    def may_promise(self, requested: Loss) -> tuple[Loss, ...]:
+        """Return the losses that a plan may have; the accounting of steps may still be open."""
+        if requested.epsilon is None or requested.delta == 0:
+            return super().may_promise(requested)
+        return (*super().may_promise(requested), Loss.pure_or_zcdp(requested.epsilon, requested.delta))
 
     def check_parameters(self) -> None:
         """Raise ParameterError if ``n_rows`` is not a valid number of rows."""

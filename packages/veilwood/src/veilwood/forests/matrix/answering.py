@@ -24,6 +24,7 @@ from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
 from veilwood.estimators.method import Codes, FitRequest, Floats
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.matrix.measurement import MECHANISMS, MatrixStep, Measurement, plan_measurement, row_sensitivity
 from veilwood.forests.matrix.training import (
     BRANCHINGS,
@@ -55,9 +56,9 @@ MODES = ("batch", "subsample")
 class AnsweringParameters(EnsembleParameters):
     """Parameters of a predictor."""
 
-    mode: str = "batch"
-    voting: str = "weight"
-    mechanism: str = "optimized"
+    mode: str = parameter("batch", role=Role.LEARNING)
+    voting: str = parameter("weight", role=Role.LEARNING)
+    mechanism: str = parameter("optimized", role=Role.LEARNING)
 
     def _check_parameters(self) -> None:
         """Refuse words that are not known or do not go together."""

@@ -28,6 +28,7 @@ from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseE
 from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
 from veilwood.estimators.method import Codes, FitRequest, Floats, ForestDesign, Parameters
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.measurement import (
@@ -79,12 +80,12 @@ class Ensemble:
 class EnsembleParameters(Parameters):
     """Parameters of the trees of a matrix forest; a list has one entry for each ensemble."""
 
-    n_estimators: int | list[int] = 128
-    max_depth: int | list[int] = 3
-    n_ensembles: int | None = None
-    max_features: int | None = None
-    feature_subsets: str = "independent"
-    branching: str = "multiway"
+    n_estimators: int | list[int] = parameter(128, role=Role.STRUCTURE, tuned=True)
+    max_depth: int | list[int] = parameter(3, role=Role.STRUCTURE, tuned=True)
+    n_ensembles: int | None = parameter(None, role=Role.STRUCTURE, tuned=True)
+    max_features: int | None = parameter(None, role=Role.STRUCTURE, tuned=True)
+    feature_subsets: str = parameter("independent", role=Role.STRUCTURE)
+    branching: str = parameter("multiway", role=Role.STRUCTURE)
 
 
 @dataclass(frozen=True)
@@ -220,10 +221,10 @@ class MatrixForestParameters(EnsembleParameters, LeafParameters):
 
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
-    mechanism: str = "optimized"
+    mechanism: str = parameter("optimized", role=Role.LEARNING)
     branching: str = AUTO
     trees: str = "shared"
-    voting: str = "hard"
+    voting: str = parameter("hard", role=Role.LEARNING)
 
 
 @dataclass(frozen=True)
