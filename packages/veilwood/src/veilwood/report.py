@@ -177,7 +177,10 @@ def render_report(
 ) -> str:
     """Return the page as text; see ``report``."""
     if not isinstance(model, BaseForest):
-        raise UseError(f"{type(model).__name__} is not a fitted estimator of this library.")
+        raise UseError(
+            f"{type(model).__name__} is not an estimator of this library. Hint: pass a fitted estimator, or the path of a "
+            "model file."
+        )
     check_is_fitted(model, "privacy_")
     if file is None:  # one from a file was checked when it was loaded
         try:

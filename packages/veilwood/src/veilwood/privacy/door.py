@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Literal, NoReturn, Self, TypeVar
+from typing import NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from veilwood.privacy import entropy
 from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
 from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, NoLedger, Reservation
+from veilwood.privacy.ledger import NO_LEDGER, Ledger, Reservation
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
@@ -31,9 +31,6 @@ from veilwood.privacy.steps import Noise, Step
 SEEDED_NOISE = "the noise came from a seeded test stream, so anyone with the seed can remove it"
 INFINITE_EPSILON = "epsilon is infinite: no noise was added"
 INFERRED_SCHEMA = "the schema was inferred from the data itself"
-
-NO_LEDGER: Final = NoLedger()  # stands where no ledger was given: nothing can be refused, and nothing is written down
-
 
 Outcome = TypeVar("Outcome")
 
@@ -74,16 +71,11 @@ class Door:
     def __enter__(self) -> Self:
         if entropy.require_entropy():  # while nothing is spent
             self._reasons.append(SEEDED_NOISE)
-        self._reservation = self._reserve_loss() if self._has_ledger else Reservation(self._ledger, 1)
+        self._reservation = self._reserve_loss()
         loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spend_record = SpendRecord(self._table, loss, not isinstance(self._ledger, NoLedger))
+        self._spend_record = SpendRecord(self._table, loss, self._ledger.durability != "not")
         spending.record_spend(self._spend_record)
         return self
-
-    @property
-    def _has_ledger(self) -> bool:
-        """Whether a ledger was given, in which the release stands."""
-        return self._ledger is not NO_LEDGER
 
     @property
     def _not_private_reason(self) -> str | None:
@@ -222,11 +214,9 @@ class Door:
         if self._reservation is None:
             return
         if error is None:
-            if self._has_ledger:
-                self._reservation.commit()
+            self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._released_steps:
-            if self._has_ledger:
-                self._reservation.cancel(error.in_short())
+            self._reservation.cancel(error.in_short())
             spending.withdraw_spend(self._spend_record)
             error.add_note("Nothing was spent.")
         else:
@@ -236,13 +226,12 @@ class Door:
         """Return the certificate of a finished release, with the loss that stands in the ledger."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
-        if not self._has_ledger:
-            spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
+        ledger = self._ledger
+        if ledger.durability == "not":
+            spend = Spend(ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
         else:
-            entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
-            spend = Spend(
-                self._ledger.name, entry.id, entry.loss, durability_of(self._ledger), entry.not_private, entry.plan
-            )
+            entry = ledger.entry(self._reservation.id)
+            spend = Spend(ledger.name, entry.id, entry.loss, ledger.durability, entry.not_private, entry.plan)
         return build_certificate(self.plan, spend, self._participation)
 
 
@@ -303,13 +292,6 @@ class TrialDoor(UnchargedDoor):
         raise UseError("a trial of a search has no certificate of its own: the search has.")
 
 
-def durability_of(ledger: Ledger) -> Literal["file", "memory", "not"]:
-    """How a ledger is kept; one of another kind than ours is taken to last."""
-    if isinstance(ledger, NoLedger):
-        return "not"
-    return "memory" if isinstance(ledger, MemoryLedger) else "file"
-
-
 def parallel_loss(loss: Loss) -> Loss:
     """Return what a second release may cost: where it was left open how the first one's steps add up, its epsilon.
 
@@ -361,7 +343,5 @@ class ParallelDoor(UnchargedDoor):
         if self._reservation is None or not self._closed:
             raise UseError("a release has a statement once it is finished.")
         ledger = self._ledger
-        spend = Spend(
-            ledger.name, self._reservation.id, self.plan.loss, durability_of(ledger), self._not_private_reason
-        )
+        spend = Spend(ledger.name, self._reservation.id, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)
