@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.report import STEP_PURPOSES, describe_guarantee, posterior_range, purpose_of
+from veilwood.charts import posterior_range
+from veilwood.report import STEP_PURPOSES, describe_guarantee, purpose_of
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
@@ -19,7 +20,7 @@ def test_the_picture_of_odds_is_bayes_rule(epsilon: float) -> None:
 
 
 def test_words() -> None:
-    assert purpose_of("nothing of the kind").startswith("A part")
+    assert purpose_of("nothing of the kind").startswith("Part of")
     assert len({why for _, why in STEP_PURPOSES}) == len(STEP_PURPOSES)
     car = vw.datasets.car()
     weak = vw.RandomTreesClassifier(car.schema, epsilon=10.0, random_state=0).fit(car.X, car.y).privacy_

@@ -332,7 +332,7 @@ def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, i
     loss, neighbours = forest._requested_privacy()
     setting = skill.ForestSize.from_method(
         method,
-        Encoding(schema, method.numeric),
+        Encoding(schema, method.numeric_encoding),
         n_rows,
         plan.n_leaves,
         plan.expected_leaf_mse,
