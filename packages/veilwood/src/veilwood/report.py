@@ -175,9 +175,7 @@ def render_report(
         try:
             require_unchanged(model)
         except VeilwoodError as error:
-            raise UseError(
-                f"this {type(model).__name__} does not match its certificate: {error} Hint: fit it again."
-            ) from None
+            raise UseError(f"this {type(model).__name__} does not match its certificate: {error}") from None
     subject = "the evaluation" if evaluation is None or isinstance(evaluation, Evaluation) else f"{str(evaluation)!r}"
     if evaluation is None:
         evaluation = getattr(model, "evaluation_", None)

@@ -55,7 +55,7 @@ def test_what_newcomers_typed_into_a_review(
     assert main(["schema", "review", "d.json"]) == 0
     told = capsys.readouterr().out
     assert "enter an integer, such as 3, or q to stop" in told
-    assert "these are bounds of numbers, and the draft holds texts" in told
+    assert "these are bounds of numbers, and the column has categories" in told
     draft = json.loads(Path("d.json").read_text())
     assert draft["privacy_unit"]["at_most"] == 4
     assert all("0 to 365" not in column.get("values", []) for column in draft["columns"])
