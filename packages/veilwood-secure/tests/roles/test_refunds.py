@@ -91,7 +91,7 @@ def test_a_hidden_model_that_can_be_asked_is_paid_for_after_a_crash(
         crashed.set()
         raise Crash
 
-    monkeypatch.setattr(here.servers[1]._ledger, "_settle", crash)
+    monkeypatch.setattr(here.servers[1]._ledger, "settle", crash)
     for owner, rows in ROWS.items():
         here.client(owner).contribute(X[rows], Y[rows])
     assert crashed.wait(60)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Veilwood: differentially private tree ensembles. The public names; everything else is in the modules."""
+"""Veilwood: differentially private tree ensembles. Public names of the library."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -126,7 +126,7 @@ _HOMES: Final = {
 }
 
 _SIBLINGS: Final = ("audit", "secure", "service")
-"""Packages of their own, reached as attributes: ``vw.secure`` is ``veilwood_secure``."""
+"""Sibling packages that are attributes: ``vw.secure`` is ``veilwood_secure``."""
 
 
 def _load_sibling(name: str) -> Any:
@@ -136,8 +136,8 @@ def _load_sibling(name: str) -> Any:
         if error.name != f"veilwood_{name}":
             raise
         raise SetupError(
-            f"veilwood.{name} is in the package veilwood-{name}, which is not installed. "
-            f"Hint: pip install 'veilwood[{name}]'"
+            f"veilwood.{name} needs the package veilwood-{name}, which is not installed. "
+            f"Hint: run pip install 'veilwood[{name}]'."
         ) from None
 
 

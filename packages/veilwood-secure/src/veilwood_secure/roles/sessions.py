@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from veilwood.errors import PartyError
+from veilwood.privacy.ledger import SECURE_TRAINING, Purpose
 from veilwood.privacy.ledger_stores import Entry, Ledger, Reservation, SQLiteLedger
 from veilwood.safe_io import read_json
 from veilwood_secure.roles.config import Config, Task
@@ -80,6 +81,7 @@ class TaskLedgers:
                         plan=program.plan.fingerprint(),
                         not_private=program.not_private,
                         key=key,
+                        purpose=purpose_of(program.task),
                     )
                 )
         except BaseException:
@@ -110,16 +112,14 @@ class TaskLedgers:
 
     def entries(self) -> list[Entry]:
         """Return what the role's own ledger has about this task."""
-        return [
-            entry for entry in self._role_ledger.entries() if entry.what.startswith(entry_label(self._program.task))
-        ]
+        return [entry for entry in self._role_ledger.entries() if entry.purpose == purpose_of(self._program.task)]
 
     def cancel_orphans(self) -> None:
         """Take back what a crash left in narrower ledgers and not in the role's own, which comes last."""
         known = {entry.key for entry in self.entries() if entry.is_counted}
         for ledger in self.sub_ledgers:
             for entry in ledger.entries():
-                ours = entry.state == "reserved" and entry.what.startswith(entry_label(self._program.task))
+                ours = entry.state == "reserved" and entry.purpose == purpose_of(self._program.task)
                 if ours and entry.key not in known:
                     Reservation(ledger, entry.id).cancel()
 
@@ -127,6 +127,11 @@ class TaskLedgers:
 def entry_label(task: Task) -> str:
     """Return how a training stands in a ledger."""
     return f"secure training of {task.name} ({task.fingerprint()[:12]})"
+
+
+def purpose_of(task: Task) -> Purpose:
+    """Return the purpose of the ledger entries of a training task."""
+    return Purpose(SECURE_TRAINING, task.name, task.fingerprint()[:12])
 
 
 SESSION_TIMEOUT_S: Final = 15.0

@@ -14,6 +14,7 @@ from contextlib import suppress
 from typing import Final
 
 from veilwood.errors import PartyError, UseError, VeilwoodError
+from veilwood.privacy.ledger import SECURE_TRAINING
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedEngine, StoredModel, sync_openings
@@ -70,8 +71,9 @@ class TrainingMixin:
         kept = task_state.model.facts["entry"] if task_state.model else None
         going_on = task_state.checkpoint.attempt["entry"] if task_state.checkpoint.attempt else None
         books = self._task_ledgers(task_state)
-        last, named = task_state.checkpoint.ledger_entries, f"secure training of {task_state.task.name} ("
-        if last and not any(one.id == last and one.what.startswith(named) for one in self._ledger.entries()):
+        last = task_state.checkpoint.ledger_entries
+        recorded = self._ledger.entries_for(SECURE_TRAINING, task_state.task.name)
+        if last and not any(entry.id == last for entry in recorded):
             raise UseError(
                 f"the ledger of server {self.party} is older than its trainings of {task_state.task.name!r}. Hint: restore "
                 "the newest ledger.db."

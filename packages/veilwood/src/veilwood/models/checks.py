@@ -42,7 +42,7 @@ from veilwood.privacy.certificate import (
     assumptions_of,
 )
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.ledger_stores import NO_LEDGER, MemoryLedger
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
@@ -154,7 +154,9 @@ def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schem
 def _possible_assumptions(certificate: PrivacyCertificate, plan: Plan) -> list[tuple[str, ...]]:
     """Return the possible assumptions of a release under this plan, by durability of its ledger and by servers."""
     unit = str(plan.neighbours.unit)
-    alone: tuple[KeptAs, ...] = ("memory", "not") if certificate.ledger == MemoryLedger.name else ("file",)
+    # Certificates of version 0.1.0 name a ledger in memory where none was given.
+    by_name: dict[str, tuple[KeptAs, ...]] = {NO_LEDGER.name: ("not",), MemoryLedger.name: ("memory", "not")}
+    alone = by_name.get(certificate.ledger, ("file",))
     ways: list[tuple[KeptAs, ServerParticipation | None]] = [(kept, None) for kept in alone]
     ways += [
         (kept, ServerParticipation(*how)) for kept in get_args(KeptAs) for how in product(*map(get_args, _BY_SERVERS))
