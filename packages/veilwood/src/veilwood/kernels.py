@@ -13,8 +13,6 @@ from typing import Any
 import numba
 import numpy as np
 
-from veilwood.trees.level_growth import SHIFT
-
 njit: Any = numba.njit  # its dispatchers take arrays of any type
 
 
@@ -33,6 +31,7 @@ def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any)
 
 
 NO_OWNER = np.empty(0, np.int32)  # every row visits every tree
+SHIFT = 32  # as in ``trees.level_growth``, which works without numba; a test compares them
 SWEPT_LEVELS = 5  # of a tree, whose few nodes take their rows down in sweeps: deeper, looking up is faster
 MAX_SWEPT_NODES = 1 << 16  # nodes of a tree that sweeps can tell apart
 _SWEEP_BLOCK_ROWS = 1024  # rows in a sweep

@@ -35,8 +35,6 @@ from veilwood.engines.sql.source import SqlSource
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
 from veilwood.estimators.method import Codes, Design, FitRequest, Floats, Method, Model, Parameters, method_of
 from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
-from veilwood.forests.auto_size import AutoSized
-from veilwood.forests.noisy_leaves import AUTO, LeafMethod
 from veilwood.privacy.accountant import DataHandle, register_fit, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, ParallelDoor, parallel_loss, record_rejection
@@ -398,11 +396,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         """Return the method that the parameters ask for, checked; where they leave its size open, it chooses that."""
         bases = (base for base in type(self).__mro__ if issubclass(base, Parameters))
         own = next(base for base in bases if not issubclass(base, BaseForest))  # the family's, without the shell
-        sizes = getattr(self, "n_estimators", None), getattr(self, "max_depth", None)
-        kind = self._method_class
-        if issubclass(kind, LeafMethod) and any(isinstance(size, str) and size == AUTO for size in sizes):
-            return method_of(partial(AutoSized, kind=kind), own, self)
-        return method_of(kind, own, self)
+        return method_of(self._method_class.from_parameters, own, self)
 
     def _requested_privacy(self) -> tuple[Loss, Neighbours]:
         """Read what is asked for; wrong values are refused here, before anything is spent."""

@@ -30,7 +30,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, Type
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Source
+from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
@@ -201,6 +201,11 @@ class Method(ABC, Generic[P]):
     multi_pass: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # that are known for a parameter
 
+    @classmethod
+    def from_parameters(cls, parameters: P, task: TaskKind) -> Method[P]:
+        """Return the method for these parameters. A family may return one that chooses what they leave open."""
+        return cls(parameters, task)
+
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
         """What sums along three axes hold: servers check that rows can have it before they compute more than sums."""
@@ -235,6 +240,27 @@ class Method(ABC, Generic[P]):
     def utility_warning(self, plan: Plan, model: Model) -> str | None:
         """Return what a user should know about a new model, judged from public numbers alone."""
         return None
+
+
+class OnePassMethod(Method[P]):
+    """Base class of methods that learn one array of sums from the rows, in one pass.
+
+    Such a forest can be trained batch by batch, and by owners who share sums and no rows.
+    """
+
+    multi_pass: ClassVar[bool] = False
+
+    @abstractmethod
+    def make_count(self, design: Any) -> Count:
+        """Return the count that the pass makes. Disjoint trees draw a fresh secret key for it."""
+
+    @abstractmethod
+    def release_sums(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
+        """Release the sums through the door."""
+
+    def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+        """Compute the sums in one pass, and release them."""
+        return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
 
 
 def method_of(

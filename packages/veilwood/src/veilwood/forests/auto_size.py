@@ -21,7 +21,7 @@ from veilwood.data.counts import CellQuery, RunCellQueries
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ModelFileError, ParameterError, PlanError, UseError
-from veilwood.estimators.method import Arrays, Design, FitRequest, Method, Model
+from veilwood.estimators.method import Arrays, Design, FitRequest, Method, Model, OnePassMethod
 from veilwood.forests import expected_skill as skill
 from veilwood.forests.noisy_leaves import (
     AUTO,
@@ -29,7 +29,6 @@ from veilwood.forests.noisy_leaves import (
     LeafMethod,
     LeafModel,
     LeafParameters,
-    OnePassMethod,
     lower_noise_design,
 )
 from veilwood.privacy.door import Door
@@ -92,10 +91,10 @@ class AutoSized(Method[LeafParameters]):
             given = getattr(mine, name)
             several = isinstance(given, list | tuple) and len(given) > 0 and self.kind.accepts_lists
             for size in given if several else [given]:
-                if not _is_auto(size) or several:
+                if not is_auto(size) or several:
                     check_counts(**{name: size})
         self.with_size(
-            *(1 if _is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))
+            *(1 if is_auto(size) else size for size in (mine.n_estimators, mine.max_depth))
         ).check_parameters()
 
     def with_size(self, n_estimators: Any, max_depth: Any, *, noiseless: bool = False) -> LeafMethod[Any]:
@@ -110,7 +109,7 @@ class AutoSized(Method[LeafParameters]):
         """Say what is left open, where no noise makes few choices and few rows in a count better."""
         open_words = self._method_class(noiseless).noiseless_options if noiseless else {}
         said: dict[str, Any] = {
-            name: word for name, word in open_words.items() if _is_auto(getattr(self.parameters, name, None))
+            name: word for name, word in open_words.items() if is_auto(getattr(self.parameters, name, None))
         }
         return replace(self.parameters, **said)
 
@@ -205,7 +204,7 @@ class AutoSized(Method[LeafParameters]):
         for trees, depth in self._method_class(noiseless).candidate_sizes(
             encoding, self._resolved_options(noiseless), noiseless=noiseless
         ):
-            size = (trees if _is_auto(given[0]) else given[0], depth if _is_auto(given[1]) else given[1])
+            size = (trees if is_auto(given[0]) else given[0], depth if is_auto(given[1]) else given[1])
             method = self.with_size(*size, noiseless=noiseless)
             try:
                 leaves, noise = method.leaves_and_error(rest, encoding)
@@ -270,11 +269,10 @@ class AutoSized(Method[LeafParameters]):
         self, design: AutoSizedDesign, plan: Plan, released: AutoSizedRelease, n_jobs: int | None = None
     ) -> LeafModel:
         """Clean the leaves, which fall back on the counts of all rows."""
-        inner: Any = released.design.inner
-        came = released.inner
-        forest, counts = came if isinstance(came, tuple) else (inner.forest, came)
-        assert released.design.method is not None
-        return released.design.method.make_model(design.encoding, forest, counts, plan, released.pooled)
+        method = released.design.method
+        assert method is not None
+        forest, counts = method.released_leaves(released.design.inner, released.inner)
+        return method.make_model(design.encoding, forest, counts, plan, released.pooled)
 
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
         """Check the arrays of a file."""
@@ -329,7 +327,8 @@ def _size_rank(
     return (-max(astray, MAX_MEAN_ERROR), *score)
 
 
-def _is_auto(size: object) -> bool:
+def is_auto(size: object) -> bool:
+    """Return True if a size is left open."""
     return isinstance(size, str) and size == AUTO
 
 

@@ -20,11 +20,11 @@ from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
 from veilwood.estimators.method import Design, FitRequest
-from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafModel, LeafParameters
+from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact_fraction
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.plan import Layout
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import HAVE_NUMBA, Assignment
 from veilwood.trees.forest import Forest
@@ -223,9 +223,3 @@ class LevelwiseMethod(LeafMethod[LP]):
         never_grown = np.zeros((step.shape[0] - forest.n_leaves, *step.shape[1:]), np.int64)
         leaves = np.concatenate([counted, never_grown])
         return forest, self.release_leaves(door, step, leaves)[: forest.n_leaves]
-
-    def build_model(
-        self, design: LevelwiseDesign, plan: Plan, released: tuple[Forest, NDArray[Any]], n_jobs: int | None = None
-    ) -> LeafModel:
-        """Clean the leaves."""
-        return self.make_model(design.encoding, *released, plan)

@@ -16,9 +16,9 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Count, Source
+from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
-from veilwood.data.schema import Schema
+from veilwood.data.schema import Schema, TaskKind
 from veilwood.engines.sql.dialects import SqlDialect
 from veilwood.engines.sql.scoring import decode_target_sql, smooth_probabilities_sql
 from veilwood.errors import DomainTooLargeError, ModelFileError, PlanError
@@ -31,6 +31,7 @@ from veilwood.estimators.method import (
     ForestModel,
     Method,
     Model,
+    OnePassMethod,
     Parameters,
 )
 from veilwood.forests import leaves as cleaning
@@ -218,10 +219,19 @@ class LeafMethod(Method[L]):
         """Return the method that takes over where there is no noise and the size is chosen: usually the same."""
         return cls
 
+    @classmethod
+    def from_parameters(cls, parameters: Any, task: TaskKind) -> Method[Any]:
+        """Return the method of this size, or one that chooses a size that is "auto"."""
+        from veilwood.forests.auto_size import AutoSized, is_auto  # builds on this module
+
+        if is_auto(parameters.n_estimators) or is_auto(parameters.max_depth):
+            return AutoSized(parameters, task, kind=cls)
+        return cls(parameters, task)
+
     # -- the plan ------------------------------------------------------------------------------------------------
 
     def make_design(self, request: FitRequest) -> Any:
-        """Decide everything that can be decided before the data, under the law that leaves less noise."""
+        """Design the forest under the accounting that leaves less noise."""
         return lower_noise_design(request, self.design_with_loss)
 
     @abstractmethod
@@ -321,6 +331,15 @@ class LeafMethod(Method[L]):
             return AVERAGE if self.auto_sized else "majority"
         return chosen
 
+    def released_leaves(self, design: Any, released: Any) -> tuple[Forest, NDArray[Any]]:
+        """Return the forest and its noisy leaf counts. Data-dependent trees are part of what was released."""
+        forest, counts = released
+        return forest, counts
+
+    def build_model(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> LeafModel:
+        """Build the model from the noisy leaves."""
+        return self.make_model(design.encoding, *self.released_leaves(design, released), plan)
+
     def make_model(
         self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
     ) -> LeafModel:
@@ -387,35 +406,14 @@ class LeafMethod(Method[L]):
         )
 
 
-class OnePassMethod(LeafMethod[L]):
-    """A method whose trees are grown without data: all that is learned from rows is one array of sums.
+class PregrownForest(OnePassMethod[L], LeafMethod[L]):
+    """Base class of forests that are grown without data and release their leaf counts directly."""
 
-    Such forests can be trained batch by batch, and by owners who share sums and no rows.
-    """
-
-    multi_pass: ClassVar[bool] = False
-
-    @abstractmethod
-    def make_count(self, design: Any) -> Count:
-        """Say what is added up; where trees are disjoint, under a fresh secret key."""
-
-    @abstractmethod
-    def release_sums(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
-        """Release the sums through the door."""
-
-    def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
-        """Add up in one pass, and release."""
-        return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
-
-
-class PregrownForest(OnePassMethod[L]):
-    """Trees grown before the data is seen; their leaves are counted in one pass, and released as they are"""
-
-    trees_text: ClassVar[str]  # what trees they are, in the words of a plan
+    trees_text: ClassVar[str]  # names the trees in a plan
 
     @abstractmethod
     def grow_trees(self, request: FitRequest) -> tuple[Encoding, Forest]:
-        """Grow the trees, which needs no data."""
+        """Grow the trees from public facts and the public seed."""
 
     def design_with_loss(self, request: FitRequest) -> ForestDesign:
         """Grow the trees, and plan the release of their leaves."""
@@ -437,16 +435,14 @@ class PregrownForest(OnePassMethod[L]):
         return ForestDesign(encoding, plan, forest)
 
     def make_count(self, design: ForestDesign) -> Count:
-        """Count the rows of each class in each leaf."""
+        """Return the count of the leaves."""
         return self.make_leaf_count(design.encoding, design.forest, self.draw_assignment(design.forest.n_trees))
 
     def release_sums(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
-        """Release the leaves, with noise."""
+        """Release the noisy leaf counts."""
         (step,) = design.plan.steps
         return door.release_counts(step, exact)
 
-    def build_model(
-        self, design: ForestDesign, plan: Plan, released: NDArray[np.int64], n_jobs: int | None = None
-    ) -> LeafModel:
-        """Clean the leaves."""
-        return self.make_model(design.encoding, design.forest, released, plan)
+    def released_leaves(self, design: ForestDesign, released: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
+        """Return the designed forest with the released counts."""
+        return design.forest, released

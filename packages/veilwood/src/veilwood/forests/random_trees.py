@@ -21,7 +21,7 @@ from veilwood.estimators.base import Classifier, ClassWeights, Regressor, Shared
 from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests.leaves import leave_one_out_frequencies
-from veilwood.forests.noisy_leaves import AUTO, MAX_LEAVES, LeafMethod, LeafModel, LeafParameters, PregrownForest
+from veilwood.forests.noisy_leaves import AUTO, MAX_LEAVES, LeafMethod, LeafParameters, PregrownForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selection_step
@@ -150,12 +150,6 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
         counted = source.aggregate(self.make_leaf_count(encoding, forest, assignment), n_jobs=n_jobs)
         leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
         return forest, door.release_counts(step, leaves)[: forest.n_leaves]
-
-    def build_model(
-        self, design: Design, plan: Plan, released: tuple[Forest, NDArray[np.int64]], n_jobs: int | None = None
-    ) -> LeafModel:
-        """Clean the leaves."""
-        return self.make_model(design.encoding, *released, plan)
 
     def clean_leaves(
         self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None

@@ -321,7 +321,7 @@ class Marginals(Strategy):
     --------
     >>> T = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
     >>> both = Marginals(T, {(0,): 1, (1,): 1})
-    >>> both.scales(Fraction(1, 2))
+    >>> both.laplace_scales(Fraction(1, 2))
     [Fraction(4, 1), Fraction(4, 1)]
     >>> both.measure_exact([[2, 0], [1, 1], [2, 1]], [0, 0, 0], 1)[0].tolist()
     [[0], [1], [2]]

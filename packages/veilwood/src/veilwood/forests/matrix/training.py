@@ -26,7 +26,7 @@ from veilwood.engines.sql.dialects import SqlDialect
 from veilwood.engines.sql.scoring import smooth_probabilities_sql
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
 from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
-from veilwood.estimators.method import Codes, FitRequest, Floats, ForestDesign, Parameters
+from veilwood.estimators.method import Codes, FitRequest, Floats, ForestDesign, OnePassMethod, Parameters
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.marginals import Mixture
@@ -49,7 +49,6 @@ from veilwood.forests.noisy_leaves import (
     LeafMethod,
     LeafModel,
     LeafParameters,
-    OnePassMethod,
     Pooled,
     majority_votes,
     normalize_counts,
@@ -307,7 +306,7 @@ class MatrixModel(LeafModel):
         return smooth_probabilities_sql(dialect, shares, self.forest.n_trees), list(sums)
 
 
-class MatrixForest(OnePassMethod[MatrixForestParameters]):
+class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixForestParameters]):
     """Random trees whose leaves are estimated together."""
 
     numeric_encoding: Literal["bins"] = "bins"
@@ -526,9 +525,9 @@ class MatrixForest(OnePassMethod[MatrixForestParameters]):
             answers.append(measurement.reconstruct(noisy))
         return np.concatenate(answers)
 
-    def build_model(self, design: MatrixDesign, plan: Plan, released: Floats, n_jobs: int | None = None) -> MatrixModel:
-        """Clean the leaves."""
-        return self.make_model(design.encoding, design.forest, released, plan)
+    def released_leaves(self, design: MatrixDesign, released: Floats) -> tuple[Forest, Floats]:
+        """Return the designed forest with the reconstructed leaves."""
+        return design.forest, released
 
     def leaf_variance(self, plan: Plan) -> float:
         """Leaves are reconstructed: their noise is what the strategy leaves on average."""
