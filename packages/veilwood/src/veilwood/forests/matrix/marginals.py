@@ -80,7 +80,7 @@ class _SetFamily:
 
 
 def _build_family(workload: Workload, spaces: Ints, max_cells: int, power: float | None) -> _SetFamily:
-    """Return the sets of the workload's queries, and all other sets up to the largest order that keeps the family small.
+    """Return the sets of the queries, and all other sets up to the largest order that keeps the family small.
 
     With a share t, a set S of n_S cells gives each subset R the precision t^2 / n_S (t / n_S under Gaussian noise). R
     gets as much from a share t sqrt(n_R / n_S) of its own. If these shares add up to less than t for the largest sets
@@ -164,8 +164,8 @@ def search_marginals(
     inverse_cells = np.exp(-(bits @ np.log(workload.shape)))
     objective = _marginals_objective(family, g, inverse_cells, noise, budget)
 
-    # Gaussian error is convex in the shares (Xiao et al. 2024): one start suffices. Laplace error is not: its optima are
-    # sparse, like covering designs, each start finds another one, and perturbing the best helps most.
+    # Gaussian error is convex in the shares (Xiao et al. 2024): one start suffices. Laplace error is not: its optima
+    # are sparse, like covering designs, each start finds another one, and perturbing the best helps most.
     m, order = len(g), bits.sum(axis=1)
     if noise == "gaussian":
         best = _minimize(objective, np.zeros(m), 500)
@@ -253,7 +253,7 @@ def _minimize_two_phase(
 
 
 def _round_marginals(workload: Workload, spaces: Ints, family: _SetFamily, weights: Floats) -> list[Marginals]:
-    """Return marginals with integer weights, small ones dropped at several thresholds, that still measure all spaces."""
+    """Return marginals with integer weights, without small ones at several thresholds, that measure all spaces."""
     candidates: dict[tuple[int, ...], Marginals] = {}
     for least in (1e-4, 1e-3, 1e-2, 3e-2):
         large = np.where(weights >= least * weights.max(), weights, 0)

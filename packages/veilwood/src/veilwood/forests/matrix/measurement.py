@@ -197,9 +197,9 @@ def split_budget(
 
     Under Laplace noise an error falls with the square of the fraction, so fractions proportional to third roots of
     errors are best. Under Gaussian noise it falls with the fraction, so square roots are best. Equal fractions, and
-    fractions proportional to numbers of trees, are compared as well: with the latter no ensemble is worse than in the baseline.
-    The candidates do not depend on the budget, so the error never grows with the budget. ``starts`` is the number of
-    starts of each search (``search.optimize``).
+    fractions proportional to numbers of trees, are compared as well: with the latter no ensemble is worse than in the
+    baseline. The candidates do not depend on the budget, so the error never grows with the budget. ``starts`` is the
+    number of starts of each search (``search.optimize``).
     """
     n, root = len(workloads), 3 if noise == "laplace" else 2
     if n == 1:

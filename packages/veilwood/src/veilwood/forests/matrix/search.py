@@ -156,10 +156,10 @@ def optimize(
     """Return the strategy with the least expected error among the candidates; never worse than the baselines.
 
     Candidates are the identity, weighted marginals, the leaves of all trees, and the leaves of some trees with
-    marginals for the others. For leaves that keep sets of values (binary trees) they include Kronecker products of p-Identity
-    matrices, and on small domains p-Identity matrices over all cells. All are compared by exact expected error, after
-    rounding to integers and with the variance of the discrete noise. So the result is never worse than the table of all
-    cells, nor, if the workload has a forest, than every tree's leaves with equal fractions of the budget.
+    marginals for the others. For leaves that keep sets of values (binary trees) they include Kronecker products of
+    p-Identity matrices, and on small domains p-Identity matrices over all cells. All are compared by exact expected
+    error, after rounding to integers and with the variance of the discrete noise. So the result is never worse than the
+    table of all cells, nor, if the workload has a forest, than every tree's leaves with equal fractions of the budget.
 
     Parameters
     ----------
@@ -242,14 +242,14 @@ def _search_cached(
                 if not isinstance(workload, PathWorkload) or workload.forest is None:
                     raise
                 marginals = []  # the leaves of its trees can be measured for any domain
-            found: list[Strategy] = [*marginals]
+            candidates: list[Strategy] = [*marginals]
             if budget is None:
                 if workload.n_cells <= max_cells:
-                    found.append(Marginals.identity(workload))
-                found += _more_candidates(workload, noise, rng, thorough, max_cells)
+                    candidates.append(Marginals.identity(workload))
+                candidates += _more_candidates(workload, noise, rng, thorough, max_cells)
                 if isinstance(workload, PathWorkload):
-                    found += _direct_candidates(workload, noise, marginals, find, starts)
-            workload.found_strategies[key] = found
+                    candidates += _direct_candidates(workload, noise, marginals, find, starts)
+            workload.found_strategies[key] = candidates
     return [*workload.found_strategies[key]]
 
 
@@ -257,13 +257,13 @@ def _more_candidates(
     workload: Workload, noise: NoiseName, rng: np.random.Generator, thorough: bool, max_cells: int
 ) -> list[Strategy]:
     """Return explicit strategies for workloads on which they have won, or on request."""
-    found: list[Strategy] = []
+    candidates: list[Strategy] = []
     if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
-        found += _search_products(workload, noise, rng)
+        candidates += _search_products(workload, noise, rng)
     multiway = isinstance(workload, PathWorkload) and workload.single_valued  # marginals have always won there
     if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
-        found += _search_explicit(workload, noise, rng)
-    return found
+        candidates += _search_explicit(workload, noise, rng)
+    return candidates
 
 
 def _direct_candidates(
@@ -275,15 +275,15 @@ def _direct_candidates(
 ) -> list[Strategy]:
     """Return strategies that measure leaves directly. Marginals are then searched again for the remaining trees."""
     best = min(marginals, key=lambda strategy: expected_error(workload, strategy, noise, SMALL_BUDGET), default=None)
-    found = candidate_mixtures(workload, noise, best)
-    for mixed in [strategy for strategy in found if len(strategy.rest_marginals)]:
+    candidates = candidate_mixtures(workload, noise, best)
+    for mixed in [strategy for strategy in candidates if len(strategy.rest_marginals)]:
         traces = np.asarray(workload.traces_of_trees[mixed.rest_marginals].sum(axis=0))
         seen = {
             int(space): float(trace) for space, trace in zip(workload.residual_spaces, traces, strict=True) if trace > 0
         }
         for again in find(seen, starts=starts or 16):
-            found.append(mixed.with_marginals(noise, again))
-    return [*found]
+            candidates.append(mixed.with_marginals(noise, again))
+    return [*candidates]
 
 
 def lower_bound(workload: Workload, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)) -> float:
@@ -309,7 +309,7 @@ def lower_bound(workload: Workload, noise: NoiseName = "laplace", budget: Fracti
 def _search_products(workload: PathWorkload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
     """Return Kronecker products: the best p-Identity of each feature in turn, the others fixed (HDMM's OPT_x)."""
     masks = [workload.leaf_masks(i).astype(float) for i in range(len(workload.shape))]
-    found: list[Strategy] = []
+    candidates: list[Strategy] = []
     for _ in range(2):
         rows = [rng.random((max(1, size // 8) if size > 1 else 0, size)) for size in workload.shape]
         forms = workload.quadratic_forms([_p_identity_inverse(b, noise) for b in rows])
@@ -323,8 +323,8 @@ def _search_products(workload: PathWorkload, noise: NoiseName, rng: np.random.Ge
         active = sum(bool(b.any()) for b in rows)
         if active:
             grid = min(_GRID, 1 << _MAX_BITS[noise] // active)
-            found.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
-    return found
+            candidates.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
+    return candidates
 
 
 def _search_explicit(workload: Workload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
@@ -334,15 +334,15 @@ def _search_explicit(workload: Workload, noise: NoiseName, rng: np.random.Genera
     values, vectors = np.linalg.eigh(gram)
     root = np.abs((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
     p = max(1, workload.n_cells // 8)
-    found: list[Strategy] = []
+    candidates: list[Strategy] = []
     for amount, rows in ((0.3, np.unique(matrix, axis=0)), (3.0, root)):
         start = amount * rows[rng.permutation(len(rows))[:p]] / rows.max()
         if workload.n_queries < workload.n_cells:
             best = _p_identity(lambda x: matrix.T @ (matrix @ x), np.diag(gram), start, noise, 150)
         else:
             best = _p_identity(gram.__matmul__, np.diag(gram), start, noise, 150)
-        found.append(Factors(workload, [_rounded_p_identity(best, noise, _GRID)]))
-    return found
+        candidates.append(Factors(workload, [_rounded_p_identity(best, noise, _GRID)]))
+    return candidates
 
 
 def _column_norm(b: Floats, noise: NoiseName) -> Floats:
@@ -387,8 +387,8 @@ def _p_identity(
         bounds=[(0, None)] * start.size,
         options={"maxiter": steps},
     )
-    found: Floats = result.x.reshape(p, n)
-    return found
+    rows: Floats = result.x.reshape(p, n)
+    return rows
 
 
 def _rounded_p_identity(b: Floats, noise: NoiseName, grid: int) -> Ints:

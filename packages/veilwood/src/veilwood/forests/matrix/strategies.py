@@ -444,7 +444,7 @@ class Factors(Strategy):
     """An explicit strategy: a p-Identity matrix over all cells, or a Kronecker product of one per feature.
 
     Each factor is a diagonal matrix above p more rows of non-negative integers (McKenna et al. 2018, section 5.2).
-    Every column has the same sum. So a factor has full rank, and its inverse has a closed form with a correction of rank p.
+    The positive diagonal gives it full rank, and the inverse of its Gram matrix a closed form of rank p.
 
     Parameters
     ----------
