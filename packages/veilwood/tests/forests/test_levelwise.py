@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What grown forests share: how splits and leaves divide the budget."""
+"""Level-wise forests: how splits and leaves divide the budget."""
 
 from __future__ import annotations
 
