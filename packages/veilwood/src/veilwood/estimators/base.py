@@ -37,8 +37,6 @@ from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaErr
 from veilwood.estimators.method import Codes, Design, FitRequest, Floats, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
 from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
-from veilwood.forests.auto_size import AutoSized
-from veilwood.forests.noisy_leaves import AUTO, LeafMethod
 from veilwood.privacy.accountant import DataHandle, register_fit, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, ParallelDoor, parallel_loss, record_rejection
@@ -396,14 +394,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     def _make_method(self) -> Method[Any]:
         """Return the method for the current parameters, validated; with a size of "auto", one that chooses the size."""
         bases = (base for base in type(self).__mro__ if issubclass(base, Parameters))
-        own = next(
-            base for base in bases if not issubclass(base, BaseForest)
-        )  # the parameters of the family, not the estimator class
-        sizes = getattr(self, "n_estimators", None), getattr(self, "max_depth", None)
-        kind = self._method_class
-        if issubclass(kind, LeafMethod) and any(isinstance(size, str) and size == AUTO for size in sizes):
-            return method_of(partial(AutoSized, kind=kind), own, self)
-        return method_of(kind, own, self)
+        own = next(base for base in bases if not issubclass(base, BaseForest))  # the parameters of the family
+        return method_of(self._method_class.from_parameters, own, self)
 
     def _requested_privacy(self) -> tuple[Loss, Neighbours]:
         """Validate the privacy parameters and return loss and neighbours. Raises before anything is spent."""

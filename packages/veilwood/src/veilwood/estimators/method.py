@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, Type
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Source
+from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
@@ -205,6 +205,11 @@ class Method(ABC, Generic[P]):
     multi_pass: ClassVar[bool] = True  # reads the rows several times, so that a single-pass iterator is refused
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # allowed values of parameters that are texts
 
+    @classmethod
+    def from_parameters(cls, parameters: P, task: TaskKind) -> Method[P]:
+        """Return the method for these parameters. A family may return one that chooses what they leave open."""
+        return cls(parameters, task)
+
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
         """What three-dimensional sums contain. Servers check that uploaded rows support it before computing them."""
@@ -243,6 +248,27 @@ class Method(ABC, Generic[P]):
     def utility_warning(self, plan: Plan, model: Model) -> str | None:
         """Return a warning about the utility of a new model, from released values alone, or None."""
         return None
+
+
+class OnePassMethod(Method[P]):
+    """Base class of methods that learn one array of sums from the rows, in one pass.
+
+    Such a forest can be trained batch by batch, and by owners who share sums and no rows.
+    """
+
+    multi_pass: ClassVar[bool] = False
+
+    @abstractmethod
+    def make_count(self, design: Any) -> Count:
+        """Return the count that the pass makes. Disjoint trees draw a fresh secret key for it."""
+
+    @abstractmethod
+    def release_sums(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
+        """Release the sums through the door."""
+
+    def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+        """Compute the sums in one pass, and release them."""
+        return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
 
 
 def method_of(

@@ -16,8 +16,7 @@ from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, UseError, shorten_text
 from veilwood.estimators.base import BaseForest
-from veilwood.estimators.method import Design
-from veilwood.forests.noisy_leaves import OnePassMethod
+from veilwood.estimators.method import Design, OnePassMethod
 from veilwood.privacy.accountant import DataHandle, handle_of, warn_of_repeated_fits
 from veilwood.privacy.door import SEEDED_NOISE
 from veilwood.privacy.entropy import is_seeded
