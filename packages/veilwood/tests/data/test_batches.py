@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood.data.batches import Batch, ChangeDetector, Source, _checksum_of_ids
+from veilwood.data.batches import Batch, Source
+from veilwood.data.file_source import ChangeDetector, _checksum_of_ids
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError

@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
 
-CLASSIFIERS = [name for name in estimators.__all__ if getattr(estimators, name).task == "classification"]
+CLASSIFIERS = [name for name in estimators.__all__ if getattr(estimators, name)._task == "classification"]
 COLUMN = {"name": "x", "kind": "numeric", "lower": 0, "upper": 1}
 
 

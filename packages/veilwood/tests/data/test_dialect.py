@@ -15,13 +15,13 @@ import pyarrow as pa
 import pytest
 
 import veilwood as vw
-from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, guess_dialect, read_header
+from veilwood.data.dialect import DIALECT, ENCODINGS, Dialect, read_header
 from veilwood.data.encoding import Encoding
 from veilwood.data.file_source import check_files
-from veilwood.data.files import local_file
+from veilwood.data.places import local_file
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_features, read_table
-from veilwood.drafting.draft import draft_from_table
+from veilwood.drafting.draft import draft_from_table, guess_dialect
 from veilwood.errors import OutOfSchemaError, SchemaError, UseError
 from veilwood_testing.dialect_cases import SCHEMA, codes_of
 from veilwood_testing.two_dialects import GERMAN

@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from veilwood.data.file_source import check_files
-from veilwood.data.files import excel_dataset, local_file
+from veilwood.data.files import excel_dataset
 from veilwood.data.open_rows import open_rows
+from veilwood.data.places import local_file
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood_testing.dialect_cases import SCHEMA, codes_of

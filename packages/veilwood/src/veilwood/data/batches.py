@@ -8,9 +8,7 @@ is in ``trees``.
 
 from __future__ import annotations
 
-import hashlib
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,14 +21,11 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.canonical import ColumnValues
-from veilwood.data.contributions import IdFilter, Weights, bound_contributions, encode_ids, missing_id_column_error
+from veilwood.data.contributions import IdFilter, Weights, bound_contributions, missing_id_column_error
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import File, find_files, find_matching_files
 from veilwood.data.frames import Table, target_values
-from veilwood.data.problems import Invalid, Problem, ProblemMessage, raise_problems
-from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError, UseError, VeilwoodError
+from veilwood.data.problems import Invalid
+from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.progress import track_progress
 
@@ -40,7 +35,6 @@ __all__ = [
     "Count",
     "Source",
     "encode_rows",
-    "open_files",
     "open_memory",
     "open_stream",
     "select_rows",
@@ -52,7 +46,6 @@ Sums: TypeAlias = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
 MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
-_HASH_BYTES = 16
 
 
 class Batch(NamedTuple):
@@ -222,184 +215,6 @@ def select_rows(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
         return batch
     kept = np.logical_and.reduce(chosen)
     return batch._replace(codes=batch.codes[kept], target=batch.target[kept])
-
-
-# -- partitions that are read anew in each pass, in bounded memory: capped by id, watched for changes --------------
-
-
-@dataclass(repr=False)
-class ChangeDetector:
-    """What the batches of earlier passes looked like, for partitions of which nothing else tells that they changed.
-
-    Rows are known by their place: which of a person's are kept, and which tree a row belongs to, holds for every pass.
-    """
-
-    checksums: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    lock: Any = field(default_factory=threading.Lock)
-
-    def check_unchanged(self, kind: str, file: File, partition: int, first_row: int, checksum: int) -> None:
-        """Remember a checksum, or refuse one that differs from the one before."""
-        with self.lock:
-            before = self.checksums.setdefault((kind, partition, first_row), checksum)
-        if before != checksum:
-            raise FileError(
-                f"the rows of {file.display_name} changed between two passes, or came in another order. Hint: give them a "
-                "fixed order, or write them to a temporary file by vw.spool(...)."
-            )
-
-
-def open_files(
-    X: Any,
-    encoding: Encoding,
-    *,
-    cap: RowsOf | None,
-    invalid: Invalid,
-    batch_rows: int,
-    id_filter: IdFilter | None = None,
-) -> Source:
-    """Make a source of whatever ``files.find_files`` finds."""
-    schema, extra = encoding.schema, () if cap is None else (cap.id,)
-    try:
-        files = find_matching_files(X, schema, extra, as_bytes=invalid == "drop")
-    except OutOfSchemaError as error:  # Arrow looks into the first rows of CSV
-        if error.problems:
-            _raise_all_problems(X, encoding, extra, batch_rows)
-        raise
-    if cap is not None and any(cap.id not in file.names for file in files):
-        raise missing_id_column_error(cap)
-    if cap is not None and any(file.is_text for file in files):
-        _reject_numeric_id(cap, schema)
-    kept: list[npt.NDArray[np.bool_]] | None = None
-    watch = ChangeDetector()
-    if cap is not None:
-        ids = (_read_ids(file, partition, cap, invalid, batch_rows, watch) for partition, file in enumerate(files))
-        kept = bound_contributions(ids, cap, invalid, id_filter)
-
-    def read() -> Iterator[Callable[[], Batch]]:
-        empty = True
-        for partition, file in enumerate(files):
-            row = 0
-            for table in _read_tables(file, encoding, batch_rows, files, extra):
-                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
-                if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
-                watched = None if file.detects_changes else partial(watch.check_unchanged, "rows", file, partition, row)
-                if cap is not None and not file.detects_changes:
-                    watch.check_unchanged(
-                        "ids", file, partition, row, _checksum_of_ids(table.column_by_name(cap.id), cap, invalid)
-                    )
-                yield partial(
-                    _encode_file_batch, encoding, table, partition, row, chosen, invalid, files, extra, watched
-                )
-                row += table.n_rows
-                empty = False
-            if not file.detects_changes:
-                watch.check_unchanged("end", file, partition, 0, row)
-        if empty and invalid == "refuse":
-            raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
-        if empty:
-            yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
-
-    return Source(read, n_partitions=len(files))
-
-
-def _read_ids(
-    file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: ChangeDetector
-) -> Iterator[ColumnValues]:
-    """Read the column of ids."""
-    row = 0
-    for table in file.read_batches([cap.id], batch_rows):
-        ids = table.column_by_name(cap.id)
-        assert ids is not None
-        if not file.detects_changes:
-            watch.check_unchanged("ids", file, partition, row, _checksum_of_ids(ids, cap, invalid))
-        row += table.n_rows
-        yield ids
-
-
-def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
-    if any(column.source == cap.id and column.kind == "numeric" for column in (*schema.features, schema.target)):
-        raise OutOfSchemaError(
-            f"column {cap.id!r}, which the privacy unit names, is a number of the schema too: in a file of text 7 and "
-            "07 are one number and may be two people. Hint: take it out of the schema, or write Parquet.",
-            column=cap.id,
-        )
-
-
-def _checksum_of_ids(ids: ColumnValues | None, cap: RowsOf, invalid: Invalid) -> int:
-    """Sum up who is where: by a hash of which nobody can find two ids that share it."""
-    assert ids is not None
-    codes, texts = encode_ids(ids, cap, invalid)
-    each = b"".join(_hash_text(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
-    return int.from_bytes(_hash_text(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
-
-
-def _hash_text(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=_HASH_BYTES).digest()
-
-
-def _encode_file_batch(
-    encoding: Encoding,
-    table: Table,
-    partition: int,
-    first_row: int,
-    chosen: npt.NDArray[np.bool_] | None,
-    invalid: Invalid,
-    files: list[File],
-    extra: Collection[str],
-    watched: Callable[[int], None] | None,
-) -> Batch:
-    try:
-        batch, fits = encode_rows(
-            encoding, table, None, invalid=invalid, allowed_extra=extra, partition=partition, first_row=first_row
-        )
-    except OutOfSchemaError as error:
-        if error.problems:
-            _raise_all_problems(files, encoding, extra, max(table.n_rows, 1))
-        raise
-    if watched is not None:
-        watched(zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes())))
-    return select_rows(batch, chosen, fits)
-
-
-def _read_tables(
-    file: File, encoding: Encoding, batch_rows: int, files: list[File], extra: Collection[str]
-) -> Iterator[Table]:
-    """Read features and target of a file; the ids too, where they must be compared with those of an earlier pass."""
-    wanted = list(dict.fromkeys([*encoding.schema.sources, *(() if file.detects_changes else extra)]))
-    try:
-        yield from file.read_batches(wanted, batch_rows)
-    except OutOfSchemaError as error:
-        if error.problems:
-            _raise_all_problems(files, encoding, extra, batch_rows)
-        raise
-
-
-def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
-    """Open files once more so that every cell is there as it stands in the file; others are as they were."""
-    for each in X if isinstance(X, list | tuple) else [X]:
-        if isinstance(each, File) and each.location is None:
-            yield each
-        else:
-            yield from find_files(
-                each.location if isinstance(each, File) else each, schema, as_bytes=True, skip_rows=False
-            )
-
-
-def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
-    """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
-    wanted = list(encoding.schema.sources)
-    told: dict[tuple[str, Problem], ProblemMessage] = {}
-    for file in _reopen_as_text(X, encoding.schema):
-        file.check_columns(encoding.schema, extra)
-        row = 0
-        for table in file.read_batches(wanted, batch_rows):
-            _, _, problems = encoding.read_rows(table, parse=file.is_text)
-            for each in problems.messages(partial(encoding.column_values, table), row):
-                told.setdefault((each.column, each.kind), each)
-            row += table.n_rows
-    order = [column.name for column in (*encoding.schema.features, encoding.schema.target)]
-    raise_problems(sorted(told.values(), key=lambda each: (order.index(each.column), each.kind)))
 
 
 def open_memory(

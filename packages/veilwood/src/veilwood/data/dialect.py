@@ -11,11 +11,9 @@ import codecs
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from itertools import zip_longest
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,33 +21,14 @@ import pyarrow.compute as pc
 
 from veilwood.errors import OutOfSchemaError, SchemaError, short_repr
 
-__all__ = ["DIALECT", "Dialect", "guess_dialect", "read_header"]
+__all__ = ["DIALECT", "Dialect", "read_header"]
 
 ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
 SEPARATORS: Final = (",", ";", "\t", "|")
 _THOUSANDS: Final = ("", ".", ",", "'", " ")
-_MONEY: Final = "€$£¥"
-_CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
-_SPACES: Final = " \t\u00a0\u2009\u202f"
-_NULL_WORDS: Final = (
-    "NA",
-    "N/A",
-    "n/a",
-    "NULL",
-    "null",
-    "NaN",
-    "nan",
-    "None",
-    "-",
-    "--",
-    "?",
-    "k.A.",
-    "k. A.",
-    "missing",
-)
-_PREVIEW_BYTES: Final = 1 << 20  # bytes from which a dialect is guessed
-
-
+MONEY: Final = "€$£¥"
+CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
+SPACES: Final = " \t\u00a0\u2009\u202f"
 _MAX_NUMBER_LENGTH: Final = 400  # letters, blanks included
 
 
@@ -239,11 +218,11 @@ def _total_codec(encoding: str) -> str:
 
 @cache
 def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str]:
-    space = f"[{_SPACES}]"
-    sign = f"(?:{space}*(?:[{_MONEY}]|{_CURRENCIES}){space}*)?" if money else ""
+    space = f"[{SPACES}]"
+    sign = f"(?:{space}*(?:[{MONEY}]|{CURRENCIES}){space}*)?" if money else ""
     digits = "[0-9]+"
     if thousands:
-        group = f"[{_SPACES}]" if thousands == " " else re.escape(thousands)
+        group = f"[{SPACES}]" if thousands == " " else re.escape(thousands)
         digits = f"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)"
     return re.compile(
         f"{space}*(?P<sign>[+-]?){sign}(?P<whole>{digits})?(?:{re.escape(decimal)}(?P<rest>[0-9]*))?"
@@ -270,76 +249,3 @@ def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialec
             "Hint: close its quotation mark."
         )
     return names
-
-
-# -- guessing, for drafts ----------------------------------------------------------------------------------------------
-
-
-def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
-    """Guess the dialect of a file from its first megabyte, except for what is given.
-
-    The result depends on rows. It is for a draft that a person reviews, and for nothing else.
-    """
-    with open_file() as stream:
-        raw = bytes(stream.read(_PREVIEW_BYTES))
-    known = {key: value for key, value in given.items() if value is not None}
-    encoding = known.get("encoding") or _guess_encoding(raw)
-    text = raw.decode(Dialect(encoding=encoding).codec, "replace").removeprefix("\ufeff")
-    lines = text.splitlines()
-    sep = known.get("sep") or _guess_separator(lines)
-    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
-    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last one may be cut
-    cells = [cell.strip() for row in rows for cell in row]
-    if "decimal" not in known or "thousands" not in known:
-        decimal, thousands = _guess_number_format(cells, sep, known.get("decimal"))
-        known = {"thousands": thousands, "decimal": decimal} | known
-    sign = rf"(?:[{_MONEY}]|\b(?:{_CURRENCIES})\b)"
-    known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
-    known.setdefault("nulls", _guess_nulls(rows))
-    found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
-    return Dialect(**found)
-
-
-def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
-    """Take words that usually mean nothing, unless a column has hardly anything else: there they are categories."""
-    columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
-    words = {word for column in columns for word in _NULL_WORDS if column[word]}
-    for column in columns:
-        found = words.intersection(column)
-        if sum(column[word] for word in found) > 0.5 * column.total():
-            words -= found
-    return tuple(word for word in _NULL_WORDS if word in words)
-
-
-def _guess_encoding(raw: bytes) -> str:
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(raw)  # a character cut at the end is no error
-        return "utf-8"
-    except UnicodeDecodeError:
-        return "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
-
-
-def _guess_separator(lines: list[str]) -> str:
-    """Take the separator that cuts the first lines into the same number of cells, as many as can be."""
-    some = lines[:50]
-
-    def quality(sep: str) -> tuple[float, int]:
-        widths = [len(row) for row in csv.reader(some, delimiter=sep)]
-        width = widths[0] if widths else 1
-        return (sum(w == width for w in widths) / max(len(widths), 1) if width > 1 else 0.0, width)
-
-    return max(SEPARATORS, key=quality) if some else ","
-
-
-def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
-    """Count by which rule more cells are numbers: 1.234,5 or 1,234.5."""
-    looks = [re.sub(f"[{_SPACES}{_MONEY}]|{_CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
-    comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
-    point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
-    if decimal is None:
-        decimal = "," if sep != "," and comma > point else "."
-    other = "." if decimal == "," else ","
-    grouped = re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(other)}[0-9]{{3}})+(?:{re.escape(decimal)}[0-9]+)?")
-    # A point before three digits may be a fraction of another column: it takes a decimal sign after it to be sure.
-    sure = any(grouped.fullmatch(cell) and (decimal in cell or cell.count(other) > 1) for cell in looks)
-    return decimal, other if sure else ""

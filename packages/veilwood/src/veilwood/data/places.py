@@ -7,15 +7,213 @@ are refused.
 
 from __future__ import annotations
 
+import glob
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike, fspath
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
+
+import pyarrow as pa
 
 from veilwood.data.relations import Relation, open_delta_table, open_iceberg_table
-from veilwood.errors import OutOfSchemaError, SetupError
+from veilwood.errors import OutOfSchemaError, SetupError, VeilwoodError, redact_url
 
-__all__ = ["detect_lake", "open_lake", "reject_files_inside_lakes"]
+__all__ = [
+    "ENDINGS",
+    "FileLocation",
+    "detect_lake",
+    "find_local_paths",
+    "find_locations",
+    "is_address",
+    "local_file",
+    "open_lake",
+    "reject_files_inside_lakes",
+]
+
+FORMATS: Final = {
+    ".csv": "csv",
+    ".csv.gz": "csv",
+    ".tsv": "csv",
+    ".tsv.gz": "csv",
+    ".parquet": "parquet",
+    ".arrow": "ipc",
+    ".feather": "ipc",
+    ".ipc": "ipc",
+    ".xlsx": "excel",
+    ".xls": "excel",
+    ".ods": "excel",
+}
+ENDINGS: Final = ", ".join(FORMATS)
+_STAMP_KEYS: Final = (
+    "size",
+    "mtime",
+    "created",
+    "modified",
+    "LastModified",
+    "ETag",
+    "etag",
+    "md5",
+    "generation",
+    "crc32c",
+)
+
+
+@dataclass(frozen=True)
+class FileLocation:
+    """A file."""
+
+    display_name: str
+    """What it is called in messages: no password or token of an address."""
+    path: str
+    """Where its file system finds it."""
+    filesystem: Any = None
+    """None for this computer's."""
+
+    @property
+    def name(self) -> str:
+        """The last part of the path, in small letters, without what a web address may have behind it."""
+        return self.path.replace("\\", "/").split("?")[0].rstrip("/").rsplit("/", 1)[-1].lower()
+
+    @property
+    def format(self) -> str | None:
+        """What kind of table it is, by its name."""
+        return next((FORMATS[end] for end in FORMATS if self.name.endswith(end)), None)
+
+    @property
+    def is_tsv(self) -> bool:
+        """Whether cells are separated by tabs, by its name."""
+        return self.name.endswith((".tsv", ".tsv.gz"))
+
+    def open(self) -> Any:
+        """Open it for reading, decompressed."""
+        if self.filesystem is None:
+            return pa.input_stream(self.path)
+        file = pa.PythonFile(self.filesystem.open(self.path, "rb"), mode="r")
+        return pa.CompressedInputStream(file, "gzip") if self.name.endswith(".gz") else file
+
+    def open_dataset(self, form: Any) -> Any:
+        """Open it as an Arrow dataset."""
+        import pyarrow.dataset as datasets  # slow to load
+
+        return datasets.dataset(self.path, format=form, filesystem=self.filesystem)
+
+    def read_stamp(self) -> tuple[tuple[Any, ...], ...]:
+        """Return what changes when the file does: its size, and when it was changed."""
+        if self.filesystem is None:
+            try:
+                state = Path(self.path).stat()
+            except OSError:  # it is gone
+                return ()
+            return ((state.st_size, state.st_mtime_ns),)
+        self.filesystem.invalidate_cache()
+        told = self.filesystem.info(self.path)
+        return (tuple(str(told.get(mark)) for mark in _STAMP_KEYS),)
+
+
+def local_file(path: str | PathLike[str]) -> FileLocation:
+    """Return the place of a path on this computer."""
+    return FileLocation(fspath(path), fspath(path))
+
+
+def is_address(X: Any) -> bool:
+    """Whether a text is the address of a file or folder elsewhere.
+
+    >>> is_address("s3://bucket/visits"), is_address("C:/visits.csv")
+    (True, False)
+    """
+    return isinstance(X, str) and "://" in X
+
+
+def find_locations(X: str | PathLike[str]) -> list[FileLocation] | Relation:
+    """Find the files behind a path, folder, glob or address; a table of Delta Lake or Iceberg is read by its log."""
+    if isinstance(X, str) and is_address(X):
+        if X.startswith("file://"):
+            return find_locations(X.removeprefix("file://"))
+        with _redact_address_errors(X):
+            return _find_remote(X)
+    if Path(X).is_dir() and (lake := open_lake(fspath(X))) is not None:
+        return lake
+    return [local_file(path) for path in find_local_paths(X)]
+
+
+def find_local_paths(X: str | PathLike[str]) -> list[Path]:
+    """Find the files behind a path, folder or glob on this computer."""
+    path = Path(X)
+    if path.is_dir():
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and local_file(p).format)
+    elif path.exists():
+        paths = [path]
+    else:
+        paths = sorted(map(Path, glob.glob(str(X), recursive=True)))
+    if not paths:
+        raise _no_table_error(str(X))
+    for path in paths:
+        if not path.is_file():
+            raise OutOfSchemaError(f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end.")
+    reject_files_inside_lakes(paths)
+    return paths
+
+
+def _find_remote(address: str) -> list[FileLocation] | Relation:
+    try:
+        from fsspec.core import url_to_fs
+    except ImportError:
+        raise SetupError("addresses need an extra. Hint: pip install 'veilwood[remote]'.") from None
+    filesystem, path = url_to_fs(address)
+    filesystem.invalidate_cache()  # what another process has written since is there as well
+    if address.startswith(("http://", "https://")):  # what lies beside a file cannot be told
+        return [FileLocation(redact_url(address), path, filesystem)]
+    if filesystem.isdir(path):
+        names = filesystem.find(path)
+        below = [name.removeprefix(path.rstrip("/") + "/") for name in names]
+        if (kind := detect_lake(below)) is not None:
+            return open_lake_format(kind, address, [name.removeprefix("metadata/") for name in below])
+        found = sorted(name for name in names if FileLocation("", name).format)
+    elif filesystem.isfile(path):
+        found = [path]
+    else:
+        found = sorted(filesystem.glob(path))
+    if not found:
+        raise _no_table_error(redact_url(address))
+    _reject_lake_files(filesystem, found)
+    scheme = address.split("://")[0]
+    return [FileLocation(redact_url(f"{scheme}://{name.lstrip('/')}"), name, filesystem) for name in found]
+
+
+def _reject_lake_files(filesystem: Any, names: list[str]) -> None:
+    """Refuse files of a table that keeps a log, where it lies in one of the folders above them."""
+    folders = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 1)}
+    for folder in sorted(filter(None, folders)):
+        metadata = filesystem.glob(f"{folder}/metadata/*.metadata.json")
+        logs = [log for log in ("_delta_log", ".hoodie") if filesystem.isdir(f"{folder}/{log}")]
+        if detect_lake([*logs, *(f"metadata/{name.rsplit('/', 1)[-1]}" for name in metadata)]):
+            raise OutOfSchemaError(
+                f"the files in {folder!r} belong to a table that keeps a log of deleted rows. Hint: pass its folder."
+            )
+
+
+@contextmanager
+def _redact_address_errors(address: str) -> Iterator[None]:
+    """Say in one line that an address cannot be reached; the words of others may hold tokens."""
+    try:
+        yield
+    except VeilwoodError:
+        raise
+    except Exception as error:
+        extra = " Hint: is its package installed (s3fs, gcsfs, aiohttp)?" if isinstance(error, ImportError) else ""
+        raise OutOfSchemaError(
+            f"cannot read {redact_url(address)!r} ({type(error).__name__}).{extra or ' Hint: check the address.'}"
+        ) from None
+
+
+def _no_table_error(display_name: str) -> OutOfSchemaError:
+    return OutOfSchemaError(f"there is no table at {display_name!r}. Hint: give a file, folder or glob ({ENDINGS}).")
+
+
+# -- Delta Lake and Iceberg ------------------------------------------------------------------------------------------
 
 _DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"
 _VERSION: Final = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?|v?(\d+)(-.*)?\.gz\.metadata\.json")

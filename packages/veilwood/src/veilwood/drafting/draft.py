@@ -7,10 +7,15 @@ What a column looks like is guessed in ``guess``, what is usually known of it st
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,10 +26,11 @@ import pyarrow as pa
 
 from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_reader, factorize_texts
 from veilwood.data.columns import did_you_mean
-from veilwood.data.dialect import DIALECT, Dialect, guess_dialect
-from veilwood.data.files import find_files, find_locations
+from veilwood.data.dialect import CURRENCIES, DIALECT, MONEY, SEPARATORS, SPACES, Dialect
+from veilwood.data.files import find_files
 from veilwood.data.frames import Table
 from veilwood.data.numbers import Floats, read_numbers
+from veilwood.data.places import find_locations
 from veilwood.data.relations import Relation
 from veilwood.data.schema import UNREVIEWED_MARK
 from veilwood.drafting.catalogue import known_bounds, known_values
@@ -36,6 +42,7 @@ __all__ = [
     "ColumnProfile",
     "draft_column",
     "draft_from_table",
+    "guess_dialect",
     "guess_privacy_unit",
     "profile_column",
 ]
@@ -56,6 +63,23 @@ _CONTACT_NAMES: Final = re.compile(
     r"|street|anschrift)(?:$|[\W_])",
     re.I,
 )
+_NULL_WORDS: Final = (
+    "NA",
+    "N/A",
+    "n/a",
+    "NULL",
+    "null",
+    "NaN",
+    "nan",
+    "None",
+    "-",
+    "--",
+    "?",
+    "k.A.",
+    "k. A.",
+    "missing",
+)
+_PREVIEW_BYTES: Final = 1 << 20  # bytes from which a dialect is guessed
 _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}"
 )
@@ -244,6 +268,81 @@ def _round_number(number: float) -> float | int:
     rounded = float(f"{number:.6g}")
     return int(rounded) if rounded == int(rounded) else rounded
 
+
+# -- the dialect of a file ---------------------------------------------------------------------------------------------
+
+
+def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
+    """Guess the dialect of a file from its first megabyte, except for what is given.
+
+    The result depends on rows. It is for a draft that a person reviews, and for nothing else.
+    """
+    with open_file() as stream:
+        raw = bytes(stream.read(_PREVIEW_BYTES))
+    known = {key: value for key, value in given.items() if value is not None}
+    encoding = known.get("encoding") or _guess_encoding(raw)
+    text = raw.decode(Dialect(encoding=encoding).codec, "replace").removeprefix("\ufeff")
+    lines = text.splitlines()
+    sep = known.get("sep") or _guess_separator(lines)
+    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
+    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last one may be cut
+    cells = [cell.strip() for row in rows for cell in row]
+    if "decimal" not in known or "thousands" not in known:
+        decimal, thousands = _guess_number_format(cells, sep, known.get("decimal"))
+        known = {"thousands": thousands, "decimal": decimal} | known
+    sign = rf"(?:[{MONEY}]|\b(?:{CURRENCIES})\b)"
+    known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
+    known.setdefault("nulls", _guess_nulls(rows))
+    found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
+    return Dialect(**found)
+
+
+def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
+    """Take words that usually mean nothing, unless a column has hardly anything else: there they are categories."""
+    columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
+    words = {word for column in columns for word in _NULL_WORDS if column[word]}
+    for column in columns:
+        found = words.intersection(column)
+        if sum(column[word] for word in found) > 0.5 * column.total():
+            words -= found
+    return tuple(word for word in _NULL_WORDS if word in words)
+
+
+def _guess_encoding(raw: bytes) -> str:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(raw)  # a character cut at the end is no error
+        return "utf-8"
+    except UnicodeDecodeError:
+        return "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
+
+
+def _guess_separator(lines: list[str]) -> str:
+    """Take the separator that cuts the first lines into the same number of cells, as many as can be."""
+    some = lines[:50]
+
+    def quality(sep: str) -> tuple[float, int]:
+        widths = [len(row) for row in csv.reader(some, delimiter=sep)]
+        width = widths[0] if widths else 1
+        return (sum(w == width for w in widths) / max(len(widths), 1) if width > 1 else 0.0, width)
+
+    return max(SEPARATORS, key=quality) if some else ","
+
+
+def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
+    """Count by which rule more cells are numbers: 1.234,5 or 1,234.5."""
+    looks = [re.sub(f"[{SPACES}{MONEY}]|{CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
+    comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
+    point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
+    if decimal is None:
+        decimal = "," if sep != "," and comma > point else "."
+    other = "." if decimal == "," else ","
+    grouped = re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(other)}[0-9]{{3}})+(?:{re.escape(decimal)}[0-9]+)?")
+    # A point before three digits may be a fraction of another column: it takes a decimal sign after it to be sure.
+    sure = any(grouped.fullmatch(cell) and (decimal in cell or cell.count(other) > 1) for cell in looks)
+    return decimal, other if sure else ""
+
+
+# -- the draft -------------------------------------------------------------------------------------------------------
 
 DRAFT_NOTE: Final = (
     "DRAFT: bounds and categories below were read off the data. Walk through with 'veilwood schema review', or replace "
