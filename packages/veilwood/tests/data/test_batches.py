@@ -40,9 +40,9 @@ def test_rows_in_another_order_are_refused_before_anything_more_is_released() ->
     ledger = MemoryLedger()
     forest = vw.MedianForestClassifier(SCHEMA, n_estimators=3, max_depth=2, ledger=ledger)
     with pytest.raises(FileError, match="another order"):
-        forest.fit(restless().select_columns("age, ward, ill"))
+        forest.fit(restless().project("age, ward, ill"))
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
-    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().select_columns("age, ward, ill"))
+    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().project("age, ward, ill"))
 
 
 def test_ids_in_another_order_are_refused() -> None:

@@ -33,7 +33,7 @@ fsspec = pytest.importorskip("fsspec")
 def memory() -> Iterator[Any]:
     filesystem = fsspec.filesystem("memory")
     yield filesystem
-    filesystem.open_store.clear()
+    filesystem.store.clear()
     filesystem.pseudo_dirs[:] = [""]
 
 

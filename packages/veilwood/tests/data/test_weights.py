@@ -137,7 +137,7 @@ class TestRows:
 
     @pytest.mark.parametrize("Forest", EVERY)
     def test_weights_of_one_change_nothing_but_the_price(self, Forest: Any) -> None:
-        schema = SCHEMA if Forest.task == "classification" else vw.Schema.numeric(
+        schema = SCHEMA if Forest._task == "classification" else vw.Schema.numeric(
             (0, 1), target_bounds=(0, 1), n_features=1)  # fmt: skip
         light, heavy = (Forest(schema, random_state=0, max_weight=w).plan() for w in (None, 5))
         assert heavy.steps[0].sensitivity == 5 * light.steps[0].sensitivity

@@ -33,6 +33,7 @@ __all__ = [
     "AggregatePass",
     "Batch",
     "Count",
+    "RowFilter",
     "Source",
     "encode_rows",
     "open_memory",
@@ -65,6 +66,29 @@ class Count(Protocol):
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
         """Return the sums of these batches."""
+
+
+class RowFilter(Protocol):
+    """Keeps a fraction of the rows, drawn by a secret key: the same rows in every pass.
+
+    It must survive pickling, since workers of a cluster get it. An engine that runs none of our code, such as a
+    database, draws by ``key`` and by what a row holds instead.
+    """
+
+    @property
+    def key(self) -> bytes:
+        """Secret key of the draw."""
+
+    @property
+    def per_mille(self) -> int:
+        """Size of the held-out fraction, in thousandths."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the held-out rows are kept, or the others."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the rows of a batch that are kept."""
 
 
 class AggregatePass(Protocol):
@@ -147,6 +171,20 @@ class Source:
             total += part
         return self.share_sums(total)
 
+    def part(self, row_filter: RowFilter) -> Source:
+        """Return the fraction of the rows that a filter keeps."""
+
+        def read() -> Iterator[Callable[[], Batch]]:
+            for unread in self._read():
+                yield partial(_read_filtered, unread, row_filter)
+
+        return Source(read, self.single_pass, self.n_partitions, preserves_rows=self.preserves_rows)
+
+    @property
+    def record(self) -> list[str] | None:
+        """Hashes of the statements that a database has run, or None if rows are read here; it grows with each pass."""
+        return None
+
     @property
     def is_complete(self) -> bool:
         """Whether all rows are here; otherwise their sums are only a part of what is asked for, or no part at all."""
@@ -163,6 +201,10 @@ class Source:
                 f"{estimator_name} reads the rows several times, and an iterator of batches can be read once. "
                 "Hint: allow a temporary file by vw.spool(rows), or write Parquet files and pass their folder."
             )
+
+
+def _read_filtered(unread: Callable[[], Batch], row_filter: RowFilter) -> Batch:
+    return row_filter(unread())
 
 
 # -- features and target of a table together: the rows that fit, or a refusal of all of them -----------------------

@@ -86,7 +86,7 @@ def split_by_code(
     """Make the test of a column whose codes are in groups; negative ones are not counted.
 
     >>> split_by_code(2, np.array([0, 0, 1, -1]))
-    Split(column=2, first=(0, 2, 3), to=(0, 1, None))
+    Split(column=2, starts=(0, 2, 3), targets=(0, 1, None))
     """
     every = groups_by_code.astype(np.int64)
     starts = np.flatnonzero(np.append(True, every[1:] != every[:-1]))

@@ -78,7 +78,7 @@ def redacted_error(
         raise error
     return UnreadableError(
         f"{program} {problem} ({type(error).__name__}). Its own words are left out, as they may hold rows. "
-        f"Hint: {hint}, or fit within veilwood.data.problems.showing_values."
+        f"Hint: {hint}, or fit within veilwood.data.problems.show_private_values."
     )
 
 

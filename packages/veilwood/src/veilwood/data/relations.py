@@ -167,7 +167,7 @@ def _open_duckdb(relation: Any) -> Relation:
         while running:  # a pass that was given up; a connection has one at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
-        chosen = relation.select_columns(quoted)
+        chosen = relation.project(quoted)
         reader = chosen.to_arrow_reader if hasattr(chosen, "to_arrow_reader") else chosen.fetch_arrow_reader
         running.append(reader(batch_rows))
         yield from running[-1]
@@ -260,7 +260,7 @@ def infers_types_from_rows(files: Any) -> bool:
 def reads_text_files(plan: str) -> bool:
     """Whether a plan of DuckDB or polars reads files of text, whose types are guessed from rows and bind the others.
 
-    >>> reads_text_files("CsvOptions SCAN [visits.csv]"), reads_text_files("Function: READ_CSV_AUTO"), reads_text_files("SEQ_SCAN")
+    >>> reads_text_files("Csv SCAN [visits.csv]"), reads_text_files("Function: READ_CSV_AUTO"), reads_text_files("SEQ_SCAN")
     (True, True, False)
     """
     return _TEXT_SCANS.search(plan) is not None

@@ -101,7 +101,7 @@ def known_bounds(name: str) -> KnownColumn | None:
     """Return the usual bounds of a numeric column of this name.
 
     >>> known_bounds("alter")
-    Usual(title='age in years', names='age|alter|lebensalter', lower=0, upper=120, values=(), prefix=None)
+    KnownColumn(title='age in years', names='age|alter|lebensalter', lower=0, upper=120, values=(), prefix=None)
     """
     return next((usual for usual in CATALOGUE if usual.lower is not None and usual.matches_name(name)), None)
 

@@ -142,7 +142,7 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
     Examples
     --------
     >>> import pandas as pd
-    >>> texts, sizes = open_schemaless(pd.DataFrame({"x": [3, 3.0, "a"]})).count(["x"], None)
+    >>> texts, sizes = open_schemaless(pd.DataFrame({"x": [3, 3.0, "a"]})).count_values(["x"], None)
     >>> texts, sizes.sum()
     ([Counter({'3': 2, 'a': 1})], np.int64(2))
     """

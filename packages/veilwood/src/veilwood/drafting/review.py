@@ -62,16 +62,16 @@ class Review:
 
     Examples
     --------
-    >>> from veilwood.drafting.draft import draft
+    >>> from veilwood.drafting.draft import draft_from_table
     >>> import pandas as pd
     >>> table = pd.DataFrame({"age": [31, 58] * 50, "ward": ["A", "B"] * 50, "ill": ["no", "yes"] * 50})
-    >>> review = Review(draft(table))
-    >>> review.question().proposal
+    >>> review = Review(draft_from_table(table))
+    >>> review.next_question().proposal
     'age in years: 0 to 120'
-    >>> review.accept()
-    >>> review.state(source="the list of wards on our web site", values=["A", "B", "C"])
-    >>> review.accept()
-    >>> review.question() is None, review.schema().inferred
+    >>> review.accept_known()
+    >>> review.declare(source="the list of wards on our web site", values=["A", "B", "C"])
+    >>> review.accept_known()
+    >>> review.next_question() is None, review.schema().inferred
     (True, False)
     """
 

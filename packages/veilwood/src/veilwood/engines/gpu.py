@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +37,7 @@ from veilwood.forests.adaptive.row_backend import (
     sum_answers,
 )
 from veilwood.privacy.entropy import random_integers
+from veilwood.trees.counting import ACCELERATOR
 from veilwood.trees.forest import Forest
 
 __all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees", "use"]
@@ -45,7 +45,6 @@ __all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees",
 
 CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
 
-IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
 _BLOCK_THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
 _MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # a block takes at least so many rows, to be worth its copy of the trees
 _PREDICTED_ROWS = 1 << 22  # rows on the device at a time in a prediction
@@ -72,11 +71,11 @@ def use() -> Iterator[None]:
     ...     forest = vw.RandomTreesClassifier(schema, epsilon=1).fit(X, y)
     """
     _require_gpu()
-    token = IN_USE.set(True)
+    token = ACCELERATOR.set(_Gpu())
     try:
         yield
     finally:
-        IN_USE.reset(token)
+        ACCELERATOR.reset(token)
 
 
 def in_use() -> bool:
@@ -85,7 +84,24 @@ def in_use() -> bool:
     >>> in_use()
     False
     """
-    return IN_USE.get()
+    return ACCELERATOR.get() is not None
+
+
+class _Gpu:
+    """This module as the device that ``counting`` looks for."""
+
+    def leaf_totals(
+        self, forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
+    ) -> NDArray[np.int64]:
+        return leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
+
+    def sum_over_trees(
+        self, forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        return sum_over_trees(forest, codes, leaf_values)
+
+    def make_backend(self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int) -> GpuBackend:
+        return GpuBackend(columns, source, n_outputs)
 
 
 def leaf_totals(
@@ -140,7 +156,7 @@ def group_trees(forest: Forest, leaf_bytes: int, capacity_bytes: int) -> list[Tr
     >>> [tuple(group) for group in group_trees(forest, 8, 128)]
     [(0, 2, True), (2, 4, True), (4, 5, True)]
     >>> group_trees(forest, 8, 60)[0]
-    Group(first=0, last=1, staged=False)
+    TreeGroup(first=0, last=1, staged=False)
     """
     nodes = np.diff(np.append(forest.roots, forest.n_nodes))
     sizes = (_NODE_BYTES * nodes.astype(np.int64) + leaf_bytes * np.diff(forest.tree_leaves)).tolist()

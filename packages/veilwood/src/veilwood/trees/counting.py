@@ -12,10 +12,11 @@ import hashlib
 import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -23,11 +24,12 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
-from veilwood.engines import gpu
 from veilwood.trees.forest import LEAF, Forest, Ints
 
 __all__ = [
+    "ACCELERATOR",
     "HAVE_NUMBA",
+    "Accelerator",
     "Assignment",
     "Counts",
     "LeafCount",
@@ -76,6 +78,24 @@ def leaf_queries(
         for tree, (start, end) in enumerate(pairwise(forest.tree_leaves.tolist()))
     ]
 
+
+class Accelerator(Protocol):
+    """A device that takes over the work of this module, with the same integers and sums (``engines.gpu``)."""
+
+    def leaf_totals(
+        self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int
+    ) -> NDArray[np.int64]:
+        """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
+
+    def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``sum_over_trees``."""
+
+    def make_backend(self, columns: Any, source: Any, n_outputs: int) -> Any:
+        """Return rows with their scores in the device's memory (``row_backend.RowBackend``)."""
+
+
+ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
+"""The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
 
 Codes: TypeAlias = NDArray[np.uint16]
 Counts: TypeAlias = NDArray[np.int64]
@@ -151,8 +171,8 @@ def leaf_totals(
         Exact, hence private.
     """
     rows = ((batch.codes, batch.target, _assigned_trees(batch, assignment)) for batch in batches)
-    if gpu.IN_USE.get():
-        return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
+    if (accelerator := ACCELERATOR.get()) is not None:
+        return accelerator.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
     if fast:
         forest.precompute()
@@ -260,8 +280,8 @@ def sum_over_trees(
     fast: bool = HAVE_NUMBA,
 ) -> NDArray[np.float64]:
     """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
-    if gpu.IN_USE.get():
-        return gpu.sum_over_trees(forest, codes, leaf_values)
+    if (accelerator := ACCELERATOR.get()) is not None:
+        return accelerator.sum_over_trees(forest, codes, leaf_values)
     sums = np.zeros((len(codes), leaf_values.shape[1]))
     codes = np.ascontiguousarray(codes)
     values = np.ascontiguousarray(leaf_values, np.float64)

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Batch, Count, Source, Sums
+from veilwood.data.batches import Batch, Count, RowFilter, Source, Sums
 from veilwood.data.contributions import missing_id_column_error
 from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.problems import Invalid, redact_errors_of
@@ -117,9 +117,13 @@ class ClusterSource(Source):
         made = make if self._filter is None else partial(_make_filtered, make, self._filter)
         return PersistedRows(self._frame, made)
 
-    def filter(self, select: Callable[[Batch], Batch]) -> ClusterSource:
-        """Return a part of the rows, which is the same in every pass."""
-        return replace(self, _filter=select)
+    def part(self, row_filter: RowFilter) -> ClusterSource:
+        """Return the fraction of the rows that a filter keeps."""
+        return replace(self, _filter=row_filter)
+
+    def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> ClusterBackend:
+        """Return the rows with their scores, on the workers (``row_backend.ProvidesBackend``)."""
+        return ClusterBackend(columns, self, n_outputs)
 
 
 def _count_filtered(

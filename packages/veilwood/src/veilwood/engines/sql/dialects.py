@@ -133,8 +133,8 @@ def _load_sqlglot() -> Any:
 class SqlDialect:
     """The words of one engine.
 
-    >>> words = SqlDialect("postgres")
-    >>> words.name('a"; DROP TABLE x'), words.text("O'Neill"), words.number(37.5)
+    >>> dialect = SqlDialect("postgres")
+    >>> dialect.quote_name('a"; DROP TABLE x'), dialect.quote_text("O'Neill"), dialect.float_literal(37.5)
     ('"a""; DROP TABLE x"', "'O''Neill'", '3.75e1')
     """
 

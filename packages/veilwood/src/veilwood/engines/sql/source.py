@@ -11,11 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from veilwood.data.batches import Batch, Count, Source, Sums
+from veilwood.data.batches import Batch, Count, RowFilter, Source, Sums
 from veilwood.data.contributions import missing_id_column_error, unknown_id_error
 from veilwood.data.counts import CellQuery, DeclarativeCount, KeyedRowHash, SumKind
 from veilwood.data.encoding import TARGET_LEVELS, Encoding, check_names
@@ -35,7 +35,11 @@ from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["EncodedRows", "SqlCount", "SqlSource", "assumed_types", "open_sql"]
+if TYPE_CHECKING:
+    from veilwood.engines.sql.backend import SqlBackend
+    from veilwood.forests.adaptive.contingency import BinnedColumn
+
+__all__ = ["EncodedRows", "SqlSource", "assumed_types", "open_sql"]
 
 ROWS_TABLE: Final = "veilwood_rows"
 MAX_DIRECT_QUERIES: Final = 4  # that are counted without a temporary table
@@ -173,14 +177,6 @@ class EncodedRows:
         return f"CREATE TEMPORARY TABLE {ROWS_TABLE} ({', '.join([*columns, f't {types.int64}'])})"
 
 
-@runtime_checkable
-class SqlCount(Protocol):
-    """A ``batches.Count`` that writes its own queries."""
-
-    def count_in_sql(self, source: SqlSource) -> Sums:
-        """Return the sums of a source's rows."""
-
-
 @dataclass(repr=False, eq=False)
 class _PassState:
     """What a session has come to."""
@@ -214,16 +210,22 @@ class SqlSource(Source):
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
-    def statement_hashes(self) -> list[str]:
-        """The SHA-256 of every statement so far."""
+    def record(self) -> list[str]:
+        """SHA-256 of every statement so far; it grows with each pass."""
         return self.session.statement_hashes
 
-    def select_part(self, key: bytes, per_mille: int, held_out: bool) -> SqlSource:
-        """Keep the rows that a key sets aside, or the others: by what a row holds, in every pass the same."""
-        share = (key, per_mille, held_out)
+    def part(self, row_filter: RowFilter) -> SqlSource:
+        """Return the fraction of the rows that a filter keeps: drawn by what a row holds, the same in every pass."""
+        drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(
-            _read=self._read, session=self.session, rows=self.rows, holdout_part=share, preserves_rows=False
+            _read=self._read, session=self.session, rows=self.rows, holdout_part=drawn, preserves_rows=False
         )
+
+    def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SqlBackend:
+        """Return the rows with their scores, in temporary tables (``row_backend.ProvidesBackend``)."""
+        from veilwood.engines.sql.backend import SqlBackend  # which takes this source
+
+        return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))
 
     def make_writer(self) -> CellSqlWriter:
         """Writes cells of the encoded rows."""
@@ -251,14 +253,11 @@ class SqlSource(Source):
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Count in the database; threads are its own, so ``n_jobs`` has no effect."""
-        if isinstance(count, SqlCount):
-            return self.share_sums(count.count_in_sql(self))
-        if not isinstance(count, DeclarativeCount):
-            raise UseError(
-                "this cannot be counted in a database, where no code of ours runs. Hint: pass files, or a table in "
-                "memory."
-            )
-        return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
+        if isinstance(count, DeclarativeCount):
+            return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
+        from veilwood.engines.sql.scoring import count_in_sql  # it knows all models, which are built on sources
+
+        return self.share_sums(count_in_sql(count, self))
 
     def run_cell_queries(
         self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None

@@ -21,14 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood.data.batches import Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.engines import gpu
-from veilwood.engines.cluster.source import ClusterBackend, ClusterSource
-from veilwood.engines.gpu import GpuBackend
-from veilwood.engines.sql.backend import SqlBackend
-from veilwood.engines.sql.dialects import SqlDialect
-from veilwood.engines.sql.scoring import scores_to_sql
-from veilwood.engines.sql.source import SqlSource
-from veilwood.errors import ModelFileError, PlanError, UseError
+from veilwood.errors import ModelFileError, PlanError
 from veilwood.estimators.base import BaseForest, Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import (
     Arrays,
@@ -64,6 +57,7 @@ from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
+    HoldsRemoteRows,
     MemoryBackend,
     ProvidesBackend,
     RowBackend,
@@ -82,6 +76,7 @@ from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step, joint_step, selection_step, sparse_step
 from veilwood.safe_io import all_ints_in, is_int_in
+from veilwood.trees.counting import ACCELERATOR
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import public_generators
@@ -125,7 +120,7 @@ class PrivateForestModel(ForestModel):
 
     def sum_leaves(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return, for each row, the sum of what its cells say."""
-        if self.lookup_forest is None or gpu.in_use():
+        if self.lookup_forest is None or ACCELERATOR.get() is not None:
             return super().sum_leaves(codes, n_jobs)
         return self.lookup_forest.sum_leaf_values(codes, n_jobs)
 
@@ -142,12 +137,6 @@ class PrivateForestModel(ForestModel):
     def class_frequencies(self) -> Floats:
         """Return the shares of classes where no column says anything."""
         return np.asarray(scores_to_probabilities(self.start[None])[0])
-
-    def to_sql(self, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Write ``predict_outputs`` for a database, and what the class is chosen by."""
-        if self.cell_forest is not None:
-            raise UseError("what was learned from fine cells cannot be said in a database. Hint: evaluate on files.")
-        return scores_to_sql(dialect, self.start, sums, self.encoding.schema)
 
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""
@@ -220,7 +209,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         try:
             return self._run_loop(design, rows, door, n_jobs, as_many)
         finally:
-            if isinstance(rows, ClusterBackend):
+            if isinstance(rows, HoldsRemoteRows):
                 rows.close()
 
     def _run_loop(
@@ -334,12 +323,10 @@ def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: in
     """Ask rows where they are."""
     if isinstance(source, ProvidesBackend):
         return source.make_backend(columns, n_outputs(n_classes))
-    if isinstance(source, SqlSource):
-        return SqlBackend(columns, source, n_classes)
-    if isinstance(source, ClusterSource):
-        return ClusterBackend(columns, source, n_outputs(n_classes))
-    if gpu.in_use() and source.is_complete:
-        return GpuBackend(columns, source, n_outputs(n_classes))
+    accelerator = ACCELERATOR.get()
+    if accelerator is not None and source.is_complete:
+        backend: RowBackend = accelerator.make_backend(columns, source, n_outputs(n_classes))
+        return backend
     return MemoryBackend(columns, source, n_outputs(n_classes), n_jobs)
 
 

@@ -179,10 +179,18 @@ def split_off(
 
 @runtime_checkable
 class ProvidesBackend(Protocol):
-    """A source whose rows are asked where they are, in a way of its own (``secure.protocols.rows_on_shares``)."""
+    """A source whose rows are asked where they are: in a database, on a cluster, in shares."""
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> RowBackend:
         """Return them ready to be asked."""
+
+
+@runtime_checkable
+class HoldsRemoteRows(Protocol):
+    """A backend that keeps rows on other machines until it is closed."""
+
+    def close(self) -> None:
+        """Let the rows go."""
 
 
 class MemoryBackend:
