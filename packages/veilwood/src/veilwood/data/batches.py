@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private rows in batches: encoded, read once or in every pass, and summed up into whatever is counted in each.
+"""Encoded private rows in batches: one pass or several, each aggregated into counts.
 
 This is the one place where it is decided what becomes of a row that does not fit the schema. Which source a user means
 is found in ``open_rows``; files are found and opened in ``files``, frames of a cluster in ``cluster``. What is counted
@@ -50,7 +50,7 @@ MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of add
 
 
 class Batch(NamedTuple):
-    """Encoded rows, and their place: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
+    """Encoded rows and their location: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
 
     codes: npt.NDArray[np.uint16]
     target: npt.NDArray[np.int32]
@@ -59,7 +59,7 @@ class Batch(NamedTuple):
 
 
 class Count(Protocol):
-    """Adds up whole numbers over batches; sums over parts of the data add up to those of all of it.
+    """An integer aggregate of batches; aggregates of parts of the data sum to that of all rows.
 
     It must survive pickling, since workers of a cluster get it, and must not change anything but what it returns.
     """
@@ -69,7 +69,7 @@ class Count(Protocol):
 
 
 class RowFilter(Protocol):
-    """Keeps a fraction of the rows, drawn by a secret key: the same rows in every pass.
+    """A filter that keeps a fraction of the rows, drawn by a secret key: the same rows in every pass.
 
     It must survive pickling, since workers of a cluster get it. An engine that runs none of our code, such as a
     database, draws by ``key`` and by what a row holds instead.
@@ -92,7 +92,7 @@ class RowFilter(Protocol):
 
 
 class AggregatePass(Protocol):
-    """Starts a pass over all rows and returns what ``count`` adds up: ``Source.aggregate``."""
+    """A pass over all rows that returns the sums of ``count``: the signature of ``Source.aggregate``."""
 
     def __call__(self, count: Count, /, *, n_jobs: int | None = 1) -> Sums:
         """Return the sums of all batches."""
@@ -100,7 +100,7 @@ class AggregatePass(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """Rows that can be read several times, each time in the same batches with the same numbering.
+    """Rows that can be read several times, in the same batches and with the same numbering each time.
 
     Attributes
     ----------
@@ -124,7 +124,7 @@ class Source:
             yield unread()
 
     def map_batches(self, function: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
-        """Read all rows once and make something of each batch, in order; threads encode and make, a few at a time."""
+        """Read all rows once and apply ``function`` to each batch, in order; threads take a few batches at a time."""
         if (n_threads := effective_n_jobs(n_jobs)) == 1:
             yield from map(function, self.batches())
             return
@@ -138,7 +138,7 @@ class Source:
                 yield made.popleft().result()
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Read all rows once and return what ``count`` adds up: exact, hence private.
+        """Read all rows once and return the sums of ``count``: exact, hence private.
 
         Threads take turns in reading and each encodes and counts its own batches, so that no core waits for another.
         """
@@ -182,20 +182,20 @@ class Source:
 
     @property
     def record(self) -> list[str] | None:
-        """Hashes of the statements that a database has run, or None if rows are read here; it grows with each pass."""
+        """Hashes of the statements that a database has run so far, or None if rows are read here."""
         return None
 
     @property
     def is_complete(self) -> bool:
-        """Whether all rows are here; otherwise their sums are only a part of what is asked for, or no part at all."""
+        """Whether this process holds all rows; otherwise its sums are a part of the result, or a share of it."""
         return True
 
     def share_sums(self, sums: Sums) -> Sums:
-        """Return what stands for sums of these rows: the sums, unless others have rows too (``secure.protocols``)."""
+        """Return the sums, or what stands for joint sums if other owners hold rows too (``secure.protocols``)."""
         return sums
 
     def check_passes(self, multi_pass: bool, estimator_name: str) -> None:
-        """Refuse, before anything is spent, rows that can be read once where they are needed several times."""
+        """Raise UseError, before anything is spent, if ``multi_pass`` and the rows can be read only once."""
         if self.single_pass and multi_pass:
             raise UseError(
                 f"{estimator_name} reads the rows several times, and an iterator of batches can be read once. "
@@ -211,7 +211,7 @@ def _read_filtered(unread: Callable[[], Batch], row_filter: RowFilter) -> Batch:
 
 
 def view_table(X: Any, encoding: Encoding, invalid: Invalid) -> Table:
-    """View a table; where rows that do not fit are dropped, nothing about its rows is refused."""
+    """View a table. With ``invalid="drop"``, nothing that depends on its rows is rejected."""
     try:
         return Table.from_data(X, width=len(encoding.columns) if invalid == "drop" else None)
     except VeilwoodError:
@@ -231,7 +231,7 @@ def encode_rows(
     partition: int = 0,
     first_row: int = 0,
 ) -> tuple[Batch, npt.NDArray[np.bool_] | None]:
-    """Encode a table and its target; return all rows, and which of them fit (None: all).
+    """Encode a table and its target. Return all rows, and a mask of the valid ones (None if all are valid).
 
     With "refuse", a row that does not fit makes all of them refused, with every column and kind of problem named. With
     "drop", whether a row fits is a function of that row alone, and nothing is raised or told about rows.
@@ -251,7 +251,7 @@ def encode_rows(
 
 
 def select_rows(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
-    """Keep the rows that every mask marks."""
+    """Return the rows that every mask marks."""
     chosen = [mask for mask in masks if mask is not None]
     if not chosen:
         return batch
@@ -298,7 +298,7 @@ def open_memory(
 
 
 def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid) -> Source:
-    """Make a source of an iterator; whoever takes a piece encodes it."""
+    """Make a source of an iterator of tables. The consumer of a batch encodes it."""
     if cap is not None:
         raise UseError(
             f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one text of a cell: whether two cells are the same id or the same category is decided here and nowhere else.
+"""Canonical text of a value: the only place that decides whether two values are the same id or the same category.
 
 Every source, engine and format asks this module, so that a person is one person and a category one category however
 a file was written. A cell is read by itself: neither its column's type nor other rows matter.
@@ -81,7 +81,7 @@ _BOOLEAN_TEXTS: Final = {"true": "True", "false": "False"}
 
 
 class NoText(Enum):
-    """What has no text."""
+    """Reason why a value has no text."""
 
     MISSING = -1
     UNUSABLE = -2
@@ -91,7 +91,7 @@ TextReader: TypeAlias = Callable[[Any], str | NoText]
 
 
 def to_canonical_text(value: Any) -> str | NoText:
-    """Return the one text of a cell, by the table above; never fails.
+    """Return the canonical text of a value, by the table above. Never raises.
 
     Examples
     --------
@@ -145,7 +145,7 @@ def to_canonical_id(value: Any) -> str | NoText:
 
 @cache
 def prefix_reader(length: int) -> TextReader:
-    """Return what reads the beginning of a cell's text, which is a text by the same rule.
+    """Return a reader of the first ``length`` characters of a value's text.
 
     Examples
     --------
@@ -162,7 +162,7 @@ def prefix_reader(length: int) -> TextReader:
 
 @cache
 def date_part_reader(part: str) -> TextReader:
-    """Return what reads the year, month, weekday or hour of a date; what is no date is unusable.
+    """Return a reader of the year, month, weekday or hour of a date. A value that is not a date is unusable.
 
     Examples
     --------
@@ -197,7 +197,7 @@ DATE_PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
 
 
 def to_canonical_texts(values: Iterable[Any], read: TextReader = to_canonical_text) -> list[str | NoText]:
-    """Read many cells at once, whole numbers of an array faster than one by one where their digits are the text.
+    """Return the texts of many values; integers of an array are read at once where their digits are the text.
 
     Examples
     --------
@@ -248,7 +248,7 @@ def _canonicalize_text(text: str) -> str | NoText:
 
 
 def _format_digits(sign: str, digits: str, exponent: int) -> str:
-    """Write the number whose digits, without a point, are followed by ``exponent`` zeros."""
+    """Format the number whose digits, without a point, are followed by ``exponent`` zeros."""
     digits = digits.lstrip("0")
     if not digits:
         return "0"
@@ -287,7 +287,7 @@ def _format_decimal(number: Decimal) -> str | NoText:
 
 
 def _format_number_text(number: str) -> str:
-    """Read what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
+    """Parse what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
     sign, whole, fraction, exponent_sign, exponent = _NUMBER.fullmatch(number).groups("")  # type: ignore[union-attr]
     return _format_digits(sign, whole + fraction, int(exponent_sign + exponent or "0") - len(fraction))
 
@@ -299,7 +299,7 @@ def _decode_bytes(value: bytes | bytearray | memoryview) -> str:
 def _format_timestamp(
     text: str, day: str, minutes: str, seconds: str | None, fraction: str | None, zone: str | None
 ) -> str:
-    """Write a time stamp: seconds as far as they are not zero, no midnight, and UTC where there is a zone."""
+    """Format a timestamp: no trailing zeros of seconds, no midnight, and UTC if there is a time zone."""
     rest = (fraction or "").rstrip("0")
     time = f"{minutes}:{seconds or '00'}"
     if zone is not None:
@@ -314,7 +314,7 @@ def _format_timestamp(
 
 
 def _to_utc(moment: datetime.datetime) -> datetime.datetime:
-    """Turn a zone into UTC here: it may be away by seconds and their parts, which no text has."""
+    """Convert to UTC here: an offset may have seconds and fractions of them, which no text has."""
     try:
         return moment if moment.tzinfo is None else moment.astimezone(datetime.UTC)
     except (ValueError, OverflowError):  # before the first year
@@ -329,7 +329,7 @@ def _format_datetime64(moment: np.datetime64) -> str:
 
 
 def _format_time(text: str) -> str:
-    """Write a time of day: parts of a second as far as they are not zero, whatever the column counts in."""
+    """Format a time of day without trailing zeros of a second, whatever the resolution of the column."""
     time, point, rest = text.partition(".")
     parts = rest.rstrip("0") if rest.isdecimal() else rest  # a zone may follow
     return f"{time}{point if parts else ''}{parts}"
@@ -346,7 +346,7 @@ def _format_duration(duration: Any) -> str | NoText:
 
 
 class Categories(NamedTuple):
-    """What each text of a column counts as; a number below 0 says what is wrong with a cell."""
+    """Codes of the texts of one column; a negative code names a problem."""
 
     read: TextReader
     known: Mapping[str, int]
@@ -358,7 +358,7 @@ class Categories(NamedTuple):
 def write_categories(
     columns: Iterable[tuple[Categories, ColumnValues, npt.NDArray[Any]]],
 ) -> list[npt.NDArray[np.uint8] | None]:
-    """Write what the cells of columns count as into arrays; return, for each column, what is wrong where anything is.
+    """Write the codes of several columns into arrays. Return, for each column, the kinds of problems, if any.
 
     Examples
     --------
@@ -382,7 +382,7 @@ def _write_codes(categories: Categories, values: ColumnValues, out: npt.NDArray[
 
 
 def iter_values(values: ColumnValues) -> Iterable[Any]:
-    """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
+    """Iterate over the values of a column; a value that its library cannot convert becomes an unusable object."""
     try:
         if isinstance(values, pa.ChunkedArray):
             return [cell for chunk in values.chunks for cell in _arrow_values(chunk)]
@@ -401,7 +401,7 @@ def _value_at(values: ColumnValues, row: int) -> Any:
 def factorize_texts(
     values: ColumnValues, read: TextReader = to_canonical_text
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Number the categories of a column: a code for each row, and the text of each code.
+    """Factorize a column: return a code for each row, and the text of each code.
 
     The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
 
@@ -444,12 +444,12 @@ def _factorize_arrow(values: pa.ChunkedArray, read: TextReader) -> tuple[npt.NDA
 
 
 def _can_unify_dictionaries(kind: Any) -> bool:
-    """Whether Arrow joins the dictionaries of chunks without a change; of short floats it may not."""
+    """Return True if Arrow unifies the dictionaries of chunks without a change; short floats may change."""
     return not (pa.types.is_floating(kind) or pa.types.is_temporal(kind))
 
 
 def _arrow_values(values: Any) -> Any:
-    """Return Arrow's cells without losing their precision, their nanoseconds or their time zone."""
+    """Return the values of an Arrow column with their full precision, nanoseconds and time zone."""
     types, kind = pa.types, values.type
     if types.is_timestamp(kind) and kind.tz is not None:
         return [None if np.isnat(moment) else f"{moment}+00:00" for moment in values.to_numpy(zero_copy_only=False)]
@@ -484,7 +484,7 @@ def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArra
 def _mark_missing_codes(
     codes: npt.NDArray[np.intp], texts: list[str | NoText]
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give what has no text the code of its reason."""
+    """Give each value without a text the code of its reason."""
     kept = [text for text in texts if isinstance(text, str)]
     if len(kept) < len(texts):
         place = iter(range(len(kept)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One column of a schema: what is public about its values, checked when it is made.
+"""One column of a schema: the public facts about its values, validated on construction.
 
 The table of columns, with its target and its JSON form, is in ``schema``.
 """
@@ -50,7 +50,7 @@ def did_you_mean(name: str, known_names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column, as far as it is public.
+    """Public description of one column.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ class Column:
         return out
 
     def describe(self) -> str:
-        """Say in a few words what values the column takes."""
+        """Return a short description of the values that the column takes."""
         words: list[str] = []
         if self.kind == "categorical":
             words.append(", ".join(self.values[:8]))
@@ -287,7 +287,7 @@ class Column:
 
 
 def _infer_labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple[Label, ...]]:
-    """Return declared values in the one type that all of them have, or as texts."""
+    """Return the declared values in their common type, or as texts."""
     if all(isinstance(value, bool | np.bool_) for value in values):
         return "bool", tuple(map(bool, values))
     numbers = [value for value in values if isinstance(value, int | float | np.integer | np.floating)]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted, as public objects: which cell of a table a row falls into, by tests of its codes alone.
+"""Declarative counts: which cell of a contingency table a row falls into, by tests of its codes alone.
 
 A count that can say itself in cells (``DeclarativeCount``) can be added up by an engine that runs none of our code, such as a
 database: ``data.sql`` writes cells as expressions of its language.
@@ -47,7 +47,7 @@ CellRule: TypeAlias = "int | float | Split | None"
 
 @dataclass(frozen=True, eq=False)
 class CellQuery:
-    """A table: the cell of a row is the sum of what its parts say."""
+    """A query for one contingency table: the cell of a row is the sum of the results of its rules."""
 
     rules: tuple[CellRule, ...]
     n_cells: int
@@ -62,10 +62,10 @@ class KeyedRowHash:
 
 
 class RunCellQueries(Protocol):
-    """Adds up the rows of tables, where the rows are."""
+    """Runs cell queries where the rows are."""
 
     def __call__(self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None) -> list[Sums]:
-        """Return, for each table, a row for each cell.
+        """Return, for each query, an array with one line per cell.
 
         "classes": how many rows of each class; "moments": number, sum and sum of squares of a numeric target; "pair":
         the sum of the target, and of what it lacks of its upper bound.
@@ -74,16 +74,16 @@ class RunCellQueries(Protocol):
 
 @runtime_checkable
 class DeclarativeCount(Protocol):
-    """A ``batches.Count`` that can say what it counts."""
+    """A ``batches.Count`` that can be expressed as cell queries."""
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Sums:
-        """Return the same sums, out of answers about cells."""
+        """Return the same sums, computed from the results of cell queries."""
 
 
 def split_by_code(
     column: int, groups_by_code: npt.NDArray[np.integer], rule_of_group: Callable[[int], CellRule] | None = None
 ) -> Split:
-    """Make the test of a column whose codes are in groups; negative ones are not counted.
+    """Return the test of a column whose codes are grouped; rows in a negative group are not counted.
 
     >>> split_by_code(2, np.array([0, 0, 1, -1]))
     Split(column=2, starts=(0, 2, 3), targets=(0, 1, None))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a CSV file is written: separator, encoding, decimal sign, thousands and the words for nothing.
+"""CSV dialects: separator, encoding, decimal sign, thousands separator and null words.
 
 A dialect is public and stands in the schema. ``fit`` never guesses it, since one row could flip a guess; a draft
 does, for a person to review.
@@ -34,7 +34,7 @@ _MAX_NUMBER_LENGTH: Final = 400  # letters, blanks included
 
 @dataclass(frozen=True)
 class Dialect:
-    """How cells of a CSV file are written.
+    """Format of the values in a CSV file.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class Dialect:
 
     @classmethod
     def from_dict(cls, data: object) -> Dialect:
-        """Build a dialect from its JSON form; other keys are refused, as they would change how rows are read."""
+        """Build a dialect from its JSON form. Unknown keys are rejected, since they would change how rows are read."""
         if isinstance(data, Dialect):
             return data
         known = {entry.name for entry in fields(cls)}
@@ -121,21 +121,21 @@ class Dialect:
 
     @cached_property
     def plain_numbers(self) -> bool:
-        """Whether numbers are written as programs write them."""
+        """Whether numbers need no conversion: a point, no thousands separator, no currency signs."""
         return self.decimal == "." and not self.thousands and not self.money and not self.decimals
 
     def of(self, column: str) -> Dialect:
-        """Return how a column is written, which may have a decimal sign of its own."""
+        """Return the dialect of one column, which may have its own decimal sign."""
         sign = self.decimals.get(column, self.decimal)
         return replace(self, decimal=sign, thousands="" if self.thousands == sign else self.thousands, decimals={})
 
     @cached_property
     def codec(self) -> str:
-        """The name by which Python decodes the file, whatever its bytes: one cell must not stop the others."""
+        """Name of a Python codec that decodes every byte: one invalid value must not stop the others."""
         return _total_codec(self.encoding)
 
     def number(self, text: str) -> str | None:
-        """Return a number as programs write it, or None where the text is none in this dialect."""
+        """Return a number in Python's notation, or None if the text is not a number in this dialect."""
         if len(text) > _MAX_NUMBER_LENGTH:  # matching takes time with the square of the length
             return None
         found = _number_pattern(self.decimal, self.thousands, self.money).fullmatch(text)
@@ -145,7 +145,7 @@ class Dialect:
         return f"{found['sign']}{whole}{'.' + found['rest'] if found['rest'] else ''}{found['exponent']}"
 
     def numbers(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Write the numbers of a column of text as programs do, each cell by itself; what is none stays none."""
+        """Convert the numbers of a text column to Python's notation, value by value. Other texts stay invalid."""
         if self.plain_numbers:
             return values
         # Most cells have digits and perhaps a decimal sign: these all at once, with the same result.
@@ -166,7 +166,7 @@ class Dialect:
 
 
 class _DecimalSigns(dict[str, str]):
-    """Decimal signs by column, in a dialect that is compared and hashed, and so never changes."""
+    """Decimal signs by column, immutable because a dialect is compared and hashed."""
 
     def _reject_change(self, *_: object, **__: object) -> Any:
         raise TypeError("a dialect does not change. Hint: make another one.")
@@ -185,7 +185,7 @@ def _dialect_error(key: str, value: object, hint: str) -> SchemaError:
 
 
 def _supported_encoding(name: str) -> str | None:
-    """Find a supported encoding by any of its names."""
+    """Return the supported encoding that has this name or alias, or None."""
     try:
         wanted = codecs.lookup(name.replace("-sig", "")).name
     except LookupError:
@@ -195,7 +195,7 @@ def _supported_encoding(name: str) -> str | None:
 
 @cache
 def _total_codec(encoding: str) -> str:
-    """Register a twin of a one-byte encoding that decodes every byte; Python's own stops at one without a sign."""
+    """Register a variant of a one-byte encoding that decodes every byte; Python's own raises at an undefined one."""
     if encoding in ("utf-8", "latin-1"):
         return encoding
     table = "".join(bytes([byte]).decode(encoding, "replace").replace("\ufffd", chr(byte)) for byte in range(256))
@@ -235,7 +235,7 @@ DIALECT: Final = Dialect()
 
 
 def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialect = DIALECT) -> list[str]:
-    """Return the names in the first line of a CSV file that is not empty; it is opened for that."""
+    """Open a CSV file and return the names in its first non-empty line."""
     codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
     with open_file() as stream:
         text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")

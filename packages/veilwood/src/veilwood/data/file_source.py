@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that can be read once, kept in a temporary file where the user allows it, for forests that read them again."""
+"""Sources that read files: partitions read again in each pass, checks of whole files, and the spool for streams."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ _HASH_BYTES: Final = 16
 
 @dataclass(repr=False)
 class ChangeDetector:
-    """What the batches of earlier passes looked like, for partitions of which nothing else tells that they changed.
+    """Detects rows that changed between passes, by checksums, for partitions whose stamps do not show it.
 
     Rows are known by their place: which of a person's are kept, and which tree a row belongs to, holds for every pass.
     """
@@ -54,7 +54,7 @@ class ChangeDetector:
     lock: Any = field(default_factory=threading.Lock)
 
     def check_unchanged(self, kind: str, file: File, partition: int, first_row: int, checksum: int) -> None:
-        """Remember a checksum, or refuse one that differs from the one before."""
+        """Remember a checksum. Raise FileError if it differs from the earlier one."""
         with self.lock:
             before = self.checksums.setdefault((kind, partition, first_row), checksum)
         if before != checksum:
@@ -73,7 +73,7 @@ def open_files(
     batch_rows: int,
     id_filter: IdFilter | None = None,
 ) -> Source:
-    """Make a source of whatever ``files.find_files`` finds."""
+    """Make a source of the files that ``files.find_files`` finds."""
     schema, extra = encoding.schema, () if cap is None else (cap.id,)
     try:
         files = find_matching_files(X, schema, extra, as_bytes=invalid == "drop")
@@ -143,7 +143,7 @@ def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
 
 
 def _checksum_of_ids(ids: ColumnValues | None, cap: RowsOf, invalid: Invalid) -> int:
-    """Sum up who is where: by a hash of which nobody can find two ids that share it."""
+    """Return a checksum of the ids by row, by a hash in which nobody can find two ids that collide."""
     assert ids is not None
     codes, texts = encode_ids(ids, cap, invalid)
     each = b"".join(_hash_text(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
@@ -181,7 +181,7 @@ def _encode_file_batch(
 def _read_tables(
     file: File, encoding: Encoding, batch_rows: int, files: list[File], extra: Collection[str]
 ) -> Iterator[Table]:
-    """Read features and target of a file; the ids too, where they must be compared with those of an earlier pass."""
+    """Read features and target of a file, and the ids if they must be compared with those of an earlier pass."""
     wanted = list(dict.fromkeys([*encoding.schema.sources, *(() if file.detects_changes else extra)]))
     try:
         yield from file.read_batches(wanted, batch_rows)
@@ -192,7 +192,7 @@ def _read_tables(
 
 
 def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
-    """Open files once more so that every cell is there as it stands in the file; others are as they were."""
+    """Open files again with every value as it is in the file; other sources stay as they are."""
     for each in X if isinstance(X, list | tuple) else [X]:
         if isinstance(each, File) and each.location is None:
             yield each
@@ -203,7 +203,7 @@ def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
 
 
 def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
-    """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
+    """Read all rows again and raise with every column and kind of problem, in the order of the schema."""
     wanted = list(encoding.schema.sources)
     told: dict[tuple[str, Problem], ProblemMessage] = {}
     for file in _reopen_as_text(X, encoding.schema):
@@ -223,7 +223,7 @@ def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batc
 
 @dataclass(repr=False)  # it is as private as the rows
 class Violation:
-    """One kind of problem of one column: how many rows have it, and some of them where values may be shown."""
+    """One kind of problem in one column: the number of rows that have it, and examples if values may be shown."""
 
     column: str
     kind: Problem
@@ -235,13 +235,13 @@ class Violation:
         return f"{self.column!r}: {self.kind.label} in {self.rows} row{'s' * (self.rows != 1)}{some}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values."""
+        """Return the violation as plain values, for JSON."""
         return {"column": self.column, "problem": self.kind.label, "rows": self.rows, "examples": self.examples}
 
 
 @dataclass(frozen=True, repr=False)
 class CheckResult:
-    """What was found: problems, and how many rows count as the ``other`` of a column. As private as the rows."""
+    """Result of ``check_files``: violations, and rows in the ``other`` of a column. As private as the rows."""
 
     n_rows: int
     violations: list[Violation]
@@ -249,14 +249,14 @@ class CheckResult:
 
     @property
     def other_counts_text(self) -> str:
-        """Say how many rows fall into ``other``, a column a line."""
+        """Number of rows that fall into ``other``, one line per column."""
         return "".join(
             f"\n{name!r}: {rows} of {self.n_rows} rows count as its 'other'" for name, rows in self.other_counts.items()
         )
 
 
 def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
-    """Read a file, folder or glob whole, and return every column and kind of problem; none where all rows fit."""
+    """Read all files behind a path and return every column and kind of problem; none if all rows fit the schema."""
     encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Violation](), 0
     places = [(i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other]
     others = {name: 0 for _, name, _ in places}
@@ -294,14 +294,14 @@ _EncodedPiece: TypeAlias = (
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Spool:
-    """Rows that may be written to a temporary file: what ``spool`` returns."""
+    """Rows that may be written to a temporary file: the result of ``spool``."""
 
     rows: Any
     at_most: int
     folder: str | PathLike[str] | None
 
     def iter_pieces(self) -> Iterator[Any]:
-        """Start to read the rows."""
+        """Start reading the rows."""
         if is_relation(self.rows):
             relation = open_relation(self.rows)
             return relation.to_batches(list(relation.names), _BATCH_ROWS)
@@ -314,7 +314,7 @@ class Spool:
 
 
 def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | None = None) -> Spool:
-    """Allow rows that can be read once to be kept in a temporary file while a forest is fitted.
+    """Allow rows that can be read only once to be stored in a temporary file during a fit.
 
     Most forests read the rows several times. What streams by (an iterator of tables, an Arrow stream), or may come in
     another order when it is asked for again (a query), can be given to them this way.
@@ -358,7 +358,7 @@ def open_spool(
     batch_rows: int,
     id_filter: IdFilter | None,
 ) -> Source:
-    """Encode all rows into the temporary file, and make a source of it."""
+    """Encode all rows into the temporary file and make a source of it."""
     encoded = _encode_pieces(pieces, encoding, cap, invalid)
     try:
         with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
@@ -392,7 +392,7 @@ def open_spool(
 def _encode_pieces(
     pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid
 ) -> Iterator[_EncodedPiece]:
-    """Encode piece by piece, with the ids that a cap is by."""
+    """Encode piece by piece, with the ids that the contribution bound needs."""
     for piece in pieces:
         X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
         table = view_table(X, encoding, invalid)
@@ -407,7 +407,7 @@ def _encode_pieces(
 def _write_pieces(
     file: IO[bytes], encoded: Iterator[_EncodedPiece], width: int, at_most: int, batch_rows: int
 ) -> Iterator[Any]:
-    """Write all rows, and hand their ids on."""
+    """Write all rows and yield their ids."""
     codes = pa.list_(pa.uint16(), width)
     schema = pa.schema([("codes", codes), ("target", pa.int32()), ("fits", pa.bool_())])
     with pa.ipc.new_file(file, schema) as writer:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files a user means: found on this computer or behind an address (``s3://``, ``https://``, ...), opened, and read.
+"""Data files: opening, format detection and reading in batches, with errors that show no row.
 
 Each is a partition, read in batches of bounded memory, again in each pass; so is what another library hands over, which
 comes from ``relations`` and ``lakes``. Why one cannot be read is said in ``unreadable_error``.
@@ -58,7 +58,7 @@ _UNREADABLE_ROW: Final = "a row that cannot be read"
 
 
 def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collection[str] = ()) -> Any:
-    """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
+    """Read the first sheet of a workbook; each value becomes its text, independently of other rows."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
@@ -83,7 +83,7 @@ def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collec
 
 
 def _read_sheet_rows(sheet: Any) -> list[list[Any]]:
-    """Read each row by itself: one with a cell that Python cannot hold, as a duration of ages, has no usable cells."""
+    """Read the sheet row by row: a row with a value that Python cannot hold has no usable values."""
     left = [""] * (sheet.start or (0, 0))[1]
     rows: list[list[Any]] = []
     unread = sheet.iter_rows()
@@ -111,7 +111,7 @@ _LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the
 
 
 class CsvDataset:
-    """A CSV file, wherever it is opened; stands where an Arrow dataset could.
+    """A CSV file, local or remote, with the interface of an Arrow dataset.
 
     With ``drop_long``, only rows up to ``MAX_ROW_BYTES`` are read.
     """
@@ -122,14 +122,14 @@ class CsvDataset:
             self.schema = reader.schema
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[pa.RecordBatch]:
-        """Read some columns, so many rows at a time."""
+        """Read the given columns in batches of at most ``batch_size`` rows."""
         with self._open_reader(columns) as reader:
             for batch in reader:
                 for start in range(0, batch.num_rows, batch_size):
                     yield batch.slice(start, batch_size)
 
     def to_table(self, columns: list[str]) -> pa.Table:
-        """Read some columns whole."""
+        """Read the given columns of the whole file."""
         with self._open_reader(columns) as reader:
             return reader.read_all()
 
@@ -148,7 +148,7 @@ class CsvDataset:
 
 
 class _ByteStream(io.RawIOBase):
-    """A readable file of pieces."""
+    """A readable file made of an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -170,7 +170,7 @@ class _ByteStream(io.RawIOBase):
 def drop_long_rows(
     file: BinaryIO, separator: str = ",", max_bytes: int = MAX_ROW_BYTES, chunk: int = 1 << 20
 ) -> Iterator[bytes]:
-    """Give the contents of a CSV file without rows of more than so many bytes, line end included.
+    """Yield the contents of a CSV file without rows longer than ``max_bytes``, line end included.
 
     Examples
     --------
@@ -198,7 +198,7 @@ def drop_long_rows(
 
 
 def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool) -> tuple[int, int, bool, int, bool]:
-    """Return the places of the first and last line break that end a row (-1: none), and the state at the end.
+    """Return the positions of the first and last line break that end a row (-1: none), and the state at the end.
 
     The state is whether a quoted cell is open, the last byte, and whether that byte has closed a cell.
     """
@@ -229,7 +229,7 @@ OpenFile: TypeAlias = Callable[[], Any]
 
 
 def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str]) -> str | None:
-    """Tell by the header that a CSV file has another separator or encoding than was said."""
+    """Return, from the header alone, a message if a CSV file has another separator or encoding than declared."""
     if any("\ufffd" in name for name in read_header(open_file, display_name, dialect)):
         return (
             "the names of its columns are not in UTF-8. Hint: say how the file is written, as "
@@ -241,7 +241,7 @@ def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wa
 def _diagnose_separator(
     display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str] = ()
 ) -> str | None:
-    """Say by the header alone that a file has another separator: it gives more names, those that are wanted."""
+    """Return, from the header alone, a message if another separator gives more names, or more of the wanted ones."""
     names = read_header(open_file, display_name, dialect)
     for sep in SEPARATORS:
         others = read_header(open_file, display_name, replace(dialect, sep=sep))
@@ -257,7 +257,7 @@ def _diagnose_separator(
 def unreadable_error(
     display_name: str, open_file: OpenFile | None, error: Exception, dialect: Dialect
 ) -> OutOfSchemaError:
-    """Say in one line why a file cannot be read; Arrow's own words may hold whole records."""
+    """Return a one-line error for an unreadable file. Arrow's own message may contain whole rows."""
     text = str(error)
     detail = f" ({shorten_text(text)})" if may_show_values() else ""
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
@@ -298,7 +298,7 @@ def unreadable_error(
 
 
 class File(NamedTuple):
-    """One partition of a data set: a file, a dataset, or what another library hands over."""
+    """One partition of a data set: a file, a dataset, or an object of another library."""
 
     display_name: str
     dataset: Any
@@ -313,7 +313,7 @@ class File(NamedTuple):
     detects_changes: bool = False  # its stamp tells every change: its rows need not be compared between passes
 
     def check_columns(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
-        """Refuse a file with other columns than the schema's."""
+        """Raise OutOfSchemaError if the file's columns are not those of the schema."""
         try:
             check_names(schema, self.names, allowed_extra=extra, target=target)
         except OutOfSchemaError as error:
@@ -323,7 +323,7 @@ class File(NamedTuple):
             raise OutOfSchemaError(f"{self.display_name}: {hint or error}", column=error.column) from None
 
     def read_batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
-        """Read some columns, a bounded number of rows at a time."""
+        """Read the given columns, at most ``batch_rows`` rows at a time."""
         bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
         import pyarrow.dataset as datasets  # slow to load
 
@@ -354,7 +354,7 @@ class File(NamedTuple):
         return redacted_error(self.display_name, error)
 
     def _parse_numbers(self, table: pa.Table) -> pa.Table:
-        """Read the numbers of a dialect, each cell by itself; one that is none is refused, or stays a text."""
+        """Convert the numbers of a dialect value by value. An invalid one is rejected, or stays a text."""
         for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
                 continue
@@ -373,7 +373,7 @@ class File(NamedTuple):
         return table
 
     def load(self, columns: list[str]) -> Any:
-        """Read some columns whole, as a table of Arrow, or of pandas where another library hands over cells."""
+        """Read the given columns of the whole file, as an Arrow table, or as pandas from other libraries."""
         try:
             return self._parse_numbers(self.dataset.to_table(columns=columns))
         except VeilwoodError:
@@ -396,7 +396,7 @@ def find_files(
     skip_rows: bool = True,
     dialect: Dialect | None = None,
 ) -> list[File]:
-    """Find the files a user means.
+    """Open the files, datasets or relations that the user passed.
 
     The columns ``text_columns`` of a CSV file, or all without schema, stay text. With ``as_bytes`` all cells of CSV stay as
     they stand in the file, to be read each by itself, and rows with more or fewer cells than the header are skipped,
@@ -429,7 +429,7 @@ def find_files(
 
 
 def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **options: Any) -> list[File]:
-    """Find the files a user means (``find_files``), and refuse one with other columns than the schema's."""
+    """Open files (``find_files``) and raise if the columns of one are not those of the schema."""
     files = find_files(X, schema, extra, **options)
     for file in files:
         file.check_columns(schema, extra)
@@ -437,7 +437,7 @@ def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **o
 
 
 def are_files(X: Any) -> bool:
-    """Whether rows are given as something that can be read again in each pass: paths, datasets, relations.
+    """Return True if the rows can be read again in each pass: paths, datasets, relations.
 
     >>> are_files("visits.csv"), are_files(["a.parquet", "b.parquet"]), are_files([[1, 2]]), are_files([])
     (True, True, False, False)
@@ -448,7 +448,7 @@ def are_files(X: Any) -> bool:
 
 
 def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
-    """Refuse a dataset that turns ids of one file into the type of another's: '007' would be 7."""
+    """Reject a dataset that casts ids of one file to the type of another's: '007' would become 7."""
     wanted = [dataset.schema.field(name) for name in ids if name in dataset.schema.names]
     for files in dataset.get_fragments() if wanted else ():
         held = getattr(files, "physical_schema", dataset.schema)
@@ -462,7 +462,7 @@ def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
 
 
 def _dataset_stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
-    """Return size and time of change of the files behind a dataset, where it has any on this computer."""
+    """Return size and modification time of the local files behind a dataset, if any."""
     found = [state for child in getattr(dataset, "children", ()) for state in _dataset_stamp(child)]  # of a union
     for name in getattr(dataset, "files", ()):
         found += local_file(name).read_stamp()
@@ -523,7 +523,7 @@ def _open_file(
 
 
 def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dialect, mode: _CsvMode) -> dict[str, Any]:
-    """Read texts as texts ("NA" and "?" are categories), numbers as numbers, and what means nothing as missing."""
+    """Return options for Arrow: texts stay texts ("NA" and "?" are categories), null words are missing."""
     types = dict.fromkeys(names, pa.binary() if mode.as_bytes else pa.string())
     if dialect.plain_numbers and not mode.as_bytes:
         types |= dict.fromkeys(numeric, pa.float64())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one number of a cell: every cell of a numeric column is read by itself, whatever the type of its column.
+"""Numbers of values: every value of a numeric column is parsed by itself, whatever the type of its column.
 
 | cell | its number |
 |---|---|
@@ -42,7 +42,7 @@ _COMMON_NUMBER: Final = (
 
 
 def read_number(value: Any, parse: bool = False) -> float | Problem:
-    """Return the number of a cell, NaN where it is missing, or what is wrong with it; never fails.
+    """Return the number of a value, NaN if it is missing, or its problem. Never raises.
 
     Examples
     --------
@@ -77,7 +77,7 @@ def _exact_to_float(value: Any) -> float | Problem:
 
 
 def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kinds | None]:
-    """Read a column of numbers; return them, NaN where there is none, and what is wrong where it is not missing.
+    """Read a column of numbers. Return them, NaN if there is none, and the problems of values that are not missing.
 
     Examples
     --------
@@ -95,7 +95,7 @@ def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kin
 
 
 def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | None] | None:
-    """Read a column of one type; None where its cells must be read one by one."""
+    """Read a column of one type at once, or return None if its values must be read one by one."""
     if not isinstance(values, pa.ChunkedArray):
         dtype = values.dtype
         if isinstance(dtype, pd.ArrowDtype):
@@ -121,7 +121,7 @@ def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | Non
 
 
 def _parse_texts(values: pa.ChunkedArray) -> tuple[Floats, Kinds | None]:
-    """Parse texts: the usual ones all at once, the others one by one."""
+    """Parse texts: common forms at once, the others one by one."""
     usual = pc.fill_null(pc.match_substring_regex(values, _COMMON_NUMBER), False)
     out = pc.if_else(usual, values, None).cast(pa.string()).cast(pa.float64()).to_numpy().copy()
     rest = np.flatnonzero(~usual.to_numpy().astype(bool))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of Delta Lake and Iceberg: folders in which deleted rows still lie, so that their own log says what is live.
+"""Locations of data: paths, globs, remote addresses (``s3://``, ``https://``, ...), Delta Lake and Iceberg.
 
 A folder of them is never read file by file. One version is read, in every pass the same; other tables that keep a log
 are refused.
@@ -63,7 +63,7 @@ _STAMP_KEYS: Final = (
 
 @dataclass(frozen=True)
 class FileLocation:
-    """A file."""
+    """Location of one file."""
 
     display_name: str
     """What it is called in messages: no password or token of an address."""
@@ -74,34 +74,34 @@ class FileLocation:
 
     @property
     def name(self) -> str:
-        """The last part of the path, in small letters, without what a web address may have behind it."""
+        """Last part of the path in lower case, without the query of a web address."""
         return self.path.replace("\\", "/").split("?")[0].rstrip("/").rsplit("/", 1)[-1].lower()
 
     @property
     def format(self) -> str | None:
-        """What kind of table it is, by its name."""
+        """Format of the table by its file name, or None if unknown."""
         return next((FORMATS[end] for end in FORMATS if self.name.endswith(end)), None)
 
     @property
     def is_tsv(self) -> bool:
-        """Whether cells are separated by tabs, by its name."""
+        """Whether values are separated by tabs, by the file name."""
         return self.name.endswith((".tsv", ".tsv.gz"))
 
     def open(self) -> Any:
-        """Open it for reading, decompressed."""
+        """Open the file for reading, decompressed."""
         if self.filesystem is None:
             return pa.input_stream(self.path)
         file = pa.PythonFile(self.filesystem.open(self.path, "rb"), mode="r")
         return pa.CompressedInputStream(file, "gzip") if self.name.endswith(".gz") else file
 
     def open_dataset(self, form: Any) -> Any:
-        """Open it as an Arrow dataset."""
+        """Open the file as an Arrow dataset."""
         import pyarrow.dataset as datasets  # slow to load
 
         return datasets.dataset(self.path, format=form, filesystem=self.filesystem)
 
     def read_stamp(self) -> tuple[tuple[Any, ...], ...]:
-        """Return what changes when the file does: its size, and when it was changed."""
+        """Return what changes with the file: size, modification time, entity tag."""
         if self.filesystem is None:
             try:
                 state = Path(self.path).stat()
@@ -114,12 +114,12 @@ class FileLocation:
 
 
 def local_file(path: str | PathLike[str]) -> FileLocation:
-    """Return the place of a path on this computer."""
+    """Return the location of a local path."""
     return FileLocation(fspath(path), fspath(path))
 
 
 def is_address(X: Any) -> bool:
-    """Whether a text is the address of a file or folder elsewhere.
+    """Return True if a text is the address of a remote file or folder.
 
     >>> is_address("s3://bucket/visits"), is_address("C:/visits.csv")
     (True, False)
@@ -128,7 +128,7 @@ def is_address(X: Any) -> bool:
 
 
 def find_locations(X: str | PathLike[str]) -> list[FileLocation] | Relation:
-    """Find the files behind a path, folder, glob or address; a table of Delta Lake or Iceberg is read by its log."""
+    """Return the files behind a path, folder, glob or address, or the relation of a Delta Lake or Iceberg table."""
     if isinstance(X, str) and is_address(X):
         if X.startswith("file://"):
             return find_locations(X.removeprefix("file://"))
@@ -140,7 +140,7 @@ def find_locations(X: str | PathLike[str]) -> list[FileLocation] | Relation:
 
 
 def find_local_paths(X: str | PathLike[str]) -> list[Path]:
-    """Find the files behind a path, folder or glob on this computer."""
+    """Return the files behind a local path, folder or glob."""
     path = Path(X)
     if path.is_dir():
         paths = sorted(p for p in path.rglob("*") if p.is_file() and local_file(p).format)
@@ -184,7 +184,7 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
 
 
 def _reject_lake_files(filesystem: Any, names: list[str]) -> None:
-    """Refuse files of a table that keeps a log, where it lies in one of the folders above them."""
+    """Reject files inside a table with a log, if one of the folders above them is such a table."""
     folders = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 1)}
     for folder in sorted(filter(None, folders)):
         metadata = filesystem.glob(f"{folder}/metadata/*.metadata.json")
@@ -197,7 +197,7 @@ def _reject_lake_files(filesystem: Any, names: list[str]) -> None:
 
 @contextmanager
 def _redact_address_errors(address: str) -> Iterator[None]:
-    """Say in one line that an address cannot be reached; the words of others may hold tokens."""
+    """Replace the error of an unreachable address by one line: messages of other libraries may hold tokens."""
     try:
         yield
     except VeilwoodError:
@@ -220,7 +220,7 @@ _VERSION: Final = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?|v?(\d+)(-.*)
 
 
 def detect_lake(names: Iterable[str]) -> str | None:
-    """Tell by what lies in a folder, as paths relative to it, whose table it is.
+    """Return the kind of lake table whose folder holds these relative paths, or None.
 
     >>> detect_lake(["part-0.parquet", "_delta_log/0.json"]), detect_lake(["metadata/v1.metadata.json"]), detect_lake(["a.csv"])
     ('delta', 'iceberg', None)
@@ -243,7 +243,7 @@ def _detect_lake_folder(folder: Path) -> str | None:
 
 
 def reject_files_inside_lakes(paths: Iterable[Path]) -> None:
-    """Refuse files that are parts of such a table: which of their rows are live, only its log says."""
+    """Reject files that are parts of such a table: only its log tells which of their rows are live."""
     known: dict[Path, str | None] = {}
     for path in paths:
         for folder in path.absolute().parents:
@@ -260,14 +260,14 @@ _TITLES: Final = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}
 
 
 def open_lake(folder: str) -> Relation | None:
-    """Open a folder on this computer if it is a table of Delta Lake or Iceberg; None if it is an ordinary one."""
+    """Open a local folder if it is a table of Delta Lake or Iceberg. Return None if it is an ordinary folder."""
     kind = _detect_lake_folder(Path(folder))
     metadata = (path.name for path in (Path(folder) / _ICEBERG).glob("*"))
     return None if kind is None else open_lake_format(kind, folder, metadata)
 
 
 def open_lake_format(lake_format: str, address: str, metadata: Iterable[str]) -> Relation:
-    """Open a table by what it was found to be; ``metadata`` are the names in Iceberg's folder of them."""
+    """Open a table of a known lake format; ``metadata`` are the file names in Iceberg's metadata folder."""
     if lake_format == "hudi":
         raise OutOfSchemaError(
             f"{address!r} is a table of Hudi, which is not read. Hint: pass a Spark frame, or write Parquet."
@@ -294,7 +294,7 @@ def _open_iceberg(address: str, metadata: Iterable[str]) -> Relation:
 
 
 def _newest_metadata(names: Iterable[str]) -> str:
-    """Find the newest metadata by its number; two of the same number are the business of a catalogue."""
+    """Return the newest metadata file by its number; only a catalogue can choose between two of the same number."""
     numbered = [(int(found[1] or found[4]), name) for name in names if (found := _VERSION.fullmatch(name))]
     highest = max(number for number, _ in numbered)
     newest = [name for number, name in numbered if number == highest]

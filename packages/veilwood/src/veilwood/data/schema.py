@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is public about a table: its columns, bounds, categories and classes, and their JSON form.
+"""Schemas: the public facts about a table (columns, bounds, categories, classes) and their JSON form.
 
 Nothing here keeps a number of rows, a count or a row; turning rows into integers is in ``encoding``, and when two
 cells are the same category or the same id is decided in ``canonical``.
@@ -47,7 +47,7 @@ _SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore"
 
 @dataclass(frozen=True, repr=False)
 class Schema:
-    """What is public about a data set, declared before any data is seen.
+    """Public description of a data set, declared before any data is read.
 
     Parameters
     ----------
@@ -165,13 +165,13 @@ class Schema:
         return tuple(dict.fromkeys(column.source for column in (*self.features, self.target)))
 
     def allows(self, name: str) -> bool:
-        """Whether a column may be in a table without being read: the id of the privacy unit, or one to ignore."""
+        """Return True if a table may have this column without it being read: an id or an ignored column."""
         is_id = isinstance(self.privacy_unit, RowsOf) and self.privacy_unit.id == name
         return is_id or any(name == pattern or fnmatchcase(name, pattern) for pattern in self.ignore)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
-        """Build a schema from its JSON form; keys that are not part of the format are dropped."""
+        """Build a schema from its JSON form; unknown keys are dropped."""
         if not isinstance(data, Mapping):
             raise SchemaError(f"a schema is a JSON object, not {type(data).__name__}. Hint: see Schema.to_dict.")
         known = _known_keys(data, _SCHEMA_KEYS, required=("name", "task", "target", "columns"), location="the schema")
@@ -234,7 +234,7 @@ class Schema:
         Path(path).write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def for_labels(self, y: Any) -> Schema:
-        """Return the schema in which classes are numbers, where ``y`` is an array of whole numbers and no class is one.
+        """Return the schema with integer classes if ``y`` is an array of integers and no declared class is one.
 
         So do scikit-learn's VotingClassifier and StackingClassifier number the classes: 0 for the first in the order of
         the alphabet. The kind of the array decides, no value in it.
@@ -252,7 +252,7 @@ class Schema:
         )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""
+        """Return the SHA-256 of the canonical JSON form: only equal schemas share it."""
         return self._fingerprint
 
     @cached_property
@@ -262,7 +262,7 @@ class Schema:
 
     @classmethod
     def resolve(cls, schema: Schema | Mapping[str, Any] | str | PathLike[str] | None) -> Schema:
-        """Return the schema given as such, as a dict, or as the path of a JSON file."""
+        """Return a schema given as an object, as a dict, or as the path of a JSON file."""
         if schema is None:
             raise UndeclaredSchemaError(
                 "no schema was given, and bounds read off the data would leak it. Hint: write one with "
@@ -289,7 +289,7 @@ class Schema:
         n_features: int | None = None,
         target: str = "target",
     ) -> Schema:
-        """Declare numeric features in one line; classes make it classification, target bounds regression.
+        """Declare numeric features in one line: with ``classes`` for classification, with target bounds for regression.
 
         Parameters
         ----------
@@ -337,7 +337,7 @@ class Schema:
 
     @classmethod
     def infer(cls, X: Any, y: Any, task: TaskKind, *, target: str = "target") -> Schema:
-        """Read a schema off the data, for experiments: what is made from it is NOT PRIVATE.
+        """Infer a schema from the data, for experiments: everything made from it is NOT PRIVATE.
 
         Examples
         --------
@@ -367,7 +367,7 @@ class Schema:
 
 
 def _is_draft(data: Mapping[str, Any]) -> bool:
-    """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
+    """Return True if any mark of a draft is left: on the schema, in its notes, or on a column."""
     notes = data.get("notes")
     noted = isinstance(notes, str) and notes.startswith("DRAFT")
     marked = any(is_unreviewed(column) for column in data["columns"])
@@ -375,7 +375,7 @@ def _is_draft(data: Mapping[str, Any]) -> bool:
 
 
 def is_unreviewed(column: Mapping[str, Any]) -> bool:
-    """Whether a column, in its JSON form, says that its bounds were read off the data, in whatever words.
+    """Return True if the JSON form of a column says that its bounds were read from the data, however it is worded.
 
     Examples
     --------
@@ -390,7 +390,7 @@ def is_unreviewed(column: Mapping[str, Any]) -> bool:
 def _known_keys(
     data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], location: str
 ) -> dict[str, Any]:
-    """Keep the keys of the format; refuse a missing one, and one that looks like a slip of the pen."""
+    """Return the known keys. Raise SchemaError if one is missing, or looks like a misspelling."""
     for key in required:
         if key not in data:
             near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
@@ -415,7 +415,7 @@ def _column_from_dict(entry: object, place: int) -> Column:
 
 
 def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
-    """Read the target and the features off the data."""
+    """Infer the target and the features from the data."""
     table = Table.from_data(X)
     names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
     while target in names:
@@ -439,7 +439,7 @@ def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column,
 
 
 def _infer_column(name: str, values: pd.Series[Any]) -> Column:
-    """Read one column off the data: the range of numbers, the set of anything else."""
+    """Infer one column from the data: the range of numbers, the set of all other values."""
     missing = values.isna().to_numpy(dtype=bool)
     kind = pd.api.types.infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal", "empty") or bool(missing.all()):
@@ -454,7 +454,7 @@ def _infer_column(name: str, values: pd.Series[Any]) -> Column:
 
 
 def _make_inferred_column(name: str, kind: Literal["categorical", "numeric"], **found: Any) -> Column:
-    """Make a column of what was found; where that cannot be, say so without saying what it was."""
+    """Make a column from inferred values, or raise SchemaError without showing them."""
     try:
         return Column(name, kind, **found)
     except SchemaError:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schema measured privately, for lists and bounds that are not public: ``discover``, through the door and charged.
+"""Private schema discovery: ``discover`` measures lists and bounds that are not public, through the release door.
 
 A row adds one to the count of its text and one to that of its size, in each column (``data.things``). What stands out
 of the noise is released, and all else about the schema is decided from that. Proof: proofs/discover.md.
@@ -63,7 +63,7 @@ _CODE: Final = re.compile("0[0-9]")  # of digits, but no number
 
 
 def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """Return the size of each number: from 2^e up to, and without, 2^(e+1) is one size, and so below zero.
+    """Return the magnitude of each number: 2^e up to, but not including, 2^(e+1) is one magnitude; likewise below zero.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
 
 
 def magnitude_bounds(magnitude: Magnitude) -> tuple[float, float]:
-    """Return between which numbers a size lies."""
+    """Return the bounds of a magnitude."""
     if magnitude == _ZERO_MAGNITUDE:
         return 0.0, 0.0
     low = 2.0 ** (abs(magnitude - _ZERO_MAGNITUDE) - 1 + _MIN_POWER)
@@ -85,7 +85,7 @@ def magnitude_bounds(magnitude: Magnitude) -> tuple[float, float]:
 
 @dataclass(frozen=True, repr=False)  # it is as private as the rows
 class SchemalessTable:
-    """A table whose columns can be counted."""
+    """A table without a schema whose values can be counted."""
 
     name: str
     """What the table is called."""
@@ -97,7 +97,7 @@ class SchemalessTable:
     def count_values(
         self, columns: Sequence[str], cap: RowsOf | None
     ) -> tuple[list[Counter[str]], npt.NDArray[np.int64]]:
-        """Count the texts of each column, and the sizes of its numbers: a row adds one to one of either, at most.
+        """Count the texts of each column and the magnitudes of its numbers: a row adds at most one to each of the two.
 
         With a cap, at most so many rows of an id count, and none without an id.
         """
@@ -137,7 +137,7 @@ def _count_column(
 
 
 def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
-    """Open a dataframe, a file, a folder or a glob; names of columns are taken to be public, and nothing else is told.
+    """Open a dataframe, file, folder or glob without a schema. Column names are public; nothing else is revealed.
 
     Examples
     --------
@@ -174,7 +174,7 @@ _FALSE_POSITIVE_RATE: Final = 0.05  # that an empty size is taken for one that i
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found, what it cost, and the certificate of that.
+    """Result of ``discover``: the schema, the plan and the privacy certificate.
 
     Attributes
     ----------
@@ -191,7 +191,7 @@ class Discovery:
     privacy: PrivacyCertificate
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of the schema, with the certificate beside it."""
+        """Return the JSON form of the schema, together with the certificate."""
         found = self.schema.to_dict()
         for column in found["columns"]:
             column["bounds"] = f"released: {self.privacy}"
@@ -213,7 +213,7 @@ def discover(
     dialect: Dialect = DIALECT,
     name: str | None = None,
 ) -> Discovery:
-    """Measure what a schema needs where it is not public: frequent categories, and bounds of numbers.
+    """Measure the parts of a schema that are not public: frequent categories, and bounds of numbers.
 
     Parameters
     ----------
@@ -290,7 +290,7 @@ def discover(
 def plan_discovery(
     columns: Sequence[str], *, epsilon: float, delta: float, neighbours: Neighbours, bounds_only: bool = False
 ) -> Plan:
-    """Plan a discovery: no rows are needed, nothing is spent."""
+    """Plan a discovery. No rows are needed and nothing is spent."""
     loss, shape = requested_loss(epsilon, delta), (len(columns), N_MAGNITUDES)
     if not columns:
         raise ParameterError("ignore", "all columns", "leaves nothing to measure", "leave some")
@@ -326,7 +326,7 @@ def plan_discovery(
 
 @dataclass(frozen=True)
 class _ReleasedCounts:
-    """What was released about one column: noisy counts of texts, and of sizes of numbers."""
+    """Released counts of one column: noisy counts of texts, and of magnitudes of numbers."""
 
     texts: dict[str, int]
     magnitudes: dict[Magnitude, int]
@@ -335,7 +335,7 @@ class _ReleasedCounts:
 def _release_columns(
     door: Door, table: SchemalessTable, columns: Sequence[str], unit: Unit
 ) -> dict[str, _ReleasedCounts]:
-    """Count, and release what stands out; all that is private stays in here."""
+    """Count, and release the counts above the threshold. Private values do not leave this function."""
     (step,) = door.plan.steps
     texts, sizes = table.count_values(columns, unit if isinstance(unit, RowsOf) else None)
     found = {name: _ReleasedCounts({}, {}) for name in columns}
@@ -360,7 +360,7 @@ def _release_columns(
 
 
 def _infer_column(name: str, released: _ReleasedCounts, *, is_target: bool) -> Column | None:
-    """Decide what a column is, from what was released about it; None where nothing useful was."""
+    """Infer a column from its released counts, or return None if nothing useful was released."""
     sizes, texts = sum(released.magnitudes.values()), sum(released.texts.values())
     few = (
         2 <= len(released.texts) <= (_MAX_CLASSES if is_target else _MAX_CODES) and texts >= _MIN_TEXT_FRACTION * sizes
@@ -389,7 +389,7 @@ def _infer_schema(
     name: str,
     inferred: bool,
 ) -> Schema:
-    """Put the schema together: post-processing of what was released."""
+    """Assemble the schema: post-processing of released counts."""
     target = (
         _infer_column(target_name, released[target_name], is_target=True)
         if classes is None

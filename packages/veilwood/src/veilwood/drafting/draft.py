@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A first schema read off a table, for a person to review: marked as such until every bound is public knowledge.
+"""Drafts of a schema, inferred from a table for a person to review; marked until every bound is public knowledge.
 
 What a column looks like is guessed in ``guess``, what is usually known of it stands in ``catalogue``; reviewing is in
 ``review``.
@@ -88,7 +88,7 @@ _TIME: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
 
 @dataclass(repr=False)  # it is as private as the rows
 class ColumnProfile:
-    """What was seen of one column."""
+    """Inferred profile of one column."""
 
     name: str
     kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
@@ -100,7 +100,7 @@ class ColumnProfile:
 
 
 def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
-    """Decide what a column looks like."""
+    """Infer the profile of a column."""
     found = table.column_by_name(name)
     assert found is not None  # the name is the table's
     codes, texts = _merge_duplicates(*factorize_texts(found))
@@ -142,7 +142,7 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
 
 
 def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give every text one code."""
+    """Give every distinct text one code."""
     known = list(dict.fromkeys(texts))
     places = {text: place for place, text in enumerate(known)}
     moved = np.array([*(places[text] for text in texts), NoText.UNUSABLE.value, NoText.MISSING.value], np.intp)
@@ -152,7 +152,7 @@ def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[np
 def _parse_column(
     values: ColumnValues, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect
 ) -> Floats | None:
-    """Return the numbers of a column, or None where it holds something else, such as codes with leading zeros."""
+    """Return the numbers of a column, or None if it is not numeric, for example codes with leading zeros."""
     if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None
     written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
@@ -162,14 +162,14 @@ def _parse_column(
 
 
 def _is_sequential(numbers: Floats) -> bool:
-    """Whether different numbers look like those of rows or cards: whole, and without large gaps or very long."""
+    """Return True if distinct numbers look like row or card numbers: integers, without large gaps or very long."""
     whole = bool((numbers == np.floor(numbers)).all())
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     return whole and (high - low < 3 * len(numbers) or low >= 1e7)
 
 
 def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
-    """Whether texts look like dates or times of the day."""
+    """Return "date" or "time" if the texts look like dates or times of day, else None."""
     some = texts[:1000]
     dates = [text for text in some if _DATE.match(text)]
     if len(dates) >= _NEARLY_ALL * len(some):
@@ -179,7 +179,7 @@ def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
 
 
 def guess_privacy_unit(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
-    """Return the id whose rows belong together: that of people, or else the first whose values repeat."""
+    """Return the id column to protect: that of people, or else the first one with repeated values."""
     ids = [
         look for look in profiles if look.kind == "id" or (look.kind == "unique" and _PERSON_NAMES.search(look.name))
     ]
@@ -201,7 +201,7 @@ _REASONS: Final = {
 
 
 def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str, Any] | str:
-    """Return the JSON form of a column, marked as read off the data, or the reason why it is left out."""
+    """Return the JSON form of a column, marked as inferred, or the reason why it is left out."""
     if profile.kind in _REASONS:
         return _REASONS[profile.kind]
     nullable = {"nullable": True} if profile.nullable else {}
@@ -227,7 +227,7 @@ def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str
 
 
 def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> npt.NDArray[np.int64]:
-    """Count the people who have each category; rows, where it is not known whose they are."""
+    """Return the number of units that have each category; rows, if there is no id."""
     rows = np.flatnonzero(profile.codes >= 0)
     people = rows if unit is None else unit.codes[rows]
     pairs = np.unique(np.column_stack([profile.codes[rows], people])[people >= 0], axis=0)
@@ -235,7 +235,7 @@ def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> npt.ND
 
 
 def _add_other(values: list[Any]) -> dict[str, Any]:
-    """Let a category stand for those that are not listed."""
+    """Return an ``other`` category for values that are not listed."""
     other = next(
         (value for value in values if str(value).casefold() in ("other", "others", "andere", "sonstige")), None
     )
@@ -243,13 +243,13 @@ def _add_other(values: list[Any]) -> dict[str, Any]:
 
 
 def _restore_integers(texts: list[str], profile: ColumnProfile) -> list[Any]:
-    """Write categories that are whole numbers as such, so that predictions are."""
+    """Return integer categories as integers, so that predictions are integers too."""
     whole = profile.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
     return sorted(int(text) for text in texts) if whole else texts
 
 
 def _draft_bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
-    """Take the usual bounds where nearly all numbers lie within; else such that no one's own number is a bound."""
+    """Return the known bounds if nearly all numbers lie within; else bounds that are no single unit's number."""
     found = np.sort(numbers[np.isfinite(numbers)])
     usual = known_bounds(name)
     if usual is not None and usual.lower is not None and usual.upper is not None:
@@ -273,7 +273,7 @@ def _round_number(number: float) -> float | int:
 
 
 def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
-    """Guess the dialect of a file from its first megabyte, except for what is given.
+    """Guess the dialect of a file from its first megabyte, except for the given parts.
 
     The result depends on rows. It is for a draft that a person reviews, and for nothing else.
     """
@@ -298,7 +298,7 @@ def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
 
 
 def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
-    """Take words that usually mean nothing, unless a column has hardly anything else: there they are categories."""
+    """Return the usual null words that occur, unless a column holds hardly anything else: there they are categories."""
     columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
     words = {word for column in columns for word in _NULL_WORDS if column[word]}
     for column in columns:
@@ -317,7 +317,7 @@ def _guess_encoding(raw: bytes) -> str:
 
 
 def _guess_separator(lines: list[str]) -> str:
-    """Take the separator that cuts the first lines into the same number of cells, as many as can be."""
+    """Return the separator that splits the first lines into the same number of values, and into the most values."""
     some = lines[:50]
 
     def quality(sep: str) -> tuple[float, int]:
@@ -329,7 +329,7 @@ def _guess_separator(lines: list[str]) -> str:
 
 
 def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
-    """Count by which rule more cells are numbers: 1.234,5 or 1,234.5."""
+    """Return decimal sign and thousands separator by the rule that makes more values numbers: 1.234,5 or 1,234.5."""
     looks = [re.sub(f"[{SPACES}{MONEY}]|{CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
     comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
     point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
@@ -434,7 +434,7 @@ def draft_from_table(
 
 
 def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table]:
-    """Read a table whole, with what it is called and how its numbers are written."""
+    """Read a whole table; return its name, its dialect and its rows."""
     if not isinstance(X, str | PathLike):
         return "draft", DIALECT, Table.from_data(X)
     places = find_locations(X)
@@ -450,7 +450,7 @@ def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, T
 
 
 def _date_part_column(profile: ColumnProfile, part: str) -> dict[str, Any]:
-    """Use a part of a date; the values of all but the year are public."""
+    """Return a column for a part of a date; the values of all parts but the year are public."""
     known = {"month": (1, 12), "weekday": (1, 7), "hour": (0, 23), "year": (1900, 2100)}
     kind: dict[str, Any] = {"kind": "numeric", "lower": known[part][0], "upper": known[part][1]}
     if part == "weekday":

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A walk through a draft: one question a column, until every bound is public knowledge. No terminal, no page.
+"""Review of a draft, one question per column, until every bound is public. Independent of any user interface.
 
 The command line and the service ask the questions and hand the answers in. All state is in the draft itself, so that a
 review can be saved after any answer and go on later.
@@ -32,7 +32,7 @@ _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
 
 @dataclass(frozen=True)
 class ColumnQuestion:
-    """What to ask about one column."""
+    """Question about one column."""
 
     number: int
     of: int
@@ -51,7 +51,7 @@ class ColumnQuestion:
 
 
 class Review:
-    """Go through a draft column by column.
+    """Review of a draft, column by column.
 
     Parameters
     ----------
@@ -82,29 +82,29 @@ class Review:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Review:
-        """Read a draft, or what an earlier review left."""
+        """Load a draft, or the result of an earlier review."""
         Schema.load(path)  # says best what is wrong
         return cls(read_json(read_text(path)))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what has been reviewed so far; marks of the rest stay."""
+        """Save the review so far; columns that are not reviewed keep their marks."""
         write_file(Path(path), (format_schema(self.to_dict()) + "\n").encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the draft as it is now; without open questions it is a schema."""
+        """Return the draft in its present state; without open questions it is a schema."""
         return copy.deepcopy(self._draft)
 
     def schema(self) -> Schema:
-        """Return the schema; while a question is open it counts as read off the data."""
+        """Return the schema. While a question is open, it counts as inferred from the data."""
         return Schema.from_dict(self._draft)
 
     @property
     def open_columns(self) -> tuple[str, ...]:
-        """Names of the columns that are not reviewed."""
+        """Names of the columns that are not reviewed yet."""
         return tuple(column["name"] for column in self._draft["columns"] if is_unreviewed(column))
 
     def next_question(self) -> ColumnQuestion | None:
-        """Return the next question, those put off last; None where all is reviewed."""
+        """Return the next question, deferred ones last, or None if all columns are reviewed."""
         names = sorted(self.open_columns, key=lambda name: name in self._deferred)
         if not names:
             return None
@@ -125,7 +125,7 @@ class Review:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def accept_known(self) -> None:
-        """Take what the catalogue says; nothing else can be taken without a source."""
+        """Accept the catalogue's bounds; only these can be accepted without a source."""
         column = self._current_column()
         usual = self._find_known(column)
         if usual is None:
@@ -139,7 +139,7 @@ class Review:
             self._apply_bounds(column, usual.to_dict(), f"{PUBLIC_PREFIX}usual, {usual.title}")
 
     def declare(self, source: str, **bounds: Any) -> None:
-        """Say from where bounds are publicly known; without ``bounds`` those of the draft are meant.
+        """Declare the public source of a column's bounds; without ``bounds``, of those in the draft.
 
         Parameters
         ----------
@@ -160,7 +160,7 @@ class Review:
         self._apply_bounds(column, bounds, PUBLIC_PREFIX + " ".join(source.split()))
 
     def exclude(self) -> None:
-        """Do not use the column; it may stay in the table."""
+        """Exclude the column; it may stay in the table."""
         column = self._current_column()
         if column["name"] == self._draft["target"]:
             raise UseError("the target cannot be left out. Hint: draft again with another target.")
@@ -174,18 +174,18 @@ class Review:
         self._clear_marks()
 
     def defer(self) -> bool:
-        """Ask again after the others; return whether there is another that was not put off yet."""
+        """Defer the question. Return True if another question was not deferred yet."""
         self._deferred.add(self._current_column()["name"])
         return not self._deferred.issuperset(self.open_columns)
 
     @property
     def privacy_unit(self) -> dict[str, Any] | None:
-        """The id that the draft proposes as privacy unit, with how many rows of it count; None if there is none."""
+        """The proposed privacy unit: the id and the number of its rows that count, or None."""
         unit = self._draft.get("privacy_unit")
         return dict(unit) if isinstance(unit, Mapping) else None
 
     def set_rows_per_unit(self, at_most: int) -> None:
-        """Say how many rows of one id may count: what is usual, not what the data has."""
+        """Set the number of rows per id that count, from what is usual, not from the data."""
         if self.privacy_unit is None:
             raise UseError("the draft proposes no id. Hint: write a privacy_unit into it.")
         self._replace_draft(self._draft | {"privacy_unit": self.privacy_unit | {"at_most": at_most}})
@@ -203,7 +203,7 @@ class Review:
         return self._find_column(asked.name)
 
     def _find_known(self, column: Mapping[str, Any]) -> KnownColumn | None:
-        """Find what the catalogue has for a column, by its name and by how its categories are written."""
+        """Return the catalogue entry of a column, by its name and by the form of its categories, or None."""
         if column.get("part"):
             return _KNOWN_DATE_PARTS.get(column["part"])
         if column["kind"] == "numeric":
@@ -223,7 +223,7 @@ class Review:
         self._clear_marks()
 
     def _detect_decimal_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
-        """Say in the dialect by which decimal sign texts of the draft become numbers, if it is not that of the file."""
+        """Return a dialect with the other decimal sign if more texts are numbers in it, else an empty dict."""
         dialect = Dialect.from_dict(self._draft.get("dialect", {}))
         texts = [str(value) for value in column["values"] if value != column.get("other")]
         sign = "." if dialect.decimal == "," else ","
@@ -237,7 +237,7 @@ class Review:
         self._draft = draft
 
     def _clear_marks(self) -> None:
-        """Take the marks of the whole away with that of the last column."""
+        """Remove the marks of the whole draft together with that of the last column."""
         if not self.open_columns:
             for key in ("notes", "inferred"):
                 self._draft.pop(key, None)
@@ -252,7 +252,7 @@ _KNOWN_DATE_PARTS: Final = {
 
 
 def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a column with other bounds; categories keep an 'other' that they need."""
+    """Return a column with other bounds; categories keep an ``other`` that they need."""
     if not bounds:
         return dict(column)
     kept = {key: value for key, value in column.items() if key not in _KEYS_OF_BOUNDS}
@@ -278,7 +278,7 @@ def _describe_column(column: Mapping[str, Any]) -> str:
 
 
 def format_schema(schema: Mapping[str, Any]) -> str:
-    """Return the JSON form of a schema as text, a column a line: easier to review."""
+    """Return the JSON form of a schema as text, one line per column, for easier review."""
     columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in schema["columns"])
     head = json.dumps({key: value for key, value in schema.items() if key != "columns"}, indent=1, ensure_ascii=False)
     return f'{head[:-2]},\n "columns": [\n{columns}\n ]\n}}'

@@ -79,7 +79,7 @@ def use() -> Iterator[None]:
 
 
 def in_use() -> bool:
-    """Whether the caller is inside ``use``.
+    """Return True inside ``use``.
 
     >>> in_use()
     False
@@ -88,7 +88,7 @@ def in_use() -> bool:
 
 
 class _Gpu:
-    """This module as the device that ``counting`` looks for."""
+    """Adapter of this module to ``counting.Accelerator``."""
 
     def leaf_totals(
         self, forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
@@ -107,7 +107,7 @@ class _Gpu:
 def leaf_totals(
     forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
 ) -> NDArray[np.int64]:
-    """Return ``counting.leaf_totals`` of (codes, target, tree of each row or None) triples, on either side's memory."""
+    """Return ``counting.leaf_totals`` of (codes, target, tree or None) triples, in host or device memory."""
     import cupy
 
     width = n_classes or 2
@@ -132,14 +132,14 @@ def sum_over_trees(forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArr
 
 
 def to_device_columns(codes: Any) -> Any:
-    """Bring codes to the device, shape (n_columns, n_rows): threads side by side read rows side by side."""
+    """Copy codes to the device, shape (n_columns, n_rows): adjacent threads read adjacent rows."""
     import cupy
 
     return cupy.ascontiguousarray(cupy.asarray(codes, np.uint16).T)
 
 
 class TreeGroup(NamedTuple):
-    """Successive trees that one launch takes; ``staged`` if they fit into shared memory together."""
+    """Consecutive trees of one kernel launch; ``staged`` if they fit into shared memory together."""
 
     first: int
     last: int
@@ -147,7 +147,7 @@ class TreeGroup(NamedTuple):
 
 
 def group_trees(forest: Forest, leaf_bytes: int, capacity_bytes: int) -> list[TreeGroup]:
-    """Cut a forest into groups whose nodes and leaves take at most ``capacity_bytes`` bytes; a larger tree stands alone.
+    """Split a forest into groups of at most ``capacity_bytes``; a larger tree is a group alone.
 
     >>> from veilwood.data.encoding import EncodedColumn
     >>> from veilwood.trees.random import grow_multiway
@@ -236,7 +236,7 @@ def _load_kernel(loop: str, width: int, stage_trees: bool, stage_rows: bool, sha
 
 
 def compile_kernel(source: Path, loop: str, settings: dict[str, int], shared_bytes: int) -> Any:
-    """Compile one loop of a file; CuPy keeps the result on disk."""
+    """Compile one kernel of a file; CuPy caches the result on disk."""
     import cupy
 
     options = tuple(f"-D{name}={value}" for name, value in settings.items())
@@ -246,14 +246,14 @@ def compile_kernel(source: Path, loop: str, settings: dict[str, int], shared_byt
 
 
 def device_attribute(name: str) -> int:
-    """Return a number that describes the current GPU."""
+    """Return an attribute of the current GPU."""
     import cupy
 
     return int(cupy.cuda.Device().attributes[name])
 
 
 def _require_gpu() -> None:
-    """Refuse if there is no CuPy or no GPU, saying what to do."""
+    """Raise SetupError if there is no CuPy or no GPU."""
     try:
         import cupy
 
@@ -316,7 +316,7 @@ class _GpuRows:
 
 
 class GpuBackend:
-    """Asks rows that lie in the memory of the current GPU, with their scores (``rows.RowBackend``). Private."""
+    """Backend that queries rows in the memory of the current GPU (``row_backend.RowBackend``). Private."""
 
     supports_holdout: ClassVar[bool] = True
 
@@ -327,7 +327,7 @@ class GpuBackend:
         self._sample: list[_GpuRows] = []
 
     def _load_batches(self, batches: Iterable[Batch]) -> Iterable[_GpuRows]:
-        """Bring batches over, and put them together."""
+        """Copy batches to the device and concatenate them."""
         import cupy
 
         dtype = np.uint8 if all(column.n_bins <= 256 for column in self._columns) else np.uint16
@@ -352,18 +352,18 @@ class GpuBackend:
         yield _GpuRows.concatenate(some[1:] or some)
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows."""
+        """Return the result of a query, summed over all rows."""
         return sum_answers([self._run_on(query, rows) for rows in self._parts])
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
+        """Run a query on a fraction of the rows, drawn once with secret randomness; return the fraction too."""
         if not self._sample:
             drawn = [rows.select(self._draw_mask(rows, fraction)) for rows in self._parts]
             self._sample = [_GpuRows.concatenate(drawn)]
         return self._run_on(query, self._sample[0]), fraction
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step."""
+        """Add the value of each row's cell to its scores."""
         import cupy
 
         laid, there = PackedTables.pack([table]), cupy.asarray(np.ascontiguousarray(values))
@@ -378,18 +378,18 @@ class GpuBackend:
                 )  # fmt: skip
 
     def hold_out(self, fraction: float) -> None:
-        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+        """Hold out rows at random, each independently: only the last query reaches them."""
         self._holdout += split_off(self._parts, fraction, self._draw_mask)
 
     def _draw_mask(self, rows: _GpuRows, fraction: float) -> NDArray[np.bool_]:
         return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * DRAW_UNITS))
 
     def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the answer of the rows that were set apart, found on the processor."""
+        """Return the result of a query on the held-out rows, computed on the processor."""
         return sum_answers([query(rows.to_host()) for rows in self._holdout])
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+        """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         import cupy
 
         found = []
@@ -465,14 +465,14 @@ class GpuBackend:
 
 
 def _grid_shape(n_rows: int, n_tables: int) -> tuple[int, int]:
-    """Rows of a block, and blocks for each table."""
+    """Return the number of rows per block, and of blocks per table."""
     wanted = _BLOCKS * device_attribute("MultiProcessorCount")
     per_block = min(_MAX_ROWS, max(_MIN_SCORED_ROWS, -(-n_rows * n_tables // wanted)))
     return per_block, -(-n_rows // per_block)
 
 
 def _table_arguments(packed: PackedTables) -> tuple[Any, ...]:
-    """What loops are told about tables."""
+    """Return the arguments of the kernels that describe tables."""
     import cupy
 
     features, groups, axes, strides, _ = packed.arrays

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks rows that stay in a database: their cells and scores are in a temporary table there, and sums come back.
+"""Backend for rows that stay in a database: cells and scores are in a temporary table there, and sums come back.
 
 The same whole numbers as in ``rows`` and ``questions``, by the same lookups: shares of classes stand in a second
 temporary table, and divisions are of whole numbers that are not negative. Fine cells are not asked for: nearly every
@@ -48,7 +48,7 @@ LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond it the share of a class no long
 
 
 class SqlBackend(NoHoldout):
-    """Asks rows in a database (``rows.RowBackend``)."""
+    """Backend that queries rows in a database (``row_backend.RowBackend``)."""
 
     def __init__(self, columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
@@ -81,11 +81,11 @@ class SqlBackend(NoHoldout):
     # -- the protocol ------------------------------------------------------------------------------------------------
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows."""
+        """Return the result of a query, summed over all rows."""
         return self._run_on(query, BINS_TABLE)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by a keyed hash of what a row holds; return the share too."""
+        """Run a query on a fraction of the rows, drawn once by a keyed hash of contents; return the fraction too."""
         if SAMPLE_TABLE not in self._pending:
             self._apply_pending(BINS_TABLE)
             names = [f"c{column.feature}" for column in self._columns]
@@ -96,7 +96,7 @@ class SqlBackend(NoHoldout):
         return self._run_on(query, SAMPLE_TABLE), fraction
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step."""
+        """Add the value of each row's cell to its scores."""
         for name, steps in self._pending.items():
             steps.append((table, values))
             # The parser of SQLite has room for a hundred words that are not complete.
@@ -106,7 +106,7 @@ class SqlBackend(NoHoldout):
     # -- scores ------------------------------------------------------------------------------------------------------
 
     def _score_columns(self, name: str) -> list[str]:
-        """Every output's score, with the steps that are not written down yet."""
+        """Expressions of the scores of every output, with the steps that are not stored yet."""
         largest, smallest, words = str(MAX_SCORE), str(-MAX_SCORE), self._dialect
         found = []
         for output in range(self._outputs):
@@ -118,7 +118,7 @@ class SqlBackend(NoHoldout):
         return found
 
     def _value_rule(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
-        """The value of a row's cell, found column by column."""
+        """Return the rule that yields the value of a row's cell, column by column."""
         if not axes:
             return int(values[cell])
         axis = axes[0]
@@ -177,7 +177,7 @@ class SqlBackend(NoHoldout):
     def _sum_tables(
         self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, prefix: str
     ) -> list[Ints]:
-        """Add up in the cells of several tables."""
+        """Sum over the cells of several tables."""
         found = np.zeros((sum(sizes), len(sums)), np.int64)
         listed = ", ".join(f"{one} AS n{i}" for i, one in enumerate(sums))
         selects = (
@@ -192,7 +192,7 @@ class SqlBackend(NoHoldout):
         return np.split(found, starts[1:])
 
     def _cell_expression(self, table: ContingencyTable) -> str:
-        """A row's cell of a table."""
+        """Return the expression of a row's cell in a table."""
         stride, parts = table.n_cells, []
         for axis in table.axes:
             stride //= axis.size
@@ -200,7 +200,7 @@ class SqlBackend(NoHoldout):
         return self._writer.cell_expression(CellQuery(tuple(parts), table.n_cells))
 
     def _gradient_sums(self, query: asked.GradientSums, name: str) -> Ints:
-        """Groups of every axis, and the gradients, are computed once; then each table is a sum over groups."""
+        """Sum gradients: groups and gradients are computed once, then each table is a sum over groups."""
         axes: dict[tuple[int, bytes], Axis] = {}
         for table in query.tables:
             axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
@@ -250,7 +250,7 @@ class SqlBackend(NoHoldout):
         return np.array([int(total)], np.int64)
 
     def _gradient_columns(self, scored: str, limit: int) -> tuple[str, list[str]]:
-        """What each row adds (``rows.row_gradients``): scored rows with what is looked up, and a number for each output."""
+        """Return scored rows with lookups, and what each adds per output (``row_backend.row_gradients``)."""
         words, units = self._dialect, GRADIENT_UNITS
         if self._n_classes == 0:
             residual = f"(t * {LEVEL_UNITS} - z0)"
@@ -281,7 +281,7 @@ class SqlBackend(NoHoldout):
 
 
 def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Find a few larger tables that contain all the given ones, each a set of axes; return which contains each.
+    """Return a few larger tables that contain all given ones, each a set of axes, and which one contains each.
 
     A query that adds up in a larger table answers all that it contains. None has more than ``MAX_JOINT_CELLS`` cells, if it
     contains more than one.
@@ -314,7 +314,7 @@ def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tup
 
 
 def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
-    """Add up the cells of a larger table to those of one that it contains."""
+    """Sum the cells of a larger table to those of a table that it contains."""
     every = sums.reshape(*(sizes[axis] for axis in block), -1)
     others = tuple(place for place, axis in enumerate(block) if axis not in table)
     small = every.sum(axis=others) if others else every
@@ -324,7 +324,7 @@ def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes
 
 
 def lookup_statements(n_classes: int) -> Iterator[str]:
-    """Write the shares of classes by score, or powers by how far a score is behind the best, as public constants."""
+    """Return statements that store public constants: class probabilities by score, or powers."""
     if n_classes == 0:
         return
     if n_classes == 2:
@@ -341,7 +341,7 @@ def lookup_statements(n_classes: int) -> Iterator[str]:
 
 
 def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
-    """Ask one question of each kind, so that a session that only listens hears its form."""
+    """Run one query of each kind, so that a dry-run session records its form."""
     rows = SqlBackend(columns, source, n_classes)
     one, *others = [column.default_groups(4) for column in columns]
     table = ContingencyTable((one, *others[:1]))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How the predictions of a model meet the truth, counted in a database: ``scoring`` as SQL.
+"""Evaluation in a database: predictions of a model, and counts of them by truth, as SQL.
 
 Sums over trees are added up in the order of the trees, in floats of 64 bits. Where there is an exponential, an engine
 may round its last digit otherwise: a row whose score lies on an edge can fall into the bin beside it. What a row adds
@@ -125,7 +125,7 @@ def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
 
 
 def _sum_leaves(model: ForestModel, output: int, writer: CellSqlWriter) -> str:
-    """What the leaves of a row say, tree after tree."""
+    """Return the expression of the sum of a row's leaf values, tree after tree."""
     values, n_codes = model.leaf_values[:, output].tolist(), model.encoding.n_codes
     ways: list[CellRule] = [
         tree_rule(model.forest, tree, n_codes, rule_of_leaf=values.__getitem__) for tree in range(model.forest.n_trees)
@@ -134,7 +134,7 @@ def _sum_leaves(model: ForestModel, output: int, writer: CellSqlWriter) -> str:
 
 
 def decode_target_sql(dialect: SqlDialect, level: str, bounds: tuple[float, float]) -> str:
-    """A level of a numeric target as a number (``Encoding.decode_target``)."""
+    """Return the expression of a number from its level (``Encoding.decode_target``)."""
     lower, upper = bounds
     return f"({dialect.float_literal(lower)} + {level} * {dialect.float_literal((upper - lower) / TARGET_LEVELS)})"
 
@@ -142,7 +142,7 @@ def decode_target_sql(dialect: SqlDialect, level: str, bounds: tuple[float, floa
 def scores_to_sql(
     dialect: SqlDialect, start: Floats, sums: Sequence[str], schema: Schema
 ) -> tuple[list[str], list[str]]:
-    """Scores from a start as a number, or as probabilities of classes, which are chosen by them too."""
+    """Return expressions of a number, or of class probabilities, which also decide the class."""
     number = dialect.float_literal
     started = [f"({number(one)} + {z})" for one, z in zip(start.tolist(), sums, strict=True)]
     if not schema.classes:
@@ -160,13 +160,13 @@ def scores_to_sql(
 
 
 def smooth_probabilities_sql(dialect: SqlDialect, probabilities: Sequence[str], n_trees: int) -> list[str]:
-    """Shares as probabilities (``leaves.smooth_probabilities``)."""
+    """Return expressions of smoothed probabilities (``leaves.smooth_probabilities``)."""
     trees, more, even = (dialect.float_literal(float(x)) for x in (n_trees, n_trees + 1, 1 / len(probabilities)))
     return [f"(({share} * {trees} + {even}) / {more})" for share in probabilities]
 
 
 def count_edges_below(dialect: SqlDialect, x: str, edges: Floats, first: int = 0) -> str:
-    """How many edges are below a number."""
+    """Return the expression of the number of edges below a number."""
     if not len(edges):
         return str(first)
     half = len(edges) // 2
@@ -176,7 +176,7 @@ def count_edges_below(dialect: SqlDialect, x: str, edges: Floats, first: int = 0
 
 
 def argmax_sql(expressions: Sequence[str]) -> str:
-    """The place of the first of the largest."""
+    """Return the expression of the index of the maximum; ties go to the lowest index."""
     tests = [
         f"WHEN {' AND '.join(f'{one} >= {other}' for other in expressions if other != one)} THEN {place}"
         for place, one in enumerate(expressions)
@@ -187,7 +187,7 @@ def argmax_sql(expressions: Sequence[str]) -> str:
 def _cell_expressions(
     scoring: Scoring, dialect: SqlDialect, outputs: Sequence[str], chosen: Sequence[str]
 ) -> list[str]:
-    """Write the cells of a row, one for each table (``Scoring.cell_indices``)."""
+    """Return the cells of a row, one per table (``Scoring.cell_indices``)."""
     k = scoring.n_classes
     if not k:
         lower, upper = scoring.model.encoding.schema.target.bounds

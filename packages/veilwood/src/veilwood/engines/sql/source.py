@@ -48,7 +48,7 @@ _PER_MILLE: Final = 1000
 
 @dataclass(frozen=True, repr=False)
 class EncodedRows:
-    """The rows of a table as the schema reads them: expressions, and the query that they make. No row is in it."""
+    """The rows of a table as the schema reads them, as expressions and a query. Contains no row."""
 
     dialect: SqlDialect
     encoding: Encoding
@@ -65,7 +65,7 @@ class EncodedRows:
         cls, dialect: SqlDialect, relation: str, types: dict[str, tuple[SqlKind | None, str]], encoding: Encoding,
         cap: RowsOf | None, invalid: Invalid, key: bytes,
     ) -> EncodedRows:  # fmt: skip
-        """Write the schema's rules for columns of these types; columns that cannot be read are refused."""
+        """Compile the schema's rules for these types. Raise OutOfSchemaError for columns that cannot be read."""
 
         def typed_column(name: str) -> TypedColumn:
             kind, type_name = types[name]
@@ -94,7 +94,7 @@ class EncodedRows:
 
     @property
     def feature_names(self) -> list[str]:
-        """Columns of the features."""
+        """Names of the feature columns."""
         return [f"f{i}" for i in range(len(self.features))]
 
     @property
@@ -102,7 +102,7 @@ class EncodedRows:
         return [*((f"f{i}", read) for i, read in enumerate(self.features)), ("t", self.target)]
 
     def _select_all(self) -> str:
-        """All rows, with what is wrong with them."""
+        """Return the query of all rows, with their problems."""
         out = []
         for name, read in self._value_expressions:
             out.append(f"{read.value} AS {name}")
@@ -113,7 +113,7 @@ class EncodedRows:
         return f"SELECT {', '.join(out)} FROM {self.relation} AS veilwood_table"
 
     def _problem_conditions(self) -> list[tuple[str, Problem, str]]:
-        """Every column and kind of problem, and where a row has it."""
+        """Return every column and kind of problem, with its condition."""
         found = []
         for name, read in self._value_expressions:
             for kind in read.kinds:
@@ -123,13 +123,13 @@ class EncodedRows:
         return found
 
     def problem_query(self) -> str:
-        """Ask, in one statement, whether there are rows, and what is wrong with any of them."""
+        """Return one statement that tells whether there are rows, and the problems of any of them."""
         tests = [f"MAX(CASE WHEN {where} THEN 1 ELSE 0 END) AS a{i}"
                  for i, (_, _, where) in enumerate(self._problem_conditions())]  # fmt: skip
         return f"SELECT {', '.join(['MAX(1) AS a', *tests])} FROM ({self._select_all()}) AS veilwood_read"
 
     def raise_found_problems(self, flags: Sequence[Any]) -> None:
-        """Raise where rows do not fit the schema, in the words of every other source."""
+        """Raise OutOfSchemaError if rows do not fit the schema, with the messages of every other source."""
         if flags[0] is None:
             raise OutOfSchemaError("the table holds no rows. Hint: check how it was made.")
         schema = self.encoding.schema
@@ -146,7 +146,7 @@ class EncodedRows:
             raise unknown_id_error(self.cap, missing=wrong[0][1] == Problem.MISSING)
 
     def rows_query(self) -> str:
-        """The rows that fit, at most k of each id: codes of categories, raw numbers, and the target."""
+        """Return the query of the valid rows, at most k per id: codes of categories, raw numbers, and the target."""
         wanted = ", ".join([*self.feature_names, "t"])
         person = ", u" if self.id_value is not None else ""
         rows = f"SELECT {wanted}{person} FROM ({self._select_all()}) AS veilwood_read"
@@ -170,7 +170,7 @@ class EncodedRows:
         return f"SELECT {wanted} FROM ({ranked}) AS veilwood_ranked WHERE veilwood_rank <= {self.cap.at_most}"
 
     def create_statement(self) -> str:
-        """Make the temporary table of encoded rows."""
+        """Return the statement that creates the temporary table of encoded rows."""
         types = self.dialect.type_names
         kinds = [types.double if column.ordered else types.int32 for column in self.encoding.columns]
         columns = [f"{name} {kind}" for name, kind in zip(self.feature_names, kinds, strict=True)]
@@ -179,7 +179,7 @@ class EncodedRows:
 
 @dataclass(repr=False, eq=False)
 class _PassState:
-    """What a session has come to."""
+    """Progress of a session."""
 
     n_passes: int = 0
     is_filled: bool = False
@@ -187,7 +187,7 @@ class _PassState:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class SqlSource(Source):
-    """The rows of a table in a database; passes are aggregate queries, and rows never come here.
+    """The rows of a table in a database; passes are aggregate queries.
 
     Attributes
     ----------
@@ -206,7 +206,7 @@ class SqlSource(Source):
 
     @classmethod
     def from_session(cls, session: Session, rows: EncodedRows) -> SqlSource:
-        """Make a source out of a session and the way its rows are read."""
+        """Make a source of a session and the encoding of its rows."""
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
@@ -228,11 +228,11 @@ class SqlSource(Source):
         return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))
 
     def make_writer(self) -> CellSqlWriter:
-        """Writes cells of the encoded rows."""
+        """Return the compiler of cell rules for the encoded rows."""
         return CellSqlWriter(self.rows.dialect, self.rows.encoding)
 
     def rows_query(self) -> str:
-        """The rows of this source, encoded."""
+        """Return the query of this source's encoded rows."""
         if self.holdout_part is None:
             return self.rows.rows_query()
         key, thousandths, aside = self.holdout_part
@@ -242,7 +242,7 @@ class SqlSource(Source):
         return f"SELECT * FROM ({self.rows.rows_query()}) AS veilwood_share WHERE {drawn}"
 
     def rows_relation(self, n_queries: int = 1) -> str:
-        """Where queries find the rows: a temporary table if they are read several times, where one can be made."""
+        """Return the relation to query: a temporary table if rows are read several times and one can be made."""
         at = self._state
         several = at.n_passes > 0 or n_queries > MAX_DIRECT_QUERIES or self.rows.cap is not None
         at.n_passes += 1
@@ -252,7 +252,7 @@ class SqlSource(Source):
         return ROWS_TABLE if at.is_filled else f"({self.rows_query()})"
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Count in the database; threads are its own, so ``n_jobs`` has no effect."""
+        """Count in the database. It decides about threads, so ``n_jobs`` has no effect."""
         if isinstance(count, DeclarativeCount):
             return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
         from veilwood.engines.sql.scoring import count_in_sql  # it knows all models, which are built on sources
@@ -262,7 +262,7 @@ class SqlSource(Source):
     def run_cell_queries(
         self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None
     ) -> list[Sums]:
-        """Add up the rows of tables (``cells.Answer``)."""
+        """Run cell queries (``counts.RunCellQueries``)."""
         n_classes = len(self.rows.encoding.schema.classes)
         width = n_classes if kind == "classes" else 3
         found = [np.zeros((table.n_cells, width), np.int64) for table in queries]
@@ -289,7 +289,7 @@ def open_sql(
     invalid: Invalid,
     on_statement: Callable[[str], None] | None = None,
 ) -> SqlSource:
-    """Make a source of a table in a database (``open_rows``); temporary tables are made, and the snapshot is taken."""
+    """Make a source of a table in a database (``open_rows``): create temporary tables and begin the snapshot."""
     session = open_session(X, on_statement)
     try:
         return _make_source(session, encoding, cap, invalid)
@@ -329,7 +329,7 @@ BINS_TABLE, SAMPLE_TABLE, LOOKUP_TABLE = "veilwood_cells", "veilwood_judges", "v
 
 
 def scratch_table_statements(rows: EncodedRows) -> list[str]:
-    """Make the temporary tables in which PrivateForest keeps cells and scores: before the snapshot, as all are."""
+    """Return statements that create PrivateForest's temporary tables of bins and scores, all before the snapshot."""
     words, n_classes = rows.dialect, len(rows.encoding.schema.classes)
     columns = [f"c{i} {words.type_names.int32}" for i in range(len(rows.features))]
     columns += [
@@ -345,7 +345,7 @@ def scratch_table_statements(rows: EncodedRows) -> list[str]:
 
 
 def assumed_types(dialect: SqlDialect, encoding: Encoding, cap: RowsOf | None) -> dict[str, tuple[SqlKind | None, str]]:
-    """The types that columns have by the schema's own words, for templates that are written without a table."""
+    """Return the column types that the schema suggests, for previews without a table."""
     if dialect.engine == "sqlite":
         names = [*encoding.schema.sources, *(() if cap is None else (cap.id,))]
         return dict.fromkeys(names, ("any", "any"))
