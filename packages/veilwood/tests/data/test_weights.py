@@ -39,7 +39,7 @@ class TestRows:
         """One row's weight decided whether the fit was refused, or failed."""
         for given in ([1.0, 2.0, odd], pd.Series([1.0, 2.0, odd], dtype=object)):
             assert Weights(given, 3).draw_copies(3, "drop").tolist() == [1, 2, 0]
-            with pytest.raises(vw.OutOfSchemaError, match="below 0, missing or no number"):
+            with pytest.raises(vw.OutOfSchemaError, match="below 0, missing or not numbers"):
                 Weights(given, 3).draw_copies(3, "refuse")
 
     def test_one_row_moves_counts_by_no_more_than_the_plan_says(self) -> None:
@@ -110,7 +110,7 @@ class TestRows:
         [
             ([1.0, -1.0, 1.0], "below 0"),
             ([1.0, math.nan, 1.0], "missing"),
-            (["a"] * 3, "no number"),
+            (["a"] * 3, "not numbers"),
             ([1.0], "one number"),
         ],
     )

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoded private rows in batches: one pass or several, each aggregated into counts.
 
-This is the one place where it is decided what becomes of a row that does not fit the schema. Which source a user means
-is found in ``open_rows``; files are found and opened in ``files``, frames of a cluster in ``cluster``. What is counted
-is in ``trees``.
+Only this module decides what happens to a row that does not fit the schema (``encode_rows``). ``open_rows`` chooses the
+source, ``file_source`` makes those of files, ``engines`` those of databases and clusters. Counts are in ``trees``.
 """
 
 from __future__ import annotations
@@ -61,7 +60,7 @@ class Batch(NamedTuple):
 class Count(Protocol):
     """An integer aggregate of batches; aggregates of parts of the data sum to that of all rows.
 
-    It must survive pickling, since workers of a cluster get it, and must not change anything but what it returns.
+    Must be picklable, since workers of a cluster receive it, and must have no side effects.
     """
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
@@ -71,8 +70,8 @@ class Count(Protocol):
 class RowFilter(Protocol):
     """A filter that keeps a fraction of the rows, drawn by a secret key: the same rows in every pass.
 
-    It must survive pickling, since workers of a cluster get it. An engine that runs none of our code, such as a
-    database, draws by ``key`` and by what a row holds instead.
+    Must be picklable, since workers of a cluster receive it. An engine that executes none of this library's code, such
+    as a database, draws by ``key`` and the contents of a row instead.
     """
 
     @property
@@ -105,15 +104,15 @@ class Source:
     Attributes
     ----------
     single_pass : bool
-        The exception: an iterator of batches, which is gone after one pass.
+        Whether the rows can be read only once, as those of an iterator.
     n_partitions : int
-        Partitions are numbered below this.
+        Upper limit of partition numbers.
     preserves_rows : bool
-        Whether each row of the table is one row here, whatever it holds: where weights make copies of rows, or contents
-        decide which part of the table a row is in, a replaced row changes how many there are.
+        Whether each row of the table is exactly one row here, whatever its contents. With weights, which copy rows, or
+        with a holdout that is drawn by contents, a replaced row changes the number of rows.
     """
 
-    _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches yet to be encoded, by whoever takes them
+    _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches not encoded yet: the consumer encodes them
     single_pass: bool = False
     n_partitions: int = 1
     preserves_rows: bool = field(default=True, kw_only=True)
@@ -140,7 +139,7 @@ class Source:
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
         """Read all rows once and return the sums of ``count``: exact, hence private.
 
-        Threads take turns in reading and each encodes and counts its own batches, so that no core waits for another.
+        Threads take turns in reading; each encodes and counts its own batches, so that no core waits.
         """
         n_threads = effective_n_jobs(n_jobs)
         if n_threads == 1 or count([]).size > MAX_CELLS_PER_THREAD:
@@ -198,8 +197,8 @@ class Source:
         """Raise UseError, before anything is spent, if ``multi_pass`` and the rows can be read only once."""
         if self.single_pass and multi_pass:
             raise UseError(
-                f"{estimator_name} reads the rows several times, and an iterator of batches can be read once. "
-                "Hint: allow a temporary file by vw.spool(rows), or write Parquet files and pass their folder."
+                f"{estimator_name} reads the rows several times, and an iterator of batches can be read only once. "
+                "Hint: pass vw.spool(rows) to allow a temporary file, or write Parquet files and pass their folder."
             )
 
 
@@ -233,8 +232,8 @@ def encode_rows(
 ) -> tuple[Batch, npt.NDArray[np.bool_] | None]:
     """Encode a table and its target. Return all rows, and a mask of the valid ones (None if all are valid).
 
-    With "refuse", a row that does not fit makes all of them refused, with every column and kind of problem named. With
-    "drop", whether a row fits is a function of that row alone, and nothing is raised or told about rows.
+    With "refuse", one invalid row rejects the table, and the error names every column and kind of problem. With "drop",
+    whether a row is valid is a function of that row alone, and nothing about rows is raised or reported.
     """
     drop = invalid == "drop"
     codes, target, problems = encoding.read_rows(table, y, parse=drop, allowed_extra=allowed_extra, estimator=estimator)
@@ -302,7 +301,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
     if cap is not None:
         raise UseError(
             f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
-            "Hint: pass files or a table, which can be read twice."
+            "Hint: pass files or a table, which can be read several times."
         )
 
     def read() -> Iterator[Callable[[], Batch]]:
@@ -313,7 +312,9 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
             yield partial(_encode_streamed, encoding, table, y, invalid, first_row)
             first_row += table.n_rows
         if not first_row and invalid == "refuse":
-            raise OutOfSchemaError("the iterator held no batches. Hint: has it been read before?")
+            raise OutOfSchemaError(
+                "the iterator held no batches. Hint: pass a new iterator; this one may have been read before."
+            )
 
     return Source(read, single_pass=True)
 

@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
 """Canonical text of a value: the only place that decides whether two values are the same id or the same category.
 
-Every source, engine and format asks this module, so that a person is one person and a category one category however
-a file was written. A cell is read by itself: neither its column's type nor other rows matter.
+Every source, engine and format uses this module, so that a person is one person and a category one category in
+every file format. Each value is read by itself: neither its column's type nor other rows matter.
 
-| cell | its text |
+| value | text |
 |---|---|
-| whole number, float, decimal | the number in plain digits, no zeros at the end: 7, 7.0, Decimal("7.00") give ``7`` |
-| text written as programs write numbers | as that number: ``7.0``, ``7.00``, ``7e+0`` give ``7``; ``-0`` gives ``0`` |
+| integer, float, decimal | the number in plain digits, without trailing zeros: 7, 7.0, Decimal("7.00") give ``7`` |
+| text in a program's number notation | as that number: ``7.0``, ``7.00``, ``7e+0`` give ``7``; ``-0`` gives ``0`` |
 | any other text | itself: ``007``, ``+7``, ``.5``, ``7e0``, and `` 7`` with a space, are not ``7`` |
 | boolean; text ``true`` or ``false`` | ``True`` or ``False`` |
 | bytes | as their text in UTF-8; other bytes as ``\\xff`` |
 | date, time stamp, also as text | ``2026-01-31``, or ``2026-01-31 09:30:00``; UTC where there is a time zone |
-| time, duration, period, interval, UUID | as pandas writes it |
+| time, duration, period, interval, UUID | as pandas formats it |
 | null, None, NaN, NaT, empty text | missing |
-| list, array, dict, complex number, anything else | unusable: refused |
+| list, array, dict, complex number, anything else | unusable: rejected |
 
-Details that matter:
+Details:
 
-* A float is the shortest decimal number that reads back as it in its own precision, as programs write it to CSV: 0.1 is
-  ``0.1`` in 32 and in 64 bits, and 0.1 that went from 32 to 64 bits is another number.
-* A text is a number where it has the form -12.50e+3: no plus sign, no spaces, no zeros in front. An exponent needs a
-  point or a sign of its own, as programs write it: ``1.0E7`` and ``1e+16`` are numbers, ``12e4`` may be a hash.
-* Numbers whose last digit is beyond 400 places from the point are written with an exponent: work stays bounded.
-* Half of a pair of code units is written as programs escape it, so it has the text of that escape: ``\\ud800``.
-* As a number, the text 250.10 is 250.1. Where they are two codes, put a letter in front.
-* An id must be exact: a float of 2^53 or more (2^24 in 32 bits), or its text, was rounded and is refused as an id.
+* A float has the shortest decimal text that reads back as the same float of its precision, as in CSV: 0.1 is ``0.1`` in
+  32 and in 64 bits, and 0.1 converted from 32 to 64 bits is another number.
+* A text is a number if it has the form -12.50e+3: no plus sign, no spaces, no leading zeros. An exponent needs a
+  point or a sign, as programs write it: ``1.0E7`` and ``1e+16`` are numbers, ``12e4`` may be a hash.
+* Numbers whose last digit is more than 400 places from the point keep an exponent, so that work stays bounded.
+* An unpaired surrogate is escaped, so it has the text of that escape: ``\\ud800``.
+* As a number, the text 250.10 is 250.1. If these are two different codes, prefix them with a letter.
+* An id must be exact: a float of 2^53 or more (2^24 in 32 bits), or its text, was rounded and is rejected as an id.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ __all__ = [
 
 ColumnValues: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
-NO_VALUE: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
+NO_VALUE: Final = object()  # marks a position without a value: neither text, nor number, nor missing
 
-_MAX_ZEROS: Final = 400  # enough for every float of 64 bits
+_MAX_ZEROS: Final = 400  # digits; enough for every float of 64 bits
 _LONG_INTEGER: Final = 10**_MAX_ZEROS
-_FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every whole number
+_FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every integer
 
 # Digits are those of ASCII: \d would take others.
 _NUMBER: Final = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]{1,20}))?")
@@ -95,8 +95,10 @@ def to_canonical_text(value: Any) -> str | NoText:
 
     Examples
     --------
-    >>> [to_canonical_text(value) for value in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007", True, "true", 0.1)]
-    ['7', '7', '7', '7', '7', '7', '007', 'True', 'True', '0.1']
+    >>> [to_canonical_text(value) for value in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007")]
+    ['7', '7', '7', '7', '7', '7', '007']
+    >>> [to_canonical_text(value) for value in (True, "true", 0.1)]
+    ['True', 'True', '0.1']
     >>> to_canonical_text(float("nan")), to_canonical_text([7])
     (<NoText.MISSING: -1>, <NoText.UNUSABLE: -2>)
     >>> to_canonical_text(Decimal("1e999999999"))
@@ -132,7 +134,9 @@ def to_canonical_text(value: Any) -> str | NoText:
 
 
 def to_canonical_id(value: Any) -> str | NoText:
-    """Return the text of an id: as ``to_canonical_text``, but what a float has rounded is unusable, as it could be two people.
+    """Return the text of an id: as ``to_canonical_text``, but a number that a float has rounded is unusable.
+
+    It could stand for two people.
 
     Examples
     --------
@@ -201,8 +205,10 @@ def to_canonical_texts(values: Iterable[Any], read: TextReader = to_canonical_te
 
     Examples
     --------
-    >>> to_canonical_texts(np.array([7.0, 8.0])), to_canonical_texts(["7.0", None]), to_canonical_texts(np.array([78]), prefix_reader(1))
-    (['7', '8'], ['7', <NoText.MISSING: -1>], ['7'])
+    >>> to_canonical_texts(np.array([7.0, 8.0])), to_canonical_texts(["7.0", None])
+    (['7', '8'], ['7', <NoText.MISSING: -1>])
+    >>> to_canonical_texts(np.array([78]), prefix_reader(1))
+    ['7']
     """
     array: Any = (
         values
@@ -363,7 +369,8 @@ def write_categories(
     Examples
     --------
     >>> out = np.zeros(3, int)
-    >>> write_categories([(Categories(to_canonical_text, {"7": 0}, -1, -2, -3), pd.Series([7, "7.0", None], dtype=object), out)])
+    >>> values = pd.Series([7, "7.0", None], dtype=object)
+    >>> write_categories([(Categories(to_canonical_text, {"7": 0}, -1, -2, -3), values, out)])
     [array([0, 0, 3], dtype=uint8)]
     """
     return [_write_codes(categories, values, out) for categories, values, out in columns]

@@ -41,14 +41,14 @@ __all__ = [
 
 IdFilter = Callable[[str], bool]
 """Whether an id, by its canonical text, is in a part of the units."""
-NO_ID = -1  # whose row cannot be told: never kept
+NO_ID = -1  # a row without a usable id, which never counts
 
 
 def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
     """Return the first ``at_most`` rows of each id in the given order, sorted by id and order.
 
-    Which rows of a person are kept depends on the order of that person's rows alone: taking someone away leaves the
-    others' rows as they were, so that all rows of a person change at most ``at_most`` kept rows.
+    Which rows of an id count depends on the order of that id's rows alone. Removing one id leaves the rows of all
+    others as they were, so all rows of an id change at most ``at_most`` of the result.
 
     Examples
     --------
@@ -67,7 +67,7 @@ def bound_contributions(
 ) -> list[npt.NDArray[np.bool_]]:
     """Choose at random which rows of each id count, given the id columns of all partitions.
 
-    ``id_filter`` says which ids are there at all, where a part of them was set aside.
+    ``id_filter`` tells which ids take part at all, if a fraction of them is held out.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
     columns: list[npt.NDArray[np.int64]] = []
@@ -103,8 +103,8 @@ def unknown_id_error(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
     rounded = "" if missing else " (floats beyond 2^53 are rounded)"
     kind = Problem.MISSING if missing else Problem.UNUSABLE
     return OutOfSchemaError(
-        f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
-        "Hint: drop such rows, or give each an id of its own.",
+        f"column {cap.id!r} has {problem}{rounded}, so the row cannot be assigned to a unit. "
+        "Hint: drop such rows, or give each of them its own id.",
         column=cap.id,
         problems=((cap.id, kind.label),),
     )
@@ -149,7 +149,8 @@ class Weights(NamedTuple):
         """Return weights with their declared maximum."""
         if max_weight is None:
             raise UseError(
-                "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
+                "sample_weight needs a public bound on the weight of one row. "
+                "Hint: set max_weight, for example 10: the largest weight "
                 "that counts, as a parameter of the estimator; noise grows with it."
             )
         return cls(values, check_max_weight(max_weight))
@@ -157,13 +158,13 @@ class Weights(NamedTuple):
     def draw_copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
         """Return the number of copies of each row: its weight, clipped to the maximum, rounded up or down at random.
 
-        Each weight is read by itself, as a number of the table is; with "drop" a row without one does not count.
+        Each weight is read by itself, like a number of the table. With "drop", a row without a weight does not count.
 
         Notes
         -----
         Guarantee
 
-        A row counts at most ``max_weight`` times, whatever its weight and the coins, and how often depends on no other row
+        A row counts at most ``max_weight`` times, whatever its weight and the draws. The number depends on no other row
         (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_weights.py).
         """
         try:
@@ -173,11 +174,12 @@ class Weights(NamedTuple):
         except OutOfSchemaError:
             numbers = np.empty(0)
         if numbers.shape != (n_rows,):
-            raise OutOfSchemaError("sample_weight has not one number for each row. Hint: an array as long as y.")
+            raise OutOfSchemaError("sample_weight must have one number per row. Hint: pass an array as long as y.")
         fits = numbers >= 0
         if not fits.all() and invalid == "refuse":
             raise OutOfSchemaError(
-                "sample_weight has entries that are below 0, missing or no number. Hint: mend them, or invalid='drop'."
+                "sample_weight has entries that are below 0, missing or not numbers. "
+                "Hint: correct them, or set invalid='drop'."
             )
         kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.max_weight)
         whole = np.floor(kept)
@@ -190,7 +192,7 @@ def check_max_weight(max_weight: object) -> int:
     """Validate the declared maximum of the weights and return it."""
     if not is_int_in(max_weight, 1, MAX_WEIGHT):
         raise ParameterError(
-            "max_weight", max_weight, f"must be a whole number from 1 to {MAX_WEIGHT:,}", "max_weight=10"
+            "max_weight", max_weight, f"must be an integer from 1 to {MAX_WEIGHT:,}", "for example max_weight=10"
         )
     return int(max_weight)  # type: ignore[call-overload, no-any-return]
 

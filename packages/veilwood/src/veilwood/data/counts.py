@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Declarative counts: which cell of a contingency table a row falls into, by tests of its codes alone.
 
-A count that can say itself in cells (``DeclarativeCount``) can be added up by an engine that runs none of our code, such as a
-database: ``data.sql`` writes cells as expressions of its language.
+A ``DeclarativeCount`` can run in an engine that executes none of this library's code, such as a database:
+``engines.sql.cell_sql`` compiles its cells to SQL.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = [
     "split_by_code",
 ]
 
-ROW_HASH: Final = -1  # in the place of a column: the number that a secret key gives the row
+ROW_HASH: Final = -1  # instead of a column index: the row's bucket under a secret key
 
 SumKind: TypeAlias = Literal["classes", "moments", "pair"]
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A test of one column: a row whose code is at least ``starts[i]`` and below ``starts[i + 1]`` goes ``targets[i]``."""
+    """A test of one column: codes from ``starts[i]`` to below ``starts[i + 1]`` go to ``targets[i]``."""
 
     column: int
     starts: tuple[int, ...]
@@ -42,7 +42,7 @@ class Split:
 
 
 CellRule: TypeAlias = "int | float | Split | None"
-"""A number, whole where it is a cell's; a test that leads to numbers; or None, where a row is not counted."""
+"""A number (an integer for a cell), a test that leads to numbers, or None if a row is not counted."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ class CellQuery:
 
 @dataclass(frozen=True, repr=False)
 class KeyedRowHash:
-    """Gives each row a number below ``n_buckets``, by a secret key and by what the row holds: equal rows get equal numbers."""
+    """A keyed hash of a row's contents, reduced to ``n_buckets`` buckets: equal rows get equal buckets."""
 
     key: bytes
     n_buckets: int
@@ -67,8 +67,8 @@ class RunCellQueries(Protocol):
     def __call__(self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None) -> list[Sums]:
         """Return, for each query, an array with one line per cell.
 
-        "classes": how many rows of each class; "moments": number, sum and sum of squares of a numeric target; "pair":
-        the sum of the target, and of what it lacks of its upper bound.
+        "classes": number of rows per class; "moments": number, sum and sum of squares of a numeric target; "pair":
+        sum of the target, and sum of its distances from the upper bound.
         """
 
 

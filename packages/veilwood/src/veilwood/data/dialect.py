@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """CSV dialects: separator, encoding, decimal sign, thousands separator and null words.
 
-A dialect is public and stands in the schema. ``fit`` never guesses it, since one row could flip a guess; a draft
-does, for a person to review.
+A dialect is public and part of the schema. ``fit`` never guesses it, since one row could change a guess; drafts do, for
+a person to review (``drafting.draft.guess_dialect``).
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ class Dialect:
     Parameters
     ----------
     sep : str, default ","
-        What separates cells: one character.
+        Separator of values: one character.
     decimal : {".", ","}, default "."
         The decimal sign of numbers.
     thousands : {"", ".", ",", "'", " "}, default ""
-        What may stand between groups of three digits.
+        Separator of groups of three digits, if any.
     encoding : str, default "utf-8"
-        How characters are written, such as "latin-1" or "cp1252".
+        Character encoding, such as "latin-1" or "cp1252".
     nulls : sequence of str
-        Words that mean a missing value, beside the empty cell; in every column.
+        Words for a missing value in every column, in addition to the empty value.
     money : bool, default False
         Whether numbers may have a currency sign before or after them.
     decimals : mapping
-        Columns that have a decimal sign of their own, with it: one export often mixes two programs.
+        Decimal signs of columns that differ from ``decimal``: one export often mixes two programs.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Dialect:
         known = {entry.name for entry in fields(cls)}
         if not isinstance(data, Mapping) or not known.issuperset(data):
             raise SchemaError(
-                f"the schema's 'dialect' is not understood. Hint: its keys are {', '.join(sorted(known))}."
+                f"the schema's 'dialect' must be an object with known keys. Hint: use {', '.join(sorted(known))}."
             )
         return cls(**data)
 
@@ -169,7 +169,7 @@ class _DecimalSigns(dict[str, str]):
     """Decimal signs by column, immutable because a dialect is compared and hashed."""
 
     def _reject_change(self, *_: object, **__: object) -> Any:
-        raise TypeError("a dialect does not change. Hint: make another one.")
+        raise TypeError("a dialect is immutable. Hint: make a new one.")
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _reject_change
 
@@ -231,7 +231,7 @@ def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str
 
 
 DIALECT: Final = Dialect()
-"""How programs write CSV: commas, points, UTF-8, and nothing where nothing is."""
+"""The usual dialect of programs: commas, decimal points, UTF-8, and empty missing values."""
 
 
 def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialect = DIALECT) -> list[str]:
@@ -245,7 +245,7 @@ def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialec
             names = ["\n"]
     if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show
         raise OutOfSchemaError(
-            f"cannot read {display_name!r}: a name in its first line is too long or goes on in the next line. "
+            f"cannot read {display_name!r}: a name in its first line is too long or continues in the next line. "
             "Hint: close its quotation mark."
         )
     return names

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding of values as uint16 codes, determined by the public schema alone.
 
-Each row is encoded by itself, as the guarantees need, and reading never fails: what is wrong with a cell is noted, and
-whoever asked refuses the table or drops the row. Where rows come from is in ``open_rows``.
+Each row is encoded by itself, as the guarantees require. Reading never raises: problems of values are recorded, and
+the caller rejects the table or drops the rows. Sources of rows are in ``open_rows``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,22 @@ from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
-__all__ = ["DEFAULT_BINS", "GRID_BINS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
+__all__ = [
+    "DEFAULT_BINS",
+    "GRID_BINS",
+    "HAVE_NUMBA",
+    "TARGET_LEVELS",
+    "Codes",
+    "EncodedColumn",
+    "Encoding",
+    "class_labels",
+]
 
 Codes = npt.NDArray[np.uint16]
 _TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535
-"""Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
+"""Bins of equal width of a numeric range; one uint16 code is left for missing values."""
 DEFAULT_BINS: Final = 5
 """Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
 TARGET_LEVELS: Final = 65535
@@ -188,10 +197,10 @@ class Encoding:
     Parameters
     ----------
     schema : Schema
-        The public facts; nothing else decides a code.
+        The only input that determines codes.
     numeric : {"grid", "bins"}
-        Numbers go to a fine grid of ``GRID_BINS`` cells, for threshold splits, or to the few bins that
-        the schema's ``bins`` or ``cutoffs`` give (``DEFAULT_BINS`` otherwise), for multiway splits.
+        "grid" encodes numbers on a fine grid of ``GRID_BINS`` bins, for threshold splits; "bins" by the schema's
+        ``bins`` or ``cutoffs`` (``DEFAULT_BINS`` otherwise), for multiway splits.
 
     Examples
     --------
@@ -241,12 +250,12 @@ class Encoding:
         Parameters
         ----------
         X : dataframe, 2-D array or list of rows
-            Columns of a dataframe are matched by name, in any order, and the target is skipped if it is
-            there; columns of an array are matched by position.
+            Columns of a dataframe are matched by name, in any order, and the target is skipped if present.
+            Columns of an array are matched by position.
         allowed_extra : collection of str
-            Further columns that may be there, and are skipped.
+            Further columns to skip if present.
         estimator : str
-            Who is asking, for the error message.
+            Name of the caller, for error messages.
 
         Returns
         -------
@@ -364,7 +373,7 @@ class Encoding:
             if table.n_columns != len(names):
                 raise OutOfSchemaError(
                     f"X has {table.n_columns} features, but {estimator} is expecting {len(names)} features as input."
-                    f" Hint: the columns are {', '.join(names[:20])}."
+                    f" Hint: pass the columns {', '.join(names[:20])}."
                 )
             return list(range(len(names)))
         check_names(self.schema, table.names, allowed_extra=allowed_extra)
@@ -410,8 +419,8 @@ class Encoding:
     def threshold(self, feature: int, code: int | npt.NDArray[np.integer[Any]]) -> float | Floats:
         """Return the smallest number of a numeric column that gets this code or a higher one.
 
-        So ``codes[:, feature] >= code`` exactly where ``x >= threshold(feature, code)``, missing values
-        apart. Code 0 gives minus infinity; an array of codes gives an array.
+        Except for missing values, ``codes[:, feature] >= code`` if and only if ``x >= threshold(feature, code)``.
+        Code 0 gives minus infinity. An array of codes gives an array.
         """
         out = self._coders[feature].thresholds(np.atleast_1d(code))
         return out if isinstance(code, np.ndarray) else float(out[0])
@@ -435,20 +444,20 @@ def check_names(
     allowed = {*schema.sources, *allowed_extra}
     unknown = [name for name in names if name not in allowed and not schema.allows(name)]
     lacking = [name for name in dict.fromkeys(wanted) if name not in names]
-    told = []
+    messages = []
     if lacking:
         more = f" and {len(schema.feature_names) - 20} more" * (len(schema.feature_names) > 20)
-        told.append(
-            f"the table has no {_quote_columns(lacking)}.{did_you_mean(lacking[0], unknown)} Hint: columns are matched by name; "
-            f"the schema has {', '.join(schema.feature_names[:20])}{more}."
+        messages.append(
+            f"the table has no {_quote_columns(lacking)}.{did_you_mean(lacking[0], unknown)} Hint: columns are "
+            f"matched by name; the schema has {', '.join(schema.feature_names[:20])}{more}."
         )
     if unknown:
-        told.append(
-            f"the table has {'a ' * (len(unknown) == 1)}{_quote_columns(unknown)} that the schema does not. "
-            'Hint: list what is not used in the schema, "ignore": [...], or add it to its columns.'
+        messages.append(
+            f"the table has {'a ' * (len(unknown) == 1)}{_quote_columns(unknown)} that the schema does not have. "
+            'Hint: list unused columns under "ignore" in the schema, or declare them.'
         )
-    if told:
-        raise OutOfSchemaError(" ".join(told), column=[*lacking, *unknown][0])
+    if messages:
+        raise OutOfSchemaError(" ".join(messages), column=[*lacking, *unknown][0])
 
 
 def _quote_columns(names: list[str]) -> str:

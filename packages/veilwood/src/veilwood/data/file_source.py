@@ -25,7 +25,7 @@ from veilwood.data.contributions import IdFilter, bound_contributions, encode_id
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import File, find_files, find_matching_files
 from veilwood.data.frames import Table, is_frame
-from veilwood.data.problems import Invalid, Problem, ProblemMessage, may_show_values, raise_problems, value_at
+from veilwood.data.problems import Invalid, Problem, ProblemMessage, Problems, may_show_values, raise_problems, value_at
 from veilwood.data.relations import as_batch_stream, is_relation, open_relation
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseError, short_repr
@@ -47,7 +47,7 @@ _HASH_BYTES: Final = 16
 class ChangeDetector:
     """Detects rows that changed between passes, by checksums, for partitions whose stamps do not show it.
 
-    Rows are known by their place: which of a person's are kept, and which tree a row belongs to, holds for every pass.
+    Rows are identified by position: the contribution bound and the assignment to trees hold for every pass.
     """
 
     checksums: dict[tuple[str, int, int], int] = field(default_factory=dict)
@@ -59,8 +59,9 @@ class ChangeDetector:
             before = self.checksums.setdefault((kind, partition, first_row), checksum)
         if before != checksum:
             raise FileError(
-                f"the rows of {file.display_name} changed between two passes, or came in another order. Hint: give them a "
-                "fixed order, or write them to a temporary file by vw.spool(...)."
+                f"the rows of {file.display_name} changed between two passes, or came in another order. "
+                "Hint: sort them, or "
+                "pass vw.spool(...) to keep them in a temporary file."
             )
 
 
@@ -136,8 +137,8 @@ def _read_ids(
 def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
     if any(column.source == cap.id and column.kind == "numeric" for column in (*schema.features, schema.target)):
         raise OutOfSchemaError(
-            f"column {cap.id!r}, which the privacy unit names, is a number of the schema too: in a file of text 7 and "
-            "07 are one number and may be two people. Hint: take it out of the schema, or write Parquet.",
+            f"column {cap.id!r}, which the privacy unit names, is also a number of the schema: in a text file, 7 and "
+            "07 are one number but may be two people. Hint: remove it from the schema, or write Parquet.",
             column=cap.id,
         )
 
@@ -204,18 +205,25 @@ def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
 
 def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
     """Read all rows again and raise with every column and kind of problem, in the order of the schema."""
-    wanted = list(encoding.schema.sources)
-    told: dict[tuple[str, Problem], ProblemMessage] = {}
+    messages: dict[tuple[str, Problem], ProblemMessage] = {}
     for file in _reopen_as_text(X, encoding.schema):
         file.check_columns(encoding.schema, extra)
-        row = 0
-        for table in file.read_batches(wanted, batch_rows):
-            _, _, problems = encoding.read_rows(table, parse=file.is_text)
-            for each in problems.messages(partial(encoding.column_values, table), row):
-                told.setdefault((each.column, each.kind), each)
-            row += table.n_rows
+        for table, first_row, _, problems in _encode_all(file, encoding, batch_rows):
+            for each in problems.messages(partial(encoding.column_values, table), first_row):
+                messages.setdefault((each.column, each.kind), each)
     order = [column.name for column in (*encoding.schema.features, encoding.schema.target)]
-    raise_problems(sorted(told.values(), key=lambda each: (order.index(each.column), each.kind)))
+    raise_problems(sorted(messages.values(), key=lambda each: (order.index(each.column), each.kind)))
+
+
+def _encode_all(
+    file: File, encoding: Encoding, batch_rows: int
+) -> Iterator[tuple[Table, int, npt.NDArray[np.uint16], Problems]]:
+    """Yield each batch of a file, its first row, its codes and its problems, whether or not rows fit."""
+    first_row = 0
+    for table in file.read_batches(list(encoding.schema.sources), batch_rows):
+        codes, _, problems = encoding.read_rows(table, parse=file.is_text)
+        yield table, first_row, codes, problems
+        first_row += table.n_rows
 
 
 # -- a check of whole files --------------------------------------------------------------------------------------------
@@ -257,30 +265,28 @@ class CheckResult:
 
 def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
     """Read all files behind a path and return every column and kind of problem; none if all rows fit the schema."""
-    encoding, found, n_rows = Encoding(schema), dict[tuple[str, Problem], Violation](), 0
-    places = [(i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other]
-    others = {name: 0 for _, name, _ in places}
-    wanted = list(schema.sources)
+    encoding, violations, n_rows = Encoding(schema), dict[tuple[str, Problem], Violation](), 0
+    other_codes = [
+        (i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other
+    ]
+    other_counts = {name: 0 for _, name, _ in other_codes}
     files = find_matching_files(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
-        first_row = 0
-        for table in file.read_batches(wanted, _BATCH_ROWS):
-            codes, _, problems = encoding.read_rows(table, parse=file.is_text)
-            for feature, name, other in places:
-                others[name] += int((codes[:, feature] == other).sum())
+        for table, first_row, codes, problems in _encode_all(file, encoding, _BATCH_ROWS):
+            for feature, name, code in other_codes:
+                other_counts[name] += int((codes[:, feature] == code).sum())
             for column, kind, rows in problems.iter_problems():
-                misfit = found.setdefault((column.name, kind), Violation(column.name, kind))
-                misfit.rows += len(rows)
-                for row in rows[: _MAX_EXAMPLES - len(misfit.examples)].tolist() if may_show_values() else ():
+                violation = violations.setdefault((column.name, kind), Violation(column.name, kind))
+                violation.rows += len(rows)
+                for row in rows[: _MAX_EXAMPLES - len(violation.examples)].tolist() if may_show_values() else ():
                     where = f"{file.display_name}, " if len(files) > 1 else ""
                     cell = value_at(encoding.column_values(table, column.name), row)
                     text = cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
-                    misfit.examples.append(f"{where}row {first_row + row + 1}: {short_repr(text)}")
-            first_row += table.n_rows
-        n_rows += first_row
+                    violation.examples.append(f"{where}row {first_row + row + 1}: {short_repr(text)}")
+            n_rows += table.n_rows
     if not n_rows:
         raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
-    return CheckResult(n_rows, list(found.values()), others)
+    return CheckResult(n_rows, list(violations.values()), other_counts)
 
 
 # -- a temporary file --------------------------------------------------------------------------------------------------
@@ -308,7 +314,7 @@ class Spool:
         stream = None if is_frame(self.rows) else as_batch_stream(self.rows)
         if stream is None:
             raise UseError(
-                f"{type(self.rows).__name__} is no stream, and can be read again as it is. Hint: pass it without spool."
+                f"{type(self.rows).__name__} can be read more than once and needs no spool. Hint: pass it directly."
             )
         return stream
 
@@ -316,23 +322,22 @@ class Spool:
 def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | None = None) -> Spool:
     """Allow rows that can be read only once to be stored in a temporary file during a fit.
 
-    Most forests read the rows several times. What streams by (an iterator of tables, an Arrow stream), or may come in
-    another order when it is asked for again (a query), can be given to them this way.
+    Most forests read the rows several times. A spool makes that possible for streams (iterators of tables, Arrow
+    streams) and for queries that may return rows in another order each time.
 
-    The file holds rows as the schema encodes them, two bytes a cell, and no id. Its owner alone can read it. It has no
-    name from the beginning where the system allows that, else its name is removed at once, and it is gone when the fit
-    ends or the process dies. What is deleted may still lie on a disk: choose a folder in memory or on an encrypted disk
-    if that matters.
+    The file holds rows as the schema encodes them, two bytes per value, and no id. Only its owner can read it. It never
+    has a name if the system allows that; otherwise its name is removed at once. It is deleted when the fit ends or the
+    process dies. Deleted data may remain on a disk: if that matters, choose a folder in memory or on an encrypted disk.
 
     Parameters
     ----------
     rows : iterator, Arrow stream, relation or query
         The rows.
     at_most : int, default 16 GiB
-        The most bytes of the file. Rows that need more are refused, with ``invalid="drop"`` too: that tells something
-        about how many there are, so choose it by the disk, and not close to what is needed.
+        Maximum size of the file in bytes. More rows are rejected, even with ``invalid="drop"``. That reveals something
+        about their number, so choose the limit by the disk, not close to what is needed.
     folder : path, optional
-        Where the file lies; by default where the system keeps temporary files.
+        Folder of the file. Default: the system's folder for temporary files.
 
     Examples
     --------
@@ -344,7 +349,7 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     6
     """
     if not is_int_in(at_most, 1, _MAX_BYTES):
-        raise ParameterError("at_most", at_most, "is not a number of bytes", "1 << 34 is 16 GiB")
+        raise ParameterError("at_most", at_most, "must be a number of bytes", "at_most=1 << 34 is 16 GiB")
     return Spool(rows, int(at_most), folder)
 
 
@@ -371,7 +376,9 @@ def open_spool(
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
-        raise FileError(f"the temporary file cannot be written ({type(error).__name__}). Hint: folder=...") from None
+        raise FileError(
+            f"the temporary file cannot be written ({type(error).__name__}). Hint: pass another folder=..."
+        ) from None
     stored = pa.ipc.open_file(pa.py_buffer(held))
 
     def read() -> Iterator[Callable[[], Batch]]:
@@ -382,7 +389,9 @@ def open_spool(
             yield partial(_read_stored_batch, batch, len(encoding.columns), chosen, first_row)
             first_row += batch.num_rows
         if not first_row and invalid == "refuse":
-            raise OutOfSchemaError("the stream held no rows. Hint: has it been read before?")
+            raise OutOfSchemaError(
+                "the stream held no rows. Hint: pass a new stream; this one may have been read before."
+            )
         if not first_row:
             yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
 
@@ -418,7 +427,7 @@ def _write_pieces(
             if file.tell() > at_most:
                 raise UseError(
                     f"the rows need a temporary file of more than at_most={at_most} bytes. "
-                    "Hint: allow more, or write Parquet files and pass their folder."
+                    "Hint: raise at_most, or write Parquet files and pass their folder."
                 )
             yield ids
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Data files: opening, format detection and reading in batches, with errors that show no row.
 
-Each is a partition, read in batches of bounded memory, again in each pass; so is what another library hands over, which
-comes from ``relations`` and ``lakes``. Why one cannot be read is said in ``unreadable_error``.
+Each file is a partition, read in batches of bounded memory and again in each pass. Objects of other libraries are in
+``relations``, locations in ``places``. ``unreadable_error`` explains why a file cannot be read.
 """
 
 from __future__ import annotations
@@ -67,14 +67,14 @@ def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collec
         with open_file() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = _read_sheet_rows(book.get_sheet_by_index(0))
     except CalamineError:  # its words may hold cells
-        raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or of another format.") from None
+        raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or has another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
     while names and not names[-1]:  # cells beside the table, in any row, are not part of it
         names.pop()
     if not any(names):
         raise OutOfSchemaError(f"cannot read {display_name!r}: the first row of its first sheet must name the columns.")
     if len(set(names)) < len(names):
-        raise OutOfSchemaError(f"cannot read {display_name!r}: two columns share a name, or have none.")
+        raise OutOfSchemaError(f"cannot read {display_name!r}: two columns have the same name or none.")
     columns = [[_value_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
     import pyarrow.dataset as datasets  # slow to load
@@ -200,7 +200,7 @@ def drop_long_rows(
 def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool) -> tuple[int, int, bool, int, bool]:
     """Return the positions of the first and last line break that end a row (-1: none), and the state at the end.
 
-    The state is whether a quoted cell is open, the last byte, and whether that byte has closed a cell.
+    The state: whether a quoted value is open, the last byte, and whether that byte closed a value.
     """
     first = last = -1
     place = 0
@@ -219,20 +219,20 @@ def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool
             before, closed = piece[end - 1], False
         if quote < 0:
             break
-        inside = closed or before in edge  # a second one right after the first goes on with the cell
+        inside = closed or before in edge  # a doubled quotation mark continues the value
         before, closed, place = _QUOTE, False, quote + 1
     return first, last, inside, before, closed
 
 
 OpenFile: TypeAlias = Callable[[], Any]
-"""Opens the file once more."""
+"""Opens a file again, from its beginning."""
 
 
 def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str]) -> str | None:
     """Return, from the header alone, a message if a CSV file has another separator or encoding than declared."""
     if any("\ufffd" in name for name in read_header(open_file, display_name, dialect)):
         return (
-            "the names of its columns are not in UTF-8. Hint: say how the file is written, as "
+            "the names of its columns are not in UTF-8. Hint: declare its encoding, as "
             '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
         )
     return _diagnose_separator(display_name, open_file, dialect, wanted)
@@ -248,7 +248,7 @@ def _diagnose_separator(
         better = len(set(wanted).intersection(others)) > len(set(wanted).intersection(names)) or not wanted
         if better and len(others) > len(names):
             return (
-                f"its header is separated by {sep!r} and not by {dialect.sep!r}. Hint: say so, as "
+                f"its header is separated by {sep!r} and not by {dialect.sep!r}. Hint: declare it, as "
                 f'"dialect": {{"sep": {json.dumps(sep)}}} in the schema or as --sep {json.dumps(sep)}.'
             )
     return None
@@ -262,7 +262,7 @@ def unreadable_error(
     detail = f" ({shorten_text(text)})" if may_show_values() else ""
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
         return OutOfSchemaError(
-            f"cannot read {display_name!r}: it is not in UTF-8{detail}. Hint: say how the file is written, as "
+            f"cannot read {display_name!r}: it is not in UTF-8{detail}. Hint: declare its encoding, as "
             '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
         )
     number = re.search(r"In CSV column #(\d+): ", text)
@@ -271,8 +271,8 @@ def unreadable_error(
         names = [] if open_file is None else read_header(open_file, display_name, dialect)
         name = dict(enumerate(names)).get(int(number[1]))
         return OutOfSchemaError(
-            f"cannot read {display_name!r}: column {name!r} has a cell that is not a number or not text{detail}. "
-            "Hint: numbers have a decimal point and missing cells are empty, unless the schema's dialect says else.",
+            f"cannot read {display_name!r}: column {name!r} contains a value that is not a number or not text{detail}. "
+            "Hint: write a decimal point and leave missing values empty, or declare a dialect in the schema.",
             column=name,
             problems=() if name is None else ((name, Problem.NOT_A_NUMBER.label),),
         )
@@ -280,8 +280,8 @@ def unreadable_error(
         if open_file is not None and (other := _diagnose_separator(display_name, open_file, dialect)):
             return OutOfSchemaError(f"cannot read {display_name!r}: {other}")
         problem = (
-            f"a row has more or fewer cells than the header. Hint: cells are separated by {dialect.sep!r}; one that "
-            "holds it stands in quotation marks"
+            f"a row has more or fewer values than the header. Hint: separate values by {dialect.sep!r}, and "
+            "quote those that contain it"
         )
     elif re.search("multiple (?:matches|columns)", text, re.I):
         problem = "two of its columns have the same name. Hint: rename one"
@@ -290,11 +290,11 @@ def unreadable_error(
     elif isinstance(error, OSError) and error.errno:
         problem = os.strerror(error.errno)
     else:
-        problem = "it is damaged or of another format"
+        problem = "it is damaged or has another format"
     return OutOfSchemaError(f"cannot read {display_name!r}: {problem}{detail}.")
 
 
-# -- what stands in them ---------------------------------------------------------------------------------------------
+# -- contents of files ---------------------------------------------------------------------------------------------
 
 
 class File(NamedTuple):
@@ -303,14 +303,14 @@ class File(NamedTuple):
     display_name: str
     dataset: Any
     names: tuple[str, ...]
-    read_state: Callable[[], Any] = tuple  # what changes when the file does: size and time of change
+    read_state: Callable[[], Any] = tuple  # size and modification time, or other facts that change with the file
     stamp: Any = ()  # the state when it was opened
     location: FileLocation | None = None
     dialect: Dialect = DIALECT
-    numeric: frozenset[str] = frozenset()  # columns whose numbers stand in the file as texts of the dialect
-    keep_text: bool = False  # they stay texts, for someone who reads each cell by itself
-    is_text: bool = False  # cells are texts, of which some are numbers
-    detects_changes: bool = False  # its stamp tells every change: its rows need not be compared between passes
+    numeric: frozenset[str] = frozenset()  # columns whose numbers are texts of the dialect in the file
+    keep_text: bool = False  # they stay texts, for a reader that parses value by value
+    is_text: bool = False  # values are texts, some of them numbers
+    detects_changes: bool = False  # its stamp shows every change, so that rows need no checksums
 
     def check_columns(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
         """Raise OutOfSchemaError if the file's columns are not those of the schema."""
@@ -363,8 +363,8 @@ class File(NamedTuple):
                 numbers, kinds = read_numbers(texts, parse=True)
                 if kinds is not None and kinds.any():
                     raise OutOfSchemaError(
-                        f"{self.display_name}: column {name!r} has a cell that is not a number. Hint: say how the file writes "
-                        'numbers in the schema\'s "dialect".',
+                        f"{self.display_name}: column {name!r} contains a value that is not a number. Hint: "
+                        'declare the number format in the schema\'s "dialect".',
                         column=name,
                         problems=((name, Problem.NOT_A_NUMBER.label),),
                     )
@@ -398,9 +398,9 @@ def find_files(
 ) -> list[File]:
     """Open the files, datasets or relations that the user passed.
 
-    The columns ``text_columns`` of a CSV file, or all without schema, stay text. With ``as_bytes`` all cells of CSV stay as
-    they stand in the file, to be read each by itself, and rows with more or fewer cells than the header are skipped,
-    or refused without ``skip_rows``. CSV is read by ``dialect``, or else by that of the schema.
+    The columns ``text_columns`` of a CSV file stay text; without a schema, all columns do. With ``as_bytes`` all values
+    of CSV stay as they are in the file, and rows with more or fewer values than the header are skipped, or rejected
+    without ``skip_rows``. CSV is read by ``dialect``, or else by the dialect of the schema.
     """
     if not isinstance(X, str | PathLike) and is_dataset(X):
         if infers_types_from_rows(X):
@@ -456,7 +456,7 @@ def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
             if field.name in held.names and held.field(field.name).type != field.type:
                 raise OutOfSchemaError(
                     f"the files of the dataset differ in the type of column {field.name!r}, which the privacy unit "
-                    "names: turned into one type, two people may be one. Hint: pass the paths of the files.",
+                    "names: cast to one type, two people may become one. Hint: pass the paths of the files.",
                     column=field.name,
                 )
 
@@ -476,7 +476,9 @@ def _open_file(
 
     form: Any = (kind := place.format)
     if kind is None:
-        raise OutOfSchemaError(f"{place.display_name!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
+        raise OutOfSchemaError(
+            f"{place.display_name!r} is not a table. Hint: pass a file whose name ends in one of {ENDINGS}."
+        )
     if place.is_tsv and dialect.sep == DIALECT.sep:
         dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """A common view of in-memory tables of any library: named columns and their values.
 
-Nothing here knows a schema; every value is read by itself, never in the light of other rows. What text an id or a
-category has is decided in ``canonical``, what number a cell has in ``numbers``.
+Independent of any schema. Each value is read by itself, independently of other rows: texts of ids and categories in
+``canonical``, numbers in ``numbers``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from veilwood.errors import OutOfSchemaError
 __all__ = ["Table", "as_series", "is_dataset", "is_frame", "is_scanner", "target_values", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
-_FEW_ROWS: Final = 1024  # so many may be copied at once
+_FEW_ROWS: Final = 1024  # up to this many rows may be copied at once
 _COLUMN_VECTOR: Final = "A column-vector y was passed when a 1d array was expected. Hint: y.ravel()."
 
 
@@ -54,8 +54,8 @@ class Table:
     def from_data(cls, X: Any, *, width: int | None = None) -> Table:
         """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows.
 
-        With ``width``, the number of cells of a row, nothing about rows is refused: there may be none, and in a list
-        those of another length are rows without usable cells.
+        With ``width``, the number of values per row, nothing about rows is rejected: a table may be empty, and rows of
+        a list that have another length have no usable values.
         """
         if isinstance(X, Table):
             return X
@@ -115,7 +115,9 @@ def _view_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
     names: list[Any] = list(native.columns) if isinstance(native, pd.DataFrame) else frame.columns
     n_text = sum(isinstance(name, str) for name in names)
     if 0 < n_text < len(names):
-        raise OutOfSchemaError("some column names are texts and some are not. Hint: X.columns = X.columns.astype(str)")
+        raise OutOfSchemaError(
+            "some column names are texts and some are not. Hint: set X.columns = X.columns.astype(str)."
+        )
     if isinstance(native, pd.DataFrame):
         if n_text:  # names are of one column each, and by name columns are found fastest
             few = len(native) <= _FEW_ROWS and all(dtype == np.float64 for dtype in native.dtypes)
@@ -152,7 +154,9 @@ def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
 
 def _view_array(X: Any) -> Table:
     if isinstance(X, np.ma.MaskedArray):
-        raise OutOfSchemaError("X is a masked array. Hint: X.filled(np.nan), and nullable columns in the schema.")
+        raise OutOfSchemaError(
+            "X is a masked array. Hint: pass X.filled(np.nan), and declare nullable columns in the schema."
+        )
     # In a list every value keeps its own type: numpy would turn True into 1 where another row holds a number.
     array = np.array(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
     if array.ndim == 1 and array.size and isinstance(array[0], list | tuple | np.ndarray):
@@ -195,7 +199,7 @@ def _array_to_series(values: npt.NDArray[Any]) -> pd.Series[Any]:
 def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues:
     """Return the target as a column in which no row influences how another is read.
 
-    With ``every_entry_is_label`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
+    With ``every_entry_is_label`` every entry of a list is a label. Otherwise a list of lists is a table.
     """
     y = _as_list(pd.Series(y) if isinstance(y, pd.Index) else y)
     if isinstance(y, pd.Series | pa.ChunkedArray):

@@ -8,7 +8,7 @@
 | text written as a number | that number where texts are parsed (files of text, ``invalid="drop"``), else none |
 | anything else | none |
 
-The text of a cell, by which ids and categories are compared, is in ``canonical``.
+Texts of values, by which ids and categories are compared, are in ``canonical``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from veilwood.data.canonical import ColumnValues, NoText, iter_values, to_canonical_text
+from veilwood.data.frames import Floats
 from veilwood.data.problems import Kinds, Problem
 
 __all__ = ["read_number", "read_numbers"]
 
-Floats = npt.NDArray[np.float64]
 
 _PLAIN_TYPES: Final = ("integer", "floating", "mixed-integer-float", "empty")
 _NUMBER_TEXT: Final = re.compile(
@@ -46,8 +45,10 @@ def read_number(value: Any, parse: bool = False) -> float | Problem:
 
     Examples
     --------
-    >>> read_number(7), read_number(True), read_number(None), read_number("7,5", parse=True), read_number("7.5", parse=True)
-    (7.0, 1.0, nan, <Problem.NOT_A_NUMBER: 3>, 7.5)
+    >>> read_number(7), read_number(True), read_number(None)
+    (7.0, 1.0, nan)
+    >>> read_number("7,5", parse=True), read_number("7.5", parse=True)
+    (<Problem.NOT_A_NUMBER: 3>, 7.5)
     >>> read_number("7.5"), read_number(10**400), read_number([7])
     (<Problem.NOT_A_NUMBER: 3>, <Problem.TOO_LARGE: 4>, <Problem.NOT_A_NUMBER: 3>)
     """

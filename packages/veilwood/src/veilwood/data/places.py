@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Locations of data: paths, globs, remote addresses (``s3://``, ``https://``, ...), Delta Lake and Iceberg.
 
-A folder of them is never read file by file. One version is read, in every pass the same; other tables that keep a log
-are refused.
+Folders of Delta Lake and Iceberg hold deleted rows, so they are never read file by file: their log names one version,
+which is the same in every pass. Other tables that keep a log are rejected.
 """
 
 from __future__ import annotations
@@ -66,11 +66,11 @@ class FileLocation:
     """Location of one file."""
 
     display_name: str
-    """What it is called in messages: no password or token of an address."""
+    """Name for messages, without the password or token of an address."""
     path: str
-    """Where its file system finds it."""
+    """Path in its file system."""
     filesystem: Any = None
-    """None for this computer's."""
+    """fsspec file system, or None for local files."""
 
     @property
     def name(self) -> str:
@@ -203,14 +203,14 @@ def _redact_address_errors(address: str) -> Iterator[None]:
     except VeilwoodError:
         raise
     except Exception as error:
-        extra = " Hint: is its package installed (s3fs, gcsfs, aiohttp)?" if isinstance(error, ImportError) else ""
+        extra = " Hint: install its package (s3fs, gcsfs, aiohttp)." if isinstance(error, ImportError) else ""
         raise OutOfSchemaError(
             f"cannot read {redact_url(address)!r} ({type(error).__name__}).{extra or ' Hint: check the address.'}"
         ) from None
 
 
 def _no_table_error(display_name: str) -> OutOfSchemaError:
-    return OutOfSchemaError(f"there is no table at {display_name!r}. Hint: give a file, folder or glob ({ENDINGS}).")
+    return OutOfSchemaError(f"there is no table at {display_name!r}. Hint: pass a file, folder or glob ({ENDINGS}).")
 
 
 # -- Delta Lake and Iceberg ------------------------------------------------------------------------------------------
@@ -222,8 +222,9 @@ _VERSION: Final = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?|v?(\d+)(-.*)
 def detect_lake(names: Iterable[str]) -> str | None:
     """Return the kind of lake table whose folder holds these relative paths, or None.
 
-    >>> detect_lake(["part-0.parquet", "_delta_log/0.json"]), detect_lake(["metadata/v1.metadata.json"]), detect_lake(["a.csv"])
-    ('delta', 'iceberg', None)
+    >>> detect_lake(["part-0.parquet", "_delta_log/0.json"]), detect_lake(["metadata/v1.metadata.json"])
+    ('delta', 'iceberg')
+    >>> detect_lake(["a.csv"])
     """
     parts = [name.split("/") for name in names]
     if any(part[0] == _DELTA for part in parts):
@@ -251,8 +252,8 @@ def reject_files_inside_lakes(paths: Iterable[Path]) -> None:
                 known[folder] = _detect_lake_folder(folder)
             if known[folder] is not None:
                 raise OutOfSchemaError(
-                    f"{str(path)!r} belongs to a table of {_TITLES[known[folder] or '']}, of whose files some rows may "
-                    f"be deleted. Hint: pass the folder of the table, {str(folder)!r}."
+                    f"{str(path)!r} belongs to a table of {_TITLES[known[folder] or '']}, whose files may contain "
+                    f"deleted rows. Hint: pass the folder of the table, {str(folder)!r}."
                 )
 
 
@@ -270,7 +271,7 @@ def open_lake_format(lake_format: str, address: str, metadata: Iterable[str]) ->
     """Open a table of a known lake format; ``metadata`` are the file names in Iceberg's metadata folder."""
     if lake_format == "hudi":
         raise OutOfSchemaError(
-            f"{address!r} is a table of Hudi, which is not read. Hint: pass a Spark frame, or write Parquet."
+            f"{address!r} is a Hudi table, which is not supported. Hint: pass a Spark frame, or write Parquet."
         )
     return _open_delta(address) if lake_format == "delta" else _open_iceberg(address, metadata)
 
@@ -300,7 +301,7 @@ def _newest_metadata(names: Iterable[str]) -> str:
     newest = [name for number, name in numbered if number == highest]
     if len(newest) > 1:
         raise OutOfSchemaError(
-            "which metadata of this table of Iceberg is the newest cannot be told without its catalogue. Hint: pass "
+            "only its catalogue can choose among the newest metadata files of this Iceberg table. Hint: pass "
             "the table that pyiceberg's catalogue loads."
         )
     return newest[0]
@@ -308,6 +309,6 @@ def _newest_metadata(names: Iterable[str]) -> str:
 
 def _missing_package_error(title: str, extra: str) -> SetupError:
     return SetupError(
-        f"a table of {title} is read through a package that is not installed, since its files may hold deleted rows. "
+        f"a {title} table needs a package that is not installed, since its files may hold deleted rows. "
         f"Hint: pip install 'veilwood[{extra}]'."
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Problems of private values: their kinds, their rows, and error messages that show no value without consent.
 
-A refusal tells every column and every kind of problem at once, and nothing else: tables with different bad cells of the
-same kind are refused in the same words. Finding problems is in ``encoding`` and ``numbers``.
+An error names every column and kind of problem at once, and nothing else: tables that differ only in their invalid
+values give the same message. Problems are detected in ``encoding`` and ``numbers``.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def redacted_error(
     if may_show_values():
         raise error
     return UnreadableError(
-        f"{program} {problem} ({type(error).__name__}). Its own words are left out, as they may hold rows. "
+        f"{program} {problem} ({type(error).__name__}). Its message is left out, since it may contain rows. "
         f"Hint: {hint}, or fit within veilwood.data.problems.show_private_values."
     )
 
@@ -199,8 +199,10 @@ class ProblemMessage(NamedTuple):
 def raise_problems(messages: Sequence[ProblemMessage]) -> None:
     """Raise OutOfSchemaError if there are messages, naming every column and kind of problem."""
     if messages:
+        texts = "; ".join(each.text for each in messages)
+        hints = "; ".join(dict.fromkeys(each.hint for each in messages))
         raise OutOfSchemaError(
-            f"{'; '.join(each.text for each in messages)}. Hint: {'; '.join(dict.fromkeys(each.hint for each in messages))}.",
+            f"{texts}. Hint: {hints}.",
             column=messages[0].column,
             value=next((each.value for each in messages if each.value is not None), None),
             problems=tuple((each.column, each.kind.label) for each in messages),
@@ -240,32 +242,32 @@ def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tupl
             )
         case Problem.UNKNOWN if is_target:
             return (
-                f"{where} has a label that is not one of the schema's: {shorten_text(', '.join(column.values))}",
-                "give labels in the schema's words, or correct its values",
+                f"{where} contains a label outside the schema's: {shorten_text(', '.join(column.values))}",
+                "write the labels as in the schema, or correct the schema's values",
             )
         case Problem.UNKNOWN:
             return (
-                f"{where} has a value that is not one of its {len(column.values)} declared values",
-                "add what is missing to the schema, or let unknown values count as a known one: "
-                f'"other": {short_repr(column.values[0])}, say (columns of an array are taken by position)',
+                f"{where} contains a value outside its {len(column.values)} declared categories",
+                "add the category to the schema, or map unknown values to a declared one, for example "
+                f'"other": {short_repr(column.values[0])}. Columns of arrays are matched by position',
             )
         case Problem.NOT_A_NUMBER:
             return (
-                f"{where} should hold numbers and has a cell that is not one",
+                f"{where} must hold numbers and contains a value that is not one",
                 "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "
-                "currency signs of a file belong into the schema's dialect",
+                "currency signs of a file belong in the schema's dialect",
             )
         case Problem.TOO_LARGE:
-            return f"{where} has a number that no float can hold", "clip it to the bounds of the schema"
+            return f"{where} contains a number that no float can hold", "clip it to the bounds of the schema"
         case Problem.UNUSABLE if column.part is not None:
             return (
-                f"{where} has a cell that is no date as 2026-01-31 or 31.1.2026",
+                f"{where} contains a value that is not a date such as 2026-01-31 or 31.1.2026",
                 "write such dates as 2026-01-31",
             )
         case Problem.UNUSABLE:
             return (
-                f"{where} has a cell that is neither text nor number nor date, such as a list",
-                "turn the column into texts",
+                f"{where} contains a value that is neither text nor number nor date, such as a list",
+                "convert the column to texts",
             )
         case Problem.INFINITE:
             return f"{where} holds infinity", "drop such rows"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Relations of other libraries, read again in each pass: DuckDB relations, polars lazy frames, scanners, queries.
 
-Each stands where an Arrow dataset could. Their types are the library's own, and their errors are never shown as they
-are, since they may hold cells. That a second pass gives the same rows in the same order is checked by ``watched``.
+Each has the interface of an Arrow dataset. Errors of other libraries are redacted, since they may contain values.
+``file_source.ChangeDetector`` checks that each pass returns the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Relation:
     """What it is called in messages."""
     names: tuple[str, ...]
     """The columns."""
-    _start: Callable[[list[str], int], Iterable[FramePiece]]  # some columns, about so many rows at a time
+    _start: Callable[[list[str], int], Iterable[FramePiece]]  # columns, and the approximate rows per batch
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
@@ -158,7 +158,8 @@ def _open_duckdb(relation: Any) -> Relation:
         raise inferred_types_error("a DuckDB relation")
     if _OBJECT_SCAN in plan:
         raise OutOfSchemaError(
-            "DuckDB takes the types of a pandas frame's objects from some of its rows. Hint: pass the frame itself, or "
+            "DuckDB infers the types of a pandas frame's objects from some of its rows. "
+            "Hint: pass the frame itself, or "
             "a relation of an Arrow table."
         )
     running: list[Any] = []
@@ -202,7 +203,7 @@ def _open_scanner(scanner: Any) -> Relation:
             if "already scanned" not in str(error):
                 raise
             raise UseError(
-                "this scanner's batches can be read once. Hint: pass them as a pyarrow.RecordBatchReader, within "
+                "this scanner's batches can be read only once. Hint: pass them as a pyarrow.RecordBatchReader, within "
                 "vw.spool(...) where a forest reads the rows several times."
             ) from None
 
@@ -260,8 +261,8 @@ def infers_types_from_rows(files: Any) -> bool:
 def reads_text_files(plan: str) -> bool:
     """Return True if a plan of DuckDB or polars reads text files, whose types are inferred from rows.
 
-    >>> reads_text_files("Csv SCAN [visits.csv]"), reads_text_files("Function: READ_CSV_AUTO"), reads_text_files("SEQ_SCAN")
-    (True, True, False)
+    >>> [reads_text_files(plan) for plan in ("Csv SCAN [visits.csv]", "Function: READ_CSV_AUTO", "SEQ_SCAN")]
+    [True, True, False]
     """
     return _TEXT_SCANS.search(plan) is not None
 
@@ -269,8 +270,8 @@ def reads_text_files(plan: str) -> bool:
 def inferred_types_error(source_kind: str) -> OutOfSchemaError:
     """Return the error for a source in which one row could change how others are read."""
     return OutOfSchemaError(
-        f"{source_kind} of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the schema "
-        "decides, or write Parquet."
+        f"{source_kind} of CSV or JSON files infers its types from the rows. Hint: pass the path of CSV files, so that "
+        "the schema decides, or write Parquet."
     )
 
 
@@ -281,16 +282,16 @@ def inferred_types_error(source_kind: str) -> OutOfSchemaError:
 class Query:
     """Rows of a query, read over a connection and again in each pass.
 
-    The rows come here, a batch at a time, and are counted here. Where no row shall leave a database, give ``fit`` the
-    address of a table instead.
+    The rows are fetched batch by batch and counted in this process. If no row may leave the database, pass the address
+    of a table to ``fit`` instead.
 
     Parameters
     ----------
     query : str or SQLAlchemy select
-        Must give the columns of the schema and the target. If a forest reads the rows several times, they must come in
-        the same order each time (ORDER BY); if they do not, the fit is refused before anything more is released.
+        Must return the columns of the schema and the target. If a forest reads the rows several times, their order must
+        be the same each time (ORDER BY); otherwise the fit fails before anything more is released.
     connection : ADBC, SQLAlchemy, DuckDB or other DB-API connection, or SQLAlchemy engine
-        Not closed, and nothing is written.
+        Never closed or written to.
 
     Examples
     --------
@@ -322,7 +323,7 @@ def _open_query(request: Query) -> Relation:
     if hasattr(connection, "cursor"):
         return _open_untyped_query(request, _run_cursor)
     raise UseError(
-        f"{type(connection).__name__} is no connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
+        f"{type(connection).__name__} is not a connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
         "DB-API connection."
     )
 
@@ -330,7 +331,7 @@ def _open_query(request: Query) -> Relation:
 def _open_adbc(request: Query) -> Relation:
     if "SQLite" in str(request.connection.adbc_get_info().get("driver_name")):
         raise OutOfSchemaError(
-            "ADBC's driver of SQLite takes its types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
+            "The ADBC driver of SQLite infers types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
         )
 
     def read(columns: list[str] | None) -> Iterator[FramePiece]:

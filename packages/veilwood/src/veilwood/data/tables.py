@@ -35,15 +35,15 @@ def read_table(
     path : path
         CSV (also gzipped), Parquet or Arrow files.
     schema : Schema, path or dict
-        Says which columns to expect. Values are checked when they are used.
+        The expected columns. Values are validated when they are used.
 
     Returns
     -------
     X : pandas.DataFrame
-        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64. Where
-        several features are parts of one column, that column stands there once.
+        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64. A column of
+        which several features are parts appears once.
     y : pandas.Series
-        The target: floats, or classes as the schema declares them, which is how they are predicted.
+        The target: floats, or classes as the schema declares and models predict them.
     """
     schema = Schema.resolve(schema)
     frame = _read_frame(path, schema, target=True)

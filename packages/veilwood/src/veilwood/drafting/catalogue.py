@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Catalogue of publicly known bounds and categories, by column name: what anyone would write without seeing the data.
 
-A bound of the catalogue needs no source: nobody's age is above 120, whoever is in the table.
+A bound of the catalogue needs no source: no age is above 120, whoever is in the table.
 """
 
 from __future__ import annotations

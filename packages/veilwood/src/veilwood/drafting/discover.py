@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Private schema discovery: ``discover`` measures lists and bounds that are not public, through the release door.
 
-A row adds one to the count of its text and one to that of its size, in each column (``data.things``). What stands out
-of the noise is released, and all else about the schema is decided from that. Proof: proofs/discover.md.
+In each column, a row adds at most one to the count of its text and one to that of its magnitude. Counts above the
+threshold are released; the rest of the schema is post-processing. Proof: proofs/discover.md.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _MIN_POWER: Final = -40  # powers of two; smaller and larger numbers count as th
 _MAX_POWER: Final = 60
 _ZERO_MAGNITUDE: Final = _MAX_POWER - _MIN_POWER + 1
 N_MAGNITUDES: Final = 2 * _ZERO_MAGNITUDE + 1
-"""Sizes are 0 .. SIZES - 1, in the order of the numbers: the one in the middle is that of zero."""
+"""Magnitudes are 0 to ``N_MAGNITUDES - 1``, in the order of the numbers; the middle one is that of zero."""
 _BATCH_ROWS: Final = 65536
 _CODE: Final = re.compile("0[0-9]")  # of digits, but no number
 
@@ -88,7 +88,7 @@ class SchemalessTable:
     """A table without a schema whose values can be counted."""
 
     name: str
-    """What the table is called."""
+    """Name of the table."""
     names: tuple[str, ...]
     """The names of its columns."""
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
@@ -99,7 +99,7 @@ class SchemalessTable:
     ) -> tuple[list[Counter[str]], npt.NDArray[np.int64]]:
         """Count the texts of each column and the magnitudes of its numbers: a row adds at most one to each of the two.
 
-        With a cap, at most so many rows of an id count, and none without an id.
+        With a cap, at most ``cap.at_most`` rows per id count, and no row without an id.
         """
         kept = None
         if cap is not None:
@@ -149,13 +149,13 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
     if not isinstance(X, str | PathLike):
         table = Table.from_data(X, width=1)
         if table.names is None:
-            raise OutOfSchemaError("columns need names to be discovered. Hint: pass a dataframe or a file.")
+            raise OutOfSchemaError("discovery needs column names. Hint: pass a dataframe or a file.")
         return SchemalessTable("discovered", table.names, lambda columns: [[table]], dialect)
     files = find_files(X, None, as_bytes=True, dialect=dialect)
     for file in files[1:]:
         if set(file.names) != set(files[0].names):
             raise OutOfSchemaError(
-                f"{file.display_name} has other columns than {files[0].display_name}. Hint: one table at a time."
+                f"{file.display_name} has other columns than {files[0].display_name}. Hint: pass one table at a time."
             )
 
     def read(columns: Sequence[str]) -> Iterator[Iterator[Table]]:
@@ -165,8 +165,8 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
     return SchemalessTable(Path(files[0].display_name).name.split(".")[0], files[0].names, read, dialect)
 
 
-_MAX_CODES: Final = 2  # so many different numbers are codes,
-_MAX_CLASSES: Final = 20  # and so many classes
+_MAX_CODES: Final = 2  # a column with at most this many distinct numbers is categorical
+_MAX_CLASSES: Final = 20  # a target with at most this many distinct numbers has classes
 _MIN_TEXT_FRACTION: Final = 0.9
 _MAX_VALUES: Final = 200
 _FALSE_POSITIVE_RATE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes are released
@@ -179,9 +179,9 @@ class Discovery:
     Attributes
     ----------
     schema : Schema
-        Made of what was released; its columns are nullable, and features have an "other", as rare things stay hidden.
+        Made from released counts. Columns are nullable and features have an "other", since rare values stay hidden.
     plan : Plan
-        What was released.
+        The release plan.
     privacy : PrivacyCertificate
         The certificate.
     """
@@ -218,25 +218,25 @@ def discover(
     Parameters
     ----------
     X : dataframe or path
-        The table. The names of its columns are taken to be public.
+        The table. The names of its columns are public.
     target : str, optional
         The column to predict; the last one by default.
     epsilon, delta : float
-        The privacy loss. Categories that are not known before need a delta above 0, below one in the number of people.
+        The privacy loss. Unknown categories need a delta above 0, and below 1 / number of people.
     ledger : Ledger or path, optional
-        Where the spend is recorded.
+        Ledger to charge.
     privacy_unit, adjacency
-        Whom the guarantee protects.
+        Unit and adjacency of the guarantee.
     ignore : sequence of str
-        Names or patterns of columns not to measure: each one measured adds noise to the others.
+        Names or patterns of columns not to measure: each measured column adds noise to the others.
     classes : sequence, optional
-        The classes of the target, where they are public.
+        The classes of the target, if they are public.
     bounds_only : bool
-        Only numbers; then delta may be 0. Other columns are left out.
+        Measure numeric columns only, so that delta may be 0. Other columns are left out.
     dialect : Dialect
-        How CSV files are written.
+        Dialect of CSV files.
     name : str, optional
-        What the schema is called.
+        Name of the schema.
 
     Returns
     -------
@@ -275,7 +275,7 @@ def discover(
         and not (each == goal and classes is not None)
     ]
     if goal not in measured and classes is None:
-        raise ParameterError("ignore", list(ignore), "takes the target away", "leave it, or give its classes")
+        raise ParameterError("ignore", list(ignore), "excludes the target", "keep it, or pass its classes")
     plan = plan_discovery(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
     book = open_ledger(ledger)
     if ledger is not None and plan.loss.is_bounded:
@@ -293,7 +293,7 @@ def plan_discovery(
     """Plan a discovery. No rows are needed and nothing is spent."""
     loss, shape = requested_loss(epsilon, delta), (len(columns), N_MAGNITUDES)
     if not columns:
-        raise ParameterError("ignore", "all columns", "leaves nothing to measure", "leave some")
+        raise ParameterError("ignore", "all columns", "leaves nothing to measure", "keep some")
     if bounds_only:
         step = counting_step("sizes of numbers", shape, loss, neighbours, l1=len(columns), squared_l2=len(columns))
         released = f"how many numbers of each size {len(columns)} columns have, with noise"

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drafts of a schema, inferred from a table for a person to review; marked until every bound is public knowledge.
 
-What a column looks like is guessed in ``guess``, what is usually known of it stands in ``catalogue``; reviewing is in
-``review``.
+Profiles of columns and the dialect of a CSV file are guessed here. Publicly known bounds are in ``catalogue``, the
+review is in ``review``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 
 
 MIN_UNITS: Final = 20
-"""A category that fewer people have does not come into a draft."""
+"""Minimum number of people with a category in a draft."""
 _MAX_VALUES: Final = 100
 _FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")  # 1,5 or 1,50 EUR, and not 1,500
 _MAX_NUMERIC_CLASSES: Final = 20
@@ -93,10 +93,10 @@ class ColumnProfile:
     name: str
     kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
     nullable: bool
-    codes: npt.NDArray[np.intp]  # the category of each row, negative where there is none
+    codes: npt.NDArray[np.intp]  # category of each row, negative if it has none
     texts: list[str]
     numbers: Floats | None = None
-    decimal: str | None = None  # the sign of its numbers, where it is not that of the others
+    decimal: str | None = None  # decimal sign of its numbers, if it differs from the file's
 
 
 def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
@@ -275,7 +275,7 @@ def _round_number(number: float) -> float | int:
 def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
     """Guess the dialect of a file from its first megabyte, except for the given parts.
 
-    The result depends on rows. It is for a draft that a person reviews, and for nothing else.
+    The result depends on rows, so it is only for a draft that a person reviews.
     """
     with open_file() as stream:
         raw = bytes(stream.read(_PREVIEW_BYTES))
@@ -349,7 +349,7 @@ DRAFT_NOTE: Final = (
     "them by what is publicly known and delete each column's 'bounds' mark, then this line and 'inferred'. Until then "
     "every result is NOT PRIVATE."
 )
-DEFAULT_ROWS_PER_UNIT: Final = 3  # proposed, whatever the data: how many rows people have is private
+DEFAULT_ROWS_PER_UNIT: Final = 3  # proposed for all data: the true number of rows per person is private
 
 
 def draft_from_table(
@@ -363,10 +363,11 @@ def draft_from_table(
 ) -> dict[str, Any]:
     """Draft the JSON form of a schema from a table, for a person to review before it is used.
 
-    Left out, with a reason, is what looks like an id, a date, free text or has nearly as many values as rows. Of an id
-    the draft proposes a ``privacy_unit``. No category held by fewer than 20 people (rows, where there is no id) is in
-    it, and bounds are rounded outwards. All the same it is as private as the data until someone replaces what it says
-    by what is publicly known and deletes the marks. A model made with an unreviewed draft is NOT PRIVATE and says so.
+    Columns that look like an id, a date or free text, or have nearly as many values as rows, are left out with a
+    reason. An id becomes the proposed ``privacy_unit``. Categories held by fewer than 20 people (rows, if there is no
+    id) are left out, and bounds are rounded outwards. Even so, the draft is as private as the data until a person
+    replaces its content by public knowledge and deletes the marks. A model made with an unreviewed draft is NOT PRIVATE
+    and says so.
 
     Parameters
     ----------
@@ -375,9 +376,9 @@ def draft_from_table(
     target : str, optional
         Name of the target column; the last column by default.
     dates : collection of {"year", "month", "weekday", "hour"}
-        Which parts of dates to use; without any, dates are left out.
+        Parts of dates to use. Without any, dates are left out.
     sep, decimal, encoding : str, optional
-        How a CSV file is written; what is not given is guessed from the file and written into the draft.
+        Dialect of a CSV file. Missing parts are guessed from the file and written into the draft.
 
     Examples
     --------
@@ -390,7 +391,7 @@ def draft_from_table(
     """
     unknown = [part for part in dates if part not in DATE_PARTS]
     if unknown:
-        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: {', '.join(DATE_PARTS)}.")
+        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: use one of {', '.join(DATE_PARTS)}.")
     name, dialect, table = _open_table(X, {"sep": sep, "decimal": decimal, "encoding": encoding})
     if table.names is None:
         raise OutOfSchemaError("a draft needs column names. Hint: pass a dataframe or a file.")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Review of a draft, one question per column, until every bound is public. Independent of any user interface.
 
-The command line and the service ask the questions and hand the answers in. All state is in the draft itself, so that a
-review can be saved after any answer and go on later.
+The command line and the service show the questions and submit the answers. All state is in the draft itself, so that a
+review can be saved after any answer and continued later.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class Review:
     Parameters
     ----------
     draft : mapping
-        The JSON form of a drafted schema, also one that was reviewed in part.
+        JSON form of a drafted schema, possibly reviewed in part.
     deferred : collection of str
-        Columns that were put off before.
+        Columns deferred in an earlier session.
 
     Examples
     --------
@@ -76,7 +76,7 @@ class Review:
     """
 
     def __init__(self, draft: Mapping[str, Any], deferred: Collection[str] = ()) -> None:
-        Schema.from_dict(draft)  # refused here, if it is none
+        Schema.from_dict(draft)  # raises if the draft is not a schema
         self._draft: dict[str, Any] = copy.deepcopy(dict(draft))
         self._deferred = set(deferred)
 
@@ -130,8 +130,8 @@ class Review:
         usual = self._find_known(column)
         if usual is None:
             raise UseError(
-                f"column {column['name']!r} has no usual bounds: what the draft says was read off the data. "
-                "Hint: say from where it is publicly known, or leave the column out."
+                f"column {column['name']!r} has no usual bounds: those of the draft were inferred from the data. "
+                "Hint: name a public source, or exclude the column."
             )
         if usual.title in str(column.get("bounds")) and column.get("part"):
             self._apply_bounds(column, {}, f"{PUBLIC_PREFIX}{usual.title}")
@@ -144,19 +144,20 @@ class Review:
         Parameters
         ----------
         source : str
-            In words, for whoever reads the schema: a standard, a code list, a manual.
+            Text for readers of the schema: a standard, a code list, a manual.
         **bounds
-            ``lower`` and ``upper``, or ``values`` and perhaps ``other`` and ``prefix``. They say what kind of column it
-            is, whatever the draft took it for; a target of the other kind makes another task.
+            ``lower`` and ``upper``, or ``values`` and optionally ``other`` and ``prefix``. They determine the kind of
+            the column, whatever the draft says; a target of the other kind changes the task.
         """
         column = self._current_column()
         if not isinstance(source, str) or len(source.strip()) < _MIN_SOURCE_LENGTH:
             raise UseError(
-                f"column {column['name']!r} keeps its mark. Hint: say from where its bounds are publicly known."
+                f"column {column['name']!r} keeps its mark without a source. "
+                "Hint: name the public source of its bounds."
             )
         unknown = set(bounds) - set(_KEYS_OF_BOUNDS)
         if unknown:
-            raise UseError(f"{short_repr(unknown.pop())} is no bound. Hint: {', '.join(_KEYS_OF_BOUNDS)}.")
+            raise UseError(f"{short_repr(unknown.pop())} is not a bound. Hint: use {', '.join(_KEYS_OF_BOUNDS)}.")
         self._apply_bounds(column, bounds, PUBLIC_PREFIX + " ".join(source.split()))
 
     def exclude(self) -> None:
@@ -166,7 +167,7 @@ class Review:
             raise UseError("the target cannot be left out. Hint: draft again with another target.")
         others = [each for each in self._draft["columns"] if each["name"] != column["name"]]
         if len(others) == 1:
-            raise UseError("the last column to learn from cannot be left out.")
+            raise UseError("the last feature cannot be excluded. Hint: draft again from a table with more columns.")
         source = column.get("of", column["name"])
         if all(each.get("of", each["name"]) != source for each in others):
             self._draft["ignore"] = [*self._draft.get("ignore", ()), source]
@@ -187,7 +188,7 @@ class Review:
     def set_rows_per_unit(self, at_most: int) -> None:
         """Set the number of rows per id that count, from what is usual, not from the data."""
         if self.privacy_unit is None:
-            raise UseError("the draft proposes no id. Hint: write a privacy_unit into it.")
+            raise UseError("the draft proposes no id. Hint: add a privacy_unit to the draft.")
         self._replace_draft(self._draft | {"privacy_unit": self.privacy_unit | {"at_most": at_most}})
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -233,7 +234,7 @@ class Review:
         return {"dialect": own.to_dict()} if other > read else {}
 
     def _replace_draft(self, draft: dict[str, Any]) -> None:
-        Schema.from_dict(draft)  # refused without a change, if it is none
+        Schema.from_dict(draft)  # raises before any change
         self._draft = draft
 
     def _clear_marks(self) -> None:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counting and prediction on an NVIDIA GPU, by CuPy: ``with veilwood.engines.gpu.use(): forest.fit(X, y)``.
 
-The sums are those of ``counting``, bit for bit. Noise is never drawn here, nor are splits chosen: both stay on the
-processor. The loops are in ``cu``; CuPy is imported only where a GPU is used.
+Sums equal those of ``counting``, bit for bit. Noise is drawn and splits are selected on the processor, never here. The
+kernels are in ``gpu.cu`` and ``gpu_rows.cu``; CuPy is imported only when a GPU is used.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ __all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees",
 
 CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
 
-_BLOCK_THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
-_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # a block takes at least so many rows, to be worth its copy of the trees
-_PREDICTED_ROWS = 1 << 22  # rows on the device at a time in a prediction
+_BLOCK_THREADS = 1024  # threads per block; one block fills a multiprocessor's shared memory with trees
+_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # fewer rows per block do not repay its copy of the trees
+_PREDICTED_ROWS = 1 << 22  # rows on the device at once during prediction
 _NODE_BYTES = 16
 
 
@@ -268,12 +268,12 @@ def _require_gpu() -> None:
         raise SetupError("CuPy finds no GPU. Hint: see nvidia-smi, or leave out use().")
 
 
-PART_ROWS: Final = 1 << 25  # that lie in the device's memory together
-_MIN_SCORED_ROWS: Final = 1 << 12  # of a block, to be worth its copy of a table
-_MAX_ROWS: Final = 1 << 18  # of a block: no sum of gradients leaves 32 bits
-_BLOCKS: Final = 8  # for each multiprocessor
-_MAX_COPIES: Final = 32  # of a table, one for each thread of a warp: they do not wait for each other
-_SHARED_MEMORY: Final = 1 << 16  # bytes of a block's memory for them, so that several blocks fit
+PART_ROWS: Final = 1 << 25  # rows per part in the device's memory
+_MIN_SCORED_ROWS: Final = 1 << 12  # rows per block; fewer do not repay its copy of a table
+_MAX_ROWS: Final = 1 << 18  # rows per block, so that no sum of gradients exceeds 32 bits
+_BLOCKS: Final = 8  # per multiprocessor
+_MAX_COPIES: Final = 32  # copies of a table, one per thread of a warp, so that none waits
+_SHARED_MEMORY: Final = 1 << 16  # bytes per block for these copies, so that several blocks fit
 _SCORING_THREADS = 256  # of a block
 _ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # what ``add_up`` adds up
 
@@ -372,8 +372,8 @@ class GpuBackend:
             if n_blocks:
                 _configure_kernel("add_step", laid, rows, self._n_outputs)(
                     (n_blocks,), (_SCORING_THREADS,),
-                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_table_arguments(laid), there,
-                     np.int32(MAX_SCORE)),
+                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_table_arguments(laid),
+                     there, np.int32(MAX_SCORE)),
                     shared_mem=0,
                 )  # fmt: skip
 
@@ -493,7 +493,8 @@ def _configure_kernel(
 ) -> Any:
     settings = {
         "THREADS": _SCORING_THREADS, "CELL_BYTES": rows.cells.itemsize, "GROUP_BYTES": packed.arrays.groups.itemsize,
-        "WIDTH": width, "ASKED": kernel_mode, "N_CLASSES": n_classes, "MOST_AXES": packed.arrays.axes.shape[1], "COPIES": copies,
+        "WIDTH": width, "ASKED": kernel_mode, "N_CLASSES": n_classes, "MOST_AXES": packed.arrays.axes.shape[1],
+        "COPIES": copies,
     }  # fmt: skip
     return _compile_kernel(name, tuple(settings.items()))
 

@@ -9,7 +9,6 @@ the door may see them.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
@@ -24,6 +23,7 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
+from veilwood.data.encoding import HAVE_NUMBA, Codes
 from veilwood.trees.forest import LEAF, Forest, Ints
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "HAVE_NUMBA",
     "Accelerator",
     "Assignment",
+    "Codes",
     "Counts",
     "LeafCount",
     "leaf_queries",
@@ -97,10 +98,8 @@ class Accelerator(Protocol):
 ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
 """The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
 
-Codes: TypeAlias = NDArray[np.uint16]
 Counts: TypeAlias = NDArray[np.int64]
 
-HAVE_NUMBA = importlib.util.find_spec("numba") is not None
 _KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function
 
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Adapters for Dask, Spark and Ray: work goes to the partitions, small arrays of sums come back.
 
-A frame as a source of rows is in ``source``, what is kept between passes in ``kept``.
+Sources of rows are in ``source``, the work on a partition in ``worker``.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 def predict_on_clusters(method: Decorated) -> Decorated:
     """Extend a prediction method to frames of Dask, Spark and Ray, on their workers.
 
-    Dask gets a series (or a frame with a column for each class) with the index of its frame; Spark and Ray get their
+    Dask returns a series (or a frame with one column per class) with the index of its frame. Spark and Ray return their
     frame with one more column, ``prediction`` (or ``probability``, an array).
     """
 
@@ -218,7 +218,7 @@ def predict_on_clusters(method: Decorated) -> Decorated:
             return method(self, X)
         model = object.__new__(type(self))
         own = {name: value for name, value in vars(self).items() if name != "_unfinished"}  # exact counts stay here
-        vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each is a thread by itself
+        vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each runs one thread
         name = PROBABILITY if method.__name__ == "predict_proba" else PREDICTION
         return engine.predict(X, partial(method, model), model, name)
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources for frames of Dask, Spark and Ray: every pass runs on the cluster, and rows never leave it.
 
-What is counted is in ``trees`` and ``forests``; noise is drawn once, by the door, where ``fit`` was called.
+Queries are in ``trees`` and ``forests``. Noise is drawn once, by the release door, in the process that called ``fit``.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ class ClusterSource(Source):
 
         def read() -> Iterator[Any]:
             raise UseError(
-                f"the rows of a {engine.name} frame stay on the cluster, and they are needed here. "
+                f"the rows of a {engine.name} frame stay on the cluster, but this method needs them here. "
                 "Hint: pass files, or a sample in memory."
             )
 
@@ -224,10 +224,10 @@ class EncodedFrame:
         return total
 
 
-_DRAW_UNITS: Final = 1 << 30  # a secret coin is a whole number below
-_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "  # what a row's coins are for: it has one for each
+_DRAW_UNITS: Final = 1 << 30  # a secret draw is an integer below
+_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "  # purposes of a row's draws, independent of each other
 
-Update = Callable[["PartitionBackend"], None]  # what changes rows where they are: public numbers, and a secret key
+Update = Callable[["PartitionBackend"], None]  # updates rows in place, by public numbers and a secret key
 
 
 @dataclass(frozen=True, repr=False)  # workers log what fails with its arguments

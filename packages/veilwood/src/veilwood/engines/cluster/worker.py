@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Work on one partition of a cluster: encode, count, bound contributions, predict. Names no engine.
 
-How partitions come to workers and sums go back is in ``cluster``.
+Transport of partitions and sums is in ``engines``.
 """
 
 from __future__ import annotations
@@ -119,8 +119,8 @@ def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: It
 def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
     """Choose at most k rows per id of one bucket.
 
-    Which rows of an id are kept depends on nothing but its own rows and the salt: on their contents, so that it holds
-    for every pass, wherever an engine's shuffle puts them.
+    The choice depends only on the contents of the id's own rows and on the salt. So it is the same in every pass,
+    wherever an engine's shuffle puts the rows.
     """
     partition = int(encoded.column("bucket")[0].as_py())
     if partition == ERROR_BUCKET:
@@ -136,7 +136,7 @@ def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
 def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: Iterable[Any]) -> Iterator[pa.Table]:
     """Encode rows for the engine's own group-by: bucket, id as text, target and codes.
 
-    Ids are compared by the rule of ``canonical``, as everywhere: an engine would take 7 and "7.0" for two people.
+    Ids are compared by the rule of ``canonical``: an engine would treat 7 and "7.0" as two people.
     """
     schema = encoded_schema(encoding)
     try:

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Backend for rows that stay in a database: cells and scores are in a temporary table there, and sums come back.
 
-The same whole numbers as in ``rows`` and ``questions``, by the same lookups: shares of classes stand in a second
-temporary table, and divisions are of whole numbers that are not negative. Fine cells are not asked for: nearly every
-one of them would be a row.
+Results are the same integers as in ``row_backend``, by the same lookups: class probabilities are in a second temporary
+table, and divisions are of non-negative integers. Sparse cells are not supported: nearly each of them would be a row.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from veilwood.privacy.entropy import secret_key
 
 __all__ = ["SqlBackend", "preview_queries"]
 
-MAX_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
+MAX_PENDING: Final = 8  # steps that queries add to the scores before these are stored
 LOOKUP_ROWS: Final = 4000  # of a statement
 UNITS, SCORED = "veilwood_units", "veilwood_scored"
 MAX_JOINS: Final = 60
@@ -72,9 +71,8 @@ class SqlBackend(NoHoldout):
             way = Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_bins)))
             cells.append(encoded.cell_expression(CellQuery((way,), column.n_bins)))
         start = ", ".join(["0"] * self._outputs)
-        self._execute(
-            f"INSERT INTO {BINS_TABLE} SELECT {', '.join(cells)}, t, {start} FROM ({source.rows_query()}) AS veilwood_from"
-        )
+        selected = f"SELECT {', '.join(cells)}, t, {start} FROM ({source.rows_query()}) AS veilwood_from"
+        self._execute(f"INSERT INTO {BINS_TABLE} {selected}")
         for statement in lookup_statements(n_classes):
             self._execute(statement)
 
@@ -169,7 +167,7 @@ class SqlBackend(NoHoldout):
                 return self._gradient_sums(query, name)
             case asked.EvidenceGain():
                 return self._evidence_gain(query, name)
-        raise UseError(f"{type(query).__name__} cannot be asked in a database. Hint: pass files, or a table in memory.")
+        raise UseError(f"{type(query).__name__} cannot be run in a database. Hint: pass files, or a table in memory.")
 
     def _count_cells(self, cell: str, n_cells: int, name: str) -> Ints:
         return self._sum_tables([cell], ["COUNT(*)"], [n_cells], name, "")[0][:, 0]
@@ -283,8 +281,8 @@ class SqlBackend(NoHoldout):
 def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
     """Return a few larger tables that contain all given ones, each a set of axes, and which one contains each.
 
-    A query that adds up in a larger table answers all that it contains. None has more than ``MAX_JOINT_CELLS`` cells, if it
-    contains more than one.
+    The sums of a larger table give those of all tables that it contains. A table that contains more than one has at
+    most ``MAX_JOINT_CELLS`` cells.
 
     >>> merge_tables([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
     ([(0, 1, 2)], [0, 0, 0, 0])

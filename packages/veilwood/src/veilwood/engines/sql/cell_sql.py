@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Cell queries as SQL: tests of codes become nested CASE over raw values, and tables become GROUP BY.
 
-A test of a number compares it with the smallest float that has the code, as a constant: so a row falls into the same
-cell here and in Python, and no arithmetic is done on what a row holds.
+A test of a number compares it with the smallest float of a code, as a constant. So a row falls into the same cell here
+and in Python, and no arithmetic is done on values of a row.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Encoding rules as SQL: what ``encoding`` does to a value in Python, as an expression of one column.
 
-A row is read by itself, and nothing that it holds can make a statement fail: no text is cast to a number, numbers that
-no float can hold are found before they become one, and bounds are compared as constants of the column's own type.
-Columns of a type that cannot be read so are refused when the table is opened, by their name and type alone.
+Each row is read by itself, and no value can make a statement fail: no text is cast to a number, numbers too large for
+a float are detected before the conversion, and bounds are compared as constants of the column's own type. Columns of
+other types are rejected when the table is opened, by their name and type alone.
 
 | column | its value in ``veilwood_rows`` |
 |---|---|
@@ -11,7 +11,7 @@ Columns of a type that cannot be read so are refused when the table is opened, b
 | category, class | its place among the declared values; missing values after the last |
 | numeric target | its level, 0 to ``TARGET_LEVELS`` |
 
-What is wrong with a cell is a negative place, or stands in a column of its own, as the number of its ``Problem``.
+A problem of a value is a negative code, or a ``Problem`` number in a separate column.
 """
 
 from __future__ import annotations
@@ -312,8 +312,9 @@ def canonical_text_sql(x: str, dialect: SqlDialect) -> str:
     """Return the canonical text of a text without an exponent: no trailing zeros of a number, no sign of zero."""
     short = f"RTRIM(RTRIM({x}, '0'), '.')"
     point = f"REPLACE({x}, '.', '') <> {x}"
+    exact = dialect.with_exact_collation(x)
     return (
-        f"(CASE WHEN {dialect.with_exact_collation(x)} = 'true' THEN 'True' WHEN {dialect.with_exact_collation(x)} = 'false' THEN 'False' "
+        f"(CASE WHEN {exact} = 'true' THEN 'True' WHEN {exact} = 'false' THEN 'False' "
         f"WHEN {dialect.is_number(x)} AND {point} AND {short} = '-0' THEN '0' "
         f"WHEN {dialect.is_number(x)} AND {point} THEN {short} WHEN {x} = '-0' THEN '0' ELSE {x} END)"
     )
@@ -394,7 +395,7 @@ def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueEx
             )
             return ValueExpression(value, problem, kinds)
     raise OutOfSchemaError(
-        f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, of which ids cannot be made. "
+        f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, which cannot be read as ids. "
         "Hint: cast it to a text or a whole number in a view.",
         column=name,
     )
@@ -409,7 +410,7 @@ def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
 def _wrong_type_error(column: Column, typed: TypedColumn, wanted: str, hint: str) -> OutOfSchemaError:
     shown = typed.type_name or typed.kind
     return OutOfSchemaError(
-        f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database they go by "
-        f"type. Hint: {hint}.",
+        f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database "
+        f"types decide. Hint: {hint}.",
         column=column.name,
     )

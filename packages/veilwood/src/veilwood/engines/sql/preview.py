@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Preview of the statements that a fit would send to a database, for its owner to review before anything runs.
 
-Trees that are grown without data are counted by these very statements. Where a forest grows from what was released,
-later statements have this form and other constants, which are released numbers. A secret key is written KEY.
+For random trees these are exactly the statements of a fit. For forests that depend on released values, later statements
+have this form with other constants, which are released numbers. Secret keys are shown as KEY.
 """
 
 from __future__ import annotations
@@ -56,11 +56,10 @@ def preview_statements(forest: Any, where: str) -> list[str]:
     Parameters
     ----------
     forest : estimator
-        With its schema and parameters.
+        An unfitted estimator with its schema and parameters.
     where : str
-        The address of a table, of which names and types of columns are read and no row; or an engine: "duckdb",
-        "postgres", "sqlite", "bigquery", "snowflake" or "spark". Without a table, columns are taken to have the types
-        that the schema suggests.
+        The address of a table, of which only names and types of columns are read; or an engine: "duckdb", "postgres",
+        "sqlite", "bigquery", "snowflake" or "spark". Without a table, columns have the types that the schema suggests.
 
     Examples
     --------

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Evaluation in a database: predictions of a model, and counts of them by truth, as SQL.
 
-Sums over trees are added up in the order of the trees, in floats of 64 bits. Where there is an exponential, an engine
-may round its last digit otherwise: a row whose score lies on an edge can fall into the bin beside it. What a row adds
-follows from the row and the key alone all the same.
+Sums over trees are computed in the order of the trees, in floats of 64 bits. An engine may round the last digit of an
+exponential differently, so a row whose score is on an edge can fall into the neighbouring bin. What a row adds still
+depends only on the row and the key.
 """
 
 from __future__ import annotations
@@ -46,15 +46,13 @@ MAX_VALUES = 200_000  # leaves times outputs that a query can hold
 @singledispatch
 def count_in_sql(count: Any, source: SqlSource) -> Sums:
     """Return the sums of a source's rows, by queries of the count's own; ``UseError`` if it has none."""
-    raise UseError(
-        "this cannot be counted in a database, where no code of ours runs. Hint: pass files, or a table in memory."
-    )
+    raise UseError("this count cannot run in a database. Hint: pass files, or a table in memory.")
 
 
 @count_in_sql.register
 def _(count: ScoreCount, source: SqlSource) -> Sums:
     if getattr(count.scoring.model, "voting", "") == "probabilistic":
-        raise UseError("votes drawn by chance cannot be evaluated in a database. Hint: pass files or a table.")
+        raise UseError("probabilistic voting cannot be evaluated in a database. Hint: pass files or a table.")
     return count_scores(count, source)
 
 
@@ -86,7 +84,7 @@ def _(model: MatrixModel, dialect: SqlDialect, sums: Sequence[str]) -> tuple[lis
 @model_to_sql.register
 def _(model: PrivateForestModel, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
     if model.cell_forest is not None:
-        raise UseError("what was learned from fine cells cannot be said in a database. Hint: evaluate on files.")
+        raise UseError("a model with sparse cells cannot be evaluated in a database. Hint: evaluate it on files.")
     return scores_to_sql(dialect, model.start, sums, model.encoding.schema)
 
 

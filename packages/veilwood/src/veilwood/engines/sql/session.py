@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Database sessions: a read-only connection, one snapshot, and a record of every statement.
 
-Statements hold public constants and no row. What an engine says when one fails is never shown, as it may hold cells.
+Statements contain public constants and no row. Error messages of engines are redacted, since they may contain values.
 """
 
 from __future__ import annotations
@@ -109,7 +109,9 @@ def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> S
     engine = _ENGINES[scheme]
     words = SqlDialect(engine)
     if not table:
-        raise UseError("the address names no table. Hint: duckdb:///claims.db#visits, with # and the name of a table.")
+        raise UseError(
+            "the address names no table. Hint: append # and the name of a table, as in duckdb:///claims.db#visits."
+        )
     relation = _quote_relation(unquote(table), words)
     with redact_errors_of(engine, "cannot be reached", "check the address and your rights to read it"):
         opened = _CONNECTORS[engine](scheme, bare)
@@ -120,7 +122,7 @@ def _quote_relation(table: str, dialect: SqlDialect) -> str:
     """Quote the parts of a name, such as public.visits; a part in double quotes may contain points."""
     parts = [quoted.replace('""', '"') or bare for quoted, bare in _NAME_PART.findall(table)]
     if not parts:
-        raise UseError("the address names no table. Hint: duckdb:///claims.db#visits.")
+        raise UseError("the address names no table. Hint: append one, as in duckdb:///claims.db#visits.")
     return ".".join(map(dialect.quote_name, parts))
 
 
@@ -137,7 +139,9 @@ RunStatement: TypeAlias = "Callable[[str], tuple[list[tuple[str, str]], ResultRo
 def _database_file(bare: str, engine: str) -> str:
     path = unquote(bare.partition("?")[0])
     if not path.startswith("/"):
-        raise UseError(f"the address has a host, and {engine} is a file. Hint: {engine}:///claims.db#visits.")
+        raise UseError(
+            f"the address has a host, but {engine} databases are files. Hint: use {engine}:///claims.db#visits."
+        )
     if not Path(path[1:]).is_file():
         raise UseError(
             f"there is no file {path[1:]}. Hint: {engine}:///claims.db is relative, {engine}:////a/b.db not."
@@ -167,8 +171,8 @@ def _duckdb_runner(connection: Any) -> RunStatement:
 def redact_enum_values(name: str) -> str:
     """Return a type without the values of an ENUM, which may have been made from rows.
 
-    >>> redact_enum_values("ENUM('a', 'b)')"), redact_enum_values("ENUM('a')[]"), redact_enum_values("STRUCT(x ENUM('a'))")
-    ('ENUM', 'ENUM[]', 'STRUCT')
+    >>> [redact_enum_values(name) for name in ("ENUM('a', 'b)')", "ENUM('a')[]", "STRUCT(x ENUM('a'))")]
+    ['ENUM', 'ENUM[]', 'STRUCT']
     """
     before, found, _ = name.partition("ENUM(")
     if not found:
@@ -252,7 +256,7 @@ def _open_ibis(table: Any, on_statement: Callable[[str], None] | None) -> Sessio
 
         ((_, _, path),) = [row for row in backend.con.execute("PRAGMA database_list") if row[1] == "main"]
         if not path:
-            raise UseError("this SQLite database is in memory only. Hint: pass table.to_pyarrow().")
+            raise UseError("this SQLite database exists in memory only. Hint: pass table.to_pyarrow().")
         uri = f"{Path(path).resolve().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         return _make_session(SqlDialect(engine), relation, connection, _sqlite_runner(connection), on_statement)

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that stay in a database: a source whose passes are aggregate queries.
 
-The caller gets sums, exact ones, and is trusted with them as with rows in memory; noise is drawn by the door, where
-``fit`` was called. Which rows of an id are kept, and which tree a row is given to, follows from a keyed hash of what
-the row holds, under a fresh secret key: from the row alone, as the guarantees need (proofs/counting-in-sql.md).
+The caller receives exact sums and is trusted with them as with rows in memory; the release door draws the noise in the
+process that called ``fit``. Which rows of an id count, and which tree a row is assigned to, follows from a keyed hash
+of the row's contents under a fresh secret key: from the row alone, as the guarantees require
+(proofs/counting-in-sql.md).
 """
 
 from __future__ import annotations
@@ -192,11 +193,12 @@ class SqlSource(Source):
     Attributes
     ----------
     session : Session
-        The connection.
+        Connection to the database.
     rows : EncodedRows
-        How the table is read.
+        Encoding of the table.
     holdout_part : tuple or None
-        Which part of the rows this is, where a key has set some aside: the key, how many thousandths, and which part.
+        The fraction of the rows that this source has, after a split: key, held-out thousandths, and whether these are
+        the held-out rows.
     """
 
     session: Session
@@ -303,8 +305,7 @@ def _make_source(session: Session, encoding: Encoding, cap: RowsOf | None, inval
         rf"\b({ROWS_TABLE}|{BINS_TABLE}|{SAMPLE_TABLE}|{LOOKUP_TABLE})\b", session.relation, flags=re.IGNORECASE
     ):
         raise UseError(
-            f"a table called {taken[0]} cannot be told from a temporary one of the same name, which is made to count "
-            "in. Hint: rename it."
+            f"a table called {taken[0]} has the name of a temporary table that the fit creates. Hint: rename it."
         )
     columns = session.column_types()
     names = [name for name, _ in columns]
@@ -322,7 +323,9 @@ def _make_source(session: Session, encoding: Encoding, cap: RowsOf | None, inval
 
 
 def _raise_rows_stay() -> Iterator[Callable[[], Batch]]:
-    raise UseError("the rows stay in the database, and they are needed here. Hint: pass files, or a sample in memory.")
+    raise UseError(
+        "the rows stay in the database, but this method needs them here. Hint: pass files, or a sample in memory."
+    )
 
 
 BINS_TABLE, SAMPLE_TABLE, LOOKUP_TABLE = "veilwood_cells", "veilwood_judges", "veilwood_lookup"
