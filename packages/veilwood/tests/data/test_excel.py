@@ -30,7 +30,7 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     sheet = excel_dataset(place.display_name, place.open, nulls=["Bonn"]).to_table()
     assert sheet["ort"].to_pylist() == ["Köln", None, None]
     frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
-    with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:
+    with pytest.raises(OutOfSchemaError, match="'kosten' must hold numbers") as caught:
         codes_of(tmp_path / "odd.xlsx", SCHEMA)
     assert "viel" not in str(caught.value)
     assert codes_of(tmp_path / "odd.xlsx", SCHEMA, "drop") == [[], []]

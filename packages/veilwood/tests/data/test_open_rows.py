@@ -66,7 +66,7 @@ def test_folders_globs_and_datasets(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "says", "column"),
     [
-        ("code,size,class\n7,x,1\n", "column 'size' (should hold numbers|has a cell that is not a number)", "size"),
+        ("code,size,class\n7,x,1\n", "column 'size' (must hold numbers|contains a value that is not a number)", "size"),
         ("code,size,class\n7,1\n", "more or fewer values than the header", None),
         ("", "[Ee]mpty", None),
         ("code,class\n7,1\n", "no column 'size'", "size"),

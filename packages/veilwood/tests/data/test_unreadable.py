@@ -28,7 +28,7 @@ def test_a_header_tells_another_separator_or_encoding() -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (ValueError("In CSV column #1: conversion error: 'Anna Secret'"), "column 'ward' has a cell"),
+        (ValueError("In CSV column #1: conversion error: 'Anna Secret'"), "column 'ward' contains a value"),
         (ValueError("CSV parse error: Expected 2 columns, got 3: 31,A,Anna Secret"), "more or fewer values"),
         (ValueError("invalid UTF8 data: Anna Secret"), "not in UTF-8"),
         (ValueError("Empty CSV file"), "the file is empty"),

@@ -229,7 +229,7 @@ def _may_be_rounded(value: Any, text: str) -> bool:
         return abs(float(value)) >= 2.0 ** (bits + 1)
     if isinstance(value, str | bytes | bytearray | memoryview):
         given = value if isinstance(value, str) else _decode_bytes(value)
-        # Digits alone were not written by a float, and a fraction is not rounded to a whole number.
+        # Digits alone were not written by a float, and a fraction is not rounded to an integer.
         if text != given and "." not in text and _NUMBER.fullmatch(given):
             digits = text.removeprefix("-")
             return (len(digits), digits) >= (len(_FIRST_ROUNDED), _FIRST_ROUNDED)
@@ -250,7 +250,7 @@ def _canonicalize_text(text: str) -> str | NoText:
             return _format_timestamp(text, *moment.groups())
     if text.isascii():
         return _BOOLEAN_TEXTS.get(text, text)
-    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no text to an engine
+    return text.encode("utf-8", "backslashreplace").decode()  # engines reject an unpaired surrogate
 
 
 def _format_digits(sign: str, digits: str, exponent: int) -> str:
@@ -419,7 +419,7 @@ def factorize_texts(
     """
     try:
         return _factorize_column(values, read)
-    except Exception:  # a cell that its column cannot convert or compare: then each by itself, with the same result
+    except Exception:  # a value that its column cannot convert or compare: then one by one, with the same result
         return _factorize_each(iter_values(values), read)
 
 
@@ -473,7 +473,7 @@ def _arrow_values(values: Any) -> Any:
 
 def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArray[np.intp], list[str]]:
     numbering: dict[str | NoText, int] = {}
-    known: dict[str | int, int] = {}  # texts and whole numbers that were read before; True is neither
+    known: dict[str | int, int] = {}  # texts and integers read before; True is neither
 
     def code_of(cell: Any) -> int:
         kept = type(cell) in (str, int)

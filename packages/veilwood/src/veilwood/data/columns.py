@@ -303,7 +303,7 @@ def _infer_labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType,
 
 
 def _escape_surrogates(text: str) -> str:
-    return str.__str__(text).encode(errors="backslashreplace").decode()  # half a surrogate pair cannot be saved
+    return str.__str__(text).encode(errors="backslashreplace").decode()  # an unpaired surrogate cannot be saved
 
 
 COLUMN_KEYS: Final = tuple(entry.name for entry in fields(Column) if entry.init)

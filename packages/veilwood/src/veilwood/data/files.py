@@ -66,10 +66,10 @@ def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collec
     try:
         with open_file() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = _read_sheet_rows(book.get_sheet_by_index(0))
-    except CalamineError:  # its words may hold cells
+    except CalamineError:  # its message may contain values
         raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or has another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
-    while names and not names[-1]:  # cells beside the table, in any row, are not part of it
+    while names and not names[-1]:  # values to the right of the table, in any row, are not part of it
         names.pop()
     if not any(names):
         raise OutOfSchemaError(f"cannot read {display_name!r}: the first row of its first sheet must name the columns.")
@@ -104,8 +104,8 @@ def _value_text(value: Any, nulls: Collection[str]) -> str | None:
     return repr(float(value)) if isinstance(value, int | float) and abs(value) >= _FIRST_ROUNDED else text
 
 
-MAX_ROW_BYTES: Final = 4 << 20  # of a row of CSV that can be kept
-UTF8_GROWTH: Final = 3  # of a row of a one-byte encoding, at most, when Arrow turns it into UTF-8
+MAX_ROW_BYTES: Final = 4 << 20  # longest row of CSV that is read; Arrow's blocks must hold a row
+UTF8_GROWTH: Final = 3  # largest factor by which a one-byte encoding grows in UTF-8
 _QUOTE: Final = ord('"')
 _LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
 

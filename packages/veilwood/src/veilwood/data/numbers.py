@@ -54,7 +54,7 @@ def read_number(value: Any, parse: bool = False) -> float | Problem:
     """
     match value:
         case np.timedelta64() | datetime.timedelta() | complex() | np.complexfloating():
-            pass  # numpy takes the first for whole numbers
+            pass  # numpy treats the first as integers
         case bool() | np.bool_() | float() | np.floating():
             with np.errstate(all="ignore"):
                 return float(value)
@@ -88,7 +88,7 @@ def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kin
     with np.errstate(all="ignore"):
         try:
             found = _read_column(values, parse)
-        except Exception:  # a cell that its column cannot convert: then each by itself, with the same result
+        except Exception:  # a value that its column cannot convert: then one by one, with the same result
             found = None
         if found is not None:
             return found

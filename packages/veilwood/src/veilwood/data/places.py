@@ -163,8 +163,8 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
     except ImportError:
         raise SetupError("addresses need an extra. Hint: pip install 'veilwood[remote]'.") from None
     filesystem, path = url_to_fs(address)
-    filesystem.invalidate_cache()  # what another process has written since is there as well
-    if address.startswith(("http://", "https://")):  # what lies beside a file cannot be told
+    filesystem.invalidate_cache()  # files that another process has written since must be found
+    if address.startswith(("http://", "https://")):  # a web server does not list the files next to one
         return [FileLocation(redact_url(address), path, filesystem)]
     if filesystem.isdir(path):
         names = filesystem.find(path)

@@ -253,7 +253,7 @@ def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tupl
             )
         case Problem.NOT_A_NUMBER:
             return (
-                f"{where} must hold numbers and contains a value that is not one",
+                f"{where} must hold numbers but contains a value that is not one",
                 "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "
                 "currency signs of a file belong in the schema's dialect",
             )

@@ -28,8 +28,8 @@ from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_
 from veilwood.data.columns import did_you_mean
 from veilwood.data.dialect import CURRENCIES, DIALECT, MONEY, SEPARATORS, SPACES, Dialect
 from veilwood.data.files import find_files
-from veilwood.data.frames import Table
-from veilwood.data.numbers import Floats, read_numbers
+from veilwood.data.frames import Floats, Table
+from veilwood.data.numbers import read_numbers
 from veilwood.data.places import find_locations
 from veilwood.data.relations import Relation
 from veilwood.data.schema import UNREVIEWED_MARK

@@ -94,32 +94,36 @@ def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
     if not isinstance(model, ForestModel):
         raise UseError("this model cannot be evaluated in a database. Hint: pass files, or a table in memory.")
     assignment = None if count.assignment is None else KeyedRowHash(count.assignment.key, count.assignment.n_trees)
-    writer, words = source.make_writer(), source.rows.dialect
+    writer, dialect = source.make_writer(), source.rows.dialect
     if model.leaf_values.size > MAX_VALUES:
         raise DomainTooLargeError("the model is too large to be written as a query. Hint: evaluate it on files.")
     sums = [_sum_leaves(model, output, writer) for output in range(model.leaf_values.shape[1])]
-    said, chosen = model_to_sql(model, words, [f"z{i}" for i in range(len(sums))])
+    outputs, chosen = model_to_sql(model, dialect, [f"z{i}" for i in range(len(sums))])
     rows = source.rows_relation()
     if assignment is not None:
         hashed = writer.row_hash_expression(assignment.key, source.rows.feature_names)
         rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
     coin = "" if assignment is None else f", {writer.row_bucket(assignment)} AS coin"
     summed = ", ".join(["t", *(f"{one} AS z{i}" for i, one in enumerate(sums))]) + coin
-    kept = ["t", *(["coin"] if assignment else [])]
-    told = [*(f"{one} AS p{i}" for i, one in enumerate(said)), *(f"{one} AS a{i}" for i, one in enumerate(chosen))]
-    before = (
-        f"WITH veilwood_sums AS {words.materialized_keyword}(SELECT {summed} FROM {rows} AS veilwood_from), "
-        f"veilwood_said AS {words.materialized_keyword}(SELECT {', '.join([*kept, *told])} FROM veilwood_sums) "
+    passed_on = ["t", *(["coin"] if assignment else [])]
+    expressions = [
+        *(f"{one} AS p{i}" for i, one in enumerate(outputs)),
+        *(f"{one} AS a{i}" for i, one in enumerate(chosen)),
+    ]
+    selected = ", ".join([*passed_on, *expressions])
+    common_tables = (
+        f"WITH veilwood_sums AS {dialect.materialized_keyword}(SELECT {summed} FROM {rows} AS veilwood_from), "
+        f"veilwood_said AS {dialect.materialized_keyword}(SELECT {selected} FROM veilwood_sums) "
     )
-    written = _cell_expressions(
-        scoring, words, [f"p{i}" for i in range(len(said))], [f"a{i}" for i in range(len(chosen))]
+    cells = _cell_expressions(
+        scoring, dialect, [f"p{i}" for i in range(len(outputs))], [f"a{i}" for i in range(len(chosen))]
     )
-    selects = (f"SELECT {cell} AS c, COUNT(*) AS n FROM veilwood_said GROUP BY 1" for cell in written)
-    found = np.zeros(scoring.n_cells, np.int64)
-    for statement in join_selects(selects, before):
+    selects = (f"SELECT {cell} AS c, COUNT(*) AS n FROM veilwood_said GROUP BY 1" for cell in cells)
+    counts = np.zeros(scoring.n_cells, np.int64)
+    for statement in join_selects(selects, common_tables):
         for cell, n_rows in source.session.execute(statement):
-            found[int(cell)] += int(n_rows)
-    return found
+            counts[int(cell)] += int(n_rows)
+    return counts
 
 
 def _sum_leaves(model: ForestModel, output: int, writer: CellSqlWriter) -> str:
