@@ -13,7 +13,6 @@ from veilwood.data.relations import Query
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_table
 from veilwood.drafting.discover import Discovery, discover
-from veilwood.engines import gpu
 from veilwood.errors import (
     BudgetExceededError,
     DomainTooLargeError,
@@ -42,6 +41,7 @@ from veilwood.tune import Tuning, tune
 if TYPE_CHECKING:
     import veilwood_secure as secure
     from veilwood import plots
+    from veilwood.engines import gpu
     from veilwood.estimators import (
         GreedyForestClassifier,
         GreedyForestRegressor,
@@ -142,7 +142,9 @@ def _load_sibling(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    """Load estimators, model files, plots and sibling packages on first use."""
+    """Load estimators, model files, plots, the GPU's module and sibling packages on first use."""
+    if name == "gpu":
+        return import_module("veilwood.engines.gpu")
     if name == "plots":
         return import_module("veilwood.plots")
     if name in _SIBLINGS:

@@ -119,7 +119,7 @@ def test_a_check_lists_all_problems_and_a_fit_names_them(visits: Path, capsys: p
         assert problem in told
     assert main(["fit", "odd.csv", "--schema", "d.json", *SMALL]) == 2
     told = capsys.readouterr().err
-    for name in ("'age' has a missing value", "'age' should hold numbers", "'ward'", "'ill'"):
+    for name in ("'age' has a missing value", "'age' must hold numbers", "'ward'", "'ill'"):
         assert name in told
     assert not any(value in told for value in ("old,", "Hidden", "perhaps", "in 1 row"))
     assert main(["fit", "visits.csv", "--schema", "d.json", *SMALL, "--sep", "|"]) == 2

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Final, get_args
 
-from veilwood.data.batches import Source, open_files, open_memory, open_stream
+from veilwood.data.batches import Source, open_memory, open_stream
 from veilwood.data.contributions import IdFilter, Weights
 from veilwood.data.encoding import Encoding
-from veilwood.data.file_source import Spool, open_spool
+from veilwood.data.file_source import Spool, open_files, open_spool
 from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid

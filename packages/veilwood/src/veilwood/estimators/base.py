@@ -32,7 +32,6 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.engines.cluster.engines import predict_on_clusters
-from veilwood.engines.sql.source import SqlSource
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
 from veilwood.estimators.method import Codes, Design, FitRequest, Floats, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
@@ -367,7 +366,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 sources = [mine]
         if sources[0].single_pass:
             sources[0].check_passes(method.multi_pass or aside is not None, type(self).__name__)
-        record = sources[0].statement_hashes if isinstance(sources[0], SqlSource) else None
+        record = sources[0].record
         self.__dict__.pop("statements_", None)
         # Popped from the list, so that the encoded rows are freed before the model is built.
         door = self._fit_through_door(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,8 +23,6 @@ from veilwood.data.contributions import Weights
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
-from veilwood.engines.cluster.source import ClusterSource
-from veilwood.engines.sql.source import SqlSource
 from veilwood.errors import FileError, ParameterError, UseError, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
@@ -97,25 +94,30 @@ class HoldoutSplit:
         if isinstance(unit, RowsOf):
             return opened(id_filter=lambda text: not self._has_id(text)), opened(id_filter=self._has_id)
         source = opened()
-        return self._select_part(source, False), self._select_part(source, True)
+        return source.part(_HoldoutFilter(self, False)), source.part(_HoldoutFilter(self, True))
 
     def _has_id(self, text: str) -> bool:
         word = int.from_bytes(hashlib.shake_256(self.key + text.encode("utf-8", "surrogatepass")).digest(4), "big")
         return word * _PER_MILLE >> 32 < self.per_mille
 
-    def _select_part(self, source: Source, held_out: bool) -> Source:
-        """Return the rows of one part, the same in every pass."""
-        kept = partial(_filter_batch, Assignment(self.key, _PER_MILLE), self.per_mille, held_out)
-        if isinstance(source, SqlSource):
-            return source.select_part(self.key, self.per_mille, held_out)
-        if isinstance(source, ClusterSource):
-            return source.filter(kept)
 
-        def read() -> Iterator[Callable[[], Batch]]:
-            for unread in source._read():
-                yield partial(_read_filtered, unread, kept)
+@dataclass(frozen=True, repr=False)  # workers of a cluster log what fails with its arguments
+class _HoldoutFilter:
+    """The held-out rows of a split, or the others (``batches.RowFilter``)."""
 
-        return Source(read, source.single_pass, source.n_partitions, preserves_rows=source.preserves_rows)
+    split: HoldoutSplit
+    held_out: bool
+
+    @property
+    def key(self) -> bytes:
+        return self.split.key
+
+    @property
+    def per_mille(self) -> int:
+        return self.split.per_mille
+
+    def __call__(self, batch: Batch) -> Batch:
+        return _filter_batch(Assignment(self.key, _PER_MILLE), self.per_mille, self.held_out, batch)
 
 
 def composes_in_parallel(neighbours: Neighbours) -> bool:
@@ -127,10 +129,6 @@ def _filter_batch(assignment: Assignment, per_mille: int, held_out: bool, batch:
     drawn = assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target)) < per_mille
     mine = drawn == held_out
     return batch._replace(codes=batch.codes[mine], target=batch.target[mine])
-
-
-def _read_filtered(unread: Callable[[], Batch], keep_part: Callable[[Batch], Batch]) -> Batch:
-    return keep_part(unread())
 
 
 @dataclass(frozen=True)

@@ -6,19 +6,14 @@ Estimates from the released counts are in ``quality``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Count
-from veilwood.data.counts import KeyedRowHash
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.engines.sql.dialects import SqlDialect
-from veilwood.engines.sql.scoring import argmax_sql, count_edges_below, count_scores
-from veilwood.engines.sql.source import SqlSource
-from veilwood.errors import UseError
 from veilwood.estimators.method import Codes, Floats, Model
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
@@ -180,7 +175,7 @@ def _draw_class(uniforms: NDArray[np.int32], target: NDArray[np.int32], n_classe
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreCount:
-    """Count of rows by the cells of a scoring (``batches.Count``), in a database too."""
+    """Counts rows in the cells of a scoring (``batches.Count``); in a database too (``engines.sql.scoring``)."""
 
     scoring: Scoring
     assignment: Assignment | None
@@ -196,41 +191,3 @@ class ScoreCount:
             cells = self.scoring.cell_indices(batch.codes, batch.target, of_rows)
             sums += np.bincount(cells.ravel(), minlength=len(sums))
         return sums
-
-    def count_in_sql(self, source: SqlSource) -> NDArray[np.int64]:
-        """Count the rows of a table inside its database."""
-        if self.scoring.model.votes_by_chance:
-            raise UseError("votes drawn by chance cannot be evaluated in a database. Hint: pass files or a table.")
-        coins = None if self.assignment is None else KeyedRowHash(self.assignment.key, self.assignment.n_trees)
-        return count_scores(self.scoring.model, self._cell_expressions, self.scoring.n_cells, source, coins)
-
-    def _cell_expressions(self, dialect: SqlDialect, outputs: Sequence[str], chosen: Sequence[str]) -> list[str]:
-        """Return the SQL expressions of the cells of a row, one per table."""
-        k = self.scoring.n_classes
-        if not k:
-            lower, upper = self.scoring.model.encoding.schema.target.bounds
-            true = f"CAST(t AS {dialect.type_names.double}) / {dialect.float_literal(TARGET_LEVELS)}"
-            wrong = (
-                f"({true} - ({outputs[0]} - {dialect.float_literal(lower)}) / {dialect.float_literal(upper - lower)})"
-            )
-            size = count_edges_below(dialect, f"ABS({wrong})", SIZE_EDGES)
-            sign = f"CASE WHEN {wrong} > {dialect.float_literal(0.0)} THEN {N_SIZES} ELSE 0 END"
-            place = dialect.integer_quotient(f"(t * {TARGET_BINS})", str(TARGET_LEVELS + 1))
-            return [f"{sign} + {size}", f"{2 * N_SIZES} + {place}"]
-        if self.scoring.is_single_table:
-            bins, half = count_edges_below(dialect, outputs[1], SCORE_EDGES), SCORE_BINS // 2
-            above, below = dialect.greatest_of(bins, str(half)), dialect.least_of(bins, str(half - 1))
-            return [f"t * {SCORE_BINS} + CASE WHEN {chosen[1]} > {chosen[0]} THEN {above} ELSE {below} END"]
-        others = f"(coin - {k - 1})"
-        drawn = f"(CASE WHEN {others} < 0 THEN t WHEN {others} >= t THEN {others} + 1 ELSE {others} END)"
-        own, theirs = (
-            f"(CASE {' '.join(f'WHEN {which} = {i} THEN {one}' for i, one in enumerate(outputs))} END)"
-            for which in ("t", drawn)
-        )
-        is_true = f"CASE WHEN {drawn} = t THEN 1 ELSE 0 END"
-        of_drawn = f"({drawn} * 2 + {is_true}) * {SCORE_BINS} + {count_edges_below(dialect, theirs, SCORE_EDGES)}"
-        return [
-            f"t * {k} + {argmax_sql(chosen)}",
-            f"{k * k} + {count_edges_below(dialect, own, SCORE_EDGES)}",
-            f"{k * k + SCORE_BINS} + {of_drawn}",
-        ]

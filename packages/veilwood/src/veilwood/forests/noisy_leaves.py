@@ -7,7 +7,7 @@ How a family grows its trees is in its own module. The interface of all families
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.engines.sql.dialects import SqlDialect
-from veilwood.engines.sql.scoring import decode_target_sql, smooth_probabilities_sql
 from veilwood.errors import DomainTooLargeError, ModelFileError, PlanError
 from veilwood.estimators.method import (
     Arrays,
@@ -122,14 +120,6 @@ class LeafModel(ForestModel):
     def to_probabilities(self, frequencies: Floats) -> Floats:
         """Return averaged frequencies or votes as probabilities, smoothed if they can be 0."""
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees) if self.smoothed else frequencies
-
-    def to_sql(self, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Write ``predict_outputs`` for a database, and what the class is chosen by."""
-        shares = [f"({one} / {dialect.float_literal(float(self.forest.n_trees))})" for one in sums]
-        if self.encoding.schema.classes:
-            return (smooth_probabilities_sql(dialect, shares, self.forest.n_trees) if self.smoothed else shares), shares
-        level = f"({shares[0]} * {dialect.float_literal(TARGET_LEVELS)})"
-        return [decode_target_sql(dialect, level, self.encoding.schema.target.bounds)], []
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the trees, their noisy leaves and the counts of all rows, if measured."""

@@ -8,13 +8,13 @@ a GPU in use, give identical results. Leaf totals are exact integers and private
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -22,12 +22,15 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
-from veilwood.engines import gpu
+from veilwood.data.encoding import HAVE_NUMBA, Codes
 from veilwood.trees.forest import LEAF, Forest, Ints
 
 __all__ = [
+    "ACCELERATOR",
     "HAVE_NUMBA",
+    "Accelerator",
     "Assignment",
+    "Codes",
     "Counts",
     "LeafCount",
     "leaf_queries",
@@ -76,11 +79,27 @@ def leaf_queries(
     ]
 
 
-Codes: TypeAlias = NDArray[np.uint16]
+class Accelerator(Protocol):
+    """A device that takes over the work of this module, with the same integers and sums (``engines.gpu``)."""
+
+    def leaf_totals(
+        self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int
+    ) -> NDArray[np.int64]:
+        """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
+
+    def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``sum_over_trees``."""
+
+    def make_backend(self, columns: Any, source: Any, n_outputs: int) -> Any:
+        """Return rows with their scores in the device's memory (``row_backend.RowBackend``)."""
+
+
+ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
+"""The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
+
 Counts: TypeAlias = NDArray[np.int64]
 
-HAVE_NUMBA = importlib.util.find_spec("numba") is not None
-_KEYSTREAM_ROWS = 4096  # rows per call of the keyed function
+_KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function
 
 
 class Assignment(NamedTuple):
@@ -150,8 +169,8 @@ def leaf_totals(
         Exact, hence private.
     """
     rows = ((batch.codes, batch.target, _assigned_trees(batch, assignment)) for batch in batches)
-    if gpu.IN_USE.get():
-        return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
+    if (accelerator := ACCELERATOR.get()) is not None:
+        return accelerator.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
     if fast:
         forest.precompute()
@@ -259,8 +278,8 @@ def sum_over_trees(
     fast: bool = HAVE_NUMBA,
 ) -> NDArray[np.float64]:
     """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
-    if gpu.IN_USE.get():
-        return gpu.sum_over_trees(forest, codes, leaf_values)
+    if (accelerator := ACCELERATOR.get()) is not None:
+        return accelerator.sum_over_trees(forest, codes, leaf_values)
     sums = np.zeros((len(codes), leaf_values.shape[1]))
     codes = np.ascontiguousarray(codes)
     values = np.ascontiguousarray(leaf_values, np.float64)

@@ -19,14 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from veilwood.data.batches import Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.engines import gpu
-from veilwood.engines.cluster.source import ClusterBackend, ClusterSource
-from veilwood.engines.gpu import GpuBackend
-from veilwood.engines.sql.backend import SqlBackend
-from veilwood.engines.sql.dialects import SqlDialect
-from veilwood.engines.sql.scoring import scores_to_sql
-from veilwood.engines.sql.source import SqlSource
-from veilwood.errors import ModelFileError, PlanError, UseError
+from veilwood.errors import ModelFileError, PlanError
 from veilwood.estimators.base import BaseForest, Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import (
     Arrays,
@@ -61,6 +54,7 @@ from veilwood.forests.adaptive.plan_checks import check_steps, check_tables
 from veilwood.forests.adaptive.row_backend import (
     LEVEL_UNITS,
     SCORE_UNITS,
+    HoldsRemoteRows,
     MemoryBackend,
     ProvidesBackend,
     RowBackend,
@@ -83,6 +77,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Rows as RowsUnit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.safe_io import is_int_in
+from veilwood.trees.counting import ACCELERATOR
 from veilwood.trees.forest import Forest
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import public_generators
@@ -126,7 +121,7 @@ class PrivateForestModel(ForestModel):
 
     def sum_leaves(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return the sum of leaf values of each row."""
-        if self.lookup_forest is None or gpu.in_use():
+        if self.lookup_forest is None or ACCELERATOR.get() is not None:
             return super().sum_leaves(codes, n_jobs)
         return self.lookup_forest.sum_leaf_values(codes, n_jobs)
 
@@ -143,14 +138,6 @@ class PrivateForestModel(ForestModel):
     def class_frequencies(self) -> Floats:
         """Return the class frequencies of the initial score."""
         return np.asarray(scores_to_probabilities(self.start[None])[0])
-
-    def to_sql(self, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Return SQL for ``predict_outputs`` and for the scores that decide the class."""
-        if self.cell_forest is not None:
-            raise UseError(
-                "a model with a sparse histogram cannot be written as SQL. Hint: evaluate on files or frames."
-            )
-        return scores_to_sql(dialect, self.start, sums, self.encoding.schema)
 
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""
@@ -229,7 +216,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         try:
             return self._run_loop(design, rows, door, n_jobs, as_many)
         finally:
-            if isinstance(rows, ClusterBackend):
+            if isinstance(rows, HoldsRemoteRows):
                 rows.close()
 
     def _run_loop(
@@ -340,12 +327,10 @@ def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: in
     """Return the backend for a source."""
     if isinstance(source, ProvidesBackend):
         return source.make_backend(columns, n_outputs(n_classes))
-    if isinstance(source, SqlSource):
-        return SqlBackend(columns, source, n_classes)
-    if isinstance(source, ClusterSource):
-        return ClusterBackend(columns, source, n_outputs(n_classes))
-    if gpu.in_use() and source.is_complete:
-        return GpuBackend(columns, source, n_outputs(n_classes))
+    accelerator = ACCELERATOR.get()
+    if accelerator is not None and source.is_complete:
+        backend: RowBackend = accelerator.make_backend(columns, source, n_outputs(n_classes))
+        return backend
     return MemoryBackend(columns, source, n_outputs(n_classes), n_jobs)
 
 

@@ -179,10 +179,18 @@ def split_off(
 
 @runtime_checkable
 class ProvidesBackend(Protocol):
-    """A source with a backend of its own, such as secret-shared rows."""
+    """A source with a backend of its own: a database, a cluster, secret-shared rows."""
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> RowBackend:
         """Return the backend for these rows."""
+
+
+@runtime_checkable
+class HoldsRemoteRows(Protocol):
+    """A backend that keeps rows on other machines until it is closed."""
+
+    def close(self) -> None:
+        """Let the rows go."""
 
 
 class MemoryBackend:

@@ -22,8 +22,6 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Batch, Count
 from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
-from veilwood.engines.sql.dialects import SqlDialect
-from veilwood.engines.sql.scoring import smooth_probabilities_sql
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
 from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
 from veilwood.estimators.method import Codes, FitRequest, Floats, ForestDesign, OnePassMethod, Parameters
@@ -296,14 +294,6 @@ class MatrixModel(LeafModel):
         votes = self.sum_leaves(codes, n_jobs)
         frequencies = normalize_counts(np.maximum(votes, 0.0))
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
-
-    def to_sql(self, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-        """Write ``predict_both`` for a database: shares of votes, and the votes."""
-        zero, even = dialect.float_literal(0.0), dialect.float_literal(1 / len(sums))
-        kept = [dialect.greatest_of(one, zero) for one in sums]
-        total = f"({' + '.join(kept)})"
-        shares = [f"(CASE WHEN {total} > {zero} THEN {one} / {total} ELSE {even} END)" for one in kept]
-        return smooth_probabilities_sql(dialect, shares, self.forest.n_trees), list(sums)
 
 
 class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixForestParameters]):
