@@ -22,7 +22,7 @@ __all__ = ["Config", "Owner", "Server", "Task", "User", "local_servers"]
 
 MISSING_EXTRA_MESSAGE = "secure training needs a package that is not installed. Hint: pip install 'veilwood[secure]'"
 
-_MODULES = {"Client": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
+_MODULES = {"Owner": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
 
 
 def __getattr__(name: str) -> Any:

@@ -121,7 +121,7 @@ def request(folder: RoleFolder) -> None:
 
     \b
     Example:
-      veilwood secure request clinics/client-north
+      veilwood secure request clinics/owner-north
     """
     from veilwood_secure.roles.config import Config
     from veilwood_secure.roles.identity import REQUEST_FILE, request_certificate
@@ -138,7 +138,7 @@ def request(folder: RoleFolder) -> None:
 def sign(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where setup made the authorities.")],
     request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the role sent.")],
-    who: Annotated[str, typer.Argument(metavar="WHO", help="Whose it is, made sure of: 'client north'.")],
+    who: Annotated[str, typer.Argument(metavar="WHO", help="Whose it is, made sure of: 'owner north'.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="PEM", help="Where the certificate goes.")],
     days: Annotated[int, typer.Option("--days", help="How long it is good.")] = 365,
     force: Force = False,
@@ -147,18 +147,18 @@ def sign(
 
     \b
     Example:
-      veilwood secure sign clinics request.pem "client north" -o certificate.pem
+      veilwood secure sign clinics request.pem "owner north" -o certificate.pem
     """
     from veilwood_secure.roles.config import load_or_create_authority
     from veilwood_secure.roles.identity import PartyName, sign_request
 
     check_output(out, force)
     role, _, name = who.partition(" ")
-    if role not in ("server", "client", "user"):
-        raise UseError(f"{who!r} is nobody. Hint: a role and a name, such as 'client north'.")
+    if role not in ("server", "owner", "user"):
+        raise UseError(f"{who!r} is nobody. Hint: a role and a name, such as 'owner north'.")
     servers = role == "server"
     authority = load_or_create_authority(
-        folder, "servers" if servers else "people", ("server",) if servers else ("client", "user")
+        folder, "servers" if servers else "participants", ("server",) if servers else ("owner", "user")
     )
     out.write_bytes(sign_request(authority, request.read_bytes(), PartyName(role, name), days=days))  # type: ignore[arg-type]
     print(f"{out} is the certificate of {who}: send it back.")
@@ -172,7 +172,7 @@ def install(
 
     \b
     Example:
-      veilwood secure install clinics/client-north certificate.pem
+      veilwood secure install clinics/owner-north certificate.pem
     """
     from veilwood_secure.roles.config import Config
     from veilwood_secure.roles.identity import install_certificate
@@ -216,7 +216,7 @@ def server(
 
 
 @secure.command()
-def client(
+def owner(
     folder: RoleFolder,
     table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="The rows: CSV, Parquet or Arrow.")] = None,
     task: TaskName = None,
@@ -236,7 +236,7 @@ def client(
 
     \b
     Example:
-      veilwood secure client clinics/client-north rows.csv
+      veilwood secure owner clinics/owner-north rows.csv
     """
     from veilwood.data.tables import read_features, read_table
     from veilwood_secure.roles.owner import Owner

@@ -31,7 +31,7 @@ def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result
     >>> from veilwood_testing.mpc_oracle import PlainEngine
     >>> engine = PlainEngine()
     >>> x = engine.constant([3, -4])
-    >>> found = run_in_lockstep(engine, [lambda e: e.negative(x), lambda e: e.negative(x - 5)])
+    >>> found = run_in_lockstep(engine, [lambda e: e.is_negative(x), lambda e: e.is_negative(x - 5)])
     >>> [engine.open(one).tolist() for one in found], engine.stats.rounds
     ([[0, 1], [1, 1]], 11)
     """

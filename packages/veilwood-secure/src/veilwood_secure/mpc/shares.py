@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting integers into shares for three servers, and joining them again; what clients and users need.
+"""Splitting integers into shares for three servers, and joining them again; what owners and users need.
 
 Nothing is computed on shares here: see engine.py.
 

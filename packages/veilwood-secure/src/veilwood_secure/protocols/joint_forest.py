@@ -107,10 +107,10 @@ def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
     if needs_online_owners(estimator):
         if noise_protocol == "dealt":
             raise ParameterError(
-                "law",
+                "noise_protocol",
                 noise_protocol,
                 "is for forests that are counted once",
-                "law='sampled': choices are drawn on shares",
+                "noise_protocol='sampled': choices are drawn on shares",
             )
         sampling_delta(plan.loss.epsilon, [])  # refuses what protects nothing
         return replace(plan, loss=Loss(plan.loss.epsilon, ADAPTIVE_DELTA))
@@ -121,7 +121,7 @@ def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
         if _laplace_scale(step) > noise.MAX_DEALT_SCALE:  # here, before anything is charged
             raise MechanismError(
                 f"step {step.name!r} needs noise of scale {float(_laplace_scale(step)):.6g}, and servers deal up to "
-                f"{noise.MAX_DEALT_SCALE}. Hint: law='sampled', or a larger epsilon."
+                f"{noise.MAX_DEALT_SCALE}. Hint: noise_protocol='sampled', or a larger epsilon."
             )
     return replace(plan, expected_leaf_mse=float(DEALT_VARIANCE_FACTOR) * plan.expected_leaf_mse)
 
@@ -241,8 +241,8 @@ class OnlineOwners:
         for owner, part in parts.items():
             if not may_be_summed(self._engine, part, len(parts), self._histograms):
                 raise PartyError(
-                    f"client {owner} sent shares that do not fit together, or sums of more rows than there can be.",
-                    party=f"client {owner}",
+                    f"owner {owner} sent shares that do not fit together, or sums of more rows than there can be.",
+                    party=f"owner {owner}",
                 )
         return sum_shares(list(parts.values()))
 
@@ -252,7 +252,7 @@ class OnlineOwners:
             return pair_from_bytes(memoryview(data), shape, RING)
         except ValueError:
             raise PartyError(
-                f"client {owner} answered another question. Hint: compare versions.", party=f"client {owner}"
+                f"owner {owner} answered another question. Hint: compare versions.", party=f"owner {owner}"
             ) from None
 
     def broadcast(self, opened: Ints) -> None:
@@ -408,7 +408,7 @@ def compute_owner_sums(estimator: Any, X: Any, y: Any = None) -> Ints:
     """Return what an owner's rows add to the estimator's sums: exact, so to be shared and never sent as it is."""
     design = joint_design(estimator)
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
-    return source.aggregate(estimator._make_method().count(design), n_jobs=estimator.n_jobs).ravel()
+    return source.aggregate(estimator._make_method().make_count(design), n_jobs=estimator.n_jobs).ravel()
 
 
 # -- at the analyst ----------------------------------------------------------------------------------------------------
@@ -472,7 +472,7 @@ class Parties(ABC):
 
     def __init__(self, noise_protocol: NoiseProtocol | None = None) -> None:
         if noise_protocol is not None and noise_protocol not in NOISE_PROTOCOLS:
-            raise ParameterError("law", noise_protocol, "is not known", "'dealt' or 'sampled'")
+            raise ParameterError("noise_protocol", noise_protocol, "is not known", "'dealt' or 'sampled'")
         self.noise_protocol = noise_protocol
 
     @abstractmethod

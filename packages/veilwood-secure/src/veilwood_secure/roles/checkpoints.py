@@ -349,7 +349,7 @@ class ModelStore:
     >>> import tempfile
     >>> vault = ModelStore(Path(tempfile.mkdtemp()), b"secret", "server 0")
     >>> vault.save("flowers", StoredModel({"rounds": 3}, {"leaves": np.arange(4)}))
-    >>> vault.names(), vault.load("flowers").facts
+    >>> vault.list_names(), vault.load("flowers").facts
     (['flowers'], {'rounds': 3})
     """
 

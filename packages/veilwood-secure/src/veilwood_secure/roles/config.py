@@ -28,7 +28,7 @@ __all__ = ["Address", "Config", "Task", "default_task_name", "set_up_roles"]
 
 CONFIG_FILE: Final = "config.json"
 SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
-_PARTICIPANTS: Final[tuple[Role, ...]] = ("client", "user")
+_PARTICIPANTS: Final[tuple[Role, ...]] = ("owner", "user")
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for role, names in (("client", [self.name, *self.owners]), ("user", self.users)):
+        for role, names in (("owner", [self.name, *self.owners]), ("user", self.users)):
             for name in names:
                 PartyName(role, name)  # type: ignore[arg-type]
         if not self.owners:
@@ -139,11 +139,11 @@ class Task:
 
 
 class Address(NamedTuple):
-    """Where one server is reached: by the other servers, and by clients and users."""
+    """Where one server is reached: by the other servers, and by owners and users."""
 
     host: str
     peers: int
-    people: int
+    participants: int
 
 
 @dataclass(frozen=True)
@@ -186,8 +186,8 @@ class Config:
 
     @property
     def participants_authority(self) -> Path:
-        """The certificate of the authority that signs clients and users."""
-        return self.folder / "people.pem"
+        """The certificate of the authority that signs owners and users."""
+        return self.folder / "participants.pem"
 
     @cached_property
     def identity(self) -> Identity:
@@ -306,7 +306,7 @@ def set_up_roles(
     days: int = 365,
     keys: bool = True,
 ) -> list[Config]:
-    """Make a folder for each role, or add a task and its people to folders made before.
+    """Make a folder for each role, or add a task and its participants to folders made before.
 
     Without ``keys``, each role draws its own and asks for a certificate (``enrolment``).
 
@@ -320,10 +320,10 @@ def set_up_roles(
     secrets = folder / "secrets"
     secrets.mkdir(mode=0o700, exist_ok=True)
     signers: dict[Role, Authority] = {"server": load_or_create_authority(folder, "servers", ("server",))}
-    signers["client"] = signers["user"] = load_or_create_authority(folder, "people", _PARTICIPANTS)
-    people = [PartyName("client", owner) for owner in task.owners] + [PartyName("user", user) for user in task.users]
+    signers["owner"] = signers["user"] = load_or_create_authority(folder, "participants", _PARTICIPANTS)
+    participants = [PartyName("owner", owner) for owner in task.owners] + [PartyName("user", user) for user in task.users]
     made = []
-    for who in [*(PartyName("server", str(party)) for party in range(3)), *people]:
+    for who in [*(PartyName("server", str(party)) for party in range(3)), *participants]:
         place = folder / f"{who.role}-{who.name}"
         if (place / CONFIG_FILE).exists():
             config = Config.load(place)
@@ -336,7 +336,7 @@ def set_up_roles(
             if keys:
                 identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
                 write_private_file(secrets / f"{place.name}.secret", identity.secret + b"\n")
-            for authority in ("servers", "people"):
+            for authority in ("servers", "participants"):
                 (place / f"{authority}.pem").write_bytes((folder / "authorities" / f"{authority}.pem").read_bytes())
             at = (listen or [address.host for address in addresses])[int(who.name)] if who.role == "server" else ""
             secret = f"../secrets/{place.name}.secret" if keys else "secret"

@@ -43,23 +43,23 @@ __all__ = [
 ]
 
 
-Role = Literal["server", "client", "user"]
+Role = Literal["server", "owner", "user"]
 
 _DOMAIN = "veilwood"
 _PLAIN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_PEER = re.compile(rf"({_PLAIN_NAME.pattern})\.(server|client|user)\.{_DOMAIN}")
+_PEER = re.compile(rf"({_PLAIN_NAME.pattern})\.(server|owner|user)\.{_DOMAIN}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _CLOCK_SKEW = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class PartyName:
-    """A role and a name in it, as written into a certificate: ``north.client.veilwood``.
+    """A role and a name in it, as written into a certificate: ``north.owner.veilwood``.
 
     Examples
     --------
-    >>> PartyName("client", "north").dns_name
-    'north.client.veilwood'
+    >>> PartyName("owner", "north").dns_name
+    'north.owner.veilwood'
     >>> str(PartyName("server", "2"))
     'server 2'
     """
@@ -97,7 +97,7 @@ def generate_secret() -> bytes:
 
 
 class Authority:
-    """Signs certificates, either of the three servers or of clients and users, never of both.
+    """Signs certificates, either of the three servers or of owners and users, never of both.
 
     Parameters
     ----------
@@ -291,11 +291,11 @@ def request_certificate(folder: Path, name: PartyName, secret: bytes | None = No
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> request_certificate(folder, PartyName("client", "north"))[:35]
+    >>> request_certificate(folder, PartyName("owner", "north"))[:35]
     b'-----BEGIN CERTIFICATE REQUEST-----'
-    >>> authority = Authority.create(("client", "user"))
-    >>> signed = sign_request(authority, (folder / "request.pem").read_bytes(), PartyName("client", "north"))
-    >>> install_certificate(folder, signed, PartyName("client", "north"))
+    >>> authority = Authority.create(("owner", "user"))
+    >>> signed = sign_request(authority, (folder / "request.pem").read_bytes(), PartyName("owner", "north"))
+    >>> install_certificate(folder, signed, PartyName("owner", "north"))
     """
     folder.mkdir(parents=True, exist_ok=True)
     if secret is None:

@@ -46,7 +46,7 @@ class JointForest(Program):
     opens_values = True
     ring = joint.RING
     settings: ClassVar[Mapping[str, Any]] = {
-        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": None,
+        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": None,
     }  # fmt: skip
     estimator_names: ClassVar[tuple[str, ...]] = tuple(n for n in estimators.__all__ if n != "MatrixForestPredictor")
     alternatives_hint: ClassVar[str] = "answers to one batch of questions are no model; MatrixForestClassifier is one"
@@ -55,9 +55,9 @@ class JointForest(Program):
     def __init__(self, task: Task) -> None:
         self.task = task
         chosen = complete_settings(task, self.settings)
-        name, law = chosen["estimator"], chosen["law"]
+        name, law = chosen["estimator"], chosen["noise_protocol"]
         if law not in (None, *joint.NOISE_PROTOCOLS):
-            raise UseError(f"task {task.name!r}: law {law!r} is not known. Hint: {' or '.join(joint.NOISE_PROTOCOLS)}.")
+            raise UseError(f"task {task.name!r}: noise_protocol {law!r} is not known. Hint: {' or '.join(joint.NOISE_PROTOCOLS)}.")
         if name not in self.estimator_names:
             raise UseError(
                 f"task {task.name!r}: estimator {name!r} cannot be trained by {task.protocol!r}. Hint: "
@@ -120,7 +120,7 @@ class ForestOnShares(JointForest):
     """PrivateForest on rows that owners share once, whole rows or columns: servers answer its questions on shares."""
 
     settings: ClassVar[Mapping[str, Any]] = {
-        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": "sampled",
+        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": "sampled",
     }  # fmt: skip
     estimator_names: ClassVar[tuple[str, ...]] = ("PrivateForestClassifier", "PrivateForestRegressor")
     alternatives_hint: ClassVar[str] = "others by protocol 'public-forest', where owners hold whole rows"
@@ -152,7 +152,7 @@ class ForestOnShares(JointForest):
         if self.task.holds_target(owner):
             if y is None:
                 raise UseError(
-                    f"client {owner} holds the target {self.task.public_schema.target.name!r}. Hint: give y."
+                    f"owner {owner} holds the target {self.task.public_schema.target.name!r}. Hint: give y."
                 )
             target = encoding.encode_target(y)
             if len(target) != len(codes):

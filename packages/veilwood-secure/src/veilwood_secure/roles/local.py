@@ -91,8 +91,8 @@ def local_servers(
     >>> import veilwood as vw
     >>> schema, X, y = vw.datasets.balance_scale()
     >>> with vw.secure.local_servers(schema, epsilon=2, max_depth=2) as servers:  # doctest: +SKIP
-    ...     servers.client("north").contribute(X[:300], y[:300])
-    ...     servers.client("south").contribute(X[300:], y[300:])
+    ...     servers.owner("north").contribute(X[:300], y[:300])
+    ...     servers.owner("south").contribute(X[300:], y[300:])
     ...     servers.user("analyst").wait()
     ...     servers.user("analyst").predict(X[:3])
     """
@@ -112,7 +112,7 @@ class LocalServers:
         self._temporary = tempfile.TemporaryDirectory(prefix="veilwood-secure-") if folder is None else None
         self.folder = Path(folder if folder is not None else self._temporary.name)  # type: ignore[union-attr]
         addresses = [
-            Address("127.0.0.1", peers, people) for peers, people in zip(*[iter(_free_ports(6))] * 2, strict=True)
+            Address("127.0.0.1", peers, participants) for peers, participants in zip(*[iter(_free_ports(6))] * 2, strict=True)
         ]
         set_up_roles(self.folder, task, addresses=addresses, timeout=timeout)
         self._start = start
@@ -151,8 +151,8 @@ class LocalServers:
             process.wait()
 
     def owner(self, name: str, task: str | None = None) -> Owner:
-        """The client of an owner."""
-        return Owner(self.folder / f"client-{name}", task)
+        """Return an owner's side of a task."""
+        return Owner(self.folder / f"owner-{name}", task)
 
     def user(self, name: str, task: str | None = None) -> User:
         """A user."""
@@ -219,19 +219,19 @@ class _LocalParties(Parties):
         schema = Schema.resolve(parameters.pop("schema"))
         for own in ("epsilon", "ledger", "n_jobs"):
             parameters.pop(own)
-        settings = {"estimator": type(estimator).__name__, "parameters": parameters, "law": self.noise_protocol}
+        settings = {"estimator": type(estimator).__name__, "parameters": parameters, "noise_protocol": self.noise_protocol}
         task = Task(
             f"fit-{secrets.token_hex(4)}", schema.to_dict(), str(plan.loss.epsilon), dict.fromkeys(self._tables),
             ("analyst",), "public-forest", settings,
         )  # fmt: skip
         self._servers.add_task(task)
-        clients = {owner: self._servers.owner(owner, task.name) for owner in self._tables}
+        owners = {owner: self._servers.owner(owner, task.name) for owner in self._tables}
         if needs_online_owners(estimator):
-            with ThreadPoolExecutor(len(clients)) as pool:
-                list(pool.map(lambda owner: clients[owner].participate(*self._tables[owner]), clients))
+            with ThreadPoolExecutor(len(owners)) as pool:
+                list(pool.map(lambda owner: owners[owner].participate(*self._tables[owner]), owners))
         else:
             for owner, (X, y) in self._tables.items():
-                clients[owner].contribute(X, y)
+                owners[owner].contribute(X, y)
         with self._servers.user("analyst", task.name) as analyst:
             return analyst.parties().release(estimator, plan)
 
@@ -295,7 +295,7 @@ def run_demo(folder: Path | None = None, console: Console | None = None) -> Secu
         X.iloc[asked].to_csv(Path(scratch, "questions.csv"), index=False)
         print_step(f"[bold]servers[/bold]  three processes listen on loopback ({_format_ports(here)})")
 
-        owners = [_start_role("client", here.folder / f"client-{name}", tables[name], "--json") for name in tables]
+        owners = [_start_role("owner", here.folder / f"owner-{name}", tables[name], "--json") for name in tables]
         print_step(
             f"[bold]owners[/bold]   north has {len(north)} rows, south {len(south)}; both answer with shares of sums"
         )
@@ -376,7 +376,7 @@ def _visibility_table(north: int, south: int) -> Table:
 
 def _format_ports(here: LocalServers) -> str:
     addresses = here.owner("north").config.servers
-    return "ports " + ", ".join(f"{address.peers}/{address.people}" for address in addresses)
+    return "ports " + ", ".join(f"{address.peers}/{address.participants}" for address in addresses)
 
 
 def _start_role(role: str, *arguments: object) -> subprocess.Popen[str]:

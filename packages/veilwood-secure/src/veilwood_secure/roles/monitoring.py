@@ -91,8 +91,8 @@ class Counters:
     Examples
     --------
     >>> figures = Counters()
-    >>> figures.count("veilwood_secure_trainings_total", end="trained")
-    >>> print(figures.text({}))
+    >>> figures.increment("veilwood_secure_trainings_total", end="trained")
+    >>> print(figures.to_prometheus({}))
     # HELP veilwood_secure_trainings_total Trainings since the start, by how they ended.
     # TYPE veilwood_secure_trainings_total counter
     veilwood_secure_trainings_total{end="trained"} 1
@@ -226,7 +226,7 @@ class MonitoringMixin:
         if budget is not None and budget.epsilon is not None:
             now["veilwood_secure_epsilon_budget", ()] = float(budget.epsilon)
         now |= {("veilwood_secure_tasks", (("phase", phase),)): count for phase, count in phases.items()}
-        for port, listener in zip(("peers", "people"), self._listeners, strict=False):
+        for port, listener in zip(("peers", "participants"), self._listeners, strict=False):
             now["veilwood_secure_connections", (("port", port),)] = listener.n_connections
         return self.counters.to_prometheus(now)
 

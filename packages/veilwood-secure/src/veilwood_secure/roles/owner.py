@@ -36,7 +36,7 @@ class ServerConnections:
     Parameters
     ----------
     config : Config
-        Of the client or user.
+        Of the owner or user.
     task : Task
         What it is about; servers refuse if it means something else to them.
     do : str
@@ -55,7 +55,7 @@ class ServerConnections:
                 self.channels.append(
                     dial_server(
                         address.host,
-                        address.people,
+                        address.participants,
                         context,
                         name,
                         timeout=config.timeout,
@@ -143,7 +143,7 @@ class Owner:
         task: str | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
     ) -> None:
-        self.config = Config.load_for_role("client", config)
+        self.config = Config.load_for_role("owner", config)
         self.task = self.config.find_task(task)
         self._program = program_for_task(self.task)
         own = role_ledger(self.config.folder) if ledger is None else open_ledger(ledger)
@@ -194,7 +194,7 @@ class Owner:
         progress : callable, optional
             Told after each piece which share of the rows has arrived.
         """
-        PartyName("client", part)  # a plain name
+        PartyName("owner", part)  # a plain name
         secret, about = self.config.identity.secret, f"{self.task.fingerprint()} {part}"
         order = order_key(secret, about) if self._program.shuffles_rows else None
         pieces = UploadPieces(self._program, self.config.name, X, y, pad_to, order)
@@ -365,7 +365,7 @@ def _poll_certificate(
                 return program.verify_certificates([server["statement"] for server in found])
             failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
             disagree = [owner for server in found for owner in server["disagree"]]
-            if config.role == "client" and config.name in disagree:
+            if config.role == "owner" and config.name in disagree:
                 call.send_fields(more=False)
                 return None
             if failures and not disagree:

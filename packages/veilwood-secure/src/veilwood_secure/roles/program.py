@@ -103,7 +103,7 @@ class Program(ABC):
         if all([engine.is_consistent(share) for share in shares.values()]):
             fault = self.find_fault(engine, owner, shares)
         if fault is not None:
-            raise PartyError(f"client {owner} sent {fault}: its rows are refused.", party=f"client {owner}")
+            raise PartyError(f"owner {owner} sent {fault}: its rows are refused.", party=f"owner {owner}")
 
     def verify_certificates(self, claimed: Sequence[Any]) -> PrivacyCertificate:
         """The certificate of the three servers, if each is what this role would write itself, but for the ledger."""
@@ -153,7 +153,7 @@ class OneHotRows(Program):
         out: Arrays = {"features": records.encode_one_hot(encoding.encode(X), self._owner_domain(owner))}
         if self.task.holds_target(owner):
             if y is None:
-                raise UseError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
+                raise UseError(f"owner {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
             out["classes"] = records.encode_classes(encoding.encode_target(y), self.domain)
         counts = {array.shape[-1] for array in out.values()}
         if len(counts) > 1 or 0 in counts:

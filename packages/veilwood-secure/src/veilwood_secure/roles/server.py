@@ -216,11 +216,11 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         self._reload_config()
         config, here = self.config, self.config.servers[self.party]
         peers = tls_context(config.identity, config.servers_authority, listens=True)
-        people = tls_context(config.identity, config.participants_authority, listens=True)
-        self._contexts += [peers, people]
+        participants = tls_context(config.identity, config.participants_authority, listens=True)
+        self._contexts += [peers, participants]
         for port, context, greet, of_one, most_bytes in (
             (here.peers, peers, self._accept_peer, MAX_CONNECTIONS, None),
-            (here.people, people, self._serve_participant, MAX_PER_PARTY, MAX_INCOMING_BYTES),
+            (here.participants, participants, self._serve_participant, MAX_PER_PARTY, MAX_INCOMING_BYTES),
         ):
             self._listeners.append(
                 Listener(
@@ -233,7 +233,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                     max_incoming_bytes=most_bytes,
                 )
             )
-        log.info("%s listens on %s, ports %d and %d", config.party_name, config.listen, here.peers, here.people)
+        log.info("%s listens on %s, ports %d and %d", config.party_name, config.listen, here.peers, here.participants)
         for study in list(self._task_states.values()):  # trainings that were cut short, or about to begin
             if study.complete_uploads:
                 self._begin_training(study)
@@ -330,20 +330,20 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
     # -- owners and users ----------------------------------------------------------------------------------------
 
     def _serve_participant(self, channel: Channel) -> None:
-        """Serve one connection of a client or user, whatever happens in it."""
+        """Serve one connection of a owner or user, whatever happens in it."""
         who, do = channel.peer, "nothing"  # that this server knows of
         try:
             self._reject_revoked(channel)
             words = channel.receive_fields("do", "task", "fingerprint", "session", time_limit=REQUEST_TIMEOUT_S)
             study = self._find_task(words["task"], words["fingerprint"])
-            allowed = study.task.owners if who.role == "client" else study.task.users
-            if who.role not in ("client", "user") or who.name not in allowed:
+            allowed = study.task.owners if who.role == "owner" else study.task.users
+            if who.role not in ("owner", "user") or who.name not in allowed:
                 raise PartyError(f"{who} has no part in task {study.task.name!r}.", party=str(who))
             role, action = {
-                "contribute": ("client", self._receive_upload),
-                "attend": ("client", self._keep_online),
-                "agree": ("client", self._receive_consent),
-                "retire": ("client", self._retire_model),
+                "contribute": ("owner", self._receive_upload),
+                "attend": ("owner", self._keep_online),
+                "agree": ("owner", self._receive_consent),
+                "retire": ("owner", self._retire_model),
                 "ask": ("user", self._answer_queries),
                 "fetch": ("user", self._send_released),
                 "status": (who.role, self._send_status),
@@ -374,7 +374,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                     "failure": task_state.failure,
                 }
                 found["disagree"] = task_state.disagreeing_owners
-                if channel.peer.role == "client":
+                if channel.peer.role == "owner":
                     found["ticket"] = task_state.checkpoint.ticket
                     found["arrived"] = fields.get("upload") in task_state.accepted_uploads(channel.peer.name)
             channel.send_fields(**found, **{key: facts.get(key) for key in ("training", "statement")})
@@ -399,7 +399,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         if program.needs_online_owners:
             raise UseError(f"the owners of task {task.name!r} answer while it is trained. Hint: attend.")
         rows, part, upload = parse_row_count(fields.get("rows")), str(fields.get("part")), str(fields.get("upload"))
-        PartyName("client", part)  # a plain name, which the folder of the rows gets
+        PartyName("owner", part)  # a plain name, which the folder of the rows gets
         task_state.reject_too_many_rows(owner, part, rows)
         counts = piece_row_counts(program, owner, rows)
         shapes = [program.row_shapes(owner, count) for count in (counts[0], counts[-1])]
@@ -451,7 +451,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                         task_state.checkpoint.save()
                 raise
             self._accept_upload(channel, task_state, links, part, kept)
-        log.info("%s: accepted the shares of client %s", task.name, owner)
+        log.info("%s: accepted the shares of owner %s", task.name, owner)
         self._begin_training(task_state)  # first: the owner may be gone by now, and its rows are here
         channel.send_fields(accepted=True)
 
@@ -603,7 +603,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                 )
             agree_on_facts(links, {"accepted": session})
         channel.send_fields(accepted=True)
-        log.info("%s: client %s is present", task_state.task.name, owner)
+        log.info("%s: owner %s is present", task_state.task.name, owner)
         self._begin_training(task_state)
         while not ended.wait(1.0):
             with task_state.lock:

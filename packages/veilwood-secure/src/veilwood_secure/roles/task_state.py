@@ -141,9 +141,9 @@ class TaskState:
         for other, parts in self.checkpoint.parts.items():
             if self.task.is_vertical and other != owner and part in parts and parts[part]["rows"] != rows:
                 raise PartyError(
-                    f"client {owner} sent another number of rows than client {other}. Hint: owners of columns send "
+                    f"owner {owner} sent another number of rows than owner {other}. Hint: owners of columns send "
                     "the same rows in the same order.",
-                    party=f"client {owner}",
+                    party=f"owner {owner}",
                 )
 
     def reject_part_mismatch(self) -> None:
