@@ -24,7 +24,9 @@ def strangers(here: Place, tmp_path: Path) -> dict[str, tuple[str, Identity]]:
     read = {name: (secrets / f"authority-{name}.secret").read_bytes().strip() for name in ("servers", "participants")}
     kept = here.folder / "authorities"
     servers = Authority.load(("server",), kept / "servers.pem", kept / "servers.key", read["servers"])
-    people = Authority.load(("owner", "user"), kept / "participants.pem", kept / "participants.key", read["participants"])
+    people = Authority.load(
+        ("owner", "user"), kept / "participants.pem", kept / "participants.key", read["participants"]
+    )
     other = Authority.create(("server", "owner", "user"))
 
     def issue(authority: Authority, role: Any, name: str, **options: Any) -> Identity:
@@ -94,14 +96,18 @@ def test_old_tls_is_refused(trained: Place) -> None:
     context = tls_context(config.identity, config.servers_authority, listens=False)
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     with pytest.raises(PartyError, match="is not server 0"):
-        dial_server("127.0.0.1", config.servers[0].participants, context, PartyName("server", "0"), timeout=30, limit=100)
+        dial_server(
+            "127.0.0.1", config.servers[0].participants, context, PartyName("server", "0"), timeout=30, limit=100
+        )
 
 
 def test_a_server_with_the_certificate_of_another_is_refused(trained: Place) -> None:
     config = trained.config("owner-north")
     context = tls_context(config.identity, config.servers_authority, listens=False)
     with pytest.raises(PartyError, match="is not server 1") as caught:
-        dial_server("127.0.0.1", config.servers[0].participants, context, PartyName("server", "1"), timeout=30, limit=100)
+        dial_server(
+            "127.0.0.1", config.servers[0].participants, context, PartyName("server", "1"), timeout=30, limit=100
+        )
     assert caught.value.party == "server 1"
 
 

@@ -321,7 +321,9 @@ def set_up_roles(
     secrets.mkdir(mode=0o700, exist_ok=True)
     signers: dict[Role, Authority] = {"server": load_or_create_authority(folder, "servers", ("server",))}
     signers["owner"] = signers["user"] = load_or_create_authority(folder, "participants", _PARTICIPANTS)
-    participants = [PartyName("owner", owner) for owner in task.owners] + [PartyName("user", user) for user in task.users]
+    participants = [PartyName("owner", owner) for owner in task.owners] + [
+        PartyName("user", user) for user in task.users
+    ]
     made = []
     for who in [*(PartyName("server", str(party)) for party in range(3)), *participants]:
         place = folder / f"{who.role}-{who.name}"

@@ -57,7 +57,9 @@ class JointForest(Program):
         chosen = complete_settings(task, self.settings)
         name, law = chosen["estimator"], chosen["noise_protocol"]
         if law not in (None, *joint.NOISE_PROTOCOLS):
-            raise UseError(f"task {task.name!r}: noise_protocol {law!r} is not known. Hint: {' or '.join(joint.NOISE_PROTOCOLS)}.")
+            raise UseError(
+                f"task {task.name!r}: noise_protocol {law!r} is not known. Hint: {' or '.join(joint.NOISE_PROTOCOLS)}."
+            )
         if name not in self.estimator_names:
             raise UseError(
                 f"task {task.name!r}: estimator {name!r} cannot be trained by {task.protocol!r}. Hint: "
@@ -151,9 +153,7 @@ class ForestOnShares(JointForest):
         out: Arrays = {"cells": circuits.pack_bits(_pad_planes(np.concatenate(digits), rows))}
         if self.task.holds_target(owner):
             if y is None:
-                raise UseError(
-                    f"owner {owner} holds the target {self.task.public_schema.target.name!r}. Hint: give y."
-                )
+                raise UseError(f"owner {owner} holds the target {self.task.public_schema.target.name!r}. Hint: give y.")
             target = encoding.encode_target(y)
             if len(target) != len(codes):
                 raise UseError("X and y have different numbers of rows.")

@@ -112,7 +112,8 @@ class LocalServers:
         self._temporary = tempfile.TemporaryDirectory(prefix="veilwood-secure-") if folder is None else None
         self.folder = Path(folder if folder is not None else self._temporary.name)  # type: ignore[union-attr]
         addresses = [
-            Address("127.0.0.1", peers, participants) for peers, participants in zip(*[iter(_free_ports(6))] * 2, strict=True)
+            Address("127.0.0.1", peers, participants)
+            for peers, participants in zip(*[iter(_free_ports(6))] * 2, strict=True)
         ]
         set_up_roles(self.folder, task, addresses=addresses, timeout=timeout)
         self._start = start
@@ -219,7 +220,11 @@ class _LocalParties(Parties):
         schema = Schema.resolve(parameters.pop("schema"))
         for own in ("epsilon", "ledger", "n_jobs"):
             parameters.pop(own)
-        settings = {"estimator": type(estimator).__name__, "parameters": parameters, "noise_protocol": self.noise_protocol}
+        settings = {
+            "estimator": type(estimator).__name__,
+            "parameters": parameters,
+            "noise_protocol": self.noise_protocol,
+        }
         task = Task(
             f"fit-{secrets.token_hex(4)}", schema.to_dict(), str(plan.loss.epsilon), dict.fromkeys(self._tables),
             ("analyst",), "public-forest", settings,

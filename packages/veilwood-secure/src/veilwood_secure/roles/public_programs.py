@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocols of the paper on secure trees as programs: public trees, extra trees, and two that are NOT PRIVATE.
+"""Programs that train public trees: CDP+PMPC-ID3 (``cdp-id3``) and extra trees (``extra-trees``).
 
-The hidden tree that is private is in ``hidden_programs``; the protocols themselves are in ``secure.protocols``.
-
-| name in the paper | protocol |
-|---|---|
-| MPC-ID3 | ``mpc-id3``, NOT PRIVATE |
-| CDP+PMPC-ID3, Laplace or exponential leaves | ``cdp-id3`` |
-| ODP+FMPC-ID3 | ``odp-id3``, NOT PRIVATE |
-| ID3 forests, extra trees | the same with ``n_trees``; ``extra-trees`` |
+Programs for hidden trees are in ``hidden_programs``, the protocols themselves in ``protocols.public_trees``. The two
+programs of the paper that are NOT PRIVATE (``mpc-id3``, ``odp-id3``) are part of the reproductions and not shipped.
 """
 
 from __future__ import annotations
@@ -35,11 +29,9 @@ from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Ints
 from veilwood_secure.protocols import public_trees as exponential
 from veilwood_secure.protocols import public_trees as public_tree
-from veilwood_secure.protocols.hidden_forest import HiddenPlan, forest_layout, level_epsilons, sampling_delta
-from veilwood_secure.protocols.hidden_trees import Recipe
+from veilwood_secure.protocols.hidden_forest import level_epsilons, sampling_delta
 from veilwood_secure.protocols.public_trees import PlainTree, SelectFeatures, SelectLabels, grow_public_forest
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.program import (
     NO_OWNERS,
     OneHotRows,
@@ -49,11 +41,6 @@ from veilwood_secure.roles.program import (
     complete_settings,
 )
 
-EXACT_TREE_REASON: Final = "splits and classes of leaves are opened as they are, without noise"
-EXACT_SPLITS_REASON: Final = (
-    "splits are chosen without noise and users see predictions, which depend on them: one row can turn a prediction "
-    "around with any certainty, so no finite epsilon holds (proofs/secure.md)"
-)
 LEAF_MECHANISMS: Final = ("laplace", "exponential", "noisy-max")
 SPLIT_MECHANISMS: Final = ("noisy-max", "exponential")
 
@@ -145,23 +132,6 @@ def _take_indices(numbers: Ints, count: int, bound: int) -> tuple[Ints, Ints]:
     if len(first) < count or first.min() < 0 or first.max() >= bound:
         raise PartyError("what the servers released does not fit the trees of the task.")
     return first, numbers[count:]
-
-
-class ExactTreesNotPrivate(PublicTrees):
-    """MPC-ID3: the best splits and classes, opened. NOT PRIVATE."""
-
-    not_private = EXACT_TREE_REASON
-
-    def _make_plan(self) -> Plan:
-        loss = Loss.unbounded()
-        levels = [Step(f"splits at depth {level}", loss, None, 1, (self.max_nodes(level), self.domain.n_features))
-                  for level in range(self.depth)]  # fmt: skip
-        leaves = Step("classes of leaves", loss, None, 1, (self.max_nodes(self.depth), self.domain.n_classes))
-        return self.build_plan(loss, [*levels, leaves], "a tree as it is, without noise")
-
-    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
-        """The best."""
-        return [(public_tree.select_best_features, public_tree.select_best_labels)] * self.n_trees
 
 
 class NoisyPublicTrees(PublicTrees):
@@ -261,23 +231,3 @@ class ExtraTrees(NoisyPublicTrees):
         seeds = np.random.SeedSequence(self._seed).spawn(self.n_trees)
         label = self._leaf_labeller(self.task.exact_epsilon)
         return [(public_tree.random_selector(np.random.default_rng(seed)), label) for seed in seeds]
-
-
-class ExactHiddenSplitsNotPrivate(HiddenForest):
-    """ODP+FMPC-ID3 as published: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE."""
-
-    not_private = EXACT_SPLITS_REASON
-
-    def _make_plan(self) -> HiddenPlan:
-        chosen = complete_settings(self.task, self.settings)
-        depth, n_trees = int(chosen["max_depth"]), int(chosen["n_trees"])
-        recipe = Recipe(self.domain, (None,) * depth, 1 / self.task.exact_epsilon, leaf_distribution="laplace")
-        loss = Loss.unbounded()
-        step = Step("classes of leaves", loss, None, 1, (n_trees * recipe.n_nodes(depth), self.domain.n_classes))
-        plan = Plan(
-            estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=(step,),
-            released="predictions of a forest that stays in shares, whose splits are exact",
-            schema_name=self.schema.name, schema_hash=self.schema.fingerprint(),
-            layout=forest_layout(recipe, n_trees), expected_leaf_mse=0.0,
-        )  # fmt: skip
-        return HiddenPlan(plan, recipe, n_trees)
