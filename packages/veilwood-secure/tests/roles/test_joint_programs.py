@@ -103,7 +103,7 @@ def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refuse
 ) -> None:
     north = room.owner("north")
     assert north.participates
-    with pytest.raises(VeilwoodError, match="attend"):
+    with pytest.raises(VeilwoodError, match="call participate"):
         north.contribute(X[:9], Y[:9])
     program: Any = north._program
     program.plan = replace(program.plan, released="something else")
