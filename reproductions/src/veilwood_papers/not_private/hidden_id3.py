@@ -2,7 +2,7 @@
 """MPC-ID3 and ODP+FMPC-ID3 as published: exact splits, opened or hidden. NOT PRIVATE.
 
 With this package installed, ``veilwood secure`` runs them as the protocols ``mpc-id3`` and ``odp-id3``. The hidden tree
-with a guarantee is in ``veilwood_secure.protocols.hidden_trees``, its plan in ``veilwood_secure.protocols.hidden_forest``.
+with a guarantee is in ``veilwood_secure.protocols.hidden_trees``, its plan in ``protocols.hidden_forest``.
 """
 
 from __future__ import annotations

@@ -317,7 +317,7 @@ class Engine(ABC):
         propagate = u ^ v
         sign = propagate >> top
         # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join
-        # neighbouring groups of 1, 2, 4, ... bits; the last step leaves the carry of all of them in the top bit. The group
+        # neighbouring groups of 1, 2, 4, ... bits; the last step leaves the carry of all in the top bit. The group
         # that ends below bit 0 generates nothing, and what the shifts bring in is 0.
         generate = self.land(u, v) << 1
         propagate = propagate << 1

@@ -312,7 +312,7 @@ class ReplicatedEngine(Engine):
         plus: Operation = np.add,
         minus: Operation = np.subtract,
     ) -> list[RingArray]:
-        """Reshare: return the pair of a secret of which each server has one part, computed by `fill` or given in `into`.
+        """Reshare a secret of which each server has one part, computed by `fill` or given in `into`; return the pair.
 
         The part is sent to the previous server, masked by stream k_i minus stream k_(i+1). Over the three servers these
         masks add up to zero. To the receiver, who lacks k_(i+1), each is uniform.

@@ -152,7 +152,9 @@ def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> 
 
 
 def assign_rows_to_trees(engine: Engine, n_rows: int, n_trees: int) -> Ints:
-    """Assign each row to one tree, by a key that the servers draw jointly. Servers see the key, owners and users do not.
+    """Assign each row to one tree, by a key that the servers draw jointly.
+
+    Servers see the key; owners and users do not.
 
     Notes
     -----

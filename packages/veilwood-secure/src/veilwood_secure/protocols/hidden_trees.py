@@ -52,7 +52,8 @@ class Recipe:
         if self.n_cuts is not None:
             if not 1 <= self.depth <= MAX_BINARY_LEVELS:
                 raise UseError(
-                    f"a binary tree of depth {self.depth} cannot be grown. Hint: choose a depth from 1 to {MAX_BINARY_LEVELS}."
+                    f"a binary tree of depth {self.depth} cannot be grown. "
+                    f"Hint: choose a depth from 1 to {MAX_BINARY_LEVELS}."
                 )
             return
         if not 1 <= self.depth <= self.domain.n_features:

@@ -249,7 +249,7 @@ class OnlineOwners:
         for owner, part in parts.items():
             if not may_be_summed(self._engine, part, len(parts), self._histograms):
                 raise PartyError(
-                    f"owner {owner} sent shares that do not fit together, or sums of more rows than the protocol allows.",
+                    f"owner {owner} sent shares that do not fit together, or sums of more rows than are allowed.",
                     party=f"owner {owner}",
                 )
         return sum_shares(list(parts.values()))

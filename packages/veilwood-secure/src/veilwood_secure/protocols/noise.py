@@ -84,7 +84,7 @@ def max_draw(scale: Fraction) -> int:
 
 
 def total_variation(scale: Fraction, count: int) -> Fraction:
-    """Bound the total variation distance of `count` geometric draws from the exact distribution; a Laplace counts as two.
+    """Bound the total variation distance of `count` geometric draws from exact ones; a Laplace counts as two.
 
     Examples
     --------
@@ -152,7 +152,7 @@ def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ..
     for start in range(0, count, batch_size):
         now = min(batch_size, count - start)
         bits = _uniform_below(engine, thresholds * len(signs), -(-now // WORD_BITS))
-        # x = sum_j w_j (c_j ^ d_j), where a ^ b = a + b - 2ab: one round for all products, which are summed locally before.
+        # x = sum_j w_j (c_j ^ d_j), where a ^ b = a + b - 2ab: one round for all products, summed locally before.
         c, d = engine.split_bits(bits.map_parts(partial(unpack_first_bits, count=now)))
         weighted = c * weights
         drawn.append(weighted.sum(axis=0) + (d * weights).sum(axis=0) - engine.dot(weighted, d, axis=0) * 2)

@@ -249,7 +249,8 @@ def _cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allow
     table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1)))
     if len(table) * scores.size > MAX_COMPARISONS:
         raise MechanismError(
-            f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. Hint: use noisy maxima, which need few."
+            f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. "
+            "Hint: use noisy maxima, which need few."
         )
     steps = (table - np.append(table[1:], 0)).astype(np.int64)
     gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)

@@ -62,7 +62,8 @@ class Domain:
         """Return the domain of a schema: categories, and the bins of numeric columns."""
         if schema.task != "classification":
             raise SchemaError(
-                f"schema {schema.name!r} is for {schema.task}, but secure trees predict classes. Hint: declare a categorical target."
+                f"schema {schema.name!r} is for {schema.task}, but secure trees predict classes. "
+                "Hint: declare a categorical target."
             )
         return cls(Encoding(schema, "bins").n_codes, len(schema.classes))
 

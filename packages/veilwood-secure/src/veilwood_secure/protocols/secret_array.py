@@ -124,7 +124,7 @@ class SecretArray:
         return self._wrap_shared(positive + _unwrap_shared(other))
 
     def __floordiv__(self, other: SecretArray) -> SecretArray:
-        """Return the quotients, rounded down, of non-negative by positive numbers within the range of ``floor_divide``."""
+        """Return x // y for non-negative x and positive y within the range of ``floor_divide``."""
         return self._wrap_shared(floor_divide(self.engine, self.shared, other.shared))
 
     # numpy's functions

@@ -77,9 +77,7 @@ class Task:
         if not self.owners:
             raise UseError(f"task {self.name!r} has no owners. Hint: name the owners of the rows.")
         if self.exact_epsilon <= 0:
-            raise UseError(
-                f"task {self.name!r} has epsilon {self.epsilon}, which must be above 0. Hint: choose a positive epsilon."
-            )
+            raise UseError(f"task {self.name!r} has epsilon {self.epsilon}, but it must be above 0. Hint: increase it.")
         if self.public_schema.inferred:
             raise SchemaError(
                 f"the schema of task {self.name!r} is an unreviewed draft, so no result would be private. "
@@ -138,7 +136,8 @@ class Task:
             return cls(**{**data, "users": tuple(data["users"]), "epsilon": str(data["epsilon"])})
         except (TypeError, KeyError, AttributeError) as error:
             raise SetupError(
-                f"a task of the configuration cannot be read ({error}). Hint: compare it with the output of veilwood secure setup."
+                f"a task of the configuration cannot be read ({error}). "
+                "Hint: compare it with the output of veilwood secure setup."
             ) from None
 
 
@@ -164,7 +163,7 @@ class Config:
     tasks: tuple[Task, ...] = ()
     """Tasks that this role takes part in."""
     secret: str | None = None
-    """File with the secret that decrypts key and models. If None, VEILWOOD_SECRET is read or the operator is prompted."""
+    """File with the secret that decrypts key and models. If None: VEILWOOD_SECRET, or a prompt."""
     listen: str = "127.0.0.1"
     """Address on which a server listens."""
     timeout: float = 60.0

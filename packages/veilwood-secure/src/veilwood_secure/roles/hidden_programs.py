@@ -148,7 +148,8 @@ class PrivateVotes(HiddenForest):
 
     A row is in one tree, so it moves at most one vote from one class to another: the scores of a noisy maximum
     change by -1 and +1, a range of 2 (4 if a row is replaced). Each query costs ``query_epsilon``. Losses of adaptive
-    queries add up, and the plan's epsilon bounds their total. Queries must be one-hot, which is checked (proofs/private-votes.md, attacked by
+    queries add up, and the plan's epsilon bounds their total. Queries must be one-hot, which is checked
+    (proofs/private-votes.md, attacked by
     packages/veilwood-secure/tests/roles/test_hidden_programs.py::test_the_law_of_private_votes).
     """
 
@@ -177,8 +178,8 @@ class PrivateVotes(HiddenForest):
             neighbours=neighbours,
             steps=(
                 Step(
-                    f"majority of votes, up to {self.max_answers} times", Loss.pure(epsilon), NoisyMax(each, score_range),
-                    score_range, shape, selections_per_row=self.max_answers,
+                    f"majority of votes, up to {self.max_answers} times", Loss.pure(epsilon),
+                    NoisyMax(each, score_range), score_range, shape, selections_per_row=self.max_answers,
                 ),
             ),
             released="nothing but noisy majorities of the votes of trees that stay in shares",

@@ -150,7 +150,8 @@ class Authority:
         """Return a certificate, as PEM, that binds a public key to a name."""
         if name.role not in self.roles:
             raise UseError(
-                f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}. Hint: use the other authority."
+                f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}. "
+                "Hint: use the other authority."
             )
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if name.role == "server":

@@ -78,7 +78,8 @@ class JointForest(Program):
             )
         except TypeError:
             raise UseError(
-                f"task {task.name!r}: {name} does not accept all of these parameters. Hint: compare with its documentation."
+                f"task {task.name!r}: {name} does not accept all of these parameters. "
+                "Hint: compare them with its documentation."
             ) from None
         self.noise_protocol: joint.NoiseProtocol = requested or joint.default_noise_protocol(self.estimator)
         self.plan = joint.joint_plan(self.estimator, self.noise_protocol)

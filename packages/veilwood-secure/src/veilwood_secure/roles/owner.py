@@ -299,7 +299,7 @@ class Owner:
         return self._request_status()
 
     def _request_status(self, **upload: str) -> list[dict[str, Any]]:
-        """Return each server's status. With ``upload``, its field ``arrived`` reports whether that upload was accepted."""
+        """Return each server's status; ``arrived`` reports whether the given ``upload`` was accepted."""
         with ServerConnections(self.config, self.task, "status", **upload) as call:
             statuses = call.receive_fields("phase", "missing", "failure", "training", "ticket", "disagree", "arrived")
             call.send_fields(more=False)

@@ -91,7 +91,7 @@ class Program(ABC):
         return build_certificate(self.plan, spend, self.participation)
 
     def approval_text(self, tickets: Sequence[str]) -> str:
-        """Return the text that an owner signs before its rows are used: task, plan (loss, schema), version, one charge."""
+        """Return the text that an owner signs: task, plan (with loss and schema), version, and one charge."""
         return f"veilwood: train {self.training_subject()}, {' '.join(tickets)}"
 
     def training_subject(self) -> str:
@@ -99,7 +99,7 @@ class Program(ABC):
         return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
-        """Raise PartyError, naming the owner, if its shares are inconsistent or are not rows. Nothing else is learned."""
+        """Raise PartyError, naming the owner, if its shares are inconsistent or not rows. Reveals nothing else."""
         fault: str | None = "shares that do not fit together"
         if all([engine.is_consistent(share) for share in shares.values()]):
             fault = self.find_fault(engine, owner, shares)
@@ -107,7 +107,7 @@ class Program(ABC):
             raise PartyError(f"owner {owner} sent {fault}: its rows are refused.", party=f"owner {owner}")
 
     def verify_certificates(self, claimed: Sequence[Any]) -> PrivacyCertificate:
-        """Return the servers' certificate; raise PartyError unless each equals this role's own, except for the ledger."""
+        """Return the servers' certificate. Raise PartyError unless it equals this role's own, up to the ledger."""
         certificates = [PrivacyCertificate.from_dict(data) for data in claimed]
         for party, found in enumerate(certificates):
             if found.to_dict() != self.make_certificate(found.ledger, found.ledger_entry).to_dict():
@@ -161,7 +161,7 @@ class OneHotRows(Program):
         counts = {array.shape[-1] for array in out.values()}
         if len(counts) > 1 or 0 in counts:
             raise UseError(
-                f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: pass equal, positive numbers of rows."
+                f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: pass equal, positive numbers."
             )
         rows = counts.pop()
         if pad_to is None:

@@ -140,7 +140,8 @@ class NoisyPublicTrees(PublicTrees):
     -----
     Guarantee
 
-    The losses of levels and leaves sum to the task's epsilon, plus the delta of sampling on shares; a row is in one tree
+    The losses of levels and leaves sum to the task's epsilon, plus the delta of sampling on shares; a row is in one
+    tree
     (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_public_programs.py).
     """
 
@@ -153,8 +154,8 @@ class NoisyPublicTrees(PublicTrees):
         splits, leaves = self.options["splits"], self.options["leaves"]
         if splits not in SPLIT_MECHANISMS or leaves not in LEAF_MECHANISMS:
             raise UseError(
-                f"task {self.task.name!r}: splits={splits!r}, leaves={leaves!r} are not mechanisms. Hint: choose splits "
-                f"{' or '.join(SPLIT_MECHANISMS)}, and leaves {' or '.join(LEAF_MECHANISMS)}."
+                f"task {self.task.name!r}: splits={splits!r}, leaves={leaves!r} are not mechanisms. "
+                f"Hint: choose splits {' or '.join(SPLIT_MECHANISMS)}, and leaves {' or '.join(LEAF_MECHANISMS)}."
             )
         neighbours, m, u = Neighbours(), self.domain.n_features, self.domain.n_classes
         self._score_range = neighbours.score_range(1)

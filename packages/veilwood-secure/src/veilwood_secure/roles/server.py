@@ -531,7 +531,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             channel.certificate_der, task_state.program.approval_text(tickets), fields.get("approval")
         ):
             raise PartyError(
-                f"{channel.peer} has not signed the plan of task {task_state.task.name!r} that server {self.party} has. "
+                f"{channel.peer} has not signed the plan of task {task_state.task.name!r} of server {self.party}. "
                 "Hint: check that all parties run the same version.",
                 party=str(channel.peer),
             )

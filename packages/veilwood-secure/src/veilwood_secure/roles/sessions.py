@@ -54,7 +54,8 @@ class TaskLedgers:
     Guarantee
 
     A training is charged to all of them or none, before anything of it is opened, and once per key. If one of them
-    rejects the charge, the training does not run (proofs/secure-crash.md, attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
+    rejects the charge, the training does not run (proofs/secure-crash.md, attacked by
+    packages/veilwood-secure/tests/roles/test_budgets.py).
     """
 
     def __init__(self, folder: Path, program: Program, ledger: Ledger, owners: Sequence[str] = ()) -> None:

@@ -49,7 +49,7 @@ class TaskState:
 
     @property
     def complete_uploads(self) -> dict[str, tuple[str, int]]:
-        """Owners with complete uploads, mapped to the names of these uploads and the number of rows that servers see."""
+        """Owners with complete uploads: the names of these uploads and the number of rows that servers see."""
         if self.program.needs_online_owners:
             return dict(self.online_sessions)
         complete = {}
@@ -108,8 +108,8 @@ class TaskState:
         for name, other in self.checkpoint.parts.get(owner, {}).items():
             if name != part and other["upload"] == upload:
                 raise UseError(
-                    f"these rows are there already, as part {name!r}. Hint: send each row in one part, and combine small "
-                    "tables with identical rows into one part."
+                    f"these rows are there already, as part {name!r}. "
+                    "Hint: send each row in one part, and combine small tables with identical rows into one part."
                 )
 
     def is_current_upload(self, owner: str, part: str, upload_entry: Mapping[str, Any]) -> bool:
