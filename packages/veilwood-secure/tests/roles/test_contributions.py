@@ -46,7 +46,7 @@ def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
         (two, "features that are not one-hot"),
         (negative, "features that are not one-hot"),
         (classes, "classes that are not one-hot"),
-        (short, "wrong width"),
+        (short, "wrong length"),
     ):
         with pytest.raises(PartyError, match=f"owner north .*{why}") as caught:
             send_arrays(here, arrays, rows)
