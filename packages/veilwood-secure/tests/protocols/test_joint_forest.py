@@ -160,11 +160,11 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
         with pytest.raises(VeilwoodError, match=why):
             forest.fit(parties)
     weights: dict[str, Any]
-    for weights in ({"sample_weight": [1.0]}, {"sample_weight": [1.0], "evaluate_share": 0.5}):
+    for weights in ({"sample_weight": [1.0]}, {"sample_weight": [1.0], "holdout_fraction": 0.5}):
         with pytest.raises(VeilwoodError, match=r"cannot be (weighed|set aside)"):
             vw.RandomTreesClassifier(**good, max_weight=2).fit(parties, **weights)
     assert parties.asked == 0
-    with pytest.raises(VeilwoodError, match="law='loud'"):
+    with pytest.raises(VeilwoodError, match="noise_protocol='loud'"):
         Threads(OWNERS, "loud")
 
 

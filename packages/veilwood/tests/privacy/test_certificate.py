@@ -149,7 +149,7 @@ def by_parties(law: Any, **parameters: Any) -> Callable[[], PrivacyCertificate]:
 
 
 def public(law: str, **parameters: Any) -> dict[str, Any]:
-    return {"settings": {"estimator": "RandomTreesClassifier", "law": law, "parameters": SMALL | parameters}}
+    return {"settings": {"estimator": "RandomTreesClassifier", "noise_protocol": law, "parameters": SMALL | parameters}}
 
 
 OWN_COLUMNS = {
