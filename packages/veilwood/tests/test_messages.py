@@ -6,6 +6,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -116,7 +117,8 @@ def test_a_message_is_one_line_with_a_hint_and_no_private_value(
 
 
 def test_exit_codes_follow_from_classes() -> None:
-    codes = {each: each.exit_code for each in {*RAISED, *ELSEWHERE}}
+    kinds: set[Any] = {*RAISED, *ELSEWHERE}
+    codes = {kind: kind.exit_code for kind in kinds}
     ledger = {errors.LedgerError, errors.FileError, errors.ModelFileError, errors.SignatureError}
     budget = {errors.BudgetExceededError, errors.NotPrivateError}
     assert {each for each, code in codes.items() if code == 4} == ledger

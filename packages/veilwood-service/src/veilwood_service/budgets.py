@@ -314,7 +314,8 @@ def reconcile(
     gap = _count_missing_events(guarded, forgotten)
     if gap > 0 and missing is None:
         raise LedgerError(
-            f"{gap} events of {guarded.ledger.name} after this copy are not accounted for. Hint: hand in the certificates "
+            f"{gap} events of {guarded.ledger.name} after this copy are not accounted for. Hint: hand in the "
+            "certificates "
             "of all releases since, or say what the missing ones may have cost (missing_epsilon)."
         )
     for entry in guarded.ledger.entries():

@@ -260,9 +260,15 @@ predict_router = APIRouter(prefix="/v1", tags=["models"])
 _FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet would run what begins so
 
 
-@predict_router.post("/models/{number}/predict", openapi_extra={"requestBody": {"content": {"application/json": {"schema": {
+_ROWS_SCHEMA: Final = {
     "type": "object", "required": ["rows"], "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
-}}}, "required": True}})  # fmt: skip
+}  # fmt: skip
+
+
+@predict_router.post(
+    "/models/{number}/predict",
+    openapi_extra={"requestBody": {"content": {"application/json": {"schema": _ROWS_SCHEMA}}, "required": True}},
+)
 async def predict(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Predict for rows, for free: {"rows": [{"column": value, ...}, ...]}."""
     caller.require_scope("ask")

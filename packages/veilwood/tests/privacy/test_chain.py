@@ -111,8 +111,9 @@ def test_purposes_of_older_records_are_read_off_their_text(tmp_path: Path, what:
 @pytest.mark.parametrize("purpose", [7, {"kind": 7}, {"kind": "release", "more": ""}])
 def test_a_purpose_that_is_not_text_is_damage(tmp_path: Path, purpose: object) -> None:
     ledger = SQLiteLedger(tmp_path / "spends.db")
-    event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
+    event: dict[str, Any] = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}}
     event |= {"what": "x", "neighbours": ROW, "plan": "1f3a", "table": "", "schema": "", "key": "", "purpose": purpose}
+    event["not_private"] = None
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = chain.append_event(connection, before.head, event)

@@ -26,7 +26,7 @@ from veilwood_testing import postgres
 
 psycopg = pytest.importorskip("psycopg")
 
-FACTS = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
+FACTS: dict[str, Any] = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
 TENTH = Loss.pure(Fraction(1, 10))
 
 

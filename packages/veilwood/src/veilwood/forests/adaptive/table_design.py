@@ -124,13 +124,14 @@ VISIBLE_POWER: Final = 1.0
 # Fraction of the gain of the whole budget that tables must reach.
 ENOUGH_GAIN: Final = 0.97
 # Columns are selected only if few are strong: if strengths fall by a power law of STEEP_POWER or more or, if they were
-# not measured, if n e is below MIN_PER_CELL times the smallest number of cells of all columns. Without joint noise every
-# column adds noise to all others: there columns may always be selected.
+# not measured, if n e is below MIN_PER_CELL times the smallest number of cells of all columns. Without joint noise
+# every column adds noise to all others: there columns may always be selected.
 STEEP_POWER, MIN_PER_CELL = 1.0, 2.5
 # With at most this many columns, selection saves little, and an error in the measured mean costs much.
 FEW_COLUMNS: Final = 8
 # If the best of more columns has this strength, others add noise to it: from MIN_IF_STRONG (n e) on, numeric columns
-# have at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured strengths.
+# have at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured
+# strengths.
 STRONG_COLUMN, MIN_IF_STRONG = 0.4, 350.0
 SCORE_GROUPS: Final = 8  # groups of a numeric column when strengths are measured; not varied
 # If the best column explains less than MIN_BEST (as for exclusive-or) or at least DOMINANT, tables are skipped and

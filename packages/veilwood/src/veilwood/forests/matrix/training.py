@@ -262,8 +262,11 @@ class TableCount:
 def _read_decisions(decisions: Mapping[str, Any], n_ensembles: int) -> tuple[list[Fraction], list[Any]]:
     """Return the budget fractions and strategies of an earlier plan."""
     shares, strategies = decisions.get("shares"), decisions["strategies"]
-    are_lists = isinstance(shares, list) and isinstance(strategies, list)
-    if not are_lists or not len(shares) == len(strategies) == n_ensembles:
+    if (
+        not isinstance(shares, list)
+        or not isinstance(strategies, list)
+        or not (len(shares) == len(strategies) == n_ensembles)
+    ):
         raise PlanError("the plan must have one share and one strategy per ensemble.")
     exact = [parse_fraction(share, "share") for share in shares]
     if min(exact) <= 0 or sum(exact) != 1:
