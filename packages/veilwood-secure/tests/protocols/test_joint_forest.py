@@ -81,7 +81,7 @@ def test_the_model_is_an_ordinary_one_with_a_certificate_that_names_the_servers(
     exact = vw.RandomTreesClassifier(CAR.schema, epsilon=float("inf"), n_estimators=4, max_depth=3, random_state=0)
     assert find_leaks(forest, {"counts": exact.fit(CAR.X, CAR.y).leaf_counts_}) == []
     save(forest.set_params(ledger=None), tmp_path / "forest")
-    assert (load(tmp_path / "forest").leaf_counts_ == forest.leaf_counts_).all()  # type: ignore[attr-defined]
+    assert (load(tmp_path / "forest").leaf_counts_ == forest.leaf_counts_).all()
 
 
 def test_the_ledger_is_charged_before_the_servers_are_asked() -> None:

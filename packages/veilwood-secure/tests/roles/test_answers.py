@@ -163,7 +163,9 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
     for server in trained.servers:
         program: Any = server._find_task("scale", TASK.fingerprint()).program
         monkeypatch.setattr(
-            program, "answer_queries", lambda *words: touched.append(1) or PlainEngine().constant([0] * BATCH)
+            program,
+            "answer_queries",
+            lambda *words: touched.append(1) or PlainEngine().constant([0] * BATCH),  # type: ignore[func-returns-value]
         )
     refusals: dict[str, tuple[str, str | None]] = {}
 

@@ -89,7 +89,7 @@ def test_an_owner_killed_on_the_way_is_charged_once(here: Place, moment: str, mo
 
     with monkeypatch.context() as dying:
         if moment == "before the call":
-            dying.setattr(Owner, "_send_pieces", lambda own, *words: (own.consent(), killed()))
+            dying.setattr(Owner, "_send_pieces", lambda own, *words: (own.consent(), killed()))  # type: ignore[func-returns-value]
         elif moment == "between two pieces":
             send = ServerConnections.send_parts
 
