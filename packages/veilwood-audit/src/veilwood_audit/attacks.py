@@ -221,7 +221,7 @@ def audit_one_run(
     ratio = _canary_log_ratio(fitted.plan_, fitted.plan_.steps[-1], seen[alone], height)
     if _is_boosted(fitted):  # before its gradient, a round has counted the canary
         counted = fitted.plan_.steps[-2]
-        rows = heard[counted.name][fitted.encode(table)[alone, :1]]
+        rows = heard[counted.name][fitted._encode_rows(table)[alone, :1]]
         ratio = ratio + _canary_log_ratio(fitted.plan_, counted, rows, np.array(1))
     correct, guesses = _count_guesses(fitted.plan_, ratio, included[alone])
     delta = float(fitted.plan_.loss.delta)
@@ -338,7 +338,7 @@ def _released_leaves(
     fitted: Any, released: dict[str, Any], table: pd.DataFrame
 ) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
     """Return the released numbers that each canary adds to, the leaves they are of, and what it adds to each."""
-    codes = fitted.encode(table)
+    codes = fitted._encode_rows(table)
     leaves = route_rows(fitted.forest_, codes)
     regression = fitted.schema_.task == "regression"
     column, height = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)

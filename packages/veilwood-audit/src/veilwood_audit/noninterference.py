@@ -390,11 +390,11 @@ def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Itera
         patch_attribute(SparseLaplace, "perturb", lambda noise, *cells: outcomes.force_cells(noise, *cells))
         for choice in (NoisyMax, PermuteAndFlip, ExponentialMechanism):
             patch_attribute(choice, "select", lambda choice, *scores: outcomes.force_selections(choice, *scores))
-        patch_attribute(Assignment, "trees", _trees_by_content)
+        patch_attribute(Assignment, "trees_of_rows", _trees_by_content)
         for held in (MemoryBackend, PartitionBackend):
-            patch_attribute(held, "_drawn", sample_by_content)
+            patch_attribute(held, "_draw_mask", sample_by_content)
         patch_attribute(entropy, "_random_bytes", _rising_bytes)
-        patch_attribute(spending, "_memory", spending._ProcessAccountant())  # a run must not know of the one before
+        patch_attribute(spending, "_accountant", spending._ProcessAccountant())  # a run must not know of the one before
         for name, module in list(sys.modules.items()):
             if name.split(".")[0].startswith("veilwood") and name != __name__:
                 if getattr(module, "datetime", None) is datetime:
