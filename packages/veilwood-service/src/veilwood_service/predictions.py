@@ -52,7 +52,7 @@ class RowEncoder:
         """Encode rows."""
         codes = None if self._code_tables is None else self._encode_plain_rows(rows, self._code_tables)
         if codes is None:
-            codes = self._model.encode(rows_to_frame(rows, self._model.schema_))
+            codes = self._model._encode_rows(rows_to_frame(rows, self._model.schema_))
         return codes
 
     def _encode_plain_rows(
@@ -89,7 +89,7 @@ class RowEncoder:
             for i in range(length)
         ]
         try:
-            codes = self._model.encode(rows_to_frame(rows, self._model.schema_))
+            codes = self._model._encode_rows(rows_to_frame(rows, self._model.schema_))
         except VeilwoodError:
             return None
         return [
