@@ -54,7 +54,9 @@ def test_both_ways_say_the_same(model: Any, name: str) -> None:
     codes = RowEncoder(model)
     for cell in CELLS:
         for rows in ([{**PLAIN, name: cell}], [PLAIN, {**PLAIN, name: cell}], [{**PLAIN, name: cell}, PLAIN]):
-            assert coded(codes.encode, rows) == coded(lambda rows: model._encode_rows(rows_to_frame(rows, SCHEMA)), rows), (
+            assert coded(codes.encode, rows) == coded(
+                lambda rows: model._encode_rows(rows_to_frame(rows, SCHEMA)), rows
+            ), (
                 name,
                 cell,
             )

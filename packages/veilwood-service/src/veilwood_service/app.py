@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from veilwood._version import __version__
-from veilwood.errors import BudgetExceededError, FileError, LedgerError, ParameterError, VeilwoodError
+from veilwood.errors import BudgetExceededError, FileError, LedgerError, NotFoundError, VeilwoodError
 from veilwood_service import routes_data, routes_models, routes_people, store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import DeniedError, TooManyError
@@ -198,30 +198,34 @@ class RequestMiddleware:
 
 
 def problem_response(status: int, kind: str, detail: str, **more: Any) -> JSONResponse:
-    """An error as the standard has it (RFC 9457)."""
+    """Return an error response in the format of RFC 9457."""
     content = {"type": "about:blank", "title": kind, "status": status, "detail": detail, **more}
     return JSONResponse(content, status, media_type="application/problem+json")
 
 
+_STATUS_OF_ERROR: Final[tuple[tuple[type[VeilwoodError], int, str], ...]] = (
+    (DeniedError, 403, "denied"),
+    (TooManyError, 429, "too many"),
+    (NotFoundError, 404, "not found"),
+    (BudgetExceededError, 409, "budget"),  # before LedgerError, its base
+    (LedgerError, 409, "ledger"),
+    (FileError, 409, "file"),
+    (VeilwoodError, 422, "refused"),
+)
+"""HTTP status and problem title per type of error; the first row that matches counts."""
+
+
 async def _handle_library_error(_: Request, error: Exception) -> Response:
-    match error:
-        case DeniedError():
-            return problem_response(403 if error.is_authenticated else 401, "denied", str(error))
-        case TooManyError():
-            return problem_response(429, "too many", str(error))
-        case BudgetExceededError():
-            left = None if error.remaining is None else str(error.remaining)
-            return problem_response(409, "budget", str(error), remaining=left)
-        case LedgerError() if error.__cause__ is not None:  # a text of the database: host, port, file
-            return problem_response(409, "ledger", "the ledger cannot be used now; its operator sees why.")
-        case LedgerError():
-            return problem_response(409, "ledger", str(error))
-        case FileError():
-            return problem_response(409, "file", str(error))
-        case ParameterError() if " is not a" in str(error) and "see the list" in str(error):
-            return problem_response(404, "not found", str(error))
-        case _:
-            return problem_response(422, "refused", str(error))
+    _, status, title = next(row for row in _STATUS_OF_ERROR if isinstance(error, row[0]))
+    if isinstance(error, DeniedError) and not error.is_authenticated:
+        status = 401
+    if isinstance(error, BudgetExceededError):
+        remaining = None if error.remaining is None else str(error.remaining)
+        return problem_response(status, title, str(error), remaining=remaining)
+    if isinstance(error, LedgerError) and error.__cause__ is not None:
+        # The text of a database's error names host, port or file.
+        return problem_response(status, title, "the ledger is unavailable. Hint: ask the operator of the service.")
+    return problem_response(status, title, str(error))
 
 
 async def _handle_validation_error(_: Request, error: Exception) -> Response:

@@ -199,7 +199,7 @@ def remote_download(
 service_commands = typer.Typer(help="Copy a service, and bring it back.", rich_markup_mode=None)
 
 
-def serve(
+def serve(  # nosec B107: an empty client_secret means that no OpenID provider is configured
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where tables, models and ledgers are.")] = Path(
         "veilwood-service"
     ),

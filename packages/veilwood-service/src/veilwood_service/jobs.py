@@ -28,7 +28,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from veilwood.data.schema import Schema
-from veilwood.errors import BudgetExceededError, LedgerError, ParameterError, PlanError, UseError, VeilwoodError
+from veilwood.errors import (
+    BudgetExceededError,
+    LedgerError,
+    NotFoundError,
+    ParameterError,
+    PlanError,
+    UseError,
+    VeilwoodError,
+)
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models.file import load, save
 from veilwood.progress import set_progress_callback
@@ -114,7 +122,7 @@ class Jobs:
         """Return a job."""
         found = self._database.find(store.jobs, id=number)
         if found is None:
-            raise ParameterError("job", number, "is not a job", "see the list of jobs")
+            raise NotFoundError("job", number)
         return found
 
     def cancel(self, number: str) -> DatabaseRow:

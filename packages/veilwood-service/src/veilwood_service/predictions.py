@@ -19,7 +19,7 @@ from veilwood.data.columns import Column
 from veilwood.data.numbers import read_number
 from veilwood.data.problems import Problem
 from veilwood.data.schema import Schema
-from veilwood.errors import ModelFileError, ParameterError, VeilwoodError
+from veilwood.errors import ModelFileError, NotFoundError, ParameterError, VeilwoodError
 from veilwood.models.file import load
 from veilwood_service import store
 from veilwood_service.settings import Settings
@@ -193,7 +193,7 @@ class Predictions:
             return self._models[number]
         found = self._database.find(store.models, id=number)
         if found is None or found["kind"] != "trained":
-            raise ParameterError("model", number, "is not a trained model", "see the list of models")
+            raise NotFoundError("trained model", number, hint="choose one from the list of models")
         path = model_path(self._settings, number)
         if file_digest(path) != found["digest"]:
             raise ModelFileError("the file of this model is not the one that was made. Hint: restore it.")

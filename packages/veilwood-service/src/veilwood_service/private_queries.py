@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from veilwood.data.schema import Schema
-from veilwood.errors import ParameterError, UseError, VeilwoodError
+from veilwood.errors import NotFoundError, ParameterError, UseError, VeilwoodError
 from veilwood.estimators import MatrixForestPredictor
 from veilwood.privacy.loss import requested_loss
 from veilwood_service import store
@@ -120,7 +120,7 @@ class PrivateQueries:
     def _get_predictor(self, model: str) -> tuple[MatrixForestPredictor, threading.Lock, str]:
         found = self._database.find(store.models, id=model)
         if found is None or found["kind"] != "answering":
-            raise ParameterError("model", model, "does not answer at a price", "see the list of models")
+            raise NotFoundError("private predictor", model, hint="choose one from the list of models")
         dataset = self._database.find(store.datasets, name=found["dataset"])
         if dataset is None:
             raise UseError("the data set of this model is gone.")

@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from veilwood.data.schema import Schema
 from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
-from veilwood.errors import LedgerError, ParameterError, UseError
+from veilwood.errors import LedgerError, NotFoundError, ParameterError, UseError
 from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.loss import requested_loss
 from veilwood.safe_io import read_json
@@ -413,7 +413,7 @@ def reconcile_ledger(request: Request, caller: AuthenticatedCaller, name: str, b
 def _get_dataset(service: Service, name: str) -> DatabaseRow:
     found = service.database.find(store.datasets, name=name)
     if found is None:
-        raise ParameterError("dataset", name, "is not a data set", "see the list of data sets")
+        raise NotFoundError("data set", name)
     return found
 
 

@@ -15,7 +15,7 @@ from fastapi import APIRouter, Header, Request, Response
 from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, Field
 
-from veilwood.errors import ParameterError, UseError
+from veilwood.errors import NotFoundError, ParameterError, UseError
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.plan import Plan
 from veilwood.report import report
@@ -124,7 +124,7 @@ def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> dict[
     """Say whether a job is queued, running, done, failed or cancelled."""
     job = get_service(request).jobs.get(number)
     if not _may_see(caller, job) and "operate" not in caller.scopes:
-        raise ParameterError("job", number, "is not a job", "see the list of jobs")
+        raise NotFoundError("job", number)
     return _job_summary(caller, job)
 
 
@@ -134,7 +134,7 @@ def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> di
     caller.require_scope("run")
     service = get_service(request)
     if not _may_see(caller, service.jobs.get(number)):
-        raise ParameterError("job", number, "is not a job", "see the list of jobs")
+        raise NotFoundError("job", number)
     return _job_summary(caller, service.jobs.cancel(number))
 
 
@@ -225,14 +225,14 @@ def _may_see(caller: Caller, entry: DatabaseRow) -> bool:
 def _get_visible_plan(service: Service, caller: Caller, number: str) -> DatabaseRow:
     plan = service.plans.get_plan(number)
     if not _may_see(caller, plan):
-        raise ParameterError("plan", number, "is not a plan", "see the list of plans")
+        raise NotFoundError("plan", number)
     return plan
 
 
 def _get_model_record(service: Service, number: str) -> DatabaseRow:
     model = service.database.find(store.models, id=number)
     if model is None:
-        raise ParameterError("model", number, "is not a model", "see the list of models")
+        raise NotFoundError("model", number)
     return model
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from veilwood.data.schema import Schema
-from veilwood.errors import ParameterError, PlanError, UseError
+from veilwood.errors import NotFoundError, ParameterError, PlanError, UseError
 from veilwood.estimators import MatrixForestPredictor
 from veilwood.estimators.parameters import estimator_by_name, estimator_from_plan
 from veilwood.evaluation.evaluate import evaluation_plan
@@ -73,7 +73,7 @@ class Plans:
         """Return a data set that has a table and a schema that somebody has reviewed."""
         found = self._database.find(store.datasets, name=name)
         if found is None:
-            raise ParameterError("dataset", name, "is not a data set", "see the list of data sets")
+            raise NotFoundError("data set", name)
         if found["schema"] is None or found["source"] is None:
             raise UseError(f"the data set {name} has no table or no schema yet. Hint: a custodian adds them.")
         return found, Schema.from_dict(json.loads(found["schema"]))
@@ -103,7 +103,7 @@ class Plans:
         """Plan an evaluation of a trained model on the rows of its data set."""
         found = self._database.find(store.models, id=model)
         if found is None or found["kind"] != "trained":
-            raise ParameterError("model", model, "is not a trained model", "see the list of models")
+            raise NotFoundError("trained model", model, hint="choose one from the list of models")
         if request.parameters:
             raise ParameterError("parameters", request.parameters, "are not for an evaluation", "leave them out")
         self.get_reviewed_dataset(found["dataset"])
@@ -129,7 +129,7 @@ class Plans:
         """Return a plan."""
         found = self._database.find(store.plans, id=number)
         if found is None:
-            raise ParameterError("plan", number, "is not a plan", "see the list of plans")
+            raise NotFoundError("plan", number)
         return found
 
     def _insert_plan(

@@ -13,6 +13,7 @@ __all__ = [
     "LedgerError",
     "MechanismError",
     "ModelFileError",
+    "NotFoundError",
     "NotPrivateError",
     "OutOfSchemaError",
     "ParameterError",
@@ -86,6 +87,22 @@ class ParameterError(VeilwoodError):
         super().__init__(f"{name}={short_repr(value)} {problem}." + (f" Hint: {hint}." if hint else ""))
         self.name = name
         self.value = value
+
+
+class NotFoundError(VeilwoodError):
+    """A named resource does not exist. ``kind`` says what it would be, ``name`` how it was asked for."""
+
+    def __init__(self, kind: str, name: object, *, where: str = "", hint: str = "") -> None:
+        location = f" in {where}" if where else ""
+        hint = hint or f"choose one from the list of {_plural(kind)}"
+        end = "" if hint.endswith(("?", ".")) else "."
+        super().__init__(f"there is no {kind} {short_repr(name)}{location}. Hint: {hint}{end}")
+        self.kind = kind
+        self.name = name
+
+
+def _plural(noun: str) -> str:
+    return f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
 
 
 class UseError(VeilwoodError):
