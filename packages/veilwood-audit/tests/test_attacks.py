@@ -93,7 +93,7 @@ def test_an_attack_holds_and_catches_the_twin(name: str, epsilon: float) -> None
         found = attack_estimator(canary_estimator(ESTIMATORS[name], epsilon))
     assert not found.refuted
     assert found.has_power
-    assert found.to_dict()["sound"]["epsilon_lower_bound"] == found.sound.epsilon_lower_bound > 0.5 * epsilon
+    assert found.to_dict()["audited"]["epsilon_lower_bound"] == found.audited.epsilon_lower_bound > 0.5 * epsilon
 
 
 def test_guesses_at_random_show_nothing() -> None:
