@@ -102,7 +102,7 @@ def test_the_plan_of_random_trees_uses_the_enumerated_sensitivity(
     )
     plan = estimator.plan()
     unit = 1 if task == "classification" else TARGET_LEVELS
-    design = estimator.prepare(SCHEMAS[task])
+    design = estimator._design_for(SCHEMAS[task])
     corners = np.array([[0.1, 0.1], [0.9, 0.9], [0.1, 0.9]])
     codes = design.encoding.encode(corners)
     cells = [(row, target) for row in range(3) for target in (0, unit)]
