@@ -145,7 +145,7 @@ def test_plot_shows_every_setting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [0, -5, 2.5, True, None, "many"])
 def test_n_must_be_a_count(n: Any) -> None:
-    with pytest.raises(VeilwoodError, match="must be an integer from 1"):
+    with pytest.raises(VeilwoodError, match="must be an integer of at least 1"):
         vw.tune(CAR, n_rows=n, epsilon=1.0)
 
 

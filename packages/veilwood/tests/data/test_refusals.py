@@ -116,7 +116,7 @@ def test_refusals_stand_in_the_ledger(form: Any, tmp_path: Path) -> None:
     refusal_of(form(with_cell("ward", "Peter Private"), tmp_path), ledger=ledger)
     (entry,) = ledger.entries()
     assert (entry.state, entry.resolution) == ("cancelled", "'ward': unknown category")
-    assert "refused: 'ward': unknown category" in str(ledger)
+    assert "rejected: 'ward': unknown category" in str(ledger)
     ledger.verify()
     assert ledger.spent.epsilon == 0
     spent = vw.MemoryLedger(epsilon="0.1")

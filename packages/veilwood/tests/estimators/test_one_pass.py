@@ -320,7 +320,7 @@ def test_interrupted_work_says_what_was_spent(error: type[BaseException]) -> Non
     ledger = MemoryLedger()
     with pytest.raises(error) as stopped:
         forest(ledger=ledger).fit(interrupted())
-    assert stopped.value.__notes__ == ["epsilon=1 counts as spent (no ledger)."]
+    assert stopped.value.__notes__ == ["epsilon=1 counts as spent (ledger in memory)."]
     assert ledger.spent.epsilon == 1
     ledger = MemoryLedger()
     with pytest.raises(error) as stopped:

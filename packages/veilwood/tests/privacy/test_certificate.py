@@ -235,7 +235,7 @@ def test_a_server_that_leaves_out_an_assumption_is_refused() -> None:
         {"released": "nothing"},
     ]
     for change in changes:
-        with pytest.raises(PartyError, match="server 2 certifies another plan"):
+        with pytest.raises(PartyError, match="certificate of server 2 does not match task"):
             program.verify_certificates([*honest[:2], honest[2] | change])
 
 

@@ -207,7 +207,7 @@ def test_seeding_cannot_be_slipped_in_after_the_charge() -> None:
 
 def test_a_ledger_without_a_limit_that_was_given_is_written_to() -> None:
     """Only where none was given nothing is written down."""
-    car, book = vw.datasets.car(), vw.open_ledger(None)
+    car, book = vw.datasets.car(), vw.MemoryLedger()
     vw.RandomTreesClassifier(car.schema, epsilon=0.5, ledger=book).fit(car.X, car.y)
     vw.RandomTreesClassifier(car.schema, epsilon=0.5).fit(car.X, car.y)
     assert [entry.state for entry in book.entries()] == ["committed"]

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from veilwood_papers.diprime.appliances import ERROR, EXPERIMENT, PARTS, panel_name
 from veilwood_papers.diprime.methods import DIPRIME, DP_ERT, ERT, EXP, FLIP, RF
 from veilwood_papers.drawing import line_chart
@@ -28,9 +30,9 @@ def _is_deeper(values: Values) -> bool | None:
     return all(shared >= own for shared, own in known) if known else None
 
 
-def _negate_check(check: object) -> object:
+def _negate_check(check: Callable[[Values], bool | None]) -> Callable[[Values], bool | None]:
     def holds(values: Values) -> bool | None:
-        answer = check(values)  # type: ignore[operator]
+        answer = check(values)
         return None if answer is None else not answer
 
     return holds
@@ -54,7 +56,7 @@ PARTITIONED = Exhibit(
         Claim(
             "a) Deeper trees give a decreasing MSE of the non-private methods ...",
             all_of(*(_negate_check(check_rises(curve, panel=panel_name(BY_DEPTH, "disjoint"))) for curve in (RF, ERT))),
-        ),  # type: ignore[arg-type]
+        ),
         Claim(
             "... but deteriorate the utility of DiPriMe: at the largest depth it errs more than at its best.",
             lambda values: _worse_at_the_end(values, "disjoint"),
