@@ -45,7 +45,7 @@ for depth in depths:
             schema, epsilon=loss, n_estimators=n_trees, max_depth=depth, voting="threshold", random_state=0
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", vw.UtilityWarning)  # expected here: there are too few rows for this many trees
+            warnings.simplefilter("ignore", vw.UtilityWarning)  # expected: too few rows for this many trees
             errors.append(1 - forest.fit(X, label).score(X, label))
     trees = theory.forest_quantities(route_rows(forest.forest_, codes), label, forest.forest_.n_leaves)
     setting = theory.Setting("threshold", n_rows=n_rows, depth=depth, n_trees=n_trees, slack=slack)
