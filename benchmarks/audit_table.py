@@ -47,8 +47,8 @@ def canaries(epsilon: float, docs: Path) -> str:
         (
             f"{one.estimator}\n{one.setting}{', Gaussian' if one.delta else ''}",
             one.epsilon,
-            one.sound.epsilon_lower_bound,
-            one.twin.epsilon_lower_bound,
+            one.audited.epsilon_lower_bound,
+            one.control.epsilon_lower_bound,
         )
         for one in found
     ]

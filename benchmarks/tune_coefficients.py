@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fit the coefficients with which ``veilwood.tune`` ranks settings to skills measured on public tables.
 
-    python benchmarks/tune_coefficients.py --data DATA --measured measured.csv -o packages/veilwood/src/veilwood/forests/expected_families.json
+    python benchmarks/tune_coefficients.py --data DATA --measured measured.csv \\
+        -o packages/veilwood/src/veilwood/forests/expected_families.json
 
 Each setting of a grid is fitted with noise to a part of each table and evaluated on the rest. The regression predicts
 skill, relative to its mean over the settings of a table at an epsilon, from public numbers (``tune.facts``). The output

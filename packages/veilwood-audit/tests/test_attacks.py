@@ -93,7 +93,7 @@ def test_an_attack_holds_and_catches_the_twin(name: str, epsilon: float) -> None
         found = attack_estimator(canary_estimator(ESTIMATORS[name], epsilon))
     assert not found.refuted
     assert found.has_power
-    assert found.to_dict()["sound"]["epsilon_lower_bound"] == found.sound.epsilon_lower_bound > 0.5 * epsilon
+    assert found.to_dict()["audited"]["epsilon_lower_bound"] == found.audited.epsilon_lower_bound > 0.5 * epsilon
 
 
 def test_guesses_at_random_show_nothing() -> None:
@@ -101,7 +101,7 @@ def test_guesses_at_random_show_nothing() -> None:
         def build_model(self, design: Any, plan: Any, released: Any, n_jobs: Any = None) -> Any:
             return super().build_model(design, plan, np.random.default_rng(0).integers(-3, 4, released.shape), n_jobs)
 
-    class Blind(vw.RandomTreesClassifier):  # type: ignore[misc]
+    class Blind(vw.RandomTreesClassifier):
         _method_class = BlindTrees
 
     with entropy.seeded_for_tests(4):
@@ -172,7 +172,7 @@ def unreleased_parts(forest: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("params", [{}, {"delta": 1e-6}, {"adjacency": "replace-one"}], ids=str)
 @pytest.mark.parametrize("name", MODELS)
 def test_all_but_what_was_released_is_independent_of_the_data(name: str, params: dict[str, Any]) -> None:
-    X, y = table_of(ESTIMATORS[name].task, 300)
+    X, y = table_of(ESTIMATORS[name]._task, 300)
     fits = []
     for rows in (slice(0, 299), slice(0, 300), slice(0, 1)):
         with entropy.seeded_for_tests(16):
@@ -200,7 +200,7 @@ NOISE_SEED = 90_210_481
 
 def fit_and_secrets(name: str, trees: str) -> tuple[Any, dict[str, Any]]:
     """Fit, and collect what must not be found in the result."""
-    X, y = table_of(ESTIMATORS[name].task, N_ROWS)
+    X, y = table_of(ESTIMATORS[name]._task, N_ROWS)
     own = {"mechanism": "laplace"} if name.startswith("Matrix") and trees == "disjoint" else {}
     with entropy.seeded_for_tests(NOISE_SEED):
         forest = small(name, trees=trees, **own).fit(X, y)
@@ -259,7 +259,7 @@ def test_a_predictor_shows_nothing_and_cannot_be_kept(tmp_path: Path) -> None:
 
 def charged(name: str, ledger: MemoryLedger, **params: Any) -> tuple[Any, Loss]:
     """Fit (and answer), and return the estimator and the sum of what its plan's steps cost."""
-    X, y = table_of(ESTIMATORS[name].task, 200)
+    X, y = table_of(ESTIMATORS[name]._task, 200)
     forest = small(name, ledger=ledger, **params).fit(X, y)
     if name == "MatrixForestPredictor":
         forest.answer(X[:10])

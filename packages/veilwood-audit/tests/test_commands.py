@@ -32,7 +32,7 @@ def test_audit_estimator_writes_a_report(here: Path, capsys: pytest.CaptureFixtu
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "claimed epsilon 1" in out
-    assert "twin caught" in out
+    assert "control caught" in out
     assert (here / "out/audit.png").read_bytes().startswith(b"\x89PNG")
     assert "| RandomTreesClassifier | n_estimators=1, max_depth=12" in (here / "out/audit.md").read_text()
     assert {"table", "img", "h1"} <= set(Nested((here / "out/audit.html").read_text()).seen)
@@ -54,7 +54,7 @@ def test_audit_estimator_for_machines(here: Path, capsys: pytest.CaptureFixture[
     assert main(words) == 0
     found = json.loads(capsys.readouterr().out)["attacks"]
     assert [one["estimator"] for one in found] == ["MedianForestClassifier", "MedianForestRegressor"]
-    assert all(one["epsilon"] == 2 and one["sound"]["canaries"] == 900 and not one["refuted"] for one in found)
+    assert all(one["epsilon"] == 2 and one["audited"]["canaries"] == 900 and not one["refuted"] for one in found)
 
 
 def test_a_refuted_claim_is_said_and_has_its_exit_code(

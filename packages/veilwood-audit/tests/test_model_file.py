@@ -45,7 +45,7 @@ def test_forged_models_are_caught() -> None:
 
     talks = fitted()
     talks.plan_.notes["rows"] = 1728
-    assert "Does it hold nothing else?" in failing(talks)
+    assert "Does it contain nothing else?" in failing(talks)
 
     exact = fitted()
     exact.model_ = fitted(epsilon=float("inf")).model_

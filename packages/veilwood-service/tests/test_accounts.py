@@ -41,7 +41,7 @@ def test_accounts_need_known_roles_long_passwords_and_names_of_their_own(account
                                   ("b", PASSWORD, [])]:  # fmt: skip
         with pytest.raises(ParameterError):
             accounts.create_account(name, password, roles)
-    with pytest.raises(ParameterError, match="nothing was to be changed"):
+    with pytest.raises(ParameterError, match="no change was given"):
         accounts.update_account("anna")
     with pytest.raises(ParameterError, match="not an account"):
         accounts.update_account("nobody", disabled=True)

@@ -56,7 +56,7 @@ def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running
     schema["columns"][1]["values"] = schema["columns"][1]["values"][::-1]
     assert running.ask("custodian", "PUT", "/v1/datasets/cars/schema", json=schema).is_success
     refused = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json=ROWS)
-    assert (refused.status_code, "plan it anew" in refused.text) == (422, True)
+    assert (refused.status_code, "plan the predictor again" in refused.text) == (422, True)
 
 
 def test_only_uploads_may_be_long(running: Running) -> None:

@@ -119,7 +119,7 @@ def test_refusals_are_typed(place: tuple[Running, str], quick: None, tmp_path: P
     with Client(address, "vw_wrong") as stranger, pytest.raises(ServiceError) as denied:
         stranger.datasets()
     assert denied.value.status == 401
-    with Client("http://127.0.0.1:1", "x") as nobody, pytest.raises(ServiceError, match="does not answer"):
+    with Client("http://127.0.0.1:1", "x") as nobody, pytest.raises(ServiceError, match="does not respond"):
         nobody.datasets()
 
 

@@ -25,7 +25,7 @@ from veilwood_testing.serving import Running, serving
 STUCK = """
 import time
 from veilwood_service import budgets as spends, jobs as worker
-spends.CompositeLedger._settle = lambda *_: time.sleep(600)
+spends.CompositeLedger.settle = lambda *_: time.sleep(600)
 worker.main()
 """
 
@@ -178,7 +178,7 @@ def test_a_job_that_takes_too_long_is_stopped(tmp_path: Path, monkeypatch: pytes
         job = started(running)
         wait_for(lambda: state(running, job) == "failed")
         running.service.jobs.stop()
-        assert running.get("analyst", f"/v1/jobs/{job}")["message"] == "too long"
+        assert running.get("analyst", f"/v1/jobs/{job}")["message"] == "time limit exceeded"
 
 
 def test_a_ledger_that_is_away_for_a_moment_stops_no_queue(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ def test_predictions_are_those_of_the_estimator(kind: Any, weights: Any) -> None
     said = predict_rows(loaded, ROWS)
     assert said["predictions"] == model.predict(CAR.X).tolist()
     np.testing.assert_array_equal(said["probabilities"], model.predict_proba(CAR.X).round(6))
-    unweighed = model.model_.predict_both(model.encode(CAR.X))[1]
+    unweighed = model.model_.predict_both(model._encode_rows(CAR.X))[1]
     changed = (model.classes_[unweighed] != np.array(said["predictions"])).mean()
     assert bool(changed > 0.01) == (weights is not None)
 

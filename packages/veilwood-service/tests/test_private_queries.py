@@ -38,12 +38,12 @@ def test_a_service_that_starts_again_counts_anew_and_charges_nothing_twice(tmp_p
         assert running.get("auditor", "/v1/datasets/cars/ledger")["spent"] == "epsilon=1"
 
 
-def test_a_trained_model_does_not_answer_at_a_price(tmp_path: Path) -> None:
+def test_a_trained_model_is_no_private_predictor(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         running.add_cars()
         model = running.trained()
         refused = running.ask("analyst", "POST", f"/v1/models/{model}/answers", json={"rows": [{}]})
-        assert refused.status_code == 422
+        assert refused.status_code == 404
 
 
 @pytest.mark.parametrize(

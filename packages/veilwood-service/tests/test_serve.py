@@ -40,7 +40,7 @@ def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path)
 
 
 def test_a_port_that_is_taken_is_refused_before_a_link_is_printed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SetupError, match="--port takes another"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SetupError, match="choose another port"):
         _check_port("127.0.0.1", taken.getsockname()[1])
     with pytest.raises(SetupError, match="cannot listen"):
         _check_port("256.0.0.1", 8400)

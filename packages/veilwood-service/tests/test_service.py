@@ -18,7 +18,7 @@ def test_budgets_of_people_and_periods_bind_together(running: Running) -> None:
     limit = {"account": "analyst", "epsilon": 0.6}
     running.post("custodian", "/v1/datasets/cars/allowances", limit)
     yearly = running.post("custodian", "/v1/datasets/cars/allowances", {"period": "year", "epsilon": 2})
-    assert "starts anew" in yearly["warning"]
+    assert "renews" in yearly["warning"]
     running.trained(epsilon=0.5)
     assert running.get("analyst", "/v1/datasets/cars")["remaining_for_you"] == "epsilon=0.1"
     assert running.get("custodian", "/v1/datasets/cars")["remaining_for_you"] == "epsilon=1.5"

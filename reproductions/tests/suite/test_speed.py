@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from veilwood_papers.commands import bench
 from veilwood.errors import FileError
+from veilwood_papers.commands import bench
 from veilwood_papers.suite import speed
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries to falsify the library's claims. It can refute a guarantee and never proves one: that is in ``proofs/``."""
+"""Audits of privacy claims. An audit can refute a guarantee and never proves one; proofs are in ``proofs/``."""
 
 from veilwood_audit.noninterference import diff_values, find_leaks, walk_values
 from veilwood_audit.statistics import (

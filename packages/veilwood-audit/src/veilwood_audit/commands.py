@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``veilwood audit``."""
+"""Command ``veilwood audit``: attacks on estimators and other libraries, and checks of model files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ __all__ = ["audits"]
 audits = typer.Typer(help="Attack an estimator, a model file or another library.", rich_markup_mode=None)
 
 ReportFolder = Annotated[
-    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Write a report (Markdown, HTML) there.")
+    Path | None, typer.Option("--out", "-o", metavar="DIR", help="Folder for a report in Markdown and HTML.")
 ]
 EXIT_REFUTED = 5
 """Exit code of an audit that refutes a claim."""
@@ -24,18 +24,18 @@ EXIT_REFUTED = 5
 
 @audits.command("estimator")
 def audit_estimator(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A family, such as random-trees, or a class.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Family, such as random-trees, or class.")],
     epsilon: Epsilon = 1.0,
     delta: Delta = 0.0,
     param: Params = None,
-    canaries: Annotated[int, typer.Option(metavar="N", min=10, help="Records to look for.")] = 16384,
+    canaries: Annotated[int, typer.Option(metavar="N", min=10, help="Number of canaries.")] = 16384,
     out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack estimators with canaries and say how much of their epsilon shows.
+    """Attack estimators with canaries, and print lower bounds on their epsilon.
 
-    Fits once on made-up records, each included by a fair coin, guesses from what was released which were, and does
-    the same to a twin with half the noise, which must be caught. Exit code 5 if a claim is refuted.
+    Fits once on synthetic rows (canaries), each included with probability 1/2, and guesses from the release which were
+    included. The same attack must refute a control with half the noise. Exit code 5 if a claim is refuted.
 
     \b
     Example:
@@ -45,39 +45,41 @@ def audit_estimator(
     from veilwood_audit import model_files as reports
 
     folder = _make_folder(out)
-    given = {"delta": delta} | read_params(param)
-    found = [
-        attacks.attack_estimator(attacks.canary_estimator(kind, epsilon, given), canaries=canaries)
-        for kind in attacks.estimators_of(name)
+    params = {"delta": delta} | read_params(param)
+    results = [
+        attacks.attack_estimator(attacks.canary_estimator(estimator_class, epsilon, params), canaries=canaries)
+        for estimator_class in attacks.estimators_of(name)
     ]
     lines = [
-        f"{one.estimator}: claimed epsilon {one.epsilon:g}, shown {one.sound.epsilon_lower_bound:.2f} "
-        f"({one.sound.correct:,} of {one.sound.guesses:,} guesses right); twin with half the noise "
-        f"{one.twin.epsilon_lower_bound:.2f}: {reports.describe_verdict(one)}"
-        for one in found
+        f"{result.estimator}: claimed epsilon {result.epsilon:g}, lower bound {result.audited.epsilon_lower_bound:.2f} "
+        f"({result.audited.correct:,} of {result.audited.guesses:,} guesses right); control with half the noise "
+        f"{result.control.epsilon_lower_bound:.2f}: {reports.describe_verdict(result)}"
+        for result in results
     ]
     lines.append(
-        f"Each bound holds with probability {100 * found[0].confidence:.7f} %. A bound refutes; it never proves."
+        f"Each bound holds with probability {100 * results[0].confidence:.7f} %. "
+        "A bound can refute a claim; it cannot prove one."
     )
     if folder is not None:
-        from veilwood import plots  # matplotlib would double the start of every other command
+        from veilwood import plots  # imported here, because matplotlib doubles the start-up time of every command
 
         rows = [
-            (one.estimator, one.epsilon, one.sound.epsilon_lower_bound, one.twin.epsilon_lower_bound) for one in found
+            (result.estimator, result.epsilon, result.audited.epsilon_lower_bound, result.control.epsilon_lower_bound)
+            for result in results
         ]
         plots.claimed_and_attacked(rows).savefig(folder / "audit.png", dpi=120)
-        written = reports.write_report(folder, "audit", reports.attack_report(found, picture="audit.png"))
+        written = reports.write_report(folder, "audit", reports.attack_report(results, picture="audit.png"))
         lines.append(f"Report: {', '.join(map(str, [*written, folder / 'audit.png']))}")
-    print_result(as_json, {"attacks": [one.to_dict() for one in found]}, "\n".join(lines))
-    _exit_if_refuted(any(one.refuted for one in found))
+    print_result(as_json, {"attacks": [result.to_dict() for result in results]}, "\n".join(lines))
+    _exit_if_refuted(any(result.refuted for result in results))
 
 
 @audits.command("model")
 def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = False) -> None:
-    """Check a model file: hashes, plan, noise, certificate, and that nothing private is in it.
+    """Check a model file: hashes, plan, noise, certificate, and absence of private values.
 
-    Plans the release afresh and recomputes every step's loss from sensitivity and scale. Says what cannot be checked
-    from a file. Exit code 5 if something does not hold.
+    Plans the release again and recomputes the loss of every step from sensitivity and scale. Lists what cannot be
+    checked from a file. Exit code 5 if a check fails.
 
     \b
     Example:
@@ -102,11 +104,11 @@ def audit_model(model: ModelPath, out: ReportFolder = None, as_json: AsJson = Fa
 def audit_peer(
     name: Annotated[str, typer.Argument(metavar="NAME", help="diffprivlib")],
     epsilon: Epsilon = 1.0,
-    runs: Annotated[int, typer.Option(metavar="N", min=10, help="Fits on each of two neighbouring tables.")] = 1000,
+    runs: Annotated[int, typer.Option(metavar="N", min=10, help="Number of fits on each of two tables.")] = 1000,
     out: ReportFolder = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack another library's private forest, where it is installed.
+    """Attack the private forest of another library, which must be installed.
 
     Exit code 5 if its claim is refuted.
 
@@ -118,20 +120,20 @@ def audit_peer(
     from veilwood_audit import peers
 
     if name not in peers.PEERS:
-        raise UseError(f"there is no attack on {name!r}. Hint: one of {', '.join(peers.PEERS)}.")
+        raise UseError(f"there is no attack on {name!r}. Hint: choose one of {', '.join(peers.PEERS)}.")
     folder = _make_folder(out)
-    found = peers.PEERS[name](epsilon, runs=runs)
-    text = reports.peer_report(found)
+    result = peers.PEERS[name](epsilon, runs=runs)
+    text = reports.peer_report(result)
     if folder is not None:
         written = reports.write_report(folder, f"{name}-audit", text)
         text += f"\nReport: {', '.join(map(str, written))}"
-    print_result(as_json, found.to_dict(), text.rstrip())
-    _exit_if_refuted(found.refuted)
+    print_result(as_json, result.to_dict(), text.rstrip())
+    _exit_if_refuted(result.refuted)
 
 
 def _make_folder(out: Path | None) -> Path | None:
     if out is not None and out.exists() and not out.is_dir():
-        raise UseError(f"{out} is a file. Hint: give the path of a folder with -o.")
+        raise UseError(f"{out} is a file. Hint: pass the path of a folder with -o.")
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
     return out

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noninterference: what every mechanism releases is forced, so that nothing visible may tell two neighbours apart.
+"""Noninterference tests: with the outcome of every mechanism forced, two neighbouring tables must look the same.
 
-A program runs on two neighbouring tables. Each step at the door gets the same answer both times, which follows from the
-public step alone. Whatever then differs (an attribute, a byte of a file, a message) has passed beside the door. The
-exact numbers that met the door are recorded: their distance must cost no more than the plan says.
+A program runs on two neighbouring tables. Each step at the release door has the same outcome in both runs, derived from
+the public step alone. Any difference (an attribute, a byte of a file, a message) has therefore bypassed the door. The
+exact inputs of the door are recorded: their distance must cost no more than planned.
 
-Secret choices are coupled by row: a row's tree and its coins follow from its contents, and an id keeps its first rows,
-so that an added row leaves the others where they are. The clock stands still. Only for audits: what is made in
-``force_outcomes`` has no noise in it, and its certificate is false.
+Secret choices are coupled by row. The tree and the pseudo-random draws of a row follow from its contents, and an id
+keeps its first rows, so that an added row does not affect the others. Clocks are frozen. Only for audits: a fit under
+``force_outcomes`` contains no noise, and its certificate is false.
 """
 
 from __future__ import annotations
@@ -74,46 +74,46 @@ _OPAQUE_TYPES = (type, ModuleType, BuiltinFunctionType)
 
 
 def walk_values(root: object) -> Iterator[tuple[str, Any]]:
-    """Return every array, number, text and bytes that can be reached from an object, with the way to it.
+    """Yield every array, number, text and bytes object that is reachable from an object, with its path.
 
-    Follows containers, attributes, closures, defaults and arguments of functions; each object is entered once.
+    Follows containers, attributes, closures, defaults and arguments of functions. Each object is visited once.
 
     Examples
     --------
     >>> list(walk_values({"a": [1, "x"]}))
     [("['a']", 'a'), ("['a'][0]", 1), ("['a'][1]", 'x')]
     """
-    entered: dict[int, object] = {}  # keeps what it has seen alive, so that no number is used twice
-    waiting: list[tuple[str, object]] = [("", root)]
-    while waiting:
-        path, here = waiting.pop()
-        if here is None or isinstance(here, _OPAQUE_TYPES):
+    visited: dict[int, object] = {}  # keeps visited objects alive, so that no id is reused
+    stack: list[tuple[str, object]] = [("", root)]
+    while stack:
+        path, value = stack.pop()
+        if value is None or isinstance(value, _OPAQUE_TYPES):
             continue
-        if isinstance(here, Number | np.generic | str | bytes | bytearray):
-            yield path, here
+        if isinstance(value, Number | np.generic | str | bytes | bytearray):
+            yield path, value
             continue
-        if id(here) in entered:
+        if id(value) in visited:
             continue
-        entered[id(here)] = here
-        if isinstance(here, np.ndarray) and here.dtype != object:
-            yield path, here
+        visited[id(value)] = value
+        if isinstance(value, np.ndarray) and value.dtype != object:
+            yield path, value
             continue
-        if isinstance(here, Mapping):
-            for key in here:
+        if isinstance(value, Mapping):
+            for key in value:
                 if isinstance(key, str | bytes | Number):
                     yield f"{path}[{key!r}]", key
-        waiting.extend(reversed(list(_child_values(path, here))))
+        stack.extend(reversed(list(_child_values(path, value))))
 
 
 def _child_values(path: str, parent: Any) -> Iterator[tuple[str, object]]:
-    """Return what an object consists of, one step down."""
+    """Yield the direct parts of an object, with their paths."""
     if isinstance(parent, pd.DataFrame | pd.Series | pd.Index):
         yield f"{path}.values", parent.to_numpy()
     elif isinstance(parent, Mapping):
         yield from ((f"{path}[{key!r}]", value) for key, value in parent.items())
         yield from ((f"{path}<key>", key) for key in parent if not isinstance(key, str | bytes | Number))
     elif isinstance(parent, list | tuple | Set | np.ndarray):
-        yield from ((f"{path}[{place}]", value) for place, value in enumerate(parent))
+        yield from ((f"{path}[{index}]", value) for index, value in enumerate(parent))
     elif isinstance(parent, MethodType):
         yield f"{path}.__self__", parent.__self__
         yield f"{path}.__func__", parent.__func__
@@ -121,7 +121,7 @@ def _child_values(path: str, parent: Any) -> Iterator[tuple[str, object]]:
         for cell in parent.__closure__ or ():
             try:
                 yield f"{path}<closure>", cell.cell_contents
-            except ValueError:  # a cell that was never filled
+            except ValueError:  # an empty closure cell
                 continue
         yield f"{path}<defaults>", (parent.__defaults__, parent.__kwdefaults__)
         yield f"{path}<attributes>", parent.__dict__
@@ -129,15 +129,15 @@ def _child_values(path: str, parent: Any) -> Iterator[tuple[str, object]]:
         yield from ((f"{path}.{name}", value) for name, value in getattr(parent, "__dict__", {}).items())
         slots = (slot for kind in type(parent).__mro__ for slot in getattr(kind, "__slots__", ()))
         yield from ((f"{path}.{slot}", getattr(parent, slot)) for slot in slots if hasattr(parent, slot))
-        if hasattr(parent, "func") and hasattr(parent, "keywords"):  # functools.partial keeps its arguments in C
+        if hasattr(parent, "func") and hasattr(parent, "keywords"):  # functools.partial stores its arguments in C
             yield f"{path}<arguments>", (parent.func, parent.args, parent.keywords)
 
 
 def find_leaks(root: object, secrets: Mapping[str, object]) -> list[str]:
-    """Return where an object holds one of the given private values.
+    """Return the paths at which an object contains one of the given private values.
 
-    A number is found as a number, as an entry or a length of an array, and as a word of a text; an array as a stretch
-    of an array, or its bytes in a blob; bytes in bytes.
+    A number matches an equal number, an entry or a length of an array, and a word of a text. An array matches a
+    contiguous part of an array, or its bytes in a bytes object. Bytes match a part of a bytes object.
 
     Examples
     --------
@@ -153,7 +153,7 @@ def find_leaks(root: object, secrets: Mapping[str, object]) -> list[str]:
 
 
 def _contains_secret(value: Any, secret: Any) -> bool:
-    """Whether a value from a walk shows a secret."""
+    """Return True if a visited value contains a secret."""
     if isinstance(secret, bytes):
         return isinstance(value, bytes | bytearray | np.ndarray | str) and secret in _raw_bytes(value)
     if isinstance(secret, np.ndarray):
@@ -175,23 +175,23 @@ def _raw_bytes(value: bytes | bytearray | NDArray[Any] | str) -> bytes:
 
 
 def _contains_sequence(array: NDArray[Any], wanted: NDArray[Any]) -> bool:
-    """Whether the numbers of ``wanted`` follow one another in ``array``, flattened, whatever the types."""
+    """Return True if the flattened ``array`` contains the numbers of ``wanted`` in sequence, whatever the types."""
     if array.dtype.kind not in "iuf" or array.size < wanted.size or not wanted.size:
         return False
-    # By rows and by columns, as exact counts may be kept one class at a time.
+    # In both memory orders, because exact counts may be stored by class.
     needle = wanted.astype(np.float64).ravel().tobytes()
     for order in ("C", "F"):
-        hay = array.astype(np.float64).ravel(order=order).tobytes()
-        place = hay.find(needle)
-        while place >= 0:
-            if place % 8 == 0:
+        haystack = array.astype(np.float64).ravel(order=order).tobytes()
+        offset = haystack.find(needle)
+        while offset >= 0:
+            if offset % 8 == 0:  # aligned to a float64
                 return True
-            place = hay.find(needle, place + 1)
+            offset = haystack.find(needle, offset + 1)
     return False
 
 
 def diff_values(one: object, other: object) -> list[str]:
-    """Return where two objects differ in any value that can be reached from them; empty if they are alike.
+    """Return the paths of all reachable values in which two objects differ; empty if they are equal.
 
     Examples
     --------
@@ -204,41 +204,41 @@ def diff_values(one: object, other: object) -> list[str]:
 
 
 def _is_identical(one: Any, other: Any) -> bool:
-    """Whether two values are the same to the last byte: also their type, and the type and shape of an array."""
+    """Return True if two values are equal byte for byte, including the type, dtype and shape."""
     if type(one) is not type(other):
         return False
     if isinstance(one, np.ndarray):
         return bool(one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes())
     if isinstance(one, float | np.floating) and math.isnan(one):
         return math.isnan(other)
-    return bool(one == other) and repr(one) == repr(other)  # 0.0 equals -0.0 and does not look like it
+    return bool(one == other) and repr(one) == repr(other)  # 0.0 equals -0.0, but prints differently
 
 
 Ints = NDArray[np.int64]
 AnyTable = TypeVar("AnyTable")
 TableProgram: TypeAlias = Callable[[AnyTable, Path], Any]
-"""Takes a table and a folder to write its input to; what it returns counts as seen."""
+"""Program that takes a table and a folder for its input files. Its return value counts as visible."""
 
 IN_MEMORY_ONLY: Final = ("_exact",)
-"""What a MatrixForestPredictor holds by its nature; it is never pickled, saved or printed."""
+"""Attributes of a MatrixForestPredictor with exact counts. They are never pickled, saved or printed."""
 
-_FORCED_SIZES: Final = (1, 20, 1000)  # of forced numbers, in units of what one row does
+_FORCED_SIZES: Final = (1, 20, 1000)  # magnitudes of forced numbers, in units of the sensitivity
 _MAX_FORCED_CELLS: Final = 40
-_INADMISSIBLE_SCORE: Final = -(1 << 61)  # in place of a score that no choice can see
+_INADMISSIBLE_SCORE: Final = -(1 << 61)  # replaces the score of an inadmissible candidate
 
 
 @dataclass(frozen=True)
 class DoorEvent:
-    """One step at the door: what was public about it, and the exact numbers, which only an audit may see."""
+    """One step at the release door: its public facts, and its exact input, which only an audit may see."""
 
-    step: Step | None  # None: a mechanism that was called beside the door
+    step: Step | None  # None if a mechanism was called without the door
     public: tuple[Any, ...]
     exact: Mapping[int, int] | Ints
 
 
 @dataclass
 class Trace:
-    """What a run left for others to see, by name, and what met the door."""
+    """Everything visible after a run, by name, and the events at the release door."""
 
     visible: dict[str, Any] = field(default_factory=dict)
     events: list[DoorEvent] = field(default_factory=list)
@@ -248,19 +248,19 @@ class Trace:
 
 
 class _ForcedOutcomes:
-    """Gives every step at the door its outcome: a function of its name, its shape and its place in the order."""
+    """Forced outcomes of the steps at the release door: functions of name, shape and order of the step."""
 
     def __init__(self, draw: int, events: list[DoorEvent], answers: Sequence[Any] | None) -> None:
         self.draw, self.events, self.answers = draw, events, answers
-        self.step: Step | None = None  # that is passing the door now
+        self.step: Step | None = None  # the step that is being released
 
     def _make_generator(self, shape: tuple[int, ...]) -> np.random.Generator:
         name = self.step.name if self.step else ""
-        place = f"{self.draw} {name} {shape} {len(self.events)}"
-        return np.random.default_rng(int.from_bytes(hashlib.sha256(place.encode()).digest()[:8], "big"))
+        seed_text = f"{self.draw} {name} {shape} {len(self.events)}"
+        return np.random.default_rng(int.from_bytes(hashlib.sha256(seed_text.encode()).digest()[:8], "big"))
 
     def record_event(self, public: tuple[Any, ...], exact: Mapping[int, int] | Ints) -> None:
-        """Write down what met a mechanism."""
+        """Record the input of a mechanism."""
         self.events.append(DoorEvent(self.step, public, exact))
 
     def force_counts(self, mechanism: DiscreteLaplace | DiscreteGaussian | JointLaplace, exact: Any) -> Ints:
@@ -272,20 +272,20 @@ class _ForcedOutcomes:
         unit = 1 if self.step is None else self.step.sensitivity
         unit = math.isqrt(unit) if isinstance(mechanism, DiscreteGaussian) else unit
         size = int(rng.choice(_FORCED_SIZES))
-        forced_to = rng.integers(-size, 4 * size, exact.shape) * unit + rng.integers(0, unit + 1, exact.shape)
-        if isinstance(mechanism, JointLaplace):  # no outcome has tables of different totals
+        outcome = rng.integers(-size, 4 * size, exact.shape) * unit + rng.integers(0, unit + 1, exact.shape)
+        if isinstance(mechanism, JointLaplace):  # all tables of an outcome have the same totals
             ends = np.cumsum(mechanism.sizes, dtype=np.int64)
-            totals = np.add.reduceat(forced_to, ends - mechanism.sizes, axis=0)
-            forced_to[ends - 1] += totals[:1] - totals
-        return np.asarray(forced_to, np.int64)
+            totals = np.add.reduceat(outcome, ends - mechanism.sizes, axis=0)
+            outcome[ends - 1] += totals[:1] - totals
+        return np.asarray(outcome, np.int64)
 
     def force_cells(self, mechanism: SparseLaplace, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
         rng = self._make_generator((n_cells,))
         self.record_event((n_cells,), dict(zip(cells.tolist(), counts.tolist(), strict=True)))
         if self.answers is not None:
             return tuple(map(np.array, self.answers[len(self.events) - 1]))  # type: ignore[return-value]
-        found = np.unique(rng.integers(0, n_cells, _MAX_FORCED_CELLS))
-        return found, rng.integers(1, 20, len(found))
+        outcome = np.unique(rng.integers(0, n_cells, _MAX_FORCED_CELLS))
+        return outcome, rng.integers(1, 20, len(outcome))
 
     def force_selections(self, mechanism: Any, scores: Any, admissible: Any = None) -> Ints:
         exact = np.array(scores, np.int64)
@@ -298,34 +298,34 @@ class _ForcedOutcomes:
 
 
 def _trees_by_content(assignment: Assignment, partition: int, first_row: int, n_rows: int) -> NDArray[np.int32]:
-    """Give each row to a tree by its contents instead of its place, which an added row before it would move."""
+    """Assign each row to a tree by its contents instead of its index, which an added row would change."""
     caller = inspect.currentframe()
     batch = None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("batch")
     if batch is None:
-        raise AssertionError("rows were given to trees where no `batch` is at hand, so they cannot be coupled by row")
+        raise AssertionError("the caller has no variable `batch`, so trees cannot be assigned by the contents of rows")
     rows = (row.tobytes() + target.tobytes() for row, target in zip(batch.codes, batch.target, strict=True))
     trees = [hashlib.sha256(assignment.key + row).digest()[0] % assignment.n_trees for row in rows]
     return np.array(trees, np.int32)
 
 
 def sample_by_content(held: MemoryBackend, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
-    """Draw each row by its contents; by its place, rows after an added one would change sides."""
+    """Sample each row by its contents instead of its index, which an added row would change."""
     cells = zip(rows.cells.T, rows.target, strict=True)
-    coins = [hashlib.sha256(row.tobytes() + target.tobytes()).digest()[0] for row, target in cells]
-    return np.array(coins, np.int64) < share * 256
+    draws = [hashlib.sha256(row.tobytes() + target.tobytes()).digest()[0] for row, target in cells]
+    return np.array(draws, np.int64) < share * 256
 
 
 def _rising_bytes(count: int) -> bytes:
-    """Random words that rise: the first rows of an id are kept, wherever the rows of others stand."""
+    """Return increasing 64-bit integers as random bytes, so that the first rows of every id are kept."""
     return np.arange(-(-count // 8), dtype="<u8").tobytes()[:count]
 
 
 def _forbid_draw(*args: Any, **kwargs: Any) -> Any:
-    raise AssertionError("noise was drawn beside the mechanisms")
+    raise AssertionError("noise was drawn without a mechanism")
 
 
 class _FrozenTime(ModuleType):
-    """The module ``time`` with every clock stopped."""
+    """Stand-in for the module ``time`` with frozen clocks."""
 
     def __getattr__(self, name: str) -> Any:
         if name in ("time", "monotonic", "perf_counter", "process_time", "thread_time"):
@@ -334,7 +334,7 @@ class _FrozenTime(ModuleType):
 
 
 class _FrozenDatetime(datetime):
-    """The class ``datetime`` whose now is always the same."""
+    """Subclass of ``datetime`` whose ``now`` is constant."""
 
     @classmethod
     def now(cls, tz: tzinfo | None = None) -> _FrozenDatetime:
@@ -343,14 +343,14 @@ class _FrozenDatetime(datetime):
 
 @contextmanager
 def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Iterator[list[DoorEvent]]:
-    """Force all mechanisms, secret choices and clocks; give the list in which passages at the door are recorded.
+    """Force all mechanisms, secret choices and clocks; yield the list of events at the release door.
 
     Parameters
     ----------
     draw : int
-        Which outcomes: each number gives others.
+        Seed of the forced outcomes.
     answers : sequence, optional
-        The outcomes themselves, in the order of the passages: those of another run, which is then replayed.
+        Outcomes in the order of events, such as those of another run, which is then replayed.
 
     Examples
     --------
@@ -364,8 +364,8 @@ def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Itera
     >>> bool((leaves[0] == leaves[1]).all()), events[0].step.name, int(events[0].exact.sum())
     (True, 'class counts of leaves', 1402)
     """
-    passages: list[DoorEvent] = []
-    outcomes = _ForcedOutcomes(draw, passages, answers)
+    events: list[DoorEvent] = []
+    outcomes = _ForcedOutcomes(draw, events, answers)
 
     def wrap_method(method: Callable[..., Any]) -> Callable[..., Any]:
         def call_with_step(door: Door, step: Step, *args: Any) -> Any:
@@ -394,21 +394,21 @@ def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Itera
         for held in (MemoryBackend, PartitionBackend):
             patch_attribute(held, "_draw_mask", sample_by_content)
         patch_attribute(entropy, "_random_bytes", _rising_bytes)
-        patch_attribute(spending, "_accountant", spending._ProcessAccountant())  # a run must not know of the one before
+        patch_attribute(spending, "_accountant", spending._ProcessAccountant())  # earlier runs must have no effect
         for name, module in list(sys.modules.items()):
             if name.split(".")[0].startswith("veilwood") and name != __name__:
                 if getattr(module, "datetime", None) is datetime:
                     patch_attribute(module, "datetime", _FrozenDatetime)
                 if getattr(module, "time", None) is time:
                     patch_attribute(module, "time", _FrozenTime("time"))
-        yield passages
+        yield events
 
 
-# -- what can be seen ----------------------------------------------------------------------------------------
+# -- visible values ------------------------------------------------------------------------------------------
 
 
 def result_or_error(action: Callable[[], Any]) -> Any:
-    """Return what an action returns, or the whole story of the error that it ends with."""
+    """Return the result of an action, or the type and the traceback of its error."""
     try:
         return action()
     except Exception as error:
@@ -416,70 +416,73 @@ def result_or_error(action: Callable[[], Any]) -> Any:
 
 
 def visible_values(model: Any, queries: Any = None, *, path: str = "model.veilwood") -> dict[str, Any]:
-    """Return everything that someone who gets a fitted model can see of it; a model file is written to ``path``."""
-    shown: dict[str, Any] = {
-        # Walked now, before predictions derive more.
+    """Return everything that the recipient of a fitted model can see. Writes a model file to ``path``."""
+    visible: dict[str, Any] = {
+        # Collected before predictions add cached attributes.
         "attributes": dict(
             walk_values({name: part for name, part in vars(model).items() if name not in IN_MEMORY_ONLY})
         ),
         "pickle": result_or_error(lambda: pickle.dumps(model)),
         "repr": repr(model),
         "str": str(model),
-        # scikit-learn numbers its pages, and shows where in memory an object lies.
+        # scikit-learn numbers its HTML elements, and prints memory addresses.
         "html": result_or_error(lambda: re.sub(r"(?<=-id-)\d+|(?<=x)[0-9a-f]{8,}", "", model._repr_html_())),
         "saved": result_or_error(lambda: save(model, path)),
     }
     for name in ("plan_", "privacy_"):
         if hasattr(model, name):
             part = getattr(model, name)
-            shown[name] = [str(part), part.to_json(), *(f() for f in [getattr(part, "to_markdown", None)] if f)]
+            visible[name] = [str(part), part.to_json(), *(f() for f in [getattr(part, "to_markdown", None)] if f)]
     if hasattr(model, "explain"):
-        shown["explain"] = result_or_error(lambda: [found := model.explain(), str(found)])
+        visible["explain"] = result_or_error(lambda: [effects := model.explain(), str(effects)])
     for name in ("predict", "predict_proba", "answer") if queries is not None else ():
         if hasattr(model, name):
-            shown[name] = result_or_error(lambda name=name: getattr(model, name)(queries))  # type: ignore[misc]
+            visible[name] = result_or_error(lambda name=name: getattr(model, name)(queries))  # type: ignore[misc]
     for ledger in (getattr(model, "ledger", None), getattr(model, "ledger_", None)):
         if isinstance(ledger, Ledger):
-            shown["ledger"] = [str(entry) for entry in ledger.entries()]
-    return shown
+            visible["ledger"] = [str(entry) for entry in ledger.entries()]
+    return visible
 
 
 def record_trace(program: TableProgram[AnyTable], table: AnyTable, folder: Path, draw: int = 0) -> Trace:
-    """Run a program on a table, with all outcomes forced, and return what it left to be seen.
+    """Run a program on a table with all outcomes forced, and return everything visible.
 
-    The program is called with the table and a folder for its input, from within an empty folder for its output.
+    The program is called with the table and a folder for its input files. The working directory is an empty folder for
+    its output files.
     """
     shutil.rmtree(folder, ignore_errors=True)
     inputs, outputs = folder / "in", folder / "out"
     inputs.mkdir(parents=True)
     outputs.mkdir()
-    seen, said, complained, logged = Trace(), io.StringIO(), io.StringIO(), io.StringIO()
-    handler = logging.StreamHandler(logged)
+    trace, stdout, stderr, log = Trace(), io.StringIO(), io.StringIO(), io.StringIO()
+    handler = logging.StreamHandler(log)
     handler.setFormatter(logging.Formatter("%(name)s %(levelname)s %(message)s"))
     with (
-        force_outcomes(draw) as seen.events,
+        force_outcomes(draw) as trace.events,
         contextlib.chdir(outputs),
-        contextlib.redirect_stdout(said),
-        contextlib.redirect_stderr(complained),
+        contextlib.redirect_stdout(stdout),
+        contextlib.redirect_stderr(stderr),
         _capture_logs(handler),
-        warnings.catch_warnings(record=True) as warned,
+        warnings.catch_warnings(record=True) as recorded_warnings,
     ):
         warnings.simplefilter("always")
-        warnings.filterwarnings("ignore", category=DeprecationWarning)  # of other libraries, about each other
-        seen.visible["returned"] = result_or_error(lambda: program(table, inputs))
-        seen.visible["spent here"] = str(spending.process_spend())
-    seen.visible["stdout"], seen.visible["stderr"] = said.getvalue(), complained.getvalue()
-    seen.visible["warnings"] = [f"{w.category.__name__} {w.message} {w.filename}:{w.lineno}" for w in warned]
-    seen.visible["log"] = logged.getvalue()
-    seen.visible["files"] = {
+        warnings.filterwarnings("ignore", category=DeprecationWarning)  # raised by other libraries about each other
+        trace.visible["returned"] = result_or_error(lambda: program(table, inputs))
+        trace.visible["spent here"] = str(spending.process_spend())
+    trace.visible["stdout"], trace.visible["stderr"] = stdout.getvalue(), stderr.getvalue()
+    trace.visible["warnings"] = [
+        f"{w.category.__name__} {w.message} {w.filename}:{w.lineno}" for w in recorded_warnings
+    ]
+    trace.visible["log"] = log.getvalue()
+    trace.visible["files"] = {
         str(path.relative_to(outputs)): _file_contents(path) for path in sorted(outputs.rglob("*")) if path.is_file()
     }
-    return seen
+    return trace
 
 
 @contextmanager
 def _capture_logs(handler: logging.Handler) -> Iterator[None]:
-    """Hear all that the library logs, and what others log from INFO on."""
+    """Capture all log records of the library, and those of others from INFO."""
     with ExitStack() as stack:
         for name, level in (("", logging.INFO), ("veilwood", logging.DEBUG)):
             logger = logging.getLogger(name)
@@ -491,7 +494,7 @@ def _capture_logs(handler: logging.Handler) -> Iterator[None]:
 
 
 def _file_contents(path: Path) -> tuple[int, int, Any]:
-    """Return mode, length and contents of a file; those of a database by what is in it, as its pages hold salts."""
+    """Return mode, length and contents of a file; of a SQLite file its SQL dump, because its pages contain salts."""
     raw = path.read_bytes()
     contents: Any = raw
     if raw.startswith(b"SQLite format 3"):
@@ -506,18 +509,18 @@ def _file_contents(path: Path) -> tuple[int, int, Any]:
 def find_interference(
     program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> list[str]:
-    """Return how a program tells two neighbouring tables apart other than through the door; empty if it does not.
+    """Return all differences between two neighbouring tables that bypass the release door; empty if there are none.
 
     Parameters
     ----------
     program : callable
-        Takes a table and a folder to write its input to; what it returns counts as seen.
+        Takes a table and a folder for its input files. Its return value counts as visible.
     one, other
-        The tables.
+        Neighbouring tables.
     draw : int
-        Which outcomes are forced.
+        Seed of the forced outcomes.
     allowed : Fraction, optional
-        The most that all passages together may cost: epsilon, or rho for zCDP. Each step is held to its own plan.
+        Maximum loss of all events together: epsilon, or rho for zCDP. Each event is also compared with its plan.
     """
     return compare_runs(program, one, other, draw=draw, allowed=allowed)[1]
 
@@ -525,44 +528,45 @@ def find_interference(
 def compare_runs(
     program: TableProgram[AnyTable], one: AnyTable, other: AnyTable, *, draw: int = 0, allowed: Fraction | None = None
 ) -> tuple[Trace, list[str]]:
-    """Return the trace of one table beside what ``find_interference`` finds: a test can see what it has reached."""
+    """Return the trace of the first table and the result of ``find_interference``, for tests of coverage."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "run"
-        seen = record_trace(program, one, folder, draw)
+        trace = record_trace(program, one, folder, draw)
         neighbour = record_trace(program, other, folder, draw)
-        found = diff_traces(seen, neighbour, allowed)
-        if any(not line.startswith("cost") for line in found):
-            # Something that happens once in a process (a first warning) is no difference between tables: try again.
-            seen = record_trace(program, one, folder, draw)
-            found = diff_traces(seen, neighbour, allowed)
-    return seen, found
+        differences = diff_traces(trace, neighbour, allowed)
+        if any(not line.startswith("cost") for line in differences):
+            # An effect that happens once per process, such as a first warning, is no difference between the tables.
+            trace = record_trace(program, one, folder, draw)
+            differences = diff_traces(trace, neighbour, allowed)
+    return trace, differences
 
 
 def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> list[str]:
-    """Return how two traces differ, and which passages cost more than planned."""
-    found = [f"seen{path}" for path in diff_values(one.visible, other.visible)]
+    """Return the differences between two traces, and the events that cost more than planned."""
+    differences = [f"seen{path}" for path in diff_values(one.visible, other.visible)]
     if len(one.events) != len(other.events):
-        return [*found, f"passages: {len(one.events)} and {len(other.events)}"]
+        return [*differences, f"passages: {len(one.events)} and {len(other.events)}"]
     total = Fraction(0)
-    for number, (mine, yours) in enumerate(zip(one.events, other.events, strict=True)):
-        if mine.step is None or yours.step is None:
-            found.append(f"passage {number} was not through the door")
-        elif mine.step != yours.step or mine.public != yours.public:
-            found.append(f"passage {number} ({mine.step.name}) is not the same step")
+    for number, (event, neighbour) in enumerate(zip(one.events, other.events, strict=True)):
+        step = event.step
+        if step is None or neighbour.step is None:
+            differences.append(f"passage {number} was not through the door")
+        elif step != neighbour.step or event.public != neighbour.public:
+            differences.append(f"passage {number} ({step.name}) is not the same step")
         else:
-            cost, worst = event_cost(mine.step, mine.exact, yours.exact)
+            cost, distance = event_cost(step, event.exact, neighbour.exact)
             total += cost
-            if worst > mine.step.sensitivity:
-                found.append(f"cost of {mine.step.name}: moved by {worst}, planned for {mine.step.sensitivity}")
-            elif not _is_within_loss(mine.step, cost):
-                found.append(f"cost of {mine.step.name}: {float(cost):.6g}, planned {mine.step.loss_text}")
+            if distance > step.sensitivity:
+                differences.append(f"cost of {step.name}: moved by {distance}, planned for {step.sensitivity}")
+            elif not _is_within_loss(step, cost):
+                differences.append(f"cost of {step.name}: {float(cost):.6g}, planned {step.loss_text}")
     if allowed is not None and total > allowed:
-        found.append(f"cost of all: {float(total):.6g}, promised {float(allowed):.6g}")
-    return found
+        differences.append(f"cost of all: {float(total):.6g}, promised {float(allowed):.6g}")
+    return differences
 
 
 def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
-    """Return what a pair of exact inputs costs, epsilon or rho, and how far they are apart, as the step measures it."""
+    """Return the loss (epsilon or rho) of a pair of exact inputs, and their distance in the norm of the step."""
     mechanism: Any = step.mechanism
     if isinstance(mechanism, SparseLaplace):
         moved = sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in {*one, *other})
@@ -580,26 +584,26 @@ def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     if mechanism is None:
         return Fraction(0), 0
     if isinstance(mechanism, ThresholdedGaussian):
-        raise AssertionError("counts of unknown things are compared in the tests of discovery")
-    # Choices: each costs in proportion to the range of its change, and what one unit does to all of them adds up.
-    admissible = one != _INADMISSIBLE_SCORE  # the same for both: it is public
+        raise AssertionError("thresholded counts of unknown keys are compared in the tests of discovery")
+    # Selections: each costs in proportion to the range of its score changes, and the changes of one unit add up.
+    admissible = one != _INADMISSIBLE_SCORE  # public, so the same in both runs
     highest = np.where(admissible, difference, _INADMISSIBLE_SCORE).max(axis=-1)
     lowest = np.where(admissible, difference, -_INADMISSIBLE_SCORE).min(axis=-1)
     ranges = (highest - lowest).ravel().tolist() or [0]
-    shares = [Fraction(moved, mechanism.score_range) for moved in ranges]
+    fractions = [Fraction(moved, mechanism.score_range) for moved in ranges]
     if step.loss.delta == 0:
-        return mechanism.epsilon * sum(shares), max(ranges)
+        return mechanism.epsilon * sum(fractions), max(ranges)
     divisor = 8 if isinstance(mechanism, ExponentialMechanism) else 2
-    return mechanism.epsilon**2 * sum(share**2 for share in shares) / divisor, max(ranges)
+    return mechanism.epsilon**2 * sum(fraction**2 for fraction in fractions) / divisor, max(ranges)
 
 
 def _is_within_loss(step: Step, cost: Fraction) -> bool:
-    """Whether a cost is within the planned loss of a step."""
+    """Return True if a loss is within the planned loss of a step."""
     loss = step.loss
     if loss.epsilon is None:
         return True
     if loss.delta == 0:
         return cost <= loss.epsilon
-    if isinstance(step.mechanism, DiscreteLaplace | JointLaplace | SparseLaplace):  # pure noise as a part of rho
+    if isinstance(step.mechanism, DiscreteLaplace | JointLaplace | SparseLaplace):  # pure epsilon counts as rho
         cost = cost**2 / 2
     return loss.rho is not None and cost <= loss.rho

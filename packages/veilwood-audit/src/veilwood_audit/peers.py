@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks on other libraries' private forests, where they are installed; ours are attacked in ``attacks``."""
+"""Attacks on the private forests of other libraries. Veilwood's estimators are attacked in ``attacks``."""
 
 from __future__ import annotations
 
@@ -18,12 +18,30 @@ from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
 __all__ = ["PEERS", "PeerAttack", "attack_diffprivlib"]
 
 _N_TREES = 6
-_N_RUNS = 1000  # on each of two neighbours, some 20 ms each
+_N_RUNS = 1000  # fits on each of two neighbouring tables, about 20 ms each
 
 
 @dataclass(frozen=True)
 class PeerAttack:
-    """What was found out about another library's forest."""
+    """Result of an attack on another library's forest.
+
+    Attributes
+    ----------
+    peer, version, estimator : str
+        Attacked library, its version and the class of its forest.
+    epsilon : float
+        Claimed epsilon.
+    confidence : float
+        Probability that ``epsilon_lower_bound`` is not too large.
+    runs : int
+        Fits on each of the two tables.
+    hits_likely, hits_unlikely : int
+        Number of fits with the event, on the table that makes it likely and on its neighbour.
+    epsilon_lower_bound : float
+        Epsilon that the event proves to be exceeded.
+    seed_in_model : bool
+        Whether fitted trees contain the seeds of their noise.
+    """
 
     peer: str
     version: str
@@ -38,35 +56,42 @@ class PeerAttack:
 
     @property
     def refuted(self) -> bool:
-        """Whether the claimed epsilon is shown to be exceeded, or noise can be taken off with a seed in the model."""
+        """Whether the bound exceeds the claimed epsilon, or a seed in the model lets anyone remove the noise."""
         return self.epsilon_lower_bound > self.epsilon or self.seed_in_model
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
+        """Return the result as JSON-compatible values."""
         return {**asdict(self), "refuted": self.refuted}
 
 
 def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _N_RUNS, alpha: float = ALPHA) -> PeerAttack:
-    """Attack the forest of diffprivlib: rows go to trees in consecutive equal parts, so that one row moves many.
+    """Attack the forest of diffprivlib, which assigns rows to trees in consecutive parts of equal size.
 
-    Eighteen alike rows for six trees, labelled 010 101 010 101 010 101: each tree sees the opposite majority of its
-    neighbours. One more row at the end moves every boundary, and all but the first tree then see the other majority,
-    though the claim is for one tree. The event, fixed beforehand: trees two to six all say what they see then.
-    Beside that, it is tried whether fitted trees still hold the seeds of their noise.
+    The table has 18 equal rows for six trees, labelled 010 101 010 101 010 101, so neighbouring trees see opposite
+    majorities. One more row at the end moves every boundary. All trees but the first then see the other majority,
+    while the claim assumes that a row affects one tree. The event, fixed in advance, is that trees two to six all
+    predict these majorities. The attack also tests whether fitted trees contain the seeds of their noise.
 
     Parameters
     ----------
     epsilon : float
-        What the forest is asked to keep.
+        Claimed epsilon.
     runs : int
-        Fits on each side.
+        Number of fits on each of the two tables.
+    alpha : float
+        Probability that the bound is too large.
+
+    Raises
+    ------
+    SetupError
+        If diffprivlib cannot be imported.
     """
     try:
         models: Any = importlib.import_module("diffprivlib.models")
         version = str(importlib.import_module("diffprivlib").__version__)
     except ImportError as error:
         raise SetupError(
-            f"diffprivlib cannot be imported here ({error}). Hint: in an environment of its own, "
+            f"diffprivlib cannot be imported ({error}). Hint: in a separate environment, run "
             "pip install veilwood 'diffprivlib==0.6.6' 'scikit-learn<1.9'."
         ) from None
 
@@ -79,18 +104,18 @@ def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _N_RUNS, alpha: floa
         return [int(tree.predict(_feature_rows(y)[:1])[0]) for tree in fit_forest(y, depth=1).estimators_[1:]]
 
     before = [0, 1, 0, 1, 0, 1] * 3
-    wanted = [0, 1, 0, 1, 0]  # majorities of trees two to six once the parts have moved
+    event = [0, 1, 0, 1, 0]  # majorities of trees two to six after the boundaries have moved
     with warnings.catch_warnings(action="ignore"):
-        hits = [sum(predict_labels(y) == wanted for _ in range(runs)) for y in ([*before, 0], before)]
-        # A forest fitted without a seed: do its trees come out alike, noise and all, when fitted as they are now?
+        hits = [sum(predict_labels(y) == event for _ in range(runs)) for y in ([*before, 0], before)]
+        # The forest is fitted without a seed. If clones of its trees get the same noise, the trees contain seeds.
         parts = list(
             zip(fit_forest(before, depth=5).estimators_, np.reshape(before, (_N_TREES, -1)).tolist(), strict=True)
         )
-        again = [clone(tree).fit(_feature_rows(part), np.array(part)) for tree, part in parts]
-    same = all(
+        refitted = [clone(tree).fit(_feature_rows(part), np.array(part)) for tree, part in parts]
+    are_equal = all(
         np.array_equal(tree.tree_.threshold, other.tree_.threshold)
         and np.array_equal(tree.tree_.value, other.tree_.value)
-        for (tree, _), other in zip(parts, again, strict=True)
+        for (tree, _), other in zip(parts, refitted, strict=True)
     )
     return PeerAttack(
         peer="diffprivlib",
@@ -102,7 +127,7 @@ def attack_diffprivlib(epsilon: float = 1.0, *, runs: int = _N_RUNS, alpha: floa
         hits_likely=hits[0],
         hits_unlikely=hits[1],
         epsilon_lower_bound=epsilon_lower_bound(hits[0], runs, hits[1], runs, alpha=alpha),
-        seed_in_model=same,
+        seed_in_model=are_equal,
     )
 
 
@@ -111,4 +136,4 @@ def _feature_rows(y: list[int]) -> NDArray[np.float64]:
 
 
 PEERS = {"diffprivlib": attack_diffprivlib}
-"""The attacks by the name of the library."""
+"""Attacks by name of the library."""

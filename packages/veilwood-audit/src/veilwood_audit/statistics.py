@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tries to falsify the library's claims: lower bounds on epsilon, and small neighbouring tables.
+"""Statistics of audits: lower bounds on epsilon, and enumeration of small neighbouring tables.
 
-It can refute a guarantee and never proves one: proofs are in ``proofs/``. Whole estimators are attacked in ``attacks``.
+An audit can refute a guarantee and never proves one; proofs are in ``proofs/``. Attacks on whole estimators are in
+``attacks``.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from scipy import optimize, stats
 from veilwood.privacy.neighbours import Adjacency, Neighbours
 
 ALPHA = 5e-9
-"""Level of one test: with up to 200 of them, a sound library raises a false alarm once in a million runs."""
+"""Significance level of one test. With up to 200 tests, a correct library raises one false alarm in a million runs."""
 
 RowCells: TypeAlias = tuple[int, ...]
 
@@ -28,7 +29,7 @@ RowCells: TypeAlias = tuple[int, ...]
 
 
 def epsilon_lower_bound(k1: int, n1: int, k0: int, n0: int, *, delta: float = 0.0, alpha: float = ALPHA) -> float:
-    """Return an epsilon that the mechanism is shown to exceed, from how often an event happened on two neighbours.
+    """Return a lower bound on epsilon from the frequencies of an event on two neighbouring tables.
 
     Parameters
     ----------
@@ -57,18 +58,18 @@ def epsilon_lower_bound(k1: int, n1: int, k0: int, n0: int, *, delta: float = 0.
 def one_run_lower_bound(
     correct: int, guesses: int, *, canaries: int | None = None, delta: float = 0.0, alpha: float = ALPHA
 ) -> float:
-    """Return an epsilon that one run is shown to exceed, from guesses which canaries were in the table.
+    """Return a lower bound on epsilon from one run, in which it was guessed which canaries were in the table.
 
-    Each canary was in by a fair coin of its own. Under pure epsilon the number of right guesses is dominated by a
-    binomial of success e^epsilon / (1 + e^epsilon); a delta adds to its tail (Steinke, Nasr, Jagielski 2023,
-    Theorem 5.2).
+    Each canary was included independently with probability 1/2. Under pure epsilon the number of right guesses is
+    dominated by a binomial with success probability e^epsilon / (1 + e^epsilon). A delta adds to its tail (Steinke,
+    Nasr, Jagielski 2023, Theorem 5.2).
 
     Parameters
     ----------
     correct, guesses : int
-        Right guesses, and all guesses; with a delta their number must have been fixed before the run.
+        Number of right guesses, and of all guesses. With a delta, the latter must have been fixed before the run.
     canaries : int, optional
-        Canaries there were; as many as guesses if not given. Only matters with a delta.
+        Number of canaries. Default: the number of guesses. Used with a delta only.
     delta : float
         The delta of the claim.
     alpha : float
@@ -85,21 +86,21 @@ def one_run_lower_bound(
 
     slips = np.arange(1, correct + 1)
 
-    def chance(epsilon: float) -> float:
-        """Bound the probability of so many right guesses."""
+    def tail_bound(epsilon: float) -> float:
+        """Bound the probability of at least ``correct`` right guesses."""
         success = 1 / (1 + math.exp(-epsilon))
         tail = float(stats.binom.sf(correct - 1, guesses, success))
         closer = stats.binom.sf(correct - slips - 1, guesses, success) - tail
         return tail + 2 * (canaries or guesses) * delta * float((closer / slips).max(initial=0.0))
 
-    if chance(0.0) > alpha:
+    if tail_bound(0.0) > alpha:
         return 0.0
-    # The bound grows with epsilon; past log(guesses) or so it is near 1.
-    return float(optimize.brentq(lambda epsilon: chance(epsilon) - alpha, 0.0, math.log(guesses) + 2, xtol=1e-6))
+    # The bound grows with epsilon and is close to 1 beyond about log(guesses), so the root is bracketed.
+    return float(optimize.brentq(lambda epsilon: tail_bound(epsilon) - alpha, 0.0, math.log(guesses) + 2, xtol=1e-6))
 
 
 def worst_log_ratio(distribution: ArrayLike, neighbour: ArrayLike) -> float:
-    """Return the largest log-ratio, in either direction, of two laws given outcome by outcome.
+    """Return the largest log-ratio, in either direction, of the probabilities of an outcome in two distributions.
 
     Examples
     --------
@@ -120,19 +121,19 @@ def worst_log_ratio(distribution: ArrayLike, neighbour: ArrayLike) -> float:
 def neighbouring_tables(
     n_cells: int, max_records: int, adjacency: Adjacency = "add-remove", rows: int = 1
 ) -> Iterator[tuple[RowCells, RowCells]]:
-    """Return every pair of neighbouring tables with at most ``max_records`` records out of ``n_cells`` cells.
+    """Yield every pair of neighbouring tables of at most ``max_records`` rows with ``n_cells`` possible values.
 
-    A table is a sequence of cells. Records that both tables have keep their place: what depends on places is drawn
-    for each place independently, so an added record may as well come last (proofs/disjoint-trees.md).
+    A table is a sequence of cell numbers. Rows that both tables contain keep their index. What depends on the index is
+    drawn independently for each, so it suffices to append added rows at the end (proofs/disjoint-trees.md).
 
     Parameters
     ----------
     n_cells, max_records : int
-        How many different records there are, and how many a table may hold.
+        Number of different rows, and maximum number of rows in a table.
     adjacency : {"add-remove", "replace-one"}
-        Up to ``rows`` records are appended, or exchanged for others.
+        Whether up to ``rows`` rows are appended, or replaced by others.
     rows : int
-        Records of one unit.
+        Maximum number of rows of one unit.
 
     Examples
     --------
@@ -148,18 +149,28 @@ def neighbouring_tables(
                 for added in range(1, min(rows, max_records - size) + 1):
                     yield from ((table, table + more) for more in product(cells, repeat=added))
                 continue
-            for places in combinations(range(size), min(rows, size)):
-                for other in product(cells, repeat=len(places)):
+            for indices in combinations(range(size), min(rows, size)):
+                for other in product(cells, repeat=len(indices)):
                     changed = list(table)
-                    for place, cell in zip(places, other, strict=True):
-                        changed[place] = cell
+                    for index, cell in zip(indices, other, strict=True):
+                        changed[index] = cell
                     if tuple(changed) != table:
                         yield table, tuple(changed)
 
 
 @dataclass(frozen=True)
 class Distances:
-    """The largest distances of a query between neighbours, exact."""
+    """Exact largest distances of a query between neighbouring tables.
+
+    Attributes
+    ----------
+    l1 : int
+        Largest sum of absolute changes.
+    squared_l2 : int
+        Largest sum of squared changes.
+    score_range : int
+        Largest difference between the highest and the lowest change.
+    """
 
     l1: int
     squared_l2: int
@@ -169,12 +180,16 @@ class Distances:
 def worst_distances(
     query: Callable[[RowCells], NDArray[np.int64]], n_cells: int, max_records: int, neighbours: Neighbours
 ) -> Distances:
-    """Recompute the sensitivity of an integer query by trying all small neighbours.
+    """Compute the sensitivity of an integer query by enumerating all pairs of small neighbouring tables.
 
     Parameters
     ----------
     query : callable
-        Maps a table, given as a tuple of cell numbers, to an array of integers of one shape.
+        Maps a table, given as a tuple of cell numbers, to an array of integers of fixed shape.
+    n_cells, max_records : int
+        Number of different rows, and maximum number of rows in a table.
+    neighbours : Neighbours
+        Unit and adjacency.
 
     Examples
     --------
@@ -195,6 +210,3 @@ def worst_distances(
         squared_l2 = max(squared_l2, int((moved**2).sum(axis=1).max()))
         score_range = max(score_range, int(np.ptp(moved, axis=1).max()))
     return Distances(l1, squared_l2, score_range)
-
-
-# -- what an object holds ---------------------------------------------------------------------------------

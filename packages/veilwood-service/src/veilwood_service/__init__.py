@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The service: private answers, training and budgets over HTTP. Everything private still leaves by the door alone.
+"""HTTP service for private training, predictions and queries. All releases pass through the release door.
 
-Needs the extra ``service``. ``Client`` talks to a running one; ``veilwood serve`` starts one.
+Needs the extra ``service``. ``veilwood serve`` starts a service; ``Client`` connects to one.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ __all__ = ["Client"]
 
 
 def __getattr__(name: str) -> Any:
-    """Load the client when it is first used."""
+    """Import the client on first use."""
     if name == "Client":
         from veilwood_service.client import Client
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What every route begins with: the parts of the running service, and who is asking."""
+"""Access to the running service: its components, authentication of requests, metrics and logging."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ _SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1
 
 
 class Metrics:
-    """The counts of one process."""
+    """Request counts and prediction times of one process, for Prometheus."""
 
     def __init__(self) -> None:
-        disable_created_metrics()  # type: ignore[no-untyped-call]  # when the first answer was ready may tell sizes
+        disable_created_metrics()  # type: ignore[no-untyped-call]  # the time of the first response may reveal sizes
         self._registry = CollectorRegistry()
         names = ["method", "route"]
         self._requests = Counter(
@@ -60,14 +60,15 @@ class Metrics:
         )
 
     def record_request(self, method: str, route: str, status: int, seconds: float) -> None:
-        """Count one request. Times are kept for predictions alone: those of fits and answers tell sizes."""
-        named = method if method in _HTTP_METHODS else "other"  # a client may invent any, and each would be kept
-        self._requests.labels(named, route, str(status)).inc()
+        """Count one request. Only predictions are timed: the duration of fits and answers reveals sizes."""
+        # A client can send any method name, and each would become a label of its own.
+        method_label = method if method in _HTTP_METHODS else "other"
+        self._requests.labels(method_label, route, str(status)).inc()
         if route.endswith("/predict"):
             self._seconds.observe(seconds)
 
     def to_prometheus_text(self) -> bytes:
-        """All counts, in Prometheus' format."""
+        """Return all counts in the text format of Prometheus."""
         return generate_latest(self._registry)
 
 
@@ -77,7 +78,7 @@ _CSRF_HEADER: Final = "x-csrf-token"
 
 @dataclass
 class Service:
-    """The parts of a running service."""
+    """Components of a running service."""
 
     settings: Settings
     database: Store
@@ -91,46 +92,60 @@ class Service:
 
     @classmethod
     def open(cls, settings: Settings) -> Service:
-        """Open the folder and the database; both are made if they are not there."""
+        """Open the folder and the database, and create them if they are missing."""
         settings.make_folders()
-        records = Store(settings)
-        upgrade_database(records)
+        database = Store(settings)
+        upgrade_database(database)
         return cls(
             settings,
-            records,
-            Accounts(records, settings.limits.logins_a_minute),
-            Plans(settings, records),
-            Jobs(settings, records),
-            PrivateQueries(settings, records),
-            Predictions(settings, records),
+            database,
+            Accounts(database, settings.limits.logins_a_minute),
+            Plans(settings, database),
+            Jobs(settings, database),
+            PrivateQueries(settings, database),
+            Predictions(settings, database),
             Metrics(),
-            Throttle(60.0),
+            Throttle(seconds=60.0),
         )
 
     def has_no_accounts(self) -> bool:
-        """Whether nobody has an account yet."""
+        """Return True if no account exists yet."""
         return not self.database.find_all(store.accounts)
 
 
 def get_service(request: Request) -> Service:
-    """The service that a request is made to."""
-    found: Service = request.app.state.service
-    return found
+    """Return the service that received a request."""
+    service: Service = request.app.state.service
+    return service
 
 
 async def get_caller(request: Request) -> Caller:
-    """Who makes a request: by the token in its header, or by the session in its cookie."""
+    """Authenticate a request by the token in its header, or by the session in its cookie.
+
+    Raises
+    ------
+    DeniedError
+        If neither identifies an enabled account, or if a change in a session lacks the CSRF token.
+    TooManyError
+        If the account exceeds its requests per minute.
+    """
     service = get_service(request)
-    kind, _, word = request.headers.get("authorization", "").partition(" ")
-    if kind.lower() == "bearer":
-        caller = await _authenticate(service, word.strip(), "token")
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    if scheme.lower() == "bearer":
+        caller = await _authenticate(service, token.strip(), "token")
     elif cookie := request.cookies.get(SESSION_COOKIE):
         caller = await _authenticate(service, cookie, "session")
         changes = request.method not in ("GET", "HEAD")
         if changes and request.headers.get(_CSRF_HEADER) != caller.csrf:
-            raise DeniedError("the request does not repeat the word of its session.", is_authenticated=True)
+            raise DeniedError(
+                "the CSRF token of the session is missing or wrong. Hint: send it in the header X-CSRF-Token.",
+                is_authenticated=True,
+            )
     else:
-        raise DeniedError("who is asking? Hint: log in, or send Authorization: Bearer TOKEN.", is_authenticated=False)
+        raise DeniedError(
+            "the request is not authenticated. Hint: log in, or send Authorization: Bearer TOKEN.",
+            is_authenticated=False,
+        )
     service.request_throttle.check_limit(caller.name, service.settings.limits.requests_a_minute)
     service.request_throttle.count_request(caller.name)
     return caller
@@ -148,17 +163,20 @@ _EXTRA_FIELDS: Final = ("method", "route", "status")
 
 
 class JsonLogFormatter(logging.Formatter):
-    """A record as JSON. Of an error its kind and place are told, and never its text, which may hold what was read."""
+    """Formatter of log records as JSON lines.
+
+    An error is logged by type and source line, never by its text, which may contain values of rows.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return one line."""
+        """Return the record as one line of JSON."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        told = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
-        told |= {name: getattr(record, name) for name in _EXTRA_FIELDS if hasattr(record, name)}
+        payload = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        payload |= {name: getattr(record, name) for name in _EXTRA_FIELDS if hasattr(record, name)}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            told |= {"event": "broken", "error": type(error).__name__, "place": _error_location(error)}
-        return json.dumps(told)
+            payload |= {"event": "broken", "error": type(error).__name__, "place": _error_location(error)}
+        return json.dumps(payload)
 
 
 def _error_location(error: BaseException) -> str:
@@ -167,7 +185,7 @@ def _error_location(error: BaseException) -> str:
 
 
 def configure_logging(level: str = "info") -> None:
-    """Write what the service and its server say as JSON lines, from a level on; others, where something is wrong."""
+    """Log to standard error as JSON lines: the service and uvicorn from ``level``, other libraries from WARNING."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLogFormatter())
     root = logging.getLogger()

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who may do what: accounts, roles, passwords, tokens and sessions.
+"""Accounts, roles, passwords, tokens and sessions.
 
-Tokens are shown once and kept as hashes. A session of the page is a token in a cookie that scripts cannot read, beside
-a second word that every change must repeat in a header, so that another site cannot act for the person.
+Tokens are shown once and stored as hashes. A session of the web page is a token in an HttpOnly cookie. Every change in
+a session must also send a CSRF token in a header, so that another site cannot act on behalf of the user.
 """
 
 from __future__ import annotations
@@ -33,25 +33,27 @@ ROLES: Final[dict[str, frozenset[str]]] = {
     "auditor": frozenset({"records"}),
     "operator": frozenset({"accounts", "operate"}),
 }
-"""What each role may do: register data and set budgets; sign plans; plan; run what was signed; predict and ask for
-private answers; read all records; manage accounts; see how the service runs."""
+"""Scopes of each role. ``data``: register data sets and set budgets; ``sign``: sign plans; ``plan``: propose plans;
+``run``: run signed plans; ``ask``: predict and query; ``records``: read all records; ``accounts``: manage accounts;
+``operate``: read metrics and the states of jobs."""
 SCOPES: Final = frozenset().union(*ROLES.values())
 
 _NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MIN_PASSWORD_LENGTH: Final = 12
-_SCRYPT_PARAMETERS: Final = {"n": 2**14, "r": 8, "p": 5}  # 16 MiB and a twentieth of a second for each guess
+_SCRYPT_PARAMETERS: Final = {"n": 2**14, "r": 8, "p": 5}  # 16 MiB and about 0.05 seconds per guess
 _SESSION_HOURS: Final = 12
 _MAX_TOKEN_DAYS: Final = 366
-_CACHE_SECONDS: Final = 2.0  # a token that another process takes back works that much longer
+_CACHE_SECONDS: Final = 2.0  # a token revoked by another process is accepted for up to this long
 _MAX_CACHED_CALLERS: Final = 10_000
-_ADDRESS_LIMIT_FACTOR: Final = 5  # times as many wrong passwords for all names together, from one place
-_MAX_CONCURRENT_HASHES: Final = 2  # passwords at once, so that guesses leave room for other work
-_MAX_WAITING_LOGINS: Final = 8  # for their turn; each of them holds a thread that others need
-_HASHING_TIMEOUT: Final = 5.0
+_ADDRESS_LIMIT_FACTOR: Final = 5  # limit of wrong passwords per address over all names, as a multiple of that per name
+_MAX_CONCURRENT_HASHES: Final = 2  # password hashes at once, so that guessing leaves cores for other requests
+_MAX_WAITING_LOGINS: Final = 8  # each waiting login occupies a thread that other requests need
+_HASHING_TIMEOUT: Final = 5.0  # seconds
+_MAX_THROTTLE_KEYS: Final = 100_000  # bounds the memory that invented names can fill
 
 
 class DeniedError(VeilwoodError):
-    """Nobody known, or somebody who may not do this."""
+    """A request is not authenticated, or its account or token lacks a right. ``is_authenticated`` says which."""
 
     def __init__(self, message: str, *, is_authenticated: bool) -> None:
         super().__init__(message)
@@ -59,36 +61,34 @@ class DeniedError(VeilwoodError):
 
 
 class TooManyError(VeilwoodError):
-    """More than a caller may ask for in a minute."""
+    """A caller exceeds a rate limit, or the service is busy."""
 
 
 @dataclass(frozen=True)
 class Caller:
-    """Who is asking, and what they may do by the token that they brought."""
+    """Authenticated caller of a request, with the roles of the account and the scopes of the token or session."""
 
     name: str
     roles: frozenset[str]
     scopes: frozenset[str]
-    csrf: str | None = None  # of a session of the page
-    kind: str = "session"  # or token
+    csrf: str | None = None  # set for sessions only
+    kind: str = "session"  # "session" or "token"
 
     def require_scope(self, scope: str) -> None:
-        """Refuse who may not."""
+        """Raise DeniedError if the caller lacks a scope."""
         if scope not in self.scopes:
             raise DeniedError(
-                f"this needs the right {scope!r}, which the account or the token lacks.", is_authenticated=True
+                f"the account or token lacks the right {scope!r}, which this request requires.", is_authenticated=True
             )
 
     def require_session(self, action: str) -> None:
-        """Refuse tokens: what they make would outlive their end, and outlive being taken back."""
+        """Raise DeniedError for tokens: what they create would outlive their expiry and revocation."""
         if self.kind != "session":
-            raise DeniedError(
-                f"a token cannot {action}. Hint: log in on the page and do it there.", is_authenticated=True
-            )
+            raise DeniedError(f"a token cannot {action}. Hint: log in on the web page.", is_authenticated=True)
 
 
 class Accounts:
-    """The accounts in a store."""
+    """Accounts, tokens and sessions in a database."""
 
     def __init__(self, database: Store, max_failures_per_minute: int = 10) -> None:
         self._database, self._max_failures_per_minute = database, max_failures_per_minute
@@ -98,23 +98,24 @@ class Accounts:
         self._caller_cache: dict[tuple[str, str], tuple[Caller, float]] = {}
 
     def create_account(self, name: str, password: str | None, roles: Iterable[str], subject: str | None = None) -> None:
-        """Make an account; a password of a local one, a subject of one that an OpenID provider vouches for."""
+        """Create an account, with a password or with the subject of an OpenID provider."""
         if not _NAME_PATTERN.fullmatch(name):
-            raise ParameterError("name", name, "is not a name", "up to 40 small letters, digits, '.', '_' and '-'")
+            hint = "use a lower-case letter, then up to 39 lower-case letters, digits, '.', '_' and '-'"
+            raise ParameterError("name", name, "is not a valid account name", hint)
         if password is None and not subject:
-            raise ParameterError("password", None, "is missing", "a password, or the subject of an OpenID provider")
-        chosen = _validate_roles(roles)
-        hashed = None if password is None else _hash_password(_validate_password(password))
+            raise ParameterError("password", None, "is missing", "pass a password or the subject of an OpenID provider")
+        role_names = _validate_roles(roles)
+        password_hash = None if password is None else _hash_password(_validate_password(password))
         if not self._database.add(
             store.accounts,
             name=name,
-            password=hashed,
+            password=password_hash,
             subject=subject,
-            roles=chosen,
+            roles=role_names,
             disabled=0,
             created=current_timestamp(),
         ):
-            raise ParameterError("name", name, "is taken", "choose another")
+            raise ParameterError("name", name, "is taken", "choose another name")
 
     def update_account(
         self,
@@ -124,7 +125,7 @@ class Accounts:
         roles: Iterable[str] | None = None,
         disabled: bool | None = None,
     ) -> None:
-        """Change an account. Who loses a role or is disabled loses every token and session at once."""
+        """Update an account. Every change ends all of its tokens and sessions at once."""
         values: dict[str, object] = {}
         if password is not None:
             values["password"] = _hash_password(_validate_password(password))
@@ -133,86 +134,90 @@ class Accounts:
         if disabled is not None:
             values["disabled"] = int(disabled)
         if not values or not self._database.update(store.accounts, {"name": name}, **values):
-            raise ParameterError("name", name, "is not an account, or nothing was to be changed", "see the accounts")
+            raise ParameterError("name", name, "is not an account, or no change was given", "list the accounts")
         self._database.remove(store.tokens, account=name)
         self._caller_cache.clear()
 
     def log_in(self, name: str, password: str, address: str = "") -> tuple[str, str]:
-        """Return the word of a new session and the one that its changes must repeat.
+        """Check a password and return the tokens of a new session: its own and its CSRF token.
 
-        Tries are counted by where they come from, for one name and for all: whoever guesses elsewhere keeps nobody out.
+        Attempts are counted per network, for one name and for all names together. Someone who guesses from elsewhere
+        therefore locks no user out.
         """
-        place = network_of(address)
+        network = network_of(address)
         limits = {
-            f"{place} {name[:64]}": self._max_failures_per_minute,
-            place: _ADDRESS_LIMIT_FACTOR * self._max_failures_per_minute,
+            f"{network} {name[:64]}": self._max_failures_per_minute,
+            network: _ADDRESS_LIMIT_FACTOR * self._max_failures_per_minute,
         }
-        for who, most in limits.items():
-            self._login_throttle.check_limit(who, most)
-        for who in limits:
-            self._login_throttle.count_request(who)  # before the password is looked at: many at once are counted, too
-        found = self._database.find(store.accounts, name=name) if _NAME_PATTERN.fullmatch(name) else None
-        kept = None if found is None or found["disabled"] else found["password"]
+        for key, limit in limits.items():
+            self._login_throttle.check_limit(key, limit)
+        for key in limits:
+            self._login_throttle.count_request(key)  # before the check, so that concurrent attempts count too
+        account = self._database.find(store.accounts, name=name) if _NAME_PATTERN.fullmatch(name) else None
+        stored_hash = None if account is None or account["disabled"] else account["password"]
         with self._hashing_slot():
-            right = _is_right_password(password, kept)  # takes the same time for a name that is not known
-        if not right:
+            is_right = _is_right_password(password, stored_hash)  # takes the same time for an unknown name
+        if not is_right:
             raise DeniedError("the name or the password is wrong.", is_authenticated=False)
-        for who in limits:
-            self._login_throttle.uncount_request(who)
+        for key in limits:
+            self._login_throttle.uncount_request(key)
         return self.open_session(name)
 
     @contextmanager
     def _hashing_slot(self) -> Iterator[None]:
-        """Wait until a password can be hashed, or refuse where many wait already."""
-        with ExitStack() as held:
-            for place, seconds in ((self._waiting_slots, 0.0), (self._hashing_slots, _HASHING_TIMEOUT)):
-                if not place.acquire(timeout=seconds):
-                    raise TooManyError("too many people log in at this moment. Hint: try again.")
-                held.callback(place.release)
+        """Wait until a password may be hashed. Raise TooManyError if many logins wait already."""
+        with ExitStack() as acquired:
+            for slots, seconds in ((self._waiting_slots, 0.0), (self._hashing_slots, _HASHING_TIMEOUT)):
+                if not slots.acquire(timeout=seconds):
+                    raise TooManyError("too many logins at this moment. Hint: try again.")
+                acquired.callback(slots.release)
             yield
 
     def has_password(self, name: str) -> bool:
-        """Whether somebody has one here, or comes from an OpenID provider alone."""
-        found = self._database.find(store.accounts, name=name)
-        return found is not None and found["password"] is not None
+        """Return whether an account has a local password, rather than an OpenID provider only."""
+        account = self._database.find(store.accounts, name=name)
+        return account is not None and account["password"] is not None
 
     def change_password(self, caller: Caller, old: str, new: str, address: str = "") -> tuple[str, str]:
-        """Change one's own password, by the one that was; return a new session, as all others and all tokens end."""
+        """Change the caller's password. Ends all tokens and sessions, and returns the tokens of a new session."""
         caller.require_session("change a password")
         _validate_password(new)
         try:
             self.log_in(caller.name, old, address)
         except DeniedError:
-            raise ParameterError("old", "...", "is not the password", "type the one that you logged in with") from None
+            hint = "type the password that you logged in with"
+            raise ParameterError("old", "...", "is not the current password", hint) from None
         self.update_account(caller.name, password=new)
         return self.open_session(caller.name)
 
     def open_session(self, name: str) -> tuple[str, str]:
-        """Start a session of the page for somebody whose identity was checked."""
+        """Open a session for a user whose identity was checked; return its token and its CSRF token."""
         csrf = secrets.token_urlsafe(24)
-        word, _ = self._create_token(name, "page", SCOPES, timedelta(hours=_SESSION_HOURS), "session", csrf)
-        return word, csrf
+        token, _ = self._create_token(name, "page", SCOPES, timedelta(hours=_SESSION_HOURS), "session", csrf)
+        return token, csrf
 
     def issue_token(self, caller: Caller, name: str, scopes: Iterable[str], days: int) -> tuple[str, str]:
-        """Return a new token, which is shown this once, and its number. It can do no more than who asks for it."""
+        """Create a token with some of the caller's scopes; return the token, shown this once, and its id."""
         caller.require_session("make tokens")
-        wanted = frozenset(scopes)
-        if not wanted or not wanted <= caller.scopes:
-            raise ParameterError("scopes", sorted(wanted), "are more than you have", ", ".join(sorted(caller.scopes)))
+        requested = frozenset(scopes)
+        if not requested or not requested <= caller.scopes:
+            hint = f"choose from {', '.join(sorted(caller.scopes))}"
+            raise ParameterError("scopes", sorted(requested), "are more than you have", hint)
         if not 0 < days <= _MAX_TOKEN_DAYS:
-            raise ParameterError("days", days, "is not a time to live", f"1 to {_MAX_TOKEN_DAYS}")
-        return self._create_token(caller.name, name, wanted, timedelta(days=days), "token")
+            raise ParameterError("days", days, "is not a valid time to live", f"choose 1 to {_MAX_TOKEN_DAYS} days")
+        return self._create_token(caller.name, name, requested, timedelta(days=days), "token")
 
     def create_invitation(self) -> str:
-        """Return a word by which one person can make the first account, once, within an hour."""
+        """Return an invitation that creates the first account. It works once, within an hour."""
         return self._create_token("", "invitation", (), timedelta(hours=1), "invitation")[0]
 
     def accept_invitation(self, invitation: str, name: str, password: str) -> None:
-        """Make the first account by an invitation: it may do everything, and gives roles to others."""
-        found = self._database.find(store.tokens, digest=_hash_token(invitation), kind="invitation")
-        if found is None or found["expires"] < current_timestamp() or self._database.find_all(store.accounts):
+        """Create the first account from an invitation. It has every role, and gives roles to other accounts."""
+        stored = self._database.find(store.tokens, digest=_hash_token(invitation), kind="invitation")
+        if stored is None or stored["expires"] < current_timestamp() or self._database.find_all(store.accounts):
             raise DeniedError(
-                "the invitation is not known, used or too old. Hint: start the service again.", is_authenticated=False
+                "the invitation is not known, already used or expired. Hint: restart the service for a new one.",
+                is_authenticated=False,
             )
         self.create_account(name, password, ROLES)
         self._database.remove(store.tokens, kind="invitation")
@@ -220,29 +225,35 @@ class Accounts:
     def _create_token(
         self, account: str, name: str, scopes: Iterable[str], lifetime: timedelta, kind: str, csrf: str | None = None
     ) -> tuple[str, str]:
-        word, number = "vw_" + secrets.token_urlsafe(32), new_id()
+        token, number = "vw_" + secrets.token_urlsafe(32), new_id()
         expires = (datetime.now(UTC) + lifetime).isoformat(timespec="milliseconds")
         self._database.add(
             store.tokens,
             id=number,
             account=account,
             name=name[:200],
-            digest=_hash_token(word),
+            digest=_hash_token(token),
             scopes=" ".join(sorted(scopes)),
             kind=kind,
             csrf=csrf,
             expires=expires,
             created=current_timestamp(),
         )
-        return word, number
+        return token, number
 
     def find_cached_caller(self, token: str, kind: str) -> Caller | None:
-        """Return whose token or session a word is, if that was looked up in the last moments."""
+        """Return the caller of a token or session that was authenticated in the last seconds, else None."""
         caller, until = self._caller_cache.get((_hash_token(token), kind), (None, 0.0))
         return caller if time.monotonic() < until else None
 
     def authenticate(self, token: str, kind: str) -> Caller:
-        """Return whose token or session a word is, and remember it for a moment."""
+        """Return the caller of a token or session, and cache it for a few seconds.
+
+        Raises
+        ------
+        DeniedError
+            If the token is unknown or has expired, or if the account is disabled.
+        """
         caller = self._load_caller(token, kind)
         if len(self._caller_cache) >= _MAX_CACHED_CALLERS:
             self._caller_cache.clear()
@@ -250,17 +261,17 @@ class Accounts:
         return caller
 
     def _load_caller(self, token: str, kind: str) -> Caller:
-        found = self._database.find(store.tokens, digest=_hash_token(token), kind=kind)
-        if found is None or found["expires"] < current_timestamp():
+        stored = self._database.find(store.tokens, digest=_hash_token(token), kind=kind)
+        if stored is None or stored["expires"] < current_timestamp():
             raise DeniedError(
                 "the token or session is not known or has expired. Hint: log in again.", is_authenticated=False
             )
-        account = self._database.find(store.accounts, name=found["account"])
+        account = self._database.find(store.accounts, name=stored["account"])
         if account is None or account["disabled"]:
             raise DeniedError("the account is disabled.", is_authenticated=False)
         roles = frozenset(account["roles"].split())
         allowed = frozenset().union(*(ROLES[role] for role in roles))
-        return Caller(account["name"], roles, allowed & frozenset(found["scopes"].split()), found["csrf"], kind)
+        return Caller(account["name"], roles, allowed & frozenset(stored["scopes"].split()), stored["csrf"], kind)
 
     def log_out(self, token: str) -> None:
         """End a session."""
@@ -268,66 +279,67 @@ class Accounts:
         self._caller_cache.clear()
 
     def revoke_token(self, caller: Caller, number: str) -> None:
-        """Take a token back: one's own, or anybody's by who manages accounts."""
+        """Revoke one of the caller's tokens; callers who manage accounts may revoke any token."""
         where = {} if "accounts" in caller.scopes else {"account": caller.name}
         if not self._database.remove(store.tokens, id=number, kind="token", **where):
-            raise ParameterError("token", number, "is not known", "see the tokens")
+            raise ParameterError("token", number, "is not known", "list your tokens")
         self._caller_cache.clear()
 
     def list_tokens(self, caller: Caller) -> list[DatabaseRow]:
-        """List one's tokens, without their words."""
-        found = self._database.find_all(store.tokens, account=caller.name, kind="token")
-        return [{name: one[name] for name in ("id", "name", "scopes", "expires", "created")} for one in found]
+        """List the caller's tokens by id, without the tokens themselves."""
+        rows = self._database.find_all(store.tokens, account=caller.name, kind="token")
+        return [{name: row[name] for name in ("id", "name", "scopes", "expires", "created")} for row in rows]
 
 
 class Throttle:
-    """How often each caller came lately; in memory of one process.
+    """Sliding-window rate limiter, in the memory of one process.
 
-    Counts by period: what came in the last one is weighed by how much of it is still within reach.
+    Requests are counted per window. The count of the previous window is weighted by the fraction of it that lies within
+    the last ``seconds``.
     """
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._lock = seconds, threading.Lock()
-        self._counts: dict[str, tuple[float, int, int]] = {}  # when a period began, how many came in it and before
+        self._counts: dict[str, tuple[float, int, int]] = {}  # start of the window, count in it, count in the previous
 
     def check_limit(self, key: str, limit: int) -> None:
-        """Refuse who came too often."""
+        """Raise TooManyError if a key has reached its limit."""
         with self._lock:
-            began, count, before = self._current_window(key)
-            if count + before * (1 - (time.monotonic() - began) / self._seconds) >= limit:
+            start, count, previous = self._current_window(key)
+            if count + previous * (1 - (time.monotonic() - start) / self._seconds) >= limit:
                 raise TooManyError("too many requests. Hint: wait a minute.")
 
     def count_request(self, key: str) -> None:
-        """Remember that somebody came."""
+        """Count one request of a key."""
         with self._lock:
-            if len(self._counts) > 100_000:
+            if len(self._counts) > _MAX_THROTTLE_KEYS:
                 self._counts.clear()
-            began, count, before = self._current_window(key)
-            self._counts[key] = (began, count + 1, before)
+            start, count, previous = self._current_window(key)
+            self._counts[key] = (start, count + 1, previous)
 
     def uncount_request(self, key: str) -> None:
-        """Take back one that was counted, and turned out to be welcome."""
+        """Subtract a request that should not count, such as a successful login."""
         with self._lock:
-            began, count, before = self._current_window(key)
-            self._counts[key] = (began, max(count - 1, 0), before)
+            start, count, previous = self._current_window(key)
+            self._counts[key] = (start, max(count - 1, 0), previous)
 
     def _current_window(self, key: str) -> tuple[float, int, int]:
         now = time.monotonic()
-        began, count, before = self._counts.get(key, (now, 0, 0))
-        if now - began < self._seconds:
-            return began, count, before
-        return (began + self._seconds, 0, count) if now - began < 2 * self._seconds else (now, 0, 0)
+        start, count, previous = self._counts.get(key, (now, 0, 0))
+        if now - start < self._seconds:
+            return start, count, previous
+        return (start + self._seconds, 0, count) if now - start < 2 * self._seconds else (now, 0, 0)
 
 
 def network_of(address: str) -> str:
-    """Where somebody comes from: an address, or the network of 64 bits that one home has by itself."""
+    """Return an IPv4 address as it is, and the /64 network of an IPv6 address, which one household usually owns."""
     try:
-        found = ipaddress.ip_address(address)
+        ip = ipaddress.ip_address(address)
     except ValueError:
         return "elsewhere"
-    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
-        found = found.ipv4_mapped
-    return str(found) if found.version == 4 else str(ipaddress.ip_network((int(found) >> 64 << 64, 64)))
+    if isinstance(ip, ipaddress.IPv6Address) and ip.ipv4_mapped is not None:
+        ip = ip.ipv4_mapped
+    return str(ip) if ip.version == 4 else str(ipaddress.ip_network((int(ip) >> 64 << 64, 64)))
 
 
 def _hash_token(token: str) -> str:
@@ -353,12 +365,13 @@ _DUMMY_HASH: Final = _hash_password(secrets.token_urlsafe())
 
 def _validate_password(password: str) -> str:
     if not _MIN_PASSWORD_LENGTH <= len(password) <= 1000:
-        raise ParameterError("password", "...", "is too short or too long", f"{_MIN_PASSWORD_LENGTH} letters or more")
+        hint = f"choose {_MIN_PASSWORD_LENGTH} to 1000 characters"
+        raise ParameterError("password", "...", "is too short or too long", hint)
     return password
 
 
 def _validate_roles(roles: Iterable[str]) -> str:
-    chosen = sorted(set(roles))
-    if not chosen or not set(chosen) <= set(ROLES):
-        raise ParameterError("roles", chosen, "are not known", f"some of {', '.join(ROLES)}")
-    return " ".join(chosen)
+    names = sorted(set(roles))
+    if not names or not set(names) <= set(ROLES):
+        raise ParameterError("roles", names, "are not all known", f"choose from {', '.join(ROLES)}")
+    return " ".join(names)

@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The application: what is around all routes. Each group of routes is a module named ``routes_...``."""
+"""FastAPI application: routers, middleware, security headers and error responses.
+
+The routes of data, models and accounts are in the modules ``routes_...``.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from veilwood._version import __version__
-from veilwood.errors import BudgetExceededError, FileError, LedgerError, ParameterError, VeilwoodError
+from veilwood.errors import BudgetExceededError, FileError, LedgerError, NotFoundError, VeilwoodError
 from veilwood_service import routes_data, routes_models, routes_people, store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import DeniedError, TooManyError
@@ -49,13 +52,13 @@ _CONTENT_TYPES: Final = {".html": "text/html", ".css": "text/css", ".js": "text/
 
 @page_router.get("/")
 def redirect_to_page() -> RedirectResponse:
-    """Go to the page."""
+    """Redirect to the web page."""
     return RedirectResponse("/page/index.html")
 
 
 @page_router.get("/page/{name}")
 def get_page_file(name: str) -> FileResponse:
-    """Return one file of the page."""
+    """Return one file of the web page."""
     path = _PAGES_FOLDER / name
     if (
         len(name) > _MAX_NAME_LENGTH
@@ -63,7 +66,7 @@ def get_page_file(name: str) -> FileResponse:
         or path.suffix not in _CONTENT_TYPES
         or not path.is_file()
     ):
-        raise HTTPException(404, "there is no such page.")
+        raise HTTPException(404, "page not found.")
     return FileResponse(path, media_type=_CONTENT_TYPES[path.suffix])
 
 
@@ -72,13 +75,13 @@ state_router = APIRouter(tags=["state"])
 
 @state_router.get("/healthz")
 async def health() -> dict[str, str]:
-    """Say that the process answers."""
+    """Return the status of the process and its version."""
     return {"status": "alive", "version": __version__}
 
 
 @state_router.get("/readyz")
 def ready(request: Request) -> dict[str, Any]:
-    """Say whether the database answers, and whether somebody has made the first account."""
+    """Return whether the database responds, and whether the first account exists."""
     accounts = get_service(request).database.find_all(store.accounts)
     return {
         "status": "ready",
@@ -89,7 +92,7 @@ def ready(request: Request) -> dict[str, Any]:
 
 @state_router.get("/v1/metrics")
 def metrics(request: Request, caller: AuthenticatedCaller) -> Response:
-    """Counts of requests, as Prometheus reads them."""
+    """Return request counts in the format of Prometheus."""
     caller.require_scope("operate")
     return Response(get_service(request).metrics.to_prometheus_text(), media_type="text/plain; version=0.0.4")
 
@@ -107,14 +110,14 @@ _SECURITY_HEADERS: Final = {
 
 
 def create_app(settings: Settings) -> FastAPI:
-    """Make the application of a service; its jobs run while it is up."""
+    """Create the application of a service. Its jobs run while the application runs."""
     service = Service.open(settings)
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.jobs.start()
         gc.collect()
-        gc.freeze()  # what is loaded by now stays: looking through it again and again would hold requests up
+        gc.freeze()  # objects loaded so far are permanent: scanning them again would delay requests
         try:
             yield
         finally:
@@ -132,7 +135,7 @@ def create_app(settings: Settings) -> FastAPI:
     )
     app.state.service = service
     for router in (
-        routes_models.predict_router,  # the busiest first: routes are tried in turn
+        routes_models.predict_router,  # first, because routes are matched in order and this one is the busiest
         state_router,
         routes_people.router,
         routes_people.openid_router,
@@ -150,7 +153,7 @@ def create_app(settings: Settings) -> FastAPI:
 
 
 class RequestMiddleware:
-    """Around every request: refuse bodies that are too long, count, log one line without content, add headers."""
+    """Middleware for every request: size limits, metrics, one log line without content, security headers."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
@@ -160,22 +163,22 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.monotonic(), 500
+        start, status = time.monotonic(), 500
 
-        async def send_on(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                given = {name for name, _ in message["headers"]}
-                message["headers"] = [*message["headers"], *(one for one in self._headers if one[0] not in given)]
+                present = {name for name, _ in message["headers"]}
+                message["headers"] = [*message["headers"], *(pair for pair in self._headers if pair[0] not in present)]
             await send(message)
 
-        refusal = self._rejection_response(scope)
+        rejection = self._rejection_response(scope)
         try:
-            await (self._app if refusal is None else refusal)(scope, receive, send_on)
+            await (self._app if rejection is None else rejection)(scope, receive, send_with_headers)
         finally:
             self._log_request(
-                scope["method"], getattr(scope.get("route"), "path", "none"), status, time.monotonic() - began
+                scope["method"], getattr(scope.get("route"), "path", "none"), status, time.monotonic() - start
             )
 
     def _log_request(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -186,48 +189,52 @@ class RequestMiddleware:
     def _rejection_response(self, scope: Scope) -> Response | None:
         headers, limits = Headers(scope=scope), self._service.settings.limits
         uploads = scope["method"] == "PUT" and _UPLOAD_PATH.fullmatch(scope["path"]) is not None
-        most = limits.upload_bytes if uploads else limits.body_bytes
+        max_bytes = limits.upload_bytes if uploads else limits.body_bytes
         length = headers.get("content-length", "")
         if "content-encoding" in headers:
-            return problem_response(415, "encoding", "compressed bodies are not taken. Hint: send the file as it is.")
-        if "transfer-encoding" in headers or len(length) > 18:
+            return problem_response(415, "encoding", "compressed bodies are not accepted. Hint: send the file as is.")
+        if "transfer-encoding" in headers or len(length) > 18:  # digits; no length of more is within a limit
             return problem_response(411, "length", "the length of the body is missing. Hint: send Content-Length.")
-        if length.isdigit() and int(length) > most:
-            return problem_response(413, "too large", f"the body is longer than the limit of {most} bytes.")
+        if length.isdigit() and int(length) > max_bytes:
+            return problem_response(413, "too large", f"the body exceeds the limit of {max_bytes} bytes.")
         return None
 
 
 def problem_response(status: int, kind: str, detail: str, **more: Any) -> JSONResponse:
-    """An error as the standard has it (RFC 9457)."""
+    """Return an error response in the format of RFC 9457."""
     content = {"type": "about:blank", "title": kind, "status": status, "detail": detail, **more}
     return JSONResponse(content, status, media_type="application/problem+json")
 
 
+_STATUS_OF_ERROR: Final[tuple[tuple[type[VeilwoodError], int, str], ...]] = (
+    (DeniedError, 403, "denied"),
+    (TooManyError, 429, "too many"),
+    (NotFoundError, 404, "not found"),
+    (BudgetExceededError, 409, "budget"),  # before LedgerError, its base
+    (LedgerError, 409, "ledger"),
+    (FileError, 409, "file"),
+    (VeilwoodError, 422, "refused"),
+)
+"""HTTP status and problem title per type of error; the first row that matches counts."""
+
+
 async def _handle_library_error(_: Request, error: Exception) -> Response:
-    match error:
-        case DeniedError():
-            return problem_response(403 if error.is_authenticated else 401, "denied", str(error))
-        case TooManyError():
-            return problem_response(429, "too many", str(error))
-        case BudgetExceededError():
-            left = None if error.remaining is None else str(error.remaining)
-            return problem_response(409, "budget", str(error), remaining=left)
-        case LedgerError() if error.__cause__ is not None:  # a text of the database: host, port, file
-            return problem_response(409, "ledger", "the ledger cannot be used now; its operator sees why.")
-        case LedgerError():
-            return problem_response(409, "ledger", str(error))
-        case FileError():
-            return problem_response(409, "file", str(error))
-        case ParameterError() if " is not a" in str(error) and "see the list" in str(error):
-            return problem_response(404, "not found", str(error))
-        case _:
-            return problem_response(422, "refused", str(error))
+    _, status, title = next(row for row in _STATUS_OF_ERROR if isinstance(error, row[0]))
+    if isinstance(error, DeniedError) and not error.is_authenticated:
+        status = 401
+    if isinstance(error, BudgetExceededError):
+        remaining = None if error.remaining is None else str(error.remaining)
+        return problem_response(status, title, str(error), remaining=remaining)
+    if isinstance(error, LedgerError) and error.__cause__ is not None:
+        # The text of a database's error names host, port or file.
+        return problem_response(status, title, "the ledger is unavailable. Hint: ask the operator of the service.")
+    return problem_response(status, title, str(error))
 
 
 async def _handle_validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    places = [".".join(str(part) for part in one["loc"]) + ": " + one["msg"] for one in error.errors()[:10]]
-    return problem_response(422, "malformed", "; ".join(places)[:1000])
+    problems = [".".join(str(part) for part in one["loc"]) + ": " + one["msg"] for one in error.errors()[:10]]
+    return problem_response(422, "malformed", "; ".join(problems)[:1000])
 
 
 async def _handle_http_error(_: Request, error: Exception) -> Response:
@@ -238,5 +245,5 @@ async def _handle_http_error(_: Request, error: Exception) -> Response:
 
 
 async def _handle_unexpected_error(_: Request, error: Exception) -> Response:
-    _LOG.error("broken: %s", type(error).__name__)  # never its text, which may hold what was being read
-    return problem_response(500, "broken", "the service has failed; its operator sees where.")
+    _LOG.error("broken: %s", type(error).__name__)  # never the text of the error, which may contain values of rows
+    return problem_response(500, "broken", "internal error. Hint: ask the operator to read the log of the service.")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A client of the service: typed, with retries that never spend twice."""
+"""HTTP client of the service, with retries that never charge twice."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from veilwood.errors import BudgetExceededError, ParameterError, UseError, Veilw
 __all__ = ["Client", "ServiceError"]
 
 _MAX_TRIES: Final = 5
-_FIRST_WAIT_SECONDS: Final = 0.2
+_FIRST_WAIT_SECONDS: Final = 0.2  # doubled after each attempt
 _MEDIA_TYPES: Final = {".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}
 _FINAL_STATES: Final = frozenset({"done", "failed", "cancelled"})
 
 
 class ServiceError(VeilwoodError):
-    """The service refused, or could not be reached; ``status`` is that of its answer, 0 without one."""
+    """The service rejected a request or is unreachable. ``status`` is the HTTP status, or 0 without a response."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -33,28 +33,28 @@ class ServiceError(VeilwoodError):
 
 
 class Client:
-    """Talks to a running service.
+    """HTTP client of a running service.
 
-    Requests that failed on the way are sent again. What may spend carries a key that the service knows it by, so that
-    a retry is answered with the outcome of the first and charges nothing.
+    Requests that fail in transit are sent again. Requests that may charge a ledger carry an idempotency key, so a retry
+    returns the outcome of the first request and charges nothing.
 
     Parameters
     ----------
     address : str
-        ``https://forest.example``
+        Address of the service, such as ``https://forest.example``.
     token : str
-        As the service shows it once, when it is made.
+        Token of an account.
     timeout : float
-        Seconds to wait for one answer.
+        Seconds to wait for a response.
     transport : httpx.BaseTransport, optional
-        For tests.
+        Transport to use instead of the network, for tests.
 
     Examples
     --------
     >>> with Client("http://127.0.0.1:8400", token="vw_...") as client:  # doctest: +SKIP
     ...     plan = client.plan("visits", epsilon=1.0)
     ...     print(plan["words"])
-    ...     model = client.run(plan["id"])  # once a custodian has_table signed it
+    ...     model = client.run(plan["id"])  # after a custodian has signed it
     ...     client.predict(model["id"], [{"age": 31, "ward": "A"}])
     """
 
@@ -82,34 +82,34 @@ class Client:
     # -- data sets, for custodians ---------------------------------------------------------------------------------
 
     def datasets(self) -> list[dict[str, Any]]:
-        """List the data sets, with what is left of each."""
+        """List the data sets, with the remaining budget of each."""
         return self._request_list("GET", "/v1/datasets")
 
     def add_dataset(self, name: str, people: str, epsilon: float, delta: float = 0.0, source: str | None = None) -> Any:
-        """Register a data set under a budget."""
-        asked = {"name": name, "people": people, "epsilon": epsilon, "delta": delta, "source": source}
-        return self._request_json("POST", "/v1/datasets", json=asked)
+        """Register a data set with the population that it protects and its budget."""
+        body = {"name": name, "people": people, "epsilon": epsilon, "delta": delta, "source": source}
+        return self._request_json("POST", "/v1/datasets", json=body)
 
     def upload(self, dataset: str, table: str | PathLike[str]) -> None:
-        """Upload the rows: a CSV or Parquet file."""
+        """Upload a table: a CSV or Parquet file."""
         path = Path(table)
-        kind = _MEDIA_TYPES.get(path.suffix)
-        if kind is None:
-            raise ParameterError("table", path.name, "is not a table that can be uploaded", ".csv or .parquet")
+        media_type = _MEDIA_TYPES.get(path.suffix)
+        if media_type is None:
+            raise ParameterError("table", path.name, "is not a table file", "pass a .csv or .parquet file")
         self._request_json(
-            "PUT", f"/v1/datasets/{dataset}/table", content=path.read_bytes(), headers={"Content-Type": kind}
+            "PUT", f"/v1/datasets/{dataset}/table", content=path.read_bytes(), headers={"Content-Type": media_type}
         )
 
     def set_schema(self, dataset: str, schema: Mapping[str, Any]) -> None:
-        """Declare the schema."""
+        """Declare the schema of a data set."""
         self._request_json("PUT", f"/v1/datasets/{dataset}/schema", json=dict(schema))
 
     def schema(self, dataset: str) -> dict[str, Any]:
-        """Return the schema."""
+        """Return the schema of a data set."""
         return self._request_dict("GET", f"/v1/datasets/{dataset}/schema")
 
     def ledger(self, dataset: str) -> dict[str, Any]:
-        """Return every spend; for custodians and auditors."""
+        """Return the ledger of a data set with all entries; for custodians and auditors."""
         return self._request_dict("GET", f"/v1/datasets/{dataset}/ledger")
 
     # -- plans and models ------------------------------------------------------------------------------------------
@@ -117,30 +117,36 @@ class Client:
     def plan(
         self, dataset: str, estimator: str = "private-forest", *, epsilon: float = 1.0, delta: float = 0.0, **more: Any
     ) -> dict[str, Any]:
-        """Plan a training; further keywords are parameters of the estimator."""
-        asked = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
-        return self.get_plan(self._request_dict("POST", f"/v1/datasets/{dataset}/plans", json=asked)["id"])
+        """Plan a training and return the plan. Further keywords are parameters of the estimator."""
+        body = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
+        return self.get_plan(self._request_dict("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
 
     def plan_evaluation(self, model: str, *, epsilon: float = 0.1, delta: float = 0.0) -> dict[str, Any]:
-        """Plan an evaluation of a model on the private rows."""
-        asked = {"epsilon": epsilon, "delta": delta}
-        return self.get_plan(self._request_dict("POST", f"/v1/models/{model}/evaluations", json=asked)["id"])
+        """Plan an evaluation of a model on the private rows, and return the plan."""
+        body = {"epsilon": epsilon, "delta": delta}
+        return self.get_plan(self._request_dict("POST", f"/v1/models/{model}/evaluations", json=body)["id"])
 
     def get_plan(self, plan: str) -> dict[str, Any]:
-        """Return a plan, in words and whole."""
+        """Return a plan, as text and as JSON."""
         return self._request_dict("GET", f"/v1/plans/{plan}")
 
     def sign(self, plan: str, fingerprint: str) -> dict[str, Any]:
-        """Sign a plan by the hash that was read; for custodians."""
+        """Sign a plan whose hash you have read; for custodians."""
         return self._request_dict("POST", f"/v1/plans/{plan}/signature", json={"fingerprint": fingerprint})
 
     def run(self, plan: str, *, wait_seconds: float = 3600.0) -> dict[str, Any]:
-        """Run a signed plan, wait until it is done and return what it made."""
+        """Run a signed plan, wait until it is done and return the release.
+
+        Raises
+        ------
+        ServiceError
+            If the job fails, is cancelled or takes longer than ``wait_seconds``.
+        """
         job = self._request_dict("POST", f"/v1/plans/{plan}/jobs", headers={"Idempotency-Key": secrets.token_hex(16)})
-        until = time.monotonic() + wait_seconds
+        deadline = time.monotonic() + wait_seconds
         while job["state"] not in _FINAL_STATES:
-            if time.monotonic() > until:
-                raise ServiceError(f"job {job['id']} is still {job['state']}. Hint: look again later.", 0)
+            if time.monotonic() > deadline:
+                raise ServiceError(f"job {job['id']} is still {job['state']}. Hint: fetch the model later.", 0)
             time.sleep(0.2)
             job = self._request_dict("GET", f"/v1/jobs/{job['id']}")
         if job["state"] != "done":
@@ -148,30 +154,30 @@ class Client:
         return self.model(job["id"])
 
     def models(self) -> list[dict[str, Any]]:
-        """List what was released."""
+        """List the releases."""
         return self._request_list("GET", "/v1/models")
 
     def model(self, model: str) -> dict[str, Any]:
-        """Return one of them, with its certificate."""
+        """Return one release with its certificate."""
         return self._request_dict("GET", f"/v1/models/{model}")
 
     def download(self, model: str, path: str | PathLike[str], *, onnx: bool = False) -> None:
-        """Save a trained model; ``vw.load`` reads it."""
-        answer = self._send_with_retries("GET", f"/v1/models/{model}/{'onnx' if onnx else 'file'}")
-        Path(path).write_bytes(answer.content)
+        """Save a trained model to a file, for ``vw.load``, or as ONNX."""
+        response = self._send_with_retries("GET", f"/v1/models/{model}/{'onnx' if onnx else 'file'}")
+        Path(path).write_bytes(response.content)
 
     def predict(self, model: str, rows: pd.DataFrame | list[dict[str, Any]]) -> dict[str, Any]:
-        """Predict for rows; free."""
+        """Predict rows. Free."""
         return self._request_dict("POST", f"/v1/models/{model}/predict", json={"rows": _to_row_dicts(rows)})
 
     def quote(self, model: str, rows: pd.DataFrame | list[dict[str, Any]], epsilon: float | None = None) -> Any:
-        """Say what a batch of private answers would cost."""
+        """Return the loss and the expected error of a batch of private answers. Free."""
         return self._request_json(
             "POST", f"/v1/models/{model}/quote", json={"rows": _to_row_dicts(rows), "epsilon": epsilon}
         )
 
     def answer(self, model: str, rows: pd.DataFrame | list[dict[str, Any]], epsilon: float | None = None) -> Any:
-        """Ask for private answers. Charged first; the same batch again is free, so a retry is too."""
+        """Answer a batch privately. It is charged first; repeating the same batch is free, and so is a retry."""
         return self._request_json(
             "POST", f"/v1/models/{model}/answers", json={"rows": _to_row_dicts(rows), "epsilon": epsilon}
         )
@@ -179,46 +185,48 @@ class Client:
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _request_dict(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        found: dict[str, Any] = self._request_json(method, path, **more)
-        return found
+        content: dict[str, Any] = self._request_json(method, path, **more)
+        return content
 
     def _request_list(self, method: str, path: str) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = self._request_json(method, path)
-        return found
+        content: list[dict[str, Any]] = self._request_json(method, path)
+        return content
 
     def _request_json(self, method: str, path: str, **more: Any) -> Any:
         return self._send_with_retries(method, path, **more).json()
 
     def _send_with_retries(self, method: str, path: str, **more: Any) -> httpx.Response:
-        """Send a request, again where the network or the service failed on the way."""
-        wait, refused = _FIRST_WAIT_SECONDS, ""
+        """Send a request, with retries after errors of the network or the service."""
+        wait, failure = _FIRST_WAIT_SECONDS, ""
         for _ in range(_MAX_TRIES):
             try:
-                answer = self._http.request(method, path, **more)
+                response = self._http.request(method, path, **more)
             except httpx.TransportError as error:
-                refused = type(error).__name__
+                failure = type(error).__name__
             except httpx.InvalidURL:
-                raise UseError("the address of the service is not understood. Hint: http://127.0.0.1:8400") from None
+                raise UseError(
+                    "the address of the service is not a URL. Hint: pass an address like http://127.0.0.1:8400."
+                ) from None
             else:
-                if answer.status_code < 500 and answer.status_code != 429:
-                    return _raise_for_problem(answer)
-                refused = f"status {answer.status_code}"
+                if response.status_code < 500 and response.status_code != 429:
+                    return _raise_for_problem(response)
+                failure = f"status {response.status_code}"
             time.sleep(wait)
             wait *= 2
-        raise ServiceError(f"the service at {self._http.base_url} does not answer ({refused}).", 0)
+        raise ServiceError(f"the service at {self._http.base_url} does not respond ({failure}).", 0)
 
 
-def _raise_for_problem(answer: httpx.Response) -> httpx.Response:
-    if answer.status_code < 400:
-        return answer
+def _raise_for_problem(response: httpx.Response) -> httpx.Response:
+    if response.status_code < 400:
+        return response
     try:
-        problem = answer.json()
+        problem = response.json()
         detail, title = str(problem["detail"]), problem["title"]
     except (ValueError, KeyError, TypeError):
-        raise ServiceError(f"the service answered {answer.status_code}.", answer.status_code) from None
+        raise ServiceError(f"the service returned status {response.status_code}.", response.status_code) from None
     if title == "budget":
         raise BudgetExceededError(detail, remaining=problem.get("remaining"))
-    raise ServiceError(detail, answer.status_code)
+    raise ServiceError(detail, response.status_code)
 
 
 def _to_row_dicts(rows: pd.DataFrame | list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that starts the service; what it does is in ``service``."""
+"""Commands ``veilwood serve``, ``veilwood service`` and ``veilwood remote``, and the data of a demo service."""
 
 from __future__ import annotations
 
@@ -31,19 +31,21 @@ remote = typer.Typer(help="Plan, run and predict on a running service.", rich_ma
 ModelId = Annotated[str, typer.Argument(metavar="MODEL")]
 CsvArgument = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
 BatchEpsilon = Annotated[
-    float | None, typer.Option(metavar="E", parser=read_number, help="Of the batch; else as signed.")
+    float | None, typer.Option(metavar="E", parser=read_number, help="Epsilon of the batch. Default: the signed one.")
 ]
 
 
 @dataclass(frozen=True)
 class RemoteOptions:
-    """A running service, and who asks it."""
+    """Options of all ``veilwood remote`` commands: address of the service, and token."""
 
-    address: Annotated[str, typer.Option(envvar="VEILWOOD_SERVICE", help="Of the service: https://forest.example")]
-    token: Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Better given by the environment than typed.")]
+    address: Annotated[
+        str, typer.Option(envvar="VEILWOOD_SERVICE", help="Address of the service, such as https://forest.example.")
+    ]
+    token: Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Token. Prefer the environment variable.")]
 
     def open_client(self) -> Any:
-        """Speak to it."""
+        """Return a client of the service."""
         try:
             from veilwood_service.client import Client
         except ImportError as error:
@@ -52,23 +54,23 @@ class RemoteOptions:
 
 
 def _remote_command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a command of a function, with its groups of options."""
+    """Return a decorator that registers a function with option groups as a ``veilwood remote`` command."""
     return lambda command: remote.command(name)(option_groups(command))
 
 
-def _print_json(found: Any) -> None:
-    print(json.dumps(found, indent=1))
+def _print_json(content: Any) -> None:
+    print(json.dumps(content, indent=1))
 
 
 def _read_rows(table: Path) -> list[dict[str, Any]]:
-    """Read the cells of a CSV file as they stand there; the service knows what they mean."""
+    """Read a CSV file as text. The service parses the values by the schema."""
     rows = pd.read_csv(table, dtype=str, keep_default_na=False)
-    return [{str(name): cell or None for name, cell in row.items()} for row in rows.to_dict("records")]
+    return [{str(name): value or None for name, value in row.items()} for row in rows.to_dict("records")]
 
 
 @_remote_command("datasets")
 def remote_datasets(service: RemoteOptions) -> None:
-    """List the data sets and what is left of each.
+    """List the data sets and their remaining budgets.
 
     \b
     Example:
@@ -87,7 +89,7 @@ def remote_plan(
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
     param: Annotated[list[str] | None, typer.Option("--param", metavar="KEY=VALUE")] = None,
 ) -> None:
-    """Plan a training; a custodian signs it before it runs.
+    """Plan a training. A custodian must sign the plan before it runs.
 
     \b
     Example:
@@ -100,7 +102,7 @@ def remote_plan(
 @_remote_command("sign")
 def remote_sign(
     plan: Annotated[str, typer.Argument(metavar="PLAN")],
-    fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="As read on the plan.")],
+    fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="Hash of the plan that you have read.")],
     service: RemoteOptions,
 ) -> None:
     """Sign a plan by its hash.
@@ -127,7 +129,7 @@ def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: Re
 
 @_remote_command("predict")
 def remote_predict(model: ModelId, table: CsvArgument, service: RemoteOptions) -> None:
-    """Predict for the rows of a CSV file; free.
+    """Predict the rows of a CSV file. Free.
 
     \b
     Example:
@@ -139,7 +141,7 @@ def remote_predict(model: ModelId, table: CsvArgument, service: RemoteOptions) -
 
 @_remote_command("quote")
 def remote_quote(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: BatchEpsilon = None) -> None:
-    """Say what private answers to the rows of a CSV file would cost, and how far off they would be; free.
+    """Show the loss and the expected error of private answers to the rows of a CSV file. Free.
 
     \b
     Example:
@@ -151,7 +153,7 @@ def remote_quote(model: ModelId, table: CsvArgument, service: RemoteOptions, eps
 
 @_remote_command("ask")
 def remote_ask(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: BatchEpsilon = None) -> None:
-    """Ask for private answers to the rows of a CSV file. Charged first; the same batch again is free.
+    """Answer the rows of a CSV file privately. Charged first; repeating the same batch is free.
 
     \b
     Example:
@@ -168,7 +170,7 @@ def remote_evaluate(
     epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 0.1,
     delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
 ) -> None:
-    """Plan how good a model is on the private rows; signed and run like a training.
+    """Plan an evaluation of a model on the private rows. It is signed and run like a training.
 
     \b
     Example:
@@ -183,9 +185,9 @@ def remote_download(
     model: ModelId,
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE")],
     service: RemoteOptions,
-    onnx: Annotated[bool, typer.Option("--onnx", help="As ONNX.")] = False,
+    onnx: Annotated[bool, typer.Option("--onnx", help="Save as ONNX.")] = False,
 ) -> None:
-    """Save a trained model, which veilwood predict and certificate read.
+    """Save a trained model to a file, for veilwood predict and veilwood certificate.
 
     \b
     Example:
@@ -196,41 +198,50 @@ def remote_download(
     print(f"Wrote {out}")
 
 
-service_commands = typer.Typer(help="Copy a service, and bring it back.", rich_markup_mode=None)
+service_commands = typer.Typer(help="Back up, restore and freeze a service.", rich_markup_mode=None)
 
 
-def serve(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where tables, models and ledgers are.")] = Path(
+def serve(  # nosec B107: an empty client_secret means that no OpenID provider is configured
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of tables, models and ledgers.")] = Path(
         "veilwood-service"
     ),
-    host: Annotated[str, typer.Option(help="The address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="The port to listen on.")] = 8400,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
     database: Annotated[
-        str, typer.Option(envvar="VEILWOOD_DATABASE", help="postgresql://...; else SQLite in the folder.")
+        str,
+        typer.Option(envvar="VEILWOOD_DATABASE", help="Database, postgresql://... Default: SQLite in the folder."),
     ] = "",
-    address: Annotated[str, typer.Option(help="How people reach it, if by a proxy: https://...")] = "",
+    address: Annotated[
+        str, typer.Option(help="Public address of the service, https://... Default: host and port.")
+    ] = "",
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLACE", help="Custodians may register tables from this folder or postgresql://..."),
+        typer.Option(metavar="PLACE", help="Folder or postgresql://... from which custodians may register tables."),
     ] = None,
-    issuer: Annotated[str, typer.Option(help="An OpenID provider whom people log in with: https://...")] = "",
-    client_id: Annotated[str, typer.Option(help="What the provider calls this service.")] = "",
-    client_secret: Annotated[str, typer.Option(envvar="VEILWOOD_CLIENT_SECRET", help="Given by the environment.")] = "",
+    issuer: Annotated[str, typer.Option(help="OpenID provider for logins, https://...")] = "",
+    client_id: Annotated[str, typer.Option(help="Client id of this service at the provider.")] = "",
+    client_secret: Annotated[
+        str,
+        typer.Option(envvar="VEILWOOD_CLIENT_SECRET", help="Client secret. Prefer the environment variable."),
+    ] = "",
     proxy: Annotated[
         list[str] | None,
-        typer.Option(metavar="ADDRESS", help="A proxy in front, whose word on where people come from is believed."),
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address of a reverse proxy whose X-Forwarded headers are trusted. Default: 127.0.0.1.",
+        ),
     ] = None,
     limit: Annotated[
-        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Another limit; docs/service.md lists them.")
+        list[str] | None, typer.Option(metavar="NAME=NUMBER", help="Limit to change. docs/service.md lists them.")
     ] = None,
-    certfile: Annotated[Path | None, typer.Option(help="A TLS certificate, in PEM.")] = None,
-    keyfile: Annotated[Path | None, typer.Option(help="Its key, in PEM.")] = None,
+    certfile: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
+    keyfile: Annotated[Path | None, typer.Option(help="Private key of the TLS certificate, PEM.")] = None,
     demo: Annotated[bool, typer.Option("--demo", help="Start with a public table and a model of it.")] = False,
 ) -> None:
-    """Start the service: private answers, training and budgets over HTTP, with a page.
+    """Start the service: private training, predictions and queries over HTTP, with a web page.
 
-    In one command: SQLite, a local folder, one process. The first time it prints a link by which the first account is
-    made. With --database, any number of processes and machines share PostgreSQL and a folder.
+    By default it uses SQLite, a local folder and one process. At the first start it prints a link that creates the
+    first account. With --database, any number of processes and machines share PostgreSQL and a folder.
 
     \b
     Example:
@@ -283,22 +294,22 @@ def serve(
 
 
 def _check_port(host: str, port: int) -> None:
-    """Refuse a port that is taken, before a link is printed that leads to whoever has it."""
+    """Raise SetupError if a port is in use, before the printed link would lead to another program."""
     try:
-        family, _, _, _, place = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        socket.create_server(place[:2], family=family).close()
+        family, _, _, _, socket_address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        socket.create_server(socket_address[:2], family=family).close()
     except OSError as error:
         raise SetupError(
-            f"cannot listen on {host}, port {port}: {error.strerror}. Hint: --port takes another."
+            f"cannot listen on {host}, port {port}: {error.strerror}. Hint: choose another port with --port."
         ) from None
 
 
 @service_commands.command("backup")
 def service_backup(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the service, which may run.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the service, which may be running.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", help="New file.")],
 ) -> None:
-    """Copy records, models, tables and ledgers into one file. It holds private rows.
+    """Write database, models, tables and ledgers to one file. The file contains private rows.
 
     \b
     Example:
@@ -308,15 +319,15 @@ def service_backup(
     from veilwood_service.settings import Settings
 
     back_up(Settings(folder), out)
-    print(f"Wrote {out}, which holds private rows: keep it as you keep the tables.")
+    print(f"Wrote {out}. It contains private rows: protect it like the tables.")
 
 
 @service_commands.command("restore")
 def service_restore(
-    archive: Annotated[Path, typer.Argument(metavar="FILE.tar")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder.")],
+    archive: Annotated[Path, typer.Argument(metavar="FILE.tar", help="Backup of a service.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder.")],
 ) -> None:
-    """Bring a copy back. Its ledgers are frozen until a custodian reconciles them.
+    """Restore a backup. Its ledgers are frozen until a custodian reconciles them.
 
     \b
     Example:
@@ -329,10 +340,12 @@ def service_restore(
 
 @service_commands.command("freeze")
 def service_freeze(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Of the service.")],
-    database: Annotated[str, typer.Option(envvar="VEILWOOD_DATABASE", help="postgresql://...; else SQLite.")] = "",
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the service.")],
+    database: Annotated[
+        str, typer.Option(envvar="VEILWOOD_DATABASE", help="Database, postgresql://... Default: SQLite.")
+    ] = "",
 ) -> None:
-    """Freeze all ledgers and end all tokens, after the database was restored by its own tools.
+    """Freeze all ledgers and end all tokens, after restoring the database with its own tools.
 
     \b
     Example:
@@ -345,7 +358,7 @@ def service_freeze(
 
 
 def _print_frozen(names: list[str]) -> None:
-    print(f"Frozen: {', '.join(names) or 'nothing'}. A custodian reconciles each data set, on its page.")
+    print(f"Frozen: {', '.join(names) or 'no ledgers'}. A custodian must reconcile each data set on its page.")
 
 
 _DATASET_NAME: Final = "cars"
@@ -354,7 +367,7 @@ _DEMO_ACCOUNT: Final = "demo"
 
 
 def create_demo_data(service: Service) -> None:
-    """Fill a new service; one that has a data set is left as it is."""
+    """Add a public table and a model of it to a new service. Does nothing if a data set exists."""
     if service.database.find_all(store.datasets):
         return
     car = datasets.car()

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The queue of jobs: each is claimed by one process of the service, runs in a worker, and survives both.
+"""Job queue and worker processes. Each job is claimed by one process of the service and runs in a worker process.
 
-A job whose service died or stopped is queued again and goes on under the reservation that it has. A worker that died
-by itself is tried again only if it had not been charged. A job that is cancelled is killed; what it had reserved is
-settled as spent, since noise may have been drawn.
+* If the service stops or crashes, its jobs are queued again and continue under their reservations.
+* If a worker crashes on its own, its job is retried only if it was not charged yet.
+* A cancelled job is killed. Its reservation is settled as spent, because noise may have been drawn.
 """
 
 from __future__ import annotations
@@ -28,7 +28,15 @@ from typing import Any, Final
 import sqlalchemy as sa
 
 from veilwood.data.schema import Schema
-from veilwood.errors import BudgetExceededError, LedgerError, ParameterError, PlanError, UseError, VeilwoodError
+from veilwood.errors import (
+    BudgetExceededError,
+    LedgerError,
+    NotFoundError,
+    ParameterError,
+    PlanError,
+    UseError,
+    VeilwoodError,
+)
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models.file import load, save
 from veilwood.progress import set_progress_callback
@@ -43,8 +51,8 @@ __all__ = ["Jobs", "execute_job", "main"]
 
 _POLL_SECONDS: Final = 0.2
 _HEARTBEAT_SECONDS: Final = 5.0
-_MAX_WORKER_DEATHS: Final = 3  # of workers of one job
-_LOST_AFTER_SECONDS: Final = 30.0  # without a sign of life
+_MAX_WORKER_DEATHS: Final = 3  # crashes of uncharged workers of one job, after which it fails
+_LOST_AFTER_SECONDS: Final = 30.0  # without a heartbeat: six times its interval
 _ERROR_PAUSE_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("veilwood.service")
 _WORKER_ARGUMENTS: Final = ("-m", "veilwood_service.jobs")
@@ -58,7 +66,7 @@ class _RunningJob:
 
 
 class Jobs:
-    """The jobs that this process of the service runs, and the queue that all of them share."""
+    """Queue that all processes of a service share, and the jobs that this process runs."""
 
     def __init__(self, settings: Settings, database: Store) -> None:
         self._settings, self._database = settings, database
@@ -70,11 +78,11 @@ class Jobs:
         self._deaths: Counter[str] = Counter()
 
     def start(self) -> None:
-        """Begin to work on the queue."""
+        """Start the thread that claims and watches jobs."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop working: what runs is killed, and goes on when the service is back."""
+        """Stop the thread and kill all workers. Their jobs are queued again, and resume with the service."""
         self._stopping.set()
         self._thread.join()
         for running in self._running.values():
@@ -84,13 +92,13 @@ class Jobs:
             self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
 
     def add(self, account: str, plan: DatabaseRow, retry_key: str | None) -> DatabaseRow:
-        """Queue a signed plan. The same key of the same account gives the same job, however often it is asked for."""
+        """Queue a signed plan and return its job. The same retry key of the same account returns the same job."""
         if plan["signed_by"] is None:
-            raise UseError("the plan is not signed. Hint: a custodian reads it and signs its hash.")
+            raise UseError("the plan is not signed. Hint: ask a custodian to read it and sign its hash.")
         if retry_key is not None and (known := self._database.find(store.jobs, account=account, retry_key=retry_key)):
             return self._require_same_plan(known, plan)
         number = new_id()
-        made = self._database.add(
+        is_new = self._database.add(
             store.jobs,
             id=number,
             plan=plan["id"],
@@ -99,7 +107,7 @@ class Jobs:
             retry_key=retry_key,
             created=current_timestamp(),
         )
-        if not made:  # a retry that came at the same moment
+        if not is_new:  # a concurrent retry was faster
             known = self._database.find(store.jobs, account=account, retry_key=retry_key)
             return self._require_same_plan(known or {}, plan)
         return self.get(number)
@@ -107,18 +115,18 @@ class Jobs:
     @staticmethod
     def _require_same_plan(stored_job: DatabaseRow, plan: DatabaseRow) -> DatabaseRow:
         if stored_job.get("plan") != plan["id"]:
-            raise ParameterError("Idempotency-Key", "...", "was used for another request", "take a new one")
+            raise ParameterError("Idempotency-Key", "...", "was used for another request", "send a new key")
         return stored_job
 
     def get(self, number: str) -> DatabaseRow:
-        """Return a job."""
-        found = self._database.find(store.jobs, id=number)
-        if found is None:
-            raise ParameterError("job", number, "is not a job", "see the list of jobs")
-        return found
+        """Return a job; raise NotFoundError if it does not exist."""
+        job = self._database.find(store.jobs, id=number)
+        if job is None:
+            raise NotFoundError("job", number)
+        return job
 
     def cancel(self, number: str) -> DatabaseRow:
-        """Stop a job. What it had reserved stays spent; a job that never began costs nothing."""
+        """Cancel a job and return it. Its reservation counts as spent; a job that never started is free."""
         self.get(number)
         for state in ("queued", "running"):
             where = {"id": number, "state": state}
@@ -133,8 +141,8 @@ class Jobs:
         while not self._stopping.wait(_POLL_SECONDS):
             try:
                 self._poll_once()
-            except (sa.exc.SQLAlchemyError, LedgerError, OSError) as error:  # the database or the disk is away
-                _LOG.error("jobs: %s", type(error).__name__)  # what runs goes on, and is looked at again
+            except (sa.exc.SQLAlchemyError, LedgerError, OSError) as error:  # the database or the disk is unavailable
+                _LOG.error("jobs: %s", type(error).__name__)  # workers continue, and the next poll checks them again
                 self._stopping.wait(_ERROR_PAUSE_SECONDS)
 
     def _poll_once(self) -> None:
@@ -149,15 +157,15 @@ class Jobs:
 
     def _check_worker(self, running: _RunningJob) -> None:
         number, code = running.job["id"], running.process.poll()
-        job = self.get(number)  # after the look at the process: what a worker that ended has written is in it
-        late = time.monotonic() - running.started_at > self._settings.limits.job_seconds
+        job = self.get(number)  # read after the poll, so that it holds everything that an ended worker has written
+        is_late = time.monotonic() - running.started_at > self._settings.limits.job_seconds
         ended, where = code is not None, {"id": number, "state": "running"}
-        if not ended and (job["state"] != "running" or late):
+        if not ended and (job["state"] != "running" or is_late):
             running.process.kill()
             running.process.wait()
-            if late:
-                told = {"message": "too long", "detail": None, "ended": current_timestamp()}
-                self._database.update(store.jobs, where, state="failed", **told)
+            if is_late:
+                outcome = {"message": "time limit exceeded", "detail": None, "ended": current_timestamp()}
+                self._database.update(store.jobs, where, state="failed", **outcome)
             self._resolve_reservations(job, "stopped before its end")
         elif ended and job["state"] == "running":
             self._handle_dead_worker(job, f"its worker ended with status {code}")
@@ -167,29 +175,29 @@ class Jobs:
             del self._running[number]
 
     def _handle_dead_worker(self, job: DatabaseRow, reason: str) -> None:
-        """Try a job again whose worker died before it was charged.
+        """Queue a job again if its worker crashed before the charge; otherwise mark it as failed.
 
-        One that died later may have died of what it drew. Another draw would be shown because of the first one's value,
-        so there is none: the job has failed, and its charge stays.
+        After the charge, the crash could depend on the noise that was drawn. Another draw would then be published
+        because of the value of the first. So there is no other draw: the job fails and stays charged.
         """
         self._deaths[job["id"]] += 1
         where = {"id": job["id"], "state": "running"}
         if self._deaths[job["id"]] < _MAX_WORKER_DEATHS and not self._has_reserved(job):
             self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
             return
-        told = {"message": "its worker died", "detail": reason, "ended": current_timestamp()}
-        self._database.update(store.jobs, where, state="failed", **told)
+        outcome = {"message": "the worker process crashed", "detail": reason, "ended": current_timestamp()}
+        self._database.update(store.jobs, where, state="failed", **outcome)
         self._resolve_reservations(job, reason)
 
     def _resolve_reservations(self, job: DatabaseRow, reason: str) -> None:
-        """Settle as spent what a job that will not go on has reserved."""
-        for book in self._ledgers_of(job):
-            entry = book.ledger.find(job["id"])
+        """Settle the reservations of a job that will not continue as spent."""
+        for guarded in self._ledgers_of(job):
+            entry = guarded.ledger.find(job["id"])
             if entry is not None and entry.state == "reserved":
-                book.ledger.resolve(entry.id, reason)
+                guarded.ledger.resolve(entry.id, reason)
 
     def _has_reserved(self, job: DatabaseRow) -> bool:
-        return any(book.ledger.find(job["id"]) is not None for book in self._ledgers_of(job))
+        return any(guarded.ledger.find(job["id"]) is not None for guarded in self._ledgers_of(job))
 
     def _ledgers_of(self, job: DatabaseRow) -> list[GuardedLedger]:
         plan = self._database.find(store.plans, id=job["plan"])
@@ -208,10 +216,10 @@ class Jobs:
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # Ctrl-C in a terminal would kill it after its charge, as if it had died by itself
+            start_new_session=True,  # else Ctrl-C in a terminal kills the worker, which after a charge fails the job
         )
         assert process.stdin is not None
-        with suppress(BrokenPipeError):  # it died before it read them: its end is noticed like any other
+        with suppress(BrokenPipeError):  # the worker ended before it read its settings: the next poll notices
             process.stdin.write(self._settings.to_json().encode())
             process.stdin.flush()
         with suppress(BrokenPipeError):
@@ -219,7 +227,7 @@ class Jobs:
         return process
 
     def _requeue_lost_jobs(self) -> None:
-        """Queue again what a process was running that gives no sign of life."""
+        """Queue the jobs of other processes again that are gone or send no heartbeat."""
         limit = (datetime.now(UTC) - timedelta(seconds=_LOST_AFTER_SECONDS)).isoformat(timespec="milliseconds")
         for job in self._database.find_all(store.jobs, state="running"):
             if job["worker"] != self._name and ((job["seen"] or "") < limit or _is_dead_worker(job["worker"])):
@@ -228,7 +236,7 @@ class Jobs:
 
 
 def _is_dead_worker(worker: str) -> bool:
-    """Whether a worker was of this machine and its process is gone."""
+    """Return True if a worker belongs to a process of this machine that no longer exists."""
     host, _, number = worker.rpartition("-")
     if host != socket.gethostname()[:40]:
         return False
@@ -241,41 +249,42 @@ def _is_dead_worker(worker: str) -> bool:
     return False
 
 
-_PROGRESS_SECONDS: Final = 0.5
+_PROGRESS_SECONDS: Final = 0.5  # between two updates of a job's progress in the database
+_FAILED_MESSAGE: Final = "the job failed. Hint: ask a custodian for the reason."
 
 
 def execute_job(settings: Settings, database: Store, job: DatabaseRow) -> None:
-    """Run a job that is marked as running. A job that runs again goes on under the reservation that it has."""
+    """Run a job in state ``running``. A repeated run continues under its reservation."""
     plan = database.find(store.plans, id=job["plan"])
     dataset = None if plan is None else database.find(store.datasets, name=plan["dataset"])
     if plan is None or dataset is None or plan["signed_by"] is None:
-        raise PlanError("the plan is not signed, or its data set is gone.")
+        raise PlanError("the plan is not signed, or its data set no longer exists. Hint: plan the run again.")
     schema = Schema.from_dict(json.loads(dataset["schema"]))
-    books = open_ledgers_for(settings, database, dataset["name"], job["account"])
-    ledger = CompositeLedger(books, job["id"])
+    ledgers = open_ledgers_for(settings, database, dataset["name"], job["account"])
+    ledger = CompositeLedger(ledgers, job["id"])
     outcome: dict[str, Any] = {"certificate": None, "result": None, "digest": None}
     if plan["kind"] == "train":
         path = model_path(settings, job["id"])
         if not path.exists():
-            forest, planned = make_estimator(schema, plan, ledger)
-            forest.fit(dataset["source"], plan=planned)
+            forest, signed_plan = make_estimator(schema, plan, ledger)
+            forest.fit(dataset["source"], plan=signed_plan)
             _save_once(forest, path)
-        outcome["certificate"] = json.dumps(as_issued(load(path).privacy_, books[0]))
+        outcome["certificate"] = json.dumps(as_issued(load(path).privacy_, ledgers[0]))
         outcome["digest"] = file_digest(path)
     elif plan["kind"] == "evaluate":
-        asked = json.loads(plan["asked"])
-        found = evaluate(
+        request = json.loads(plan["asked"])
+        evaluation = evaluate(
             load(model_path(settings, plan["model"])),
             dataset["source"],
-            epsilon=float(asked["epsilon"]),
-            delta=float(asked["delta"]),
+            epsilon=float(request["epsilon"]),
+            delta=float(request["delta"]),
             ledger=ledger,
             invalid="drop",
         )
-        if found.plan.fingerprint() != plan["fingerprint"]:  # it was planned from the same model and promise
-            raise PlanError("the evaluation is not the one that was signed.")
-        outcome["certificate"] = json.dumps(as_issued(found.privacy, books[0]))
-        outcome["result"] = json.dumps(found.quality.to_dict())
+        if evaluation.plan.fingerprint() != plan["fingerprint"]:
+            raise PlanError("the evaluation differs from the signed plan. Hint: plan it again.")
+        outcome["certificate"] = json.dumps(as_issued(evaluation.privacy, ledgers[0]))
+        outcome["result"] = json.dumps(evaluation.quality.to_dict())
     database.add(
         store.models,
         id=job["id"],
@@ -284,7 +293,7 @@ def execute_job(settings: Settings, database: Store, job: DatabaseRow) -> None:
         dataset=dataset["name"],
         kind={"train": "trained", "answer": "answering", "evaluate": "evaluation"}[plan["kind"]],
         estimator=plan["estimator"],
-        created=job["created"],  # when it ended may tell of rows
+        created=job["created"],  # not the time it ended, which may depend on rows
         **outcome,
     )
     database.update(
@@ -293,7 +302,7 @@ def execute_job(settings: Settings, database: Store, job: DatabaseRow) -> None:
 
 
 def _save_once(forest: Any, path: Path) -> None:
-    """Write a model unless there is one: a second worker that was thought dead must not show a second outcome."""
+    """Write a model file unless it exists: a worker that was thought dead must not publish a second outcome."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     save(forest, unfinished)
     try:
@@ -304,29 +313,29 @@ def _save_once(forest: Any, path: Path) -> None:
 
 
 def main() -> int:
-    """Run the job named on the command line."""
+    """Run the job whose id is on the command line; settings come from standard input."""
     settings = Settings.from_json(sys.stdin.read())
-    records = Store(settings)
-    warnings.simplefilter("ignore")  # texts for a terminal; the certificate says what matters
-    job = records.find(store.jobs, id=sys.argv[1])
+    database = Store(settings)
+    warnings.simplefilter("ignore")  # the output of a worker is discarded; the certificate states what matters
+    job = database.find(store.jobs, id=sys.argv[1])
     if job is None or job["state"] != "running":
         return 0
-    set_progress_callback(_JobProgress(records, job))
+    set_progress_callback(_JobProgress(database, job))
     try:
-        execute_job(settings, records, job)
-    except (BudgetExceededError, PlanError) as error:  # texts about public facts alone
-        _mark_failed(records, job, str(error), str(error))
+        execute_job(settings, database, job)
+    except (BudgetExceededError, PlanError) as error:  # these messages contain public facts only
+        _mark_failed(database, job, str(error), str(error))
     except VeilwoodError as error:
-        _mark_failed(records, job, "the training failed; a custodian can see why.", f"{type(error).__name__}: {error}")
+        _mark_failed(database, job, _FAILED_MESSAGE, f"{type(error).__name__}: {error}")
     except Exception as error:
-        place = traceback.extract_tb(error.__traceback__)[-1]  # never its text, which may hold what was being read
-        where = f"{type(error).__name__} at {Path(place.filename).name}:{place.lineno}"
-        _mark_failed(records, job, "the training failed; a custodian can see why.", where)
+        frame = traceback.extract_tb(error.__traceback__)[-1]  # never the text, which may contain values of rows
+        location = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
+        _mark_failed(database, job, _FAILED_MESSAGE, location)
     return 0
 
 
 class _JobProgress:
-    """How far a job is, for custodians alone and while it runs: batches and rounds tell of rows."""
+    """Progress callback of a running job. Only custodians see its text, because batches and rounds depend on rows."""
 
     def __init__(self, database: Store, job: DatabaseRow) -> None:
         self._database, self._where, self._last_update = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private answers to batches of questions: quoted first, charged before anything is computed, stored before it is sent.
+"""Private answers to batches of queries: charged before anything is computed, stored before they are sent.
 
-A predictor holds exact counts, in memory alone: it is counted anew from its table when the service starts. The same
-batch is answered from the store, for free, also after a crash (proofs/service.md).
+A predictor holds exact counts in memory only, and is fitted again from its table after a restart. A repeated batch is
+answered from the database, for free, also after a crash (proofs/service.md).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 
 from veilwood.data.schema import Schema
-from veilwood.errors import ParameterError, UseError, VeilwoodError
+from veilwood.errors import NotFoundError, ParameterError, UseError, VeilwoodError
 from veilwood.estimators import MatrixForestPredictor
 from veilwood.privacy.loss import requested_loss
 from veilwood_service import store
@@ -32,7 +32,7 @@ __all__ = ["PrivateQueries"]
 
 @dataclass
 class _FittedPredictor:
-    """A predictor with its counts, for one thread at a time, and the table and schema that it was counted from."""
+    """Cached predictor with its counts, a lock for one thread at a time, and the version of its table and schema."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     predictor: MatrixForestPredictor | None = None
@@ -40,7 +40,7 @@ class _FittedPredictor:
 
 
 class PrivateQueries:
-    """The predictors of the service, each counted when it is first asked."""
+    """Private predictors of the service. Each is fitted on first use."""
 
     def __init__(self, settings: Settings, database: Store) -> None:
         self._settings, self._database = settings, database
@@ -48,67 +48,65 @@ class PrivateQueries:
         self._lock = threading.Lock()
 
     def quote_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
-        """Say what a batch would cost and how well it would be answered. Free."""
+        """Return the loss and the expected error of a batch. Free."""
         predictor, lock, dataset = self._get_predictor(model)
-        questions = rows_to_frame(rows, predictor.schema_)
+        query_rows = rows_to_frame(rows, predictor.schema_)
         with lock:
-            digest = _batch_digest(predictor, questions)
-            plan = predictor.plan_answer(questions, _batch_epsilon(predictor, epsilon))  # type: ignore[arg-type]
+            digest = _batch_digest(predictor, query_rows)
+            plan = predictor.plan_answer(query_rows, _batch_epsilon(predictor, epsilon))  # type: ignore[arg-type]
         stored = self._database.find(store.answers, model=model, digest=digest)
-        left = min_remaining(open_ledgers_for(self._settings, self._database, dataset, account))
+        remaining = min_remaining(open_ledgers_for(self._settings, self._database, dataset, account))
         return {
             "epsilon": str(plan.loss.epsilon),
             "delta": str(plan.loss.delta),
             "expected_squared_error": plan.expected_leaf_mse,
             "answered_before": stored is not None and stored["labels"] is not None,
-            "remaining": None if left is None else str(left),
+            "remaining": None if remaining is None else str(remaining),
         }
 
     def answer_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
-        """Answer a batch: from the store if it was answered before, else charged first."""
+        """Answer a batch. A repeated batch is returned from the database; any other is charged first."""
         predictor, lock, dataset = self._get_predictor(model)
-        questions = rows_to_frame(rows, predictor.schema_)
+        query_rows = rows_to_frame(rows, predictor.schema_)
         with lock:
-            digest = _batch_digest(predictor, questions)
-            price = _batch_epsilon(predictor, epsilon)
+            digest = _batch_digest(predictor, query_rows)
+            batch_epsilon = _batch_epsilon(predictor, epsilon)
             self._database.add(
                 store.answers,
                 id=new_id(),
                 model=model,
                 digest=digest,
                 account=account,
-                epsilon=price,
+                epsilon=batch_epsilon,
                 created=current_timestamp(),
             )
-            known = self._database.find(store.answers, model=model, digest=digest)
-            assert known is not None
-            if known["labels"] is None:
-                known = self._charge_and_answer(predictor, known, questions, dataset)
-        if json.loads(known["labels"]) is None:
-            raise UseError("this batch failed after it was charged, and is not drawn again. Hint: ask another one.")
+            stored = self._database.find(store.answers, model=model, digest=digest)
+            assert stored is not None
+            if stored["labels"] is None:
+                stored = self._charge_and_answer(predictor, stored, query_rows, dataset)
+        if json.loads(stored["labels"]) is None:
+            raise UseError("this batch failed after its charge, and is not drawn again. Hint: send another batch.")
         return {
-            "labels": json.loads(known["labels"]),
-            "certificate": json.loads(known["certificate"]),
-            "answered": known["created"],
+            "labels": json.loads(stored["labels"]),
+            "certificate": json.loads(stored["certificate"]),
+            "answered": stored["created"],
         }
 
     def _charge_and_answer(
         self, predictor: MatrixForestPredictor, stored_answer: DatabaseRow, query_rows: pd.DataFrame, dataset: str
     ) -> DatabaseRow:
-        """Charge and answer; a batch that was charged and never stored goes on under its reservation."""
-        books = open_ledgers_for(self._settings, self._database, dataset, stored_answer["account"])
-        predictor.ledger_ = CompositeLedger(books, stored_answer["id"])
-        where = {"id": stored_answer["id"], "labels": None}  # the first one that is stored is the one that is ever sent
+        """Charge and answer a batch. One that was charged but not stored continues under its reservation."""
+        ledgers = open_ledgers_for(self._settings, self._database, dataset, stored_answer["account"])
+        predictor.ledger_ = CompositeLedger(ledgers, stored_answer["id"])
+        where = {"id": stored_answer["id"], "labels": None}  # only the answer that is stored first is ever sent
         try:
             labels = predictor.answer(query_rows, epsilon=stored_answer["epsilon"]).tolist()
-            certificate = json.dumps(as_issued(predictor.privacy_, books[0]))
+            certificate = json.dumps(as_issued(predictor.privacy_, ledgers[0]))
         except Exception:
-            if predictor.ledger_.was_granted:  # that it failed may depend on what was drawn: it is not drawn again
+            if predictor.ledger_.was_granted:  # the failure may depend on the noise, so the batch is not drawn again
                 self._database.update(store.answers, where, labels=json.dumps(None), certificate=json.dumps(None))
-            elif not predictor.ledger_.has_spent():
-                self._database.remove(
-                    store.answers, id=stored_answer["id"]
-                )  # refused: another try may name another price
+            elif not predictor.ledger_.has_spent():  # rejected before any charge: it may be sent with another epsilon
+                self._database.remove(store.answers, id=stored_answer["id"])
             raise
         finally:
             predictor.forget_answers()
@@ -118,39 +116,37 @@ class PrivateQueries:
         return stored
 
     def _get_predictor(self, model: str) -> tuple[MatrixForestPredictor, threading.Lock, str]:
-        found = self._database.find(store.models, id=model)
-        if found is None or found["kind"] != "answering":
-            raise ParameterError("model", model, "does not answer at a price", "see the list of models")
-        dataset = self._database.find(store.datasets, name=found["dataset"])
+        record = self._database.find(store.models, id=model)
+        if record is None or record["kind"] != "answering":
+            raise NotFoundError("private predictor", model, hint="choose one from the list of models")
+        dataset = self._database.find(store.datasets, name=record["dataset"])
         if dataset is None:
-            raise UseError("the data set of this model is gone.")
-        state = (dataset["schema"], *_table_version(dataset["source"]))
+            raise UseError("the data set of this model no longer exists. Hint: choose another model.")
+        version = (dataset["schema"], *_table_version(dataset["source"]))
         with self._lock:
-            counted = self._predictors.setdefault(model, _FittedPredictor())
-        with counted.lock:  # counting one table holds nobody up who asks about another
-            if (
-                counted.predictor is None or counted.table_version != state
-            ):  # rows that were replaced are not used any longer
-                counted.predictor, counted.table_version = self._fit_predictor(found, dataset), state
-            return counted.predictor, counted.lock, found["dataset"]
+            fitted = self._predictors.setdefault(model, _FittedPredictor())
+        with fitted.lock:  # one lock per predictor: fitting one does not block the others
+            if fitted.predictor is None or fitted.table_version != version:  # never answer from replaced rows
+                fitted.predictor, fitted.table_version = self._fit_predictor(record, dataset), version
+            return fitted.predictor, fitted.lock, record["dataset"]
 
     def _fit_predictor(self, model: DatabaseRow, dataset: DatabaseRow) -> MatrixForestPredictor:
         plan = self._database.find(store.plans, id=model["plan"])
         if plan is None:
-            raise UseError("the plan of this model is gone.")
-        asked = json.loads(plan["asked"])
+            raise UseError("the plan of this model no longer exists. Hint: plan the predictor again.")
+        payload = json.loads(plan["asked"])
         schema = Schema.from_dict(json.loads(dataset["schema"]))
-        wanted = RunRequest("", asked["epsilon"], asked["delta"], asked["parameters"])
-        if predictor_fingerprint(dataset["name"], schema, wanted) != plan["fingerprint"]:
-            raise UseError("the schema has changed since this predictor was signed. Hint: plan it anew.")
+        request = RunRequest("", payload["epsilon"], payload["delta"], payload["parameters"])
+        if predictor_fingerprint(dataset["name"], schema, request) != plan["fingerprint"]:
+            raise UseError("the schema has changed since this predictor was signed. Hint: plan the predictor again.")
         try:
-            return make_predictor(schema, wanted).fit(dataset["source"])
-        except VeilwoodError:  # its text may tell of the table
-            raise UseError("the table of this model cannot be read now. Hint: ask a custodian.") from None
+            return make_predictor(schema, request).fit(dataset["source"])
+        except VeilwoodError:  # the text of the error may depend on rows
+            raise UseError("the table of this model is unavailable. Hint: ask a custodian.") from None
 
 
 def _table_version(source: str) -> tuple[str, int, int]:
-    """What changes when a table is replaced; tables in a database have no time, and are counted at the start."""
+    """Return path, modification time and inode, which change when a table is replaced; zeros for other sources."""
     try:
         facts = os.stat(source)
     except (OSError, ValueError):
@@ -159,12 +155,12 @@ def _table_version(source: str) -> tuple[str, int, int]:
 
 
 def _batch_epsilon(predictor: MatrixForestPredictor, epsilon: float | None) -> str:
-    """Return what a batch costs, exactly: at most what was signed."""
+    """Return the exact epsilon of a batch: the requested one, at most the signed one."""
     signed = requested_loss(predictor.epsilon, 0).epsilon
-    asked = signed if epsilon is None else requested_loss(epsilon, 0).epsilon
-    if asked is None or signed is None or asked > signed:
-        raise ParameterError("epsilon", epsilon, "is more than was signed for a batch", f"at most {signed}")
-    return str(asked)
+    requested = signed if epsilon is None else requested_loss(epsilon, 0).epsilon
+    if requested is None or signed is None or requested > signed:
+        raise ParameterError("epsilon", epsilon, "exceeds the signed epsilon of a batch", f"pass at most {signed}")
+    return str(requested)
 
 
 def _batch_digest(predictor: MatrixForestPredictor, query_rows: pd.DataFrame) -> str:

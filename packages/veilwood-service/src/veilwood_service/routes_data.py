@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes about data sets: tables, schemas, budgets and ledgers. Rows go in by them, and never out."""
+"""Routes of data sets: tables, schemas, budgets and ledgers. They accept rows and never return any."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pydantic import BaseModel, Field
 from veilwood.data.schema import Schema
 from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
-from veilwood.errors import LedgerError, ParameterError, UseError
+from veilwood.errors import LedgerError, NotFoundError, ParameterError, UseError
 from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.loss import requested_loss
 from veilwood.safe_io import read_json
@@ -77,11 +77,11 @@ __all__ = [
 
 _DATABASE_SCHEMES: Final = ("postgresql://", "postgres://")
 _TABLE_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_CONNECT_TIMEOUT: Final = 10
+_CONNECT_TIMEOUT: Final = 10  # seconds
 
 
 def resolve_source(settings: Settings, name: str, source: str) -> str:
-    """Return the path of a table that a custodian names: as it is, links followed, or copied from a database."""
+    """Return the path of a table that a custodian names, with links resolved; copy a table from a database first."""
     if source.startswith(_DATABASE_SCHEMES):
         return str(copy_database_table(settings, name, source))
     path = Path(os.path.realpath(source))
@@ -89,16 +89,16 @@ def resolve_source(settings: Settings, name: str, source: str) -> str:
         inside = not folder.startswith(_DATABASE_SCHEMES) and path.is_relative_to(os.path.realpath(folder))
         if inside and path.exists():
             return str(path)
-    raise ParameterError("source", "...", "is not in a folder that the operator allows", "upload the table instead")
+    raise ParameterError("source", "...", "must be in a folder that the operator allows", "upload the table instead")
 
 
 def copy_database_table(settings: Settings, name: str, source: str) -> Path:
-    """Copy ``postgresql://host/database#table`` into a file; everything before # must be on the operator's list."""
+    """Copy ``postgresql://host/database#table`` to a file. The operator must have allowed the address before #."""
     address, table = urldefrag(source)
     if address not in settings.allowed:
-        raise ParameterError("source", "...", "is not a database that the operator allows", "upload the table instead")
+        raise ParameterError("source", "...", "must be a database that the operator allows", "upload the table instead")
     if not _TABLE_PATTERN.fullmatch(table):
-        raise ParameterError("source", "...", "names no table", "postgresql://host/database#schema.table")
+        raise ParameterError("source", "...", "names no table", "pass postgresql://host/database#schema.table")
     query = sql.SQL("COPY (SELECT * FROM {}) TO STDOUT (FORMAT csv, HEADER)").format(sql.Identifier(*table.split(".")))
     path = settings.tables_folder / f"{name}.csv"
     unfinished = path.with_name(f".{path.name}.{new_id()}")
@@ -110,13 +110,13 @@ def copy_database_table(settings: Settings, name: str, source: str) -> Path:
                 for piece in rows:
                     size += len(piece)
                     if size > settings.limits.upload_bytes:
-                        most = f"at most {settings.limits.upload_bytes} bytes"
-                        raise ParameterError("table", "...", "is longer than the limit", most)
+                        hint = f"reduce it to {settings.limits.upload_bytes} bytes"
+                        raise ParameterError("table", "...", "exceeds the size limit", hint)
                     file.write(piece)
                 file.flush()
                 os.fsync(file.fileno())
         os.replace(unfinished, path)
-    except psycopg.Error as error:  # its text may hold the address, and a password in it
+    except psycopg.Error as error:  # its text may contain the address with a password
         kind = type(error).__name__
         raise ParameterError("source", "...", f"cannot be read ({kind})", "ask the operator") from None
     finally:
@@ -125,7 +125,7 @@ def copy_database_table(settings: Settings, name: str, source: str) -> Path:
 
 
 def create_private_file(path: Path) -> int:
-    """Make a file that its owner alone can read."""
+    """Create a file that only its owner can read, and return its descriptor."""
     return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
 
 
@@ -133,11 +133,11 @@ router = APIRouter(prefix="/v1/datasets", tags=["data"])
 
 _NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,29}")
 _TABLE_MEDIA_TYPES: Final = {"text/csv": "csv", "application/vnd.apache.parquet": "parquet"}
-_MAX_UNPACK_RATIO: Final = 16  # times the limit of an upload
+_MAX_UNPACK_RATIO: Final = 16  # maximum size of an unpacked Parquet file, as a multiple of the upload limit
 
 
 class NewDataset(BaseModel):
-    """A data set: whose rows, under which budget."""
+    """Request body for registering a data set: name, protected population, budget and source."""
 
     name: Annotated[str, Field(max_length=30)]
     people: Annotated[str, Field(max_length=1000, min_length=1)]
@@ -147,7 +147,7 @@ class NewDataset(BaseModel):
 
 
 class NewAllowance(BaseModel):
-    """A narrower limit: of one account, or of everybody together; for good, or anew every year or month."""
+    """Request body for an allowance: a budget of one account or of all, permanent or renewed each year or month."""
 
     account: Annotated[str, Field(max_length=64)] = ""
     period: Literal["", "year", "month"] = ""
@@ -156,7 +156,7 @@ class NewAllowance(BaseModel):
 
 
 class Answer(BaseModel):
-    """What a person says about the column that was asked about."""
+    """A reviewer's answer about the column of the last question."""
 
     kind: Literal["accept", "state", "leave out", "later"]
     source: Annotated[str, Field(max_length=1000)] = ""
@@ -164,7 +164,7 @@ class Answer(BaseModel):
 
 
 class ReviewStep(BaseModel):
-    """A draft as it is now, and what the person says about the next column; at first nothing."""
+    """Request body for one review step: the current draft, and the answer about the next column, if any."""
 
     draft: dict[str, Any]
     answer: Answer | None = None
@@ -172,15 +172,15 @@ class ReviewStep(BaseModel):
 
 
 class Reason(BaseModel):
-    """Why, in words that are recorded."""
+    """Request body with a reason, which is recorded."""
 
     reason: Annotated[str, Field(max_length=1000, min_length=1)]
 
 
 class Reconciliation(Reason):
-    """Why an older copy is there, and the certificates issued since that the service itself no longer knows of.
+    """Request body for reconciling a ledger: the reason, and certificates that the service has no record of.
 
-    Where these leave gaps in the numbers of events, the custodian says what the missing releases may have cost.
+    If event numbers still have a gap, ``missing_epsilon`` and ``missing_delta`` bound the loss of the missing releases.
     """
 
     certificates: list[dict[str, Any]] = Field(default_factory=list, max_length=10_000)
@@ -190,26 +190,27 @@ class Reconciliation(Reason):
 
 @router.get("")
 def list_datasets(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
-    """List the data sets, with what is left of each for who asks."""
+    """List the data sets, with the remaining budget of each and of the caller."""
     service = get_service(request)
-    return [_dataset_summary(service, caller, found) for found in service.database.find_all(store.datasets)]
+    return [_dataset_summary(service, caller, dataset) for dataset in service.database.find_all(store.datasets)]
 
 
 @router.post("", status_code=201)
 def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> dict[str, Any]:
-    """Register a data set and make its ledger. A path or a database must be on the operator's list."""
+    """Register a data set and create its ledger. The operator must have allowed a path or database."""
     caller.require_scope("data")
     service = get_service(request)
     if not _NAME_PATTERN.fullmatch(body.name):
-        raise ParameterError("name", body.name, "is not a name", "up to 30 small letters, digits and underscores")
+        hint = "use a lower-case letter, then up to 29 lower-case letters, digits and underscores"
+        raise ParameterError("name", body.name, "is not a valid name of a data set", hint)
     budget = requested_loss(body.epsilon, body.delta)
     if not budget.is_bounded:
-        raise ParameterError("epsilon", body.epsilon, "is not a budget", "a finite number")
+        raise ParameterError("epsilon", body.epsilon, "is not a budget", "pass a finite number")
     if service.database.find(store.datasets, name=body.name) is not None:
-        raise ParameterError("name", body.name, "is taken", "choose another")
+        raise ParameterError("name", body.name, "is taken", "choose another name")
     source = None if body.source is None else resolve_source(service.settings, body.name, body.source)
-    book = open_guarded(service.settings, dataset_ledger_name(body.name), body.epsilon, body.delta, body.people)
-    book.write_checkpoint()
+    guarded = open_guarded(service.settings, dataset_ledger_name(body.name), body.epsilon, body.delta, body.people)
+    guarded.write_checkpoint()
     values = {
         "name": body.name,
         "people": body.people,
@@ -230,13 +231,14 @@ def get_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> dic
 
 @router.put("/{name}/table")
 async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, str]:
-    """Upload the rows: text/csv or application/vnd.apache.parquet, not compressed otherwise."""
+    """Upload the table as text/csv or application/vnd.apache.parquet, without further compression."""
     caller.require_scope("data")
     service = get_service(request)
     await run_in_threadpool(_get_dataset, service, name)
     kind = _TABLE_MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip())
     if kind is None:
-        raise ParameterError("Content-Type", "...", "is not a table", f"one of {', '.join(_TABLE_MEDIA_TYPES)}")
+        hint = f"send one of {', '.join(_TABLE_MEDIA_TYPES)}"
+        raise ParameterError("Content-Type", "...", "is not the type of a table", hint)
     path = service.settings.tables_folder / f"{name}.{kind}"
     unfinished = path.with_name(f".{path.name}.{new_id()}")
     try:
@@ -251,18 +253,18 @@ async def upload_table(request: Request, caller: AuthenticatedCaller, name: str)
 
 @router.post("/{name}/draft")
 def draft_schema(request: Request, caller: AuthenticatedCaller, name: str, target: str | None = None) -> dict[str, Any]:
-    """Draft a schema from the rows, for the custodian alone: every bound in it is marked as not reviewed."""
+    """Draft a schema from the private rows, for custodians only. Every bound is marked as not reviewed."""
     caller.require_scope("data")
     source = _get_dataset(get_service(request), name)["source"]
     if source is None:
-        raise UseError("there is no table yet. Hint: upload it first.")
-    found: dict[str, Any] = draft_from_table(source, target=target) if target else draft_from_table(source)
-    return found
+        raise UseError("the data set has no table yet. Hint: upload a table first.")
+    draft: dict[str, Any] = draft_from_table(source, target=target) if target else draft_from_table(source)
+    return draft
 
 
 @router.post("/{name}/review")
 def review_schema(request: Request, caller: AuthenticatedCaller, name: str, step: ReviewStep) -> dict[str, Any]:
-    """Go one step through a draft: take the answer, ask about the next column. Nothing is stored."""
+    """Apply an answer to a draft, and return the question about the next column. Nothing is stored."""
     caller.require_scope("data")
     _get_dataset(get_service(request), name)
     review = Review(read_json(json.dumps(step.draft)), step.later)
@@ -274,37 +276,37 @@ def review_schema(request: Request, caller: AuthenticatedCaller, name: str, step
             review.declare(step.answer.source, **step.answer.bounds)
         case Answer(kind="leave out"):
             review.exclude()
-        case Answer(kind="later") if (asked := review.next_question()) is not None:
+        case Answer(kind="later") if (deferred := review.next_question()) is not None:
             review.defer()
-            later.append(asked.name)
+            later.append(deferred.name)
     question = review.next_question()
-    shown = None if question is None else asdict(question)
-    return {"draft": review.to_dict(), "question": shown, "later": later}
+    payload = None if question is None else asdict(question)
+    return {"draft": review.to_dict(), "question": payload, "later": later}
 
 
 @router.get("/{name}/expected")
 def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> dict[str, Any]:
-    """Say how good models of public tables like this one were at several budgets; how many rows is for you to say."""
+    """Return the expected skill at several budgets, from public tables of similar size. ``rows`` is your estimate."""
     schema = get_service(request).plans.get_reviewed_dataset(name)[1]
-    columns, most = len(schema.feature_names), min(max(rows, 1), 10**12)
-    found = {e: estimate_skill(schema.task, most, columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
-    points = [{"x": e, "y": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in found.items()]
+    n_columns, n_rows = len(schema.feature_names), min(max(rows, 1), 10**12)
+    skills = {e: estimate_skill(schema.task, n_rows, n_columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
+    points = [{"x": e, "y": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in skills.items()]
     words = (
-        f"Half of the public tables that have as many rows times epsilon per column as {most:,} rows of yours "
-        "were inside the band. 0 is the most frequent class or the mean, 1 is no privacy."
+        f"The band holds half of the public tables with the same rows times epsilon per column as {n_rows:,} rows "
+        "of yours. 0 is the most frequent class or the mean, 1 is a model without privacy."
     )
     return {"title": "What quality to expect", "axis": "skill", "words": words, "points": points}
 
 
 @router.put("/{name}/schema")
 def set_schema(request: Request, caller: AuthenticatedCaller, name: str, schema: dict[str, Any]) -> dict[str, Any]:
-    """Declare the schema. One that holds unreviewed marks is refused: nothing trained by it would be private."""
+    """Declare the schema. A schema with unreviewed marks is rejected: no model of it would be private."""
     caller.require_scope("data")
     service = get_service(request)
     _get_dataset(service, name)
     declared = Schema.from_dict(read_json(json.dumps(schema)))
     if declared.inferred:
-        raise UseError("the schema still has marks of a draft. Hint: review every bound, and say where it is known.")
+        raise UseError("the schema still has marks of a draft. Hint: review every bound and name its public source.")
     service.database.update(store.datasets, {"name": name}, schema=json.dumps(declared.to_dict()))
     return declared.to_dict()
 
@@ -312,109 +314,109 @@ def set_schema(request: Request, caller: AuthenticatedCaller, name: str, schema:
 @router.get("/{name}/schema")
 def get_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Return the schema, which is public."""
-    found = _get_dataset(get_service(request), name)["schema"]
-    if found is None:
-        raise UseError("the data set has no schema yet.")
-    declared: dict[str, Any] = json.loads(found)
+    schema = _get_dataset(get_service(request), name)["schema"]
+    if schema is None:
+        raise UseError("the data set has no schema yet. Hint: ask a custodian to declare one.")
+    declared: dict[str, Any] = json.loads(schema)
     return declared
 
 
 @router.get("/{name}/allowances")
 def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[dict[str, Any]]:
-    """List the narrower limits."""
+    """List the allowances of a data set."""
     service = get_service(request)
-    return [
-        dict(one) for one in service.database.find_all(store.allowances, dataset=_get_dataset(service, name)["name"])
-    ]
+    dataset = _get_dataset(service, name)["name"]
+    return [dict(allowance) for allowance in service.database.find_all(store.allowances, dataset=dataset)]
 
 
 @router.post("/{name}/allowances", status_code=201)
 def add_allowance(request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance) -> dict[str, Any]:
-    """Add a narrower limit. One that renews bounds each period, and not what is spent over all periods together."""
+    """Add an allowance. A renewing one bounds each period, and not the sum over all periods."""
     caller.require_scope("data")
     service = get_service(request)
     _get_dataset(service, name)
     if not requested_loss(body.epsilon, body.delta).is_bounded:
-        raise ParameterError("epsilon", body.epsilon, "is not a budget", "a finite number")
+        raise ParameterError("epsilon", body.epsilon, "is not a budget", "pass a finite number")
     number = new_id()
     values = {"id": number, "dataset": name, "account": body.account, "period": body.period}
     if not service.database.add(store.allowances, **values, epsilon=str(body.epsilon), delta=str(body.delta)):
         raise ParameterError("allowance", "...", "exists already", "remove it first")
-    warning = "each period starts anew: over the years the losses add up, up to the budget of the data set"
+    warning = "this allowance renews: over all periods, losses add up to at most the budget of the data set"
     return {"id": number, "warning": warning if body.period else None}
 
 
 @router.delete("/{name}/allowances/{number}")
 def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, number: str) -> dict[str, bool]:
-    """Remove a narrower limit; what was spent under it stays in the ledger of the data set."""
+    """Remove an allowance. Its charges stay in the ledger of the data set."""
     caller.require_scope("data")
     return {"removed": bool(get_service(request).database.remove(store.allowances, id=number, dataset=name))}
 
 
 @router.get("/{name}/ledger")
 def get_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
-    """Return every spend, for custodians and auditors."""
+    """Return every ledger entry, for custodians and auditors."""
     caller.require_scope("records")
-    book = _open_dataset_ledger(get_service(request), name)
-    entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.ledger.entries()]
-    if "data" not in caller.scopes:  # why rows were refused is for custodians
+    guarded = _open_dataset_ledger(get_service(request), name)
+    entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in guarded.ledger.entries()]
+    if "data" not in caller.scopes:  # only custodians see why rows were rejected
         entries = [{**one, "resolution": None} if one["state"] == "cancelled" else one for one in entries]
-    return {**_budget_summary(book), "entries": entries}
+    return {**_budget_summary(guarded), "entries": entries}
 
 
 @router.post("/{name}/ledger/verify")
 def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
-    """Recompute the chain of hashes; return the last one, to be noted elsewhere."""
+    """Verify the hash chain of the ledger, and return its last hash, to be recorded elsewhere."""
     caller.require_scope("records")
     return {"intact": True, "head": _open_dataset_ledger(get_service(request), name).ledger.verify()}
 
 
 @router.post("/{name}/ledger/{entry}/resolve")
 def resolve_entry(request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason) -> dict[str, Any]:
-    """Settle as spent what a crash left reserved."""
+    """Settle a reservation that a crash left open. It counts as spent."""
     caller.require_scope("data")
-    book = _open_dataset_ledger(get_service(request), name)
-    if not 0 < entry < 2**53:
-        raise LedgerError(f"there is no such entry in {book.ledger.name}.")
-    book.require_unfrozen()
-    book.ledger.resolve(entry, f"{body.reason} ({caller.name})")
-    book.write_checkpoint()
-    return _budget_summary(book)
+    guarded = _open_dataset_ledger(get_service(request), name)
+    if not 0 < entry < 2**53:  # larger integers are not exact in JSON
+        raise LedgerError(f"{guarded.ledger.name} has no such entry. Hint: choose one from the ledger.")
+    guarded.require_unfrozen()
+    guarded.ledger.resolve(entry, f"{body.reason} ({caller.name})")
+    guarded.write_checkpoint()
+    return _budget_summary(guarded)
 
 
 @router.post("/{name}/ledger/reconcile")
 def reconcile_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Reconciliation) -> dict[str, Any]:
-    """Thaw a ledger of which an older copy was put back: charge every release that it does not hold.
+    """Unfreeze a ledger that was restored from an older copy: charge every release that it lacks.
 
-    Narrower limits go on from what their copies hold: they are policy, and the budget of the data set bounds the sum.
+    Allowances continue from their restored ledgers. They are policy; the budget of the data set bounds the sum.
     """
     caller.require_scope("data")
     service = get_service(request)
-    book = _open_dataset_ledger(service, name)
-    limits = [
-        open_allowance_ledger(service.settings, one)
-        for one in service.database.find_all(store.allowances, dataset=name)
+    guarded = _open_dataset_ledger(service, name)
+    allowances = [
+        open_allowance_ledger(service.settings, allowance)
+        for allowance in service.database.find_all(store.allowances, dataset=name)
     ]
-    if not any(one.is_frozen() for one in (book, *limits)):
-        raise UseError("the ledger is not frozen: it holds the last event that was noted.")
+    if not any(ledger.is_frozen() for ledger in (guarded, *allowances)):
+        raise UseError("the ledger is not frozen and needs no reconciliation.")
     known = issued_releases(service.database, name)
-    issued = [*known, *unrecorded_releases(book, known, [read_json(json.dumps(facts)) for facts in body.certificates])]
+    certificates = [read_json(json.dumps(facts)) for facts in body.certificates]
+    issued = [*known, *unrecorded_releases(guarded, known, certificates)]
     missing = None if body.missing_epsilon is None else loss_from_certificate(body.missing_epsilon, body.missing_delta)
     end_unfinished_runs(service.database, name)
-    charged = reconcile(book, issued, f"{body.reason} ({caller.name})", missing)
-    for limit in limits:
-        limit.write_checkpoint(reconciled=True)
-    return {"charged": charged, **_budget_summary(book)}
+    charged = reconcile(guarded, issued, f"{body.reason} ({caller.name})", missing)
+    for allowance_ledger in allowances:
+        allowance_ledger.write_checkpoint(reconciled=True)
+    return {"charged": charged, **_budget_summary(guarded)}
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
 
 
 def _get_dataset(service: Service, name: str) -> DatabaseRow:
-    found = service.database.find(store.datasets, name=name)
-    if found is None:
-        raise ParameterError("dataset", name, "is not a data set", "see the list of data sets")
-    return found
+    dataset = service.database.find(store.datasets, name=name)
+    if dataset is None:
+        raise NotFoundError("data set", name)
+    return dataset
 
 
 def _open_dataset_ledger(service: Service, name: str) -> GuardedLedger:
@@ -432,42 +434,44 @@ def _budget_summary(guarded: GuardedLedger) -> dict[str, Any]:
 
 
 def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> dict[str, Any]:
-    """What everybody sees of a data set: public facts, and what is left for them."""
-    books = open_ledgers_for(service.settings, service.database, dataset["name"], caller.name)
-    left = min_remaining(books)
+    """Return the public facts of a data set, with the remaining budget of the caller."""
+    ledgers = open_ledgers_for(service.settings, service.database, dataset["name"], caller.name)
+    remaining = min_remaining(ledgers)
     return {
         "name": dataset["name"],
         "people": dataset["people"],
         "has_table": dataset["source"] is not None,
         "has_schema": dataset["schema"] is not None,
-        **_budget_summary(books[0]),
-        "remaining_for_you": None if left is None else str(left),
+        **_budget_summary(ledgers[0]),
+        "remaining_for_you": None if remaining is None else str(remaining),
     }
 
 
 async def _save_upload(stream: AsyncIterator[bytes], path: Path, max_bytes: int) -> None:
-    """Write what arrives to a file of its owner alone; the length that was announced is not believed."""
+    """Write an upload to a file that only its owner can read. Counts bytes and ignores Content-Length."""
     with os.fdopen(create_private_file(path), "wb") as file:
         size = 0
         async for piece in stream:
             size += len(piece)
             if size > max_bytes:
-                raise ParameterError("table", "...", "is longer than the limit", f"at most {max_bytes} bytes")
+                hint = f"reduce it to {max_bytes} bytes"
+                raise ParameterError("table", "...", "exceeds the size limit", hint)
             await run_in_threadpool(file.write, piece)
         file.flush()
         os.fsync(file.fileno())
 
 
 def _validate_table(path: Path, kind: str, max_bytes: int) -> None:
-    """Refuse what is not a table of its kind, or unpacks to far more than it is. No value of it is told."""
+    """Raise ParameterError if a file is empty, not Parquet, or unpacks to too much. The message contains no value."""
     if kind == "csv":
         if path.stat().st_size == 0:
-            raise ParameterError("table", "...", "is empty", "send the rows")
+            raise ParameterError("table", "...", "is empty", "upload a table with rows")
         return
     try:
         groups = pq.ParquetFile(path).metadata
         unpacked = sum(groups.row_group(i).total_byte_size for i in range(groups.num_row_groups))
     except Exception as error:
-        raise ParameterError("table", "...", f"is not Parquet ({type(error).__name__})", "send another file") from None
+        problem = f"is not a Parquet file ({type(error).__name__})"
+        raise ParameterError("table", "...", problem, "upload another file") from None
     if unpacked > _MAX_UNPACK_RATIO * max_bytes:
-        raise ParameterError("table", "...", "unpacks to more than the limit", "send it in a plain encoding")
+        raise ParameterError("table", "...", "exceeds the size limit when unpacked", "upload it in a plain encoding")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Routes about people: sessions, accounts, tokens."""
+"""Routes of accounts, sessions, tokens and OpenID logins."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ _TIMEOUT_SECONDS: Final = 10.0
 
 @openid_router.get("/start")
 async def start(request: Request) -> Response:
-    """Go to the provider."""
+    """Redirect to the OpenID provider."""
     service = get_service(request)
-    found = await run_in_threadpool(_discover_provider, service)
+    provider = await run_in_threadpool(_discover_provider, service)
     attempt = {name: secrets.token_urlsafe(32) for name in ("state", "nonce", "verifier")}
     challenge = base64.urlsafe_b64encode(hashlib.sha256(attempt["verifier"].encode()).digest()).rstrip(b"=").decode()
-    asked = {
+    params = {
         "response_type": "code",
         "client_id": service.settings.client_id,
         "redirect_uri": _redirect_uri(service),
@@ -48,8 +48,8 @@ async def start(request: Request) -> Response:
         "code_challenge": challenge,
         "code_challenge_method": "S256",
     }
-    response = RedirectResponse(str(httpx.URL(found["authorization_endpoint"], params=asked)))
-    # Lax: the provider sends the person back from another site. Strict would leave the cookie behind.
+    response = RedirectResponse(str(httpx.URL(provider["authorization_endpoint"], params=params)))
+    # Lax, because the provider redirects the user back from another site: a strict cookie would not be sent then.
     secure = service.settings.is_secure
     path = openid_router.prefix
     response.set_cookie(
@@ -66,29 +66,32 @@ async def start(request: Request) -> Response:
 
 @openid_router.get("/back")
 async def back(request: Request, code: str = "", state: str = "") -> Response:
-    """Come back from the provider: check who it is, and begin a session."""
+    """Complete a login: verify the identity that the provider returns, and open a session."""
     service = get_service(request)
     try:
         attempt = json.loads(request.cookies.get(_ATTEMPT_COOKIE, ""))
         expected, nonce, verifier = (str(attempt[name]) for name in ("state", "nonce", "verifier"))
     except (ValueError, KeyError, TypeError):
         raise DeniedError(
-            "the attempt to log in is not known or too old. Hint: begin again.", is_authenticated=False
+            "the login attempt is not known or has expired. Hint: log in again.", is_authenticated=False
         ) from None
     if not code or not secrets.compare_digest(state.encode(), expected.encode()):
-        raise DeniedError("the answer of the provider does not belong to this attempt.", is_authenticated=False)
+        raise DeniedError(
+            "the response of the provider does not belong to this login attempt. Hint: log in again.",
+            is_authenticated=False,
+        )
     claims = await run_in_threadpool(_verified_claims, service, code, verifier, nonce)
     account = await run_in_threadpool(service.database.find, store.accounts, subject=str(claims["sub"]))
     if account is None or account["disabled"]:
         raise DeniedError(
-            "nobody here has this identity. Hint: an operator adds an account for it.", is_authenticated=False
+            "no account is linked to this identity. Hint: ask an operator to create one.", is_authenticated=False
         )
-    word, _ = await run_in_threadpool(service.accounts.open_session, account["name"])
+    token, _ = await run_in_threadpool(service.accounts.open_session, account["name"])
     response = RedirectResponse("/page/index.html", status_code=303)
     response.delete_cookie(_ATTEMPT_COOKIE, path=openid_router.prefix)
     secure = service.settings.is_secure
     response.set_cookie(
-        SESSION_COOKIE, word, httponly=True, samesite="strict", secure=secure, path="/", max_age=12 * 3600
+        SESSION_COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/", max_age=12 * 3600
     )
     return response
 
@@ -101,48 +104,48 @@ def _discover_provider(service: Service) -> dict[str, Any]:
     issuer = service.settings.issuer.rstrip("/")
     if not issuer:
         raise UseError("no OpenID provider is configured. Hint: log in with a password.")
-    found = _get_json(f"{issuer}/.well-known/openid-configuration")
-    if str(found.get("issuer", "")).rstrip("/") != issuer:
-        raise DeniedError("the OpenID provider calls itself by another name.", is_authenticated=False)
-    return found
+    provider = _get_json(f"{issuer}/.well-known/openid-configuration")
+    if str(provider.get("issuer", "")).rstrip("/") != issuer:
+        raise DeniedError(
+            "the OpenID provider declares another issuer. Hint: ask the operator to check --issuer.",
+            is_authenticated=False,
+        )
+    return provider
 
 
 def _verified_claims(service: Service, code: str, verifier: str, nonce: str) -> dict[str, Any]:
-    """Exchange the code for a token, and check it: signature, issuer, audience, time, nonce."""
-    found = _discover_provider(service)
-    asked = {
+    """Exchange the code for an ID token, and verify its signature, issuer, audience, time and nonce."""
+    provider = _discover_provider(service)
+    form = {
         "grant_type": "authorization_code",
         "code": code,
         "redirect_uri": _redirect_uri(service),
         "code_verifier": verifier,
     }
-    who = (service.settings.client_id, service.settings.client_secret)
+    credentials = (service.settings.client_id, service.settings.client_secret)
     try:
-        answer = (
-            httpx.post(found["token_endpoint"], data=asked, auth=who, timeout=_TIMEOUT_SECONDS)
-            .raise_for_status()
-            .json()
-        )
-        keys = KeySet.import_key_set(_get_json(found["jwks_uri"]))  # type: ignore[arg-type]
-        claims = jwt.decode(answer["id_token"], keys, algorithms=_ALGORITHMS).claims
+        response = httpx.post(provider["token_endpoint"], data=form, auth=credentials, timeout=_TIMEOUT_SECONDS)
+        id_token = response.raise_for_status().json()["id_token"]
+        keys = KeySet.import_key_set(_get_json(provider["jwks_uri"]))  # type: ignore[arg-type]
+        claims = jwt.decode(id_token, keys, algorithms=_ALGORITHMS).claims
         jwt.JWTClaimsRegistry(
-            iss={"essential": True, "value": found["issuer"]},
+            iss={"essential": True, "value": provider["issuer"]},
             aud={"essential": True, "value": service.settings.client_id},
             exp={"essential": True},
             sub={"essential": True},
             nonce={"essential": True, "value": nonce},
         ).validate(claims)
     except (httpx.HTTPError, JoseError, ValueError, KeyError, TypeError):
-        raise DeniedError("the OpenID provider does not vouch for this person.", is_authenticated=False) from None
+        raise DeniedError("the OpenID provider did not confirm the identity.", is_authenticated=False) from None
     return dict(claims)
 
 
 def _get_json(address: str) -> dict[str, Any]:
     try:
-        found: dict[str, Any] = httpx.get(address, timeout=_TIMEOUT_SECONDS).raise_for_status().json()
+        content: dict[str, Any] = httpx.get(address, timeout=_TIMEOUT_SECONDS).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
-        raise DeniedError("the OpenID provider does not answer.", is_authenticated=False) from None
-    return found
+        raise DeniedError("the OpenID provider does not respond. Hint: try again.", is_authenticated=False) from None
+    return content
 
 
 router = APIRouter(prefix="/v1", tags=["people"])
@@ -151,20 +154,20 @@ Password = Annotated[str, Field(max_length=1000)]
 
 
 class LogIn(BaseModel):
-    """A name and a password."""
+    """Request body for logging in."""
 
     name: AccountName
     password: Password
 
 
 class FirstAccount(LogIn):
-    """The invitation that the service printed when it started, and the account to make."""
+    """Request body for creating the first account, with the invitation that the service printed at its start."""
 
     invitation: Annotated[str, Field(max_length=200)]
 
 
 class NewAccount(BaseModel):
-    """An account with its roles; without a password for somebody who comes from an OpenID provider."""
+    """Request body for creating an account. Users of an OpenID provider need a subject and no password."""
 
     name: AccountName
     roles: list[str] = Field(max_length=8)
@@ -173,7 +176,7 @@ class NewAccount(BaseModel):
 
 
 class ChangedAccount(BaseModel):
-    """What to change."""
+    """Request body for updating an account."""
 
     roles: list[str] | None = Field(None, max_length=8)
     password: Password | None = None
@@ -181,14 +184,14 @@ class ChangedAccount(BaseModel):
 
 
 class NewPassword(BaseModel):
-    """The password that one has, and the one to have from now on."""
+    """Request body for changing a password."""
 
     old: Password
     new: Password
 
 
 class NewToken(BaseModel):
-    """What a token is for, what it may do, and how long."""
+    """Request body for creating a token: purpose, scopes and days to live."""
 
     name: Annotated[str, Field(max_length=200)]
     scopes: list[str] = Field(max_length=16)
@@ -208,25 +211,25 @@ def _set_session_cookie(request: Request, response: Response, token: str) -> Non
 
 @router.post("/accounts/first")
 def first_account(request: Request, response: Response, body: FirstAccount) -> dict[str, str]:
-    """Make the first account by the invitation, and log in."""
+    """Create the first account from the invitation, and log in."""
     accounts = get_service(request).accounts
     accounts.accept_invitation(body.invitation, body.name, body.password)
-    word, csrf = accounts.log_in(body.name, body.password, _client_address(request))
-    _set_session_cookie(request, response, word)
+    token, csrf = accounts.log_in(body.name, body.password, _client_address(request))
+    _set_session_cookie(request, response, token)
     return {"csrf": csrf}
 
 
 @router.post("/session")
 def log_in(request: Request, response: Response, body: LogIn) -> dict[str, str]:
-    """Log in; changes in this session repeat the word that is returned, in the header X-CSRF-Token."""
-    word, csrf = get_service(request).accounts.log_in(body.name, body.password, _client_address(request))
-    _set_session_cookie(request, response, word)
+    """Log in. Changes in this session must send the returned CSRF token in the header X-CSRF-Token."""
+    token, csrf = get_service(request).accounts.log_in(body.name, body.password, _client_address(request))
+    _set_session_cookie(request, response, token)
     return {"csrf": csrf}
 
 
 @router.get("/session")
 def who_am_i(request: Request, caller: AuthenticatedCaller) -> dict[str, Any]:
-    """Say who is logged in, and what they may do."""
+    """Return the account that is logged in, with its roles and scopes."""
     return {
         "name": caller.name,
         "roles": sorted(caller.roles),
@@ -240,10 +243,10 @@ def who_am_i(request: Request, caller: AuthenticatedCaller) -> dict[str, Any]:
 def change_password(
     request: Request, response: Response, caller: AuthenticatedCaller, body: NewPassword
 ) -> dict[str, str]:
-    """Change one's own password, in a session. All tokens and sessions end, and a new session begins."""
+    """Change the caller's password, in a session. Ends all tokens and sessions, and opens a new session."""
     accounts = get_service(request).accounts
-    word, csrf = accounts.change_password(caller, body.old, body.new, _client_address(request))
-    _set_session_cookie(request, response, word)
+    token, csrf = accounts.change_password(caller, body.old, body.new, _client_address(request))
+    _set_session_cookie(request, response, token)
     return {"csrf": csrf}
 
 
@@ -260,13 +263,13 @@ def log_out(request: Request, caller: AuthenticatedCaller) -> Response:
 def list_accounts(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
     """List all accounts."""
     caller.require_scope("accounts")
-    found = get_service(request).database.find_all(store.accounts)
-    return [{"name": a["name"], "roles": a["roles"].split(), "disabled": bool(a["disabled"])} for a in found]
+    rows = get_service(request).database.find_all(store.accounts)
+    return [{"name": row["name"], "roles": row["roles"].split(), "disabled": bool(row["disabled"])} for row in rows]
 
 
 @router.post("/accounts", status_code=201)
 def add_account(request: Request, caller: AuthenticatedCaller, body: NewAccount) -> dict[str, str]:
-    """Make an account, in a session."""
+    """Create an account, in a session."""
     caller.require_scope("accounts")
     caller.require_session("make accounts")
     get_service(request).accounts.create_account(body.name, body.password, body.roles, body.subject)
@@ -275,7 +278,7 @@ def add_account(request: Request, caller: AuthenticatedCaller, body: NewAccount)
 
 @router.patch("/accounts/{name}")
 def change_account(request: Request, caller: AuthenticatedCaller, name: str, body: ChangedAccount) -> dict[str, str]:
-    """Change an account, in a session; its tokens and sessions end."""
+    """Update an account, in a session. Ends its tokens and sessions."""
     caller.require_scope("accounts")
     caller.require_session("change accounts")
     get_service(request).accounts.update_account(name, password=body.password, roles=body.roles, disabled=body.disabled)
@@ -284,19 +287,19 @@ def change_account(request: Request, caller: AuthenticatedCaller, name: str, bod
 
 @router.get("/tokens")
 def list_tokens(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
-    """List one's own tokens, without their words."""
+    """List the caller's tokens by id, without the tokens themselves."""
     return [dict(token) for token in get_service(request).accounts.list_tokens(caller)]
 
 
 @router.post("/tokens", status_code=201)
 def add_token(request: Request, caller: AuthenticatedCaller, body: NewToken) -> dict[str, str]:
-    """Make a token, in a session; its word is shown this once."""
-    word, number = get_service(request).accounts.issue_token(caller, body.name, body.scopes, body.days)
-    return {"id": number, "token": word}
+    """Create a token, in a session. The response is the only place where it is shown."""
+    token, number = get_service(request).accounts.issue_token(caller, body.name, body.scopes, body.days)
+    return {"id": number, "token": token}
 
 
 @router.delete("/tokens/{number}", status_code=204)
 def revoke_token(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
-    """Take a token back."""
+    """Revoke a token."""
     get_service(request).accounts.revoke_token(caller, number)
     return Response(status_code=204)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What an operator decides before the service starts: places, limits, addresses."""
+"""Settings of a service: folder, database, addresses and limits."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ __all__ = ["Limits", "Settings"]
 
 @dataclass(frozen=True)
 class Limits:
-    """What one caller may ask for.
+    """Limits on requests and jobs.
 
     Attributes
     ----------
     upload_bytes, body_bytes : int
-        Of a table, and of every other request.
+        Maximum size of an uploaded table, and of the body of any other request.
     rows_a_request : int
-        Rows to predict for at once.
+        Maximum number of rows per prediction request.
     requests_a_minute : int
-        Of one account, in each process.
+        Maximum number of requests per account and minute, in each process.
     logins_a_minute : int
-        Wrong passwords for one name from one address, in each process; five times as many for all names.
+        Maximum number of wrong passwords per name, address and minute, in each process. The limit per address over
+        all names is five times as high.
     job_seconds, jobs_at_once : int
-        How long a training may take, and how many run together.
+        Maximum duration of a job, and maximum number of concurrent jobs per process.
     """
 
     upload_bytes: int = 1 << 30
@@ -43,36 +44,40 @@ class Limits:
 
     @classmethod
     def from_options(cls, options: Iterable[str]) -> Limits:
-        """Read limits that an operator gives as words.
+        """Parse limits given as ``NAME=NUMBER``.
 
         >>> Limits.from_options(["jobs_at_once=2"]).jobs_at_once
         2
         """
-        known, given = [one.name for one in fields(cls)], dict[str, int]()
-        for word in options:
-            name, _, number = word.partition("=")
-            if name not in known or not number.isascii() or not number.isdigit() or len(number) > 15:
-                raise ParameterError("limit", word, "is not a limit", f"NAME=NUMBER, one of {', '.join(known)}")
-            given[name] = int(number)
-        return cls(**given)
+        names, values = [field.name for field in fields(cls)], dict[str, int]()
+        for option in options:
+            name, _, number = option.partition("=")
+            if name not in names or not number.isascii() or not number.isdigit() or len(number) > 15:
+                hint = f"pass NAME=NUMBER, where NAME is one of {', '.join(names)}"
+                raise ParameterError("limit", option, "is not a limit", hint)
+            values[name] = int(number)
+        return cls(**values)
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Where the service keeps things and what it allows.
+    """Settings that an operator chooses before the service starts.
 
     Attributes
     ----------
     folder : Path
-        Tables, models and, without a database, ledgers; readable by its owner alone.
+        Folder of tables, models and, without a database, ledgers. Readable by its owner only.
     database : str
         ``postgresql://...`` for several processes and machines; empty for SQLite in the folder.
     allowed : tuple of str
         Folders from which a custodian may register tables by path, and addresses of databases, ``postgresql://...``.
     address : str
-        How people reach the service: ``http://127.0.0.1:8400``. Cookies are for TLS only where it says https.
+        Public address of the service: ``http://127.0.0.1:8400``. If it starts with https, cookies are sent over TLS
+        only.
     issuer, client_id, client_secret : str
-        An OpenID provider, if people come from one.
+        OpenID provider, and the credentials of this service there. Empty without a provider.
+    limits : Limits
+        Limits on requests and jobs.
     """
 
     folder: Path
@@ -87,40 +92,42 @@ class Settings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(os.path.abspath(self.folder)))
         if self.database and not self.database.startswith(("postgresql://", "postgres://")):
-            raise ParameterError("database", "...", "is not a database", "postgresql://host/database, or leave it out")
+            hint = "pass postgresql://host/database, or omit it for SQLite"
+            raise ParameterError("database", "...", "is not the address of a PostgreSQL database", hint)
 
     @property
     def is_secure(self) -> bool:
-        """Whether people reach it by TLS."""
+        """Whether the public address uses TLS."""
         return self.address.startswith("https://")
 
     @property
     def tables_folder(self) -> Path:
-        """Where uploaded tables are."""
+        """Folder of uploaded tables."""
         return self.folder / "tables"
 
     @property
     def models_folder(self) -> Path:
-        """Where models are."""
+        """Folder of trained models."""
         return self.folder / "models"
 
     @property
     def ledgers_folder(self) -> Path:
-        """Where ledgers are, and what is noted of those in a database."""
+        """Folder of SQLite ledgers, and of the checkpoints of all ledgers."""
         return self.folder / "ledgers"
 
     def make_folders(self) -> None:
-        """Make the folders, readable by their owner alone."""
+        """Create the folders, readable by their owner only."""
         for folder in (self.folder, self.tables_folder, self.models_folder, self.ledgers_folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
 
     def to_json(self) -> str:
-        """For a worker of the service."""
+        """Return the settings as JSON, for a worker process."""
         return json.dumps({**asdict(self), "folder": str(self.folder)})
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """Read what ``to_json`` wrote."""
-        told: dict[str, Any] = json.loads(text)
-        limits = Limits(**told.pop("limits"))
-        return cls(**{**told, "folder": Path(told["folder"]), "allowed": tuple(told["allowed"])}, limits=limits)
+        """Return the settings that ``to_json`` wrote."""
+        payload: dict[str, Any] = json.loads(text)
+        limits = Limits(**payload.pop("limits"))
+        folder, allowed = Path(payload.pop("folder")), tuple(payload.pop("allowed"))
+        return cls(folder=folder, allowed=allowed, limits=limits, **payload)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the service remembers besides rows, models and spends: accounts, data sets, plans, jobs, answers.
+"""Database of the service: accounts, tokens, data sets, allowances, plans, jobs, models and answers.
 
-One SQLAlchemy engine, for SQLite or PostgreSQL. Spends are in the ledgers; what is here can be lost without a loss of
-privacy, but for the answers: they are what a batch was charged for.
+One SQLAlchemy engine, for SQLite or PostgreSQL. Charges are in the ledgers, not here. Losing this database costs no
+privacy, except for the table ``answers``: it holds the outcomes that batches were charged for.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ accounts = sa.Table(
     "accounts",
     DATABASE_METADATA,
     Column("name", String(64), primary_key=True),
-    Column("password", Text),  # a salted scrypt hash; none for people who come from an OpenID provider
+    Column("password", Text),  # salted scrypt hash; null for users of an OpenID provider
     Column("subject", String(255), unique=True),
     Column("roles", Text, nullable=False),
     Column("disabled", Integer, nullable=False, default=0),
@@ -52,8 +52,8 @@ datasets = sa.Table(
     "datasets",
     DATABASE_METADATA,
     Column("name", String(40), primary_key=True),
-    Column("people", Text, nullable=False),  # whom the ledger protects
-    Column("source", Text),  # a path; none until a table was uploaded
+    Column("people", Text, nullable=False),  # the protected population
+    Column("source", Text),  # path of the table; null until one was uploaded
     Column("schema", Text),
     Column("account", String(64), nullable=False),
     Column("created", String(40), nullable=False),
@@ -63,8 +63,8 @@ allowances = sa.Table(
     DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("dataset", String(40), nullable=False, index=True),
-    Column("account", String(64), nullable=False),  # empty: everybody
-    Column("period", String(8), nullable=False),  # year, month or empty: for good
+    Column("account", String(64), nullable=False),  # empty: all accounts together
+    Column("period", String(8), nullable=False),  # year, month, or empty: never renewed
     Column("epsilon", String(40), nullable=False),
     Column("delta", String(40), nullable=False),
     UniqueConstraint("dataset", "account", "period"),
@@ -78,9 +78,9 @@ plans = sa.Table(
     Column("kind", String(16), nullable=False),  # train, answer or evaluate
     Column("estimator", String(64), nullable=False),
     Column("asked", Text, nullable=False),
-    Column("body", Text),  # of a training or an evaluation: the whole plan
+    Column("body", Text),  # the plan as JSON; null for a private predictor
     Column("fingerprint", String(64), nullable=False),
-    Column("model", String(32)),  # what is evaluated
+    Column("model", String(32)),  # the model to evaluate
     Column("signed_by", String(64)),
     Column("signed", String(40)),
     Column("created", String(40), nullable=False),
@@ -92,11 +92,11 @@ jobs = sa.Table(
     Column("plan", String(32), nullable=False, index=True),
     Column("account", String(64), nullable=False),
     Column("state", String(16), nullable=False),  # queued, running, done, failed or cancelled
-    Column("message", Text),  # for everybody
-    Column("detail", Text),  # for custodians
+    Column("message", Text),  # visible to all who may see the job
+    Column("detail", Text),  # visible to custodians only: may depend on rows
     Column("retry_key", String(200)),
     Column("worker", String(64)),
-    Column("seen", String(40)),  # when the worker last said that it lives
+    Column("seen", String(40)),  # last heartbeat of the process that runs the job
     Column("created", String(40), nullable=False),
     Column("ended", String(40)),
     UniqueConstraint("account", "retry_key"),
@@ -111,8 +111,8 @@ models = sa.Table(
     Column("kind", String(16), nullable=False),  # trained, answering or evaluation
     Column("estimator", String(64), nullable=False),
     Column("certificate", Text),
-    Column("digest", String(64)),  # of the file of a trained one
-    Column("result", Text),  # of an evaluation
+    Column("digest", String(64)),  # SHA-256 of the model file
+    Column("result", Text),  # measured quality, of an evaluation
     Column("created", String(40), nullable=False),
 )
 answers = sa.Table(
@@ -120,10 +120,10 @@ answers = sa.Table(
     DATABASE_METADATA,
     Column("id", String(32), primary_key=True),
     Column("model", String(32), nullable=False),
-    Column("digest", String(64), nullable=False),  # of the batch
+    Column("digest", String(64), nullable=False),  # SHA-256 of the encoded batch
     Column("account", String(64), nullable=False),
     Column("epsilon", String(40), nullable=False),
-    Column("labels", Text),  # none while it is worked on
+    Column("labels", Text),  # null until the answer is stored; JSON null if it failed after the charge
     Column("certificate", Text),
     Column("created", String(40), nullable=False),
     UniqueConstraint("model", "digest"),
@@ -131,26 +131,25 @@ answers = sa.Table(
 
 
 def current_timestamp() -> str:
-    """The time, as it is recorded."""
+    """Return the current UTC time in ISO format, with milliseconds."""
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
 def new_id() -> str:
-    """A name that cannot be guessed and tells nothing."""
+    """Return a random identifier of 96 bits in hexadecimal."""
     return secrets.token_hex(12)
 
 
 class Store:
-    """The tables above in one database."""
+    """Access to the tables above in one database."""
 
     def __init__(self, settings: Settings) -> None:
         if settings.database:
             url = "postgresql+psycopg://" + settings.database.split("://", 1)[1]
             self._engine = sa.create_engine(url, pool_pre_ping=True, pool_size=10, max_overflow=20)
         else:
-            with suppress(
-                FileExistsError, FileNotFoundError
-            ):  # it holds hashes of passwords, whatever the folder's rights
+            # Created with mode 0600, whatever the rights of the folder: it holds hashes of passwords.
+            with suppress(FileExistsError, FileNotFoundError):
                 os.close(os.open(settings.folder / "service.db", os.O_CREAT | os.O_EXCL, 0o600))
             self._engine = sa.create_engine(
                 f"sqlite:///{settings.folder / 'service.db'}", connect_args={"timeout": 60, "check_same_thread": False}
@@ -159,26 +158,26 @@ class Store:
 
     @property
     def engine(self) -> sa.Engine:
-        """For the steps that bring the database to this version."""
+        """SQLAlchemy engine, for migrations."""
         return self._engine
 
     def close(self) -> None:
-        """Give all connections back."""
+        """Close all connections."""
         self._engine.dispose()
 
     @contextmanager
     def transaction(self) -> Iterator[sa.Connection]:
-        """All or nothing."""
+        """Open a transaction: committed at the end, rolled back on an error."""
         try:
             with self._engine.begin() as connection:
                 yield connection
-        except sa.exc.DataError:  # of PostgreSQL, which has limits of length and no null characters
+        except sa.exc.DataError:  # PostgreSQL limits the length of texts and stores no null characters
             raise ParameterError(
-                "request", "...", "holds a text that cannot be kept", "shorter, without null characters"
+                "request", "...", "contains a text that cannot be stored", "shorten it, and remove null characters"
             ) from None
 
     def add(self, table: sa.Table, **values: Any) -> bool:
-        """Insert a record; return whether it was new. One that exists already is left as it is."""
+        """Insert a record and return True; return False and change nothing if its key exists."""
         try:
             with self.transaction() as connection:
                 connection.execute(sa.insert(table).values(**values))
@@ -187,23 +186,23 @@ class Store:
         return True
 
     def update(self, table: sa.Table, where: Mapping[str, Any], **values: Any) -> int:
-        """Change the records that match; return how many did."""
+        """Update the matching records and return their number."""
         with self.transaction() as connection:
             return connection.execute(_add_conditions(sa.update(table), table, where).values(**values)).rowcount
 
     def remove(self, table: sa.Table, **where: Any) -> int:
-        """Delete the records that match; return how many did."""
+        """Delete the matching records and return their number."""
         with self.transaction() as connection:
             return connection.execute(_add_conditions(sa.delete(table), table, where)).rowcount
 
     def find(self, table: sa.Table, **where: Any) -> DatabaseRow | None:
-        """Return the one record that matches, if there is one."""
+        """Return the first matching record, or None."""
         with self.transaction() as connection:
             row = connection.execute(_add_conditions(sa.select(table), table, where)).mappings().first()
             return None if row is None else dict(row)
 
     def find_all(self, table: sa.Table, **where: Any) -> list[DatabaseRow]:
-        """Return the records that match, oldest first."""
+        """Return all matching records, oldest first."""
         order = [table.c.created] if "created" in table.c else [*table.primary_key]
         with self.transaction() as connection:
             rows = connection.execute(_add_conditions(sa.select(table), table, where).order_by(*order)).mappings()

@@ -219,7 +219,7 @@ def test_no_row_is_refused_and_no_table_too_small() -> None:
         discover(people(3).drop(columns="ill"), "ill", epsilon=1.0, delta=1e-6)
     with pytest.raises(OutOfSchemaError, match="names"):
         discover(np.zeros((3, 2)), epsilon=1.0, delta=1e-6)
-    with pytest.raises(ParameterError, match="takes the target away"):
+    with pytest.raises(ParameterError, match="excludes the target"):
         discover(people(3), epsilon=1.0, delta=1e-6, ignore=["*"])
     with pytest.raises(OutOfSchemaError, match="privacy unit names"):
         discover(people(3), epsilon=1.0, delta=1e-6, privacy_unit={"id": "who", "at_most": 2})

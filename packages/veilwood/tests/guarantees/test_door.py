@@ -191,6 +191,7 @@ MAY_IMPORT_SAMPLERS = {
 # (proofs/service.md).
 MAY_DRAW_OR_CHARGE = {
     "privacy.door",
+    "privacy.ledger",
     "privacy.ledger_stores",
     "veilwood_secure.roles.server",
     "veilwood_secure.roles.sessions",
@@ -203,7 +204,7 @@ MAY_DRAW_OR_CHARGE = {
     "cli.doctor",  # tries the samplers, on nothing
 }
 DRAWING = {"perturb", "select", "sample"}
-CHARGING = {"reserve", "commit", "cancel"}
+CHARGING = {"reserve", "commit", "cancel", "settle"}
 # A selection through the door, and the end of a job, after which the loss that it reserved stays spent.
 OTHER_CALLS = {"self._door.select", "service.jobs.cancel"}
 
@@ -265,6 +266,7 @@ def test_only_the_door_draws_noise_and_charges() -> None:
         "import veilwood.privacy.noise",
         "def fit(step, exact):\n    return step.mechanism.perturb(exact)",
         "def fit(ledger, loss):\n    ledger.reserve(loss).commit()",
+        "def fit(ledger):\n    ledger.settle(1, 'cancelled')",
     ],
 )
 def test_the_reader_catches_a_way_around_the_door(text: str) -> None:

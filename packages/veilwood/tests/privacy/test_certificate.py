@@ -30,7 +30,7 @@ from veilwood.privacy.certificate import (
 )
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.steps import counting_step
+from veilwood.privacy.steps import StepKind, counting_step
 from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.registry import program_for_task
@@ -149,7 +149,7 @@ def by_parties(law: Any, **parameters: Any) -> Callable[[], PrivacyCertificate]:
 
 
 def public(law: str, **parameters: Any) -> dict[str, Any]:
-    return {"settings": {"estimator": "RandomTreesClassifier", "law": law, "parameters": SMALL | parameters}}
+    return {"settings": {"estimator": "RandomTreesClassifier", "noise_protocol": law, "parameters": SMALL | parameters}}
 
 
 OWN_COLUMNS = {
@@ -246,6 +246,12 @@ PLAN = vw.RandomTreesClassifier(CLASSES, epsilon=1, **SMALL).plan()
 PART = Loss.pure(Fraction(1, 49))
 
 
+class Round(StepKind):
+    ALONE = "round {}"
+    CHOICE = "round {}: choice"
+    SUMS = "round {}: sums of column {}"
+
+
 def of_steps(*names: str) -> PrivacyCertificate:
     """The certificate of a release in equal steps, after a first one that is another."""
     steps = [counting_step(name, (3,), PART, PLAN.neighbours, l1=2, squared_l2=2) for name in names]
@@ -254,7 +260,7 @@ def of_steps(*names: str) -> PrivacyCertificate:
 
 
 def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
-    said = of_steps(*(f"round {number}" for number in range(1, 49)))
+    said = of_steps(*(Round.ALONE.at(number) for number in range(1, 49)))
     shown = said.to_markdown()
     assert shown.count("| 48 rounds, each | discrete Laplace, scale 98 | 2 | epsilon=0.0204082 |") == 1
     assert "| round" not in shown
@@ -264,7 +270,7 @@ def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
 
 
 def test_steps_of_rounds_are_told_once_for_each_kind() -> None:
-    said = of_steps(*(f"round {number}: {kind}" for number in range(1, 13) for kind in ("choice", "sums of column 3")))
+    said = of_steps(*(name for number in range(1, 13) for name in (Round.CHOICE.at(number), Round.SUMS.at(number, 3))))
     shown = said.to_markdown()
     assert shown.count("| 12 rounds: choice, each | discrete Laplace, scale 98 |") == 1
     assert shown.count("| 12 rounds: sums of column, each | discrete Laplace, scale 98 |") == 1

@@ -42,13 +42,19 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 EXHIBITS = (
     Exhibit(
-        "diprime", "figure 4", "Fraction of a node's rows that goes left",
+        "diprime",
+        "figure 4",
+        "Fraction of a node's rows that goes left",
         "Banknote, 10 trees of depth 5, epsilon 2, 10 forests. Exact fractions, which nobody may publish: NOT PRIVATE.",
-        Experiment("diprime-balance", list_jobs, measure_job), line_chart("fraction that goes left", SHARE, measure=SHARE),
-        quick="3 forests.", not_private=lambda curve: True,
+        Experiment("diprime-balance", list_jobs, measure_job),
+        line_chart("fraction that goes left", SHARE, measure=SHARE),
+        quick="3 forests.",
+        not_private=lambda curve: True,
         claims=(
-            Claim("Private median splits are more balanced than random splits: nearer to one half on average.",
-                  check_above(DP_ERT, (DIPRIME, EXP, FLIP), measure=IMBALANCE)),
+            Claim(
+                "Private median splits are more balanced than random splits: nearer to one half on average.",
+                check_above(DP_ERT, (DIPRIME, EXP, FLIP), measure=IMBALANCE),
+            ),
         ),
     ),
-)  # fmt: skip
+)

@@ -30,7 +30,7 @@ from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, MAX_TABLE_CELLS, unit_
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import MAX_SPARSE_CELLS, SparseLaplace
-from veilwood.privacy.steps import Step, counting_step, joint_step, selection_step, sparse_step
+from veilwood.privacy.steps import Step, StepKind, StepName, counting_step, joint_step, selection_step, sparse_step
 
 UNBOUNDED_ROW_EPSILON: Final = 1e6  # stands in for an infinite epsilon
 _BUDGET_UNITS: Final = 1 << 40  # fractions of the budget are multiples of 1 / _BUDGET_UNITS
@@ -116,11 +116,9 @@ class AdaptiveBudget:
 
         ``l1`` and ``squared_l2`` are the norms of the largest vector that one row can add.
         """
-        # A replaced row moves signed vectors by at most 2 norms, squared 4 times. ``Neighbours`` counts 2 times, which
-        # is right for vectors without negative entries.
-        squared_l2 *= 2 if signed and self._neighbours.adjacency == "replace-one" else 1
+        loss = self._take_loss(fraction)
         return self._add_step(
-            counting_step(name, shape, self._take_loss(fraction), self._neighbours, l1=l1, squared_l2=squared_l2)
+            counting_step(name, shape, loss, self._neighbours, l1=l1, squared_l2=squared_l2, signed=signed)
         )
 
     @property
@@ -150,9 +148,9 @@ class AdaptiveBudget:
             selection_step(name, (1, n_candidates), loss, self._neighbours, score_range=score_range, by=by)
         )
 
-    def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float) -> Step:
+    def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float, *, l1: int = 1) -> Step:
         """Plan a sparse histogram: of so many cells, at least ``min_cells``, that ``false_positives`` are expected."""
-        step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=1)
+        step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=l1)
         if isinstance(step.mechanism, SparseLaplace):
             affordable = int(false_positives * step.mechanism.gap)
             step = replace(step, shape=(min(max(affordable, min_cells), MAX_SPARSE_CELLS),))
@@ -264,22 +262,22 @@ def _group_variances(sizes: Sequence[int]) -> list[float]:
 
 
 class TableStepName(NamedTuple):
-    """Pattern of the names of table steps: what a table is, and what is counted in it."""
+    """Kinds of the steps that release tables: of one table by itself, and of several with joint noise."""
 
-    table: str
-    quantity: str
+    alone: StepKind
+    jointly: StepKind
 
-    def format_range(self, n_before: int, n_tables: int) -> str:
+    def format_range(self, n_before: int, n_tables: int) -> StepName:
         """Return the name of the step that releases ``n_tables`` tables after ``n_before`` others.
 
-        >>> TableStepName("table", "classes by cell").format_range(0, 4)
-        'tables 1 to 4: classes by cell'
-        >>> TableStepName("histogram", "rows by group").format_range(4, 1)
-        'histogram 5: rows by group'
+        >>> class Example(StepKind):
+        ...     TABLE, TABLES = "table {}: classes by cell", "tables {} to {}: classes by cell"
+        >>> names = TableStepName(Example.TABLE, Example.TABLES)
+        >>> names.format_range(0, 4), names.format_range(4, 1)
+        ('tables 1 to 4: classes by cell', 'table 5: classes by cell')
         """
         last = n_before + n_tables
-        which = f"{self.table} {last}" if n_tables == 1 else f"{self.table}s {n_before + 1} to {last}"
-        return f"{which}: {self.quantity}"
+        return self.alone.at(last) if n_tables == 1 else self.jointly.at(n_before + 1, last)
 
 
 class NoisyTables(NamedTuple):

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -216,7 +215,8 @@ class PrivacyCertificate:
         for name, types in _FIELD_TYPES.items():
             if not isinstance(getattr(certificate, name), types):
                 raise ModelFileError(f"the certificate's {name!r} has the wrong type.")
-        if not all(isinstance(step, dict) and {*_STEP_KEYS} <= set(step) for step in certificate.composition):
+        step_keys = {*_STEP_KEYS, *_TYPED_KEYS}
+        if not all(isinstance(step, dict) and step_keys <= set(step) for step in certificate.composition):
             raise ModelFileError("the certificate's steps cannot be read.")
         if certificate.chosen and not _is_valid_decisions(certificate.chosen):
             raise ModelFileError("the certificate's adaptive decisions cannot be read.")
@@ -320,6 +320,7 @@ def adaptive_decisions(plan: Plan, fingerprint: str) -> dict[str, Any]:
 
 
 _STEP_KEYS: Final = ("name", "mechanism", "sensitivity", "loss")  # columns of the table of steps
+_TYPED_KEYS: Final = ("kind", "at")  # decide which steps share a line of it
 _FIELD_TYPES: Final[dict[str, Any]] = {
     **dict.fromkeys(("adjacency", "unit", "mechanism", "released", "ledger"), str),
     **dict.fromkeys(("schema_hash", "plan_hash", "version"), str),
@@ -345,36 +346,46 @@ def _is_valid_decisions(decisions: dict[str, Any]) -> bool:
 def describe_steps(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
     """Return name, mechanism, sensitivity and loss of all steps, for a table.
 
-    Consecutive steps with the same noise are merged, and so are numbered ones, such as the selections of all rounds.
+    Consecutive steps with equal noise are merged; so are numbered steps of one kind with equal noise, such as the
+    selections of all rounds.
     """
+    return [(_merged_name(group), *_noise_columns(group[0])) for group in merge_steps(steps)]
+
+
+def merge_steps(steps: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Group the steps that ``describe_steps`` shows in one line, by kind and noise."""
     groups: dict[object, list[dict[str, Any]]] = {}
     for place, (columns, equal_steps) in enumerate(groupby(steps, key=_noise_columns)):
         for step in equal_steps:
-            name = str(step["name"])
-            stem_or_place = re.sub(r" \d+", "", name) if re.search(r" \d", name) else place
-            groups.setdefault((stem_or_place, columns), []).append(step)
-    return [
-        (_merged_name([str(step["name"]) for step in group]), *_noise_columns(group[0])) for group in groups.values()
-    ]
+            groups.setdefault((step["kind"] if step["at"] else place, columns), []).append(step)
+    return list(groups.values())
 
 
 def _noise_columns(step: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(step[key]) for key in _STEP_KEYS[1:])
 
 
-def _merged_name(names: list[str]) -> str:
+def _merged_name(steps: list[dict[str, Any]]) -> str:
     """Return one name for merged steps: round 1, round 2, ..., round 48 are 48 rounds.
 
-    >>> _merged_name(["round 1", "round 2"]), _merged_name(["round 1: choice", "round 3: choice"])
-    ('2 rounds, each', '2 rounds: choice, each')
+    >>> _merged_name([{"name": f"round {i}: choice", "at": [i]} for i in (1, 3)])
+    '2 rounds: choice, each'
     """
+    names = [str(step["name"]) for step in steps]
     if len(names) == 1:
         return names[0]
-    stems = {re.sub(r" \d+", "", name) for name in names}
-    first, colon, rest = min(stems).partition(":")
-    if len(stems) == 1 and all(re.match(rf"{re.escape(first)} \d", name) for name in names) and first.isalpha():
-        return f"{len(names)} {first}s{colon}{rest}, each"
+    word = names[0].partition(" ")[0]
+    stems = {_without_numbers(name, step["at"]) for name, step in zip(names, steps, strict=True)}
+    rests = {stem.removeprefix(word) for stem in stems if stem == word or stem.startswith(f"{word}:")}
+    if len(stems) == len(rests) == 1:
+        return f"{len(names)} {word}s{min(rests)}, each"
     return f"{names[0]} to {names[-1]}, {len(names)} steps, each"
+
+
+def _without_numbers(name: str, numbers: Iterable[int]) -> str:
+    for number in numbers:
+        name = name.replace(f" {number}", "", 1)
+    return name
 
 
 def _describe_factor(epsilon: float) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Literal, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
 from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, NoLedger, Reservation
+from veilwood.privacy.ledger import NO_LEDGER, Ledger, Reservation
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import Verb
 from veilwood.privacy.plan import Plan
@@ -31,7 +31,6 @@ SEEDED_NOISE = "the noise came from a seeded test stream, so anyone with the see
 INFINITE_EPSILON = "epsilon is infinite: no noise was added"
 INFERRED_SCHEMA = "the schema was inferred from the data itself"
 
-NO_LEDGER: Final = NoLedger()  # used if no ledger was given: no budget limits the release, and nothing is recorded
 _METHODS: Final[dict[Verb, str]] = {
     "noisy": "release_counts", "sparse": "release_sparse", "above_threshold": "release_above_threshold",
     "select": "select", "best": "release_best_trial",
@@ -77,16 +76,11 @@ class Door:
     def __enter__(self) -> Self:
         if entropy.require_entropy():  # checked before anything is spent
             self._reasons.append(SEEDED_NOISE)
-        self._reservation = self._reserve_loss() if self._has_ledger else Reservation(self._ledger, 1)
+        self._reservation = self._reserve_loss()
         loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spend_record = SpendRecord(self._table, loss, not isinstance(self._ledger, NoLedger))
+        self._spend_record = SpendRecord(self._table, loss, self._ledger.durability != "not")
         spending.record_spend(self._spend_record)
         return self
-
-    @property
-    def _has_ledger(self) -> bool:
-        """Whether a ledger was given, which records the release."""
-        return self._ledger is not NO_LEDGER
 
     @property
     def _not_private_reason(self) -> str | None:
@@ -250,11 +244,9 @@ class Door:
         if self._reservation is None:
             return
         if error is None:
-            if self._has_ledger:
-                self._reservation.commit()
+            self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._released_steps:
-            if self._has_ledger:
-                self._reservation.cancel(error.in_short())
+            self._reservation.cancel(error.in_short())
             spending.withdraw_spend(self._spend_record)
             error.add_note("Nothing was spent.")
         else:
@@ -264,13 +256,12 @@ class Door:
         """Return the certificate of a finished release, with the loss that the ledger holds."""
         if self._reservation is None or not self._closed:
             raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
-        if not self._has_ledger:
-            spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
+        ledger = self._ledger
+        if ledger.durability == "not":
+            spend = Spend(ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
         else:
-            entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
-            spend = Spend(
-                self._ledger.name, entry.id, entry.loss, durability_of(self._ledger), entry.not_private, entry.plan
-            )
+            entry = ledger.entry(self._reservation.id)
+            spend = Spend(ledger.name, entry.id, entry.loss, ledger.durability, entry.not_private, entry.plan)
         return build_certificate(self.plan, spend, self._participation)
 
 
@@ -331,13 +322,6 @@ class TrialDoor(UnchargedDoor):
         raise UseError("a trial has no certificate. Hint: use the certificate of its search.")
 
 
-def durability_of(ledger: Ledger) -> Literal["file", "memory", "not"]:
-    """Return how a ledger is kept; one of an unknown class counts as durable."""
-    if isinstance(ledger, NoLedger):
-        return "not"
-    return "memory" if isinstance(ledger, MemoryLedger) else "file"
-
-
 def parallel_loss(loss: Loss) -> Loss:
     """Return the loss that a parallel release on other units may cost: ``loss``, or its epsilon if accounting is open.
 
@@ -390,7 +374,5 @@ class ParallelDoor(UnchargedDoor):
         if self._reservation is None or not self._closed:
             raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
         ledger = self._ledger
-        spend = Spend(
-            ledger.name, self._reservation.id, self.plan.loss, durability_of(ledger), self._not_private_reason
-        )
+        spend = Spend(ledger.name, self._reservation.id, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)

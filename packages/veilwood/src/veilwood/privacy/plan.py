@@ -120,6 +120,8 @@ class Plan:
         The version of the library that executes the plan.
     opened_as : str or None
         The fingerprint of the plan that opened the door, if this one was derived from released values.
+    expected : dict
+        The quality of predictions to expect, by number of rows. Like ``notes``, for readers only.
     """
 
     estimator: str
@@ -137,6 +139,7 @@ class Plan:
     notes: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     opened_as: str | None = None
+    expected: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.steps or any(step.sensitivity < 1 for step in self.steps):
@@ -197,6 +200,7 @@ class Plan:
             "layout": self.layout.to_dict(),
             "choices": self.choices,
             "notes": self.notes,
+            "expected": self.expected,
             "expected_leaf_mse": self.expected_leaf_mse,
             "steps": [step.to_dict() for step in self.steps],
             "version": self.version,
@@ -213,6 +217,8 @@ class Plan:
                 raise PlanError("this is not a plan: a text is missing.")
             if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
                 raise PlanError("this is not a plan: its expected noise must be a finite number.")
+            if not all(isinstance(text, str) for text in dict(data["expected"]).values()):
+                raise PlanError("this is not a plan: its expected quality must be text.")
             if not is_int_in(data["public_seed"], 0, MAX_SEED):
                 raise PlanError("this is not a plan: its seed must be an integer from 0 to 2**128 - 1.")
             plan = cls(
@@ -228,6 +234,7 @@ class Plan:
                 layout=Layout.from_dict(data["layout"]),
                 choices=dict(data["choices"]),
                 notes=dict(data["notes"]),
+                expected=dict(data["expected"]),
                 expected_leaf_mse=noise,
                 version=data["version"],
                 opened_as=opened_as,
@@ -282,7 +289,11 @@ class Plan:
 
     def explain(self) -> str:
         """Return the plan as text for readers."""
-        sentences = {key: value for key, value in self.notes.items() if len(str(value)) > _MAX_INLINE_NOTE}
+        sentences = {
+            key: f"{value}. What to expect: {self.expected[key]}" if key in self.expected else value
+            for key, value in self.notes.items()
+            if key in self.expected or len(str(value)) > _MAX_INLINE_NOTE
+        }
         facts = self.layout.describe() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
         lines = [
             f"{self.estimator} on schema {self.schema_name!r}: {', '.join(facts)}.",

@@ -8,11 +8,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from fractions import Fraction
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from veilwood.errors import PlanError, short_repr, shorten_text
 from veilwood.privacy.joint_noise import JointLaplace
@@ -25,6 +26,40 @@ from veilwood.safe_io import all_ints_in
 MAX_CELLS = 10**30  # along any axis: more than any step has; a file with a larger number is refused
 
 
+class StepName(str):
+    """Name of a step for people, with the kind and the numbers that it was written from: code goes by these."""
+
+    kind: str
+    at: tuple[int, ...]
+
+    def __new__(cls, text: str, kind: str, at: Iterable[int] = ()) -> Self:  # noqa: D102
+        name = super().__new__(cls, text)
+        name.kind, name.at = kind, tuple(at)
+        return name
+
+
+class StepKind(Enum):
+    """Base class of the kinds of steps of a family; a value is the name for people, with a place for each number.
+
+    >>> class Example(StepKind):
+    ...     ROUND_ROWS = "round {}: rows"
+    >>> name = Example.ROUND_ROWS.at(3)
+    >>> name, name.kind, name.at
+    ('round 3: rows', 'round_rows', (3,))
+    """
+
+    @property
+    def key(self) -> str:
+        """The kind as plans and certificates write it."""
+        return self.name.lower()
+
+    def at(self, *numbers: int) -> StepName:
+        """Name a step of this kind; raise ValueError unless there is one number for each place."""
+        if self.value.count("{}") != len(numbers):
+            raise ValueError(f"a step of kind {self.key} has {self.value.count('{}')} numbers")
+        return StepName(self.value.format(*numbers), self.key, numbers)
+
+
 @dataclass(frozen=True)
 class Step:
     """One measurement of a plan.
@@ -32,7 +67,7 @@ class Step:
     Attributes
     ----------
     name : str
-        What is measured; different for every step of a plan.
+        What is measured; different for every step of a plan. A ``StepName`` sets ``kind`` and ``at`` too.
     loss : Loss
         Upper bound of the privacy loss of the release.
     mechanism : Mechanism or None
@@ -44,6 +79,10 @@ class Step:
         Shape of the exact numbers.
     selections_per_row : int
         The number of the step's selections that one row can influence.
+    kind : str
+        What is measured, for programs: code goes by this and never by the name.
+    at : tuple of int
+        In which round, column or table it is measured.
     """
 
     name: str
@@ -52,8 +91,14 @@ class Step:
     sensitivity: int
     shape: tuple[int, ...]
     selections_per_row: int = 1
+    kind: str = ""
+    at: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if isinstance(self.name, StepName):
+            object.__setattr__(self, "kind", self.name.kind)
+            object.__setattr__(self, "at", self.name.at)
+            object.__setattr__(self, "name", str(self.name))
         if not 1 <= self.selections_per_row <= MAX_CELLS:
             raise PlanError(
                 f"step {short_repr(self.name)} must have at least 1 selection per row, "
@@ -109,6 +154,8 @@ class Step:
         """Return plain values: as text for readers and, under "exact", as exact numbers in text."""
         return {
             "name": self.name,
+            "kind": self.kind,
+            "at": list(self.at),
             "mechanism": self.mechanism_text,
             "sensitivity": self.sensitivity,
             "shape": list(self.shape),
@@ -124,22 +171,32 @@ class Step:
     def from_dict(cls, data: Mapping[str, Any]) -> Step:
         """Read what ``to_dict`` wrote."""
         exact, name, shape = data["exact"], data["name"], tuple(data["shape"])
-        numbers = (*shape, data["sensitivity"], data["choices"])
-        if not isinstance(name, str) or not all_ints_in(numbers, 0, MAX_CELLS):
+        kind, at = data["kind"], tuple(data["at"])
+        numbers = (*shape, *at, data["sensitivity"], data["choices"])
+        if not isinstance(name, str) or not isinstance(kind, str) or not all_ints_in(numbers, 0, MAX_CELLS):
             raise PlanError(f"the numbers of step {shorten_text(str(name))!r} must be integers within bounds.")
         mechanism = None if exact["mechanism"] is None else Mechanism.from_dict(exact["mechanism"])
-        return cls(name, Loss.from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"])
+        return cls(name, Loss.from_dict(exact), mechanism, data["sensitivity"], shape, data["choices"], kind, at)
 
 
 def counting_step(
-    name: str, shape: tuple[int, ...], loss: Loss, neighbours: Neighbours, *, l1: int, squared_l2: int
+    name: str,
+    shape: tuple[int, ...],
+    loss: Loss,
+    neighbours: Neighbours,
+    *,
+    l1: int,
+    squared_l2: int,
+    signed: bool = False,
 ) -> Step:
     """Plan the release of integer sums with additive noise.
 
     Parameters
     ----------
     l1, squared_l2 : int
-        Norms of the largest non-negative vector that one row can add to the sums.
+        Norms of the largest vector that one row can add to the sums.
+    signed : bool
+        Whether entries of that vector can be negative.
 
     Notes
     -----
@@ -156,6 +213,9 @@ def counting_step(
         return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, shape)
     if loss.rho is None or loss.rho == 0:
         raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
+    # Two rows that replace each other differ by up to twice the norm of one if entries can be negative: four times its
+    # square. ``squared_l2_sensitivity`` allows for twice the square, which is enough for vectors without signs.
+    squared_l2 *= 2 if signed and neighbours.adjacency == "replace-one" else 1
     sensitivity = neighbours.squared_l2_sensitivity(squared_l2)
     return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho)), sensitivity, shape)
 
