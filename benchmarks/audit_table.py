@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every estimator and write the tables of what was attacked, how often and with which power into docs/audit.md.
+"""Attack every estimator and write the tables of targets, repetitions and power of the attacks into docs/audit.md.
 
 Run: python benchmarks/audit_table.py [--only canaries replay pairs] [--pairs 300] [--docs docs/audit.md]
 

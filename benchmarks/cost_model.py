@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the constants of the cost model of docs/scale.md, checks it, and simulates clusters that are not at hand.
+"""Measure the constants of the cost model of docs/scale.md, check the model, and simulate clusters.
 
-What is measured here, and what is assumed (network, unevenness of workers), is printed apart. CPU time is taken, of all
-threads together: wall time means little on a busy machine. Run `python benchmarks/cost_model.py --gpu gpu.json`.
+Measured values and assumptions (network, variation between workers) are printed separately. Times are CPU seconds of
+all threads together, because wall time means little on a busy machine.
+Run `python benchmarks/cost_model.py --gpu gpu.json`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures counting and routing beside scikit-learn's extremely randomised trees, on the same table in the same run.
+"""Measure counting and routing against scikit-learn's extremely randomised trees, on the same table in the same run.
 
-Nothing is asserted here. Wall time depends on what else the machine does, so CPU time is printed beside it; memory is
-taken in a process of its own. Run `python benchmarks/counting.py --json counting.json`.
+The script asserts nothing. Wall time depends on the load of the machine, so CPU time is printed next to it. Memory is
+measured in a separate process. Run `python benchmarks/counting.py --json counting.json`.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classic estimators with default parameters on public tables, beside majority, mean and forests without noise.
+"""Compare the classic estimators at default parameters with majority, mean and forests without noise.
 
     python benchmarks/default_sizes.py --data DATA -o benchmarks/results/default_sizes.md
 
-Each is fitted on a part of each table, drawn anew for each seed, and judged on the rest; all families on the same rows.
+Each estimator is fitted to a part of each public table and evaluated on the rest. Each seed draws a new split. All
+families use the same rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests why cells of the papers' tables and figures come out below what was published: one experiment an explanation.
+"""Test explanations for results below the published ones: one experiment per explanation.
 
 Run: python benchmarks/explanations.py --data DATA
 
-Each changes one thing and measures the cell again. The result, benchmarks/results/papers/explanations.csv, is what the
-sentences in the report and in docs/papers.md that begin with "tested" rest on.
+Each experiment changes one factor and measures the result again. The sentences in the report and in docs/papers.md
+that begin with "tested" rely on the output, benchmarks/results/papers/explanations.csv.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures counting and prediction on a GPU, beside its memory bandwidth and the processor, on the same rows.
+"""Measure counting and prediction on a GPU against its memory bandwidth and against the CPU, on the same rows.
 
-Nothing is timed before it gave the processor's integers, on all rows where numba is installed. Rows lie in the GPU's
-memory, except where a line says so. Run `python benchmarks/gpu.py --json gpu.json`.
+Before timing, each result is checked against the CPU's integers, on all rows if numba is installed. Rows are in the
+GPU's memory unless a line states otherwise. Run `python benchmarks/gpu.py --json gpu.json`.
 """
 
 from __future__ import annotations

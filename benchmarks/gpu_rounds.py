@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a fit of PrivateForest whose rows lie in a GPU's memory, beside the bandwidth of that memory.
+"""Measure a fit of PrivateForest with rows in a GPU's memory, against the bandwidth of that memory.
 
-Nothing is timed before a smaller fit with the same bits of noise gave the same model on the processor. Rows are codes
-in the GPU's memory when the clock starts; it stops when the model is there. `python benchmarks/gpu_rounds.py --json
-benchmarks/results/gpu_rounds.json` writes what docs read.
+Before timing, a smaller fit with the same random bits must give the same model as on the CPU. The clock starts with
+rows as codes in the GPU's memory and stops when the model is complete. The docs read the output of `python
+benchmarks/gpu_rounds.py --json benchmarks/results/gpu_rounds.json`.
 """
 
 from __future__ import annotations

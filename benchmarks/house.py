@@ -1,6 +1,6 @@
-"""Measures how easy the code is to read: modules, lines, words per name, comments and imports, for each package.
+"""Measure the readability of the code: modules, lines, words per name, comments and imports, per package.
 
-Usage: python benchmarks/house.py [--json FILE]. Lines are physical lines, docstrings and blank lines included.
+Usage: python benchmarks/house.py [--json FILE]. Lines are physical lines, including docstrings and blank lines.
 """
 
 from __future__ import annotations

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test accuracy of matrix forests beside the figures published with the M-RF paper (Tajima et al., AAAI 2025).
+"""Compare the test accuracy of matrix forests with the published figures of M-RF (Tajima et al., AAAI 2025).
 
-Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json, the figures from one with
-mrf_accuracy_vs_epsilon_main.csv and mrf_accuracy_vs_epsilon_subsample_aggregate.csv; what is not there is left out.
+The script asserts nothing. The data is read from a folder of NAME.csv.gz and NAME.json, the figures from a folder with
+mrf_accuracy_vs_epsilon_main.csv and mrf_accuracy_vs_epsilon_subsample_aggregate.csv. Missing files are skipped.
 Run `python benchmarks/mrf_accuracy.py --data DATASET_NAMES --published PUBLISHED --json mrf_accuracy.json`.
 
-Two questions, two splits. "Random splits": each seed has its own split into 80 % and 20 % and its own forest. "The
-authors' split": the one split all published figures share, with a forest for each seed, for the cells in which the
-authors' code was run again over several forests (REMEASURED); only there can a difference be judged.
+There are two kinds of splits for two questions. "Random splits": each seed has its own split into 80 % and 20 % and its
+own forest. "The authors' split": the one split of all published figures, with one forest per seed, for the results that
+were remeasured by running the authors' code over several forests (REMEASURED). Only there can a difference be tested.
 """
 
 from __future__ import annotations

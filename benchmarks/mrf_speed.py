@@ -1,12 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of matrix forests: the search for a strategy, and whole fits, beside the authors' code.
+"""Measure time and memory of matrix forests, for strategy search and whole fits, against the authors' code.
 
-Nothing is asserted here, and no data is read: rows are drawn at random where the data set is not in the library.
+The script asserts nothing and reads no data: if a data set is not in the library, rows are drawn at random.
 Run, on one thread: OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/mrf_speed.py
 
-Each case runs in a process of its own, for its peak memory; times are CPU seconds. The authors' figures are CPU
-seconds of their code (arisa77/mrf-public 176d5ac) on one thread of an AMD EPYC at 2.4 GHz; in brackets, wall seconds
-the paper reports. Their phases: tree building, noise optimisation, fit, reconstruction and one draw of noise.
+Each case runs in a separate process, to measure its peak memory. Times are CPU seconds. The authors' figures are CPU
+seconds of their code (arisa77/mrf-public 176d5ac) on one thread of an AMD EPYC at 2.4 GHz; the wall seconds that the
+paper reports are in brackets. Their phases: tree building, noise optimisation, fit, reconstruction and one draw of
+noise.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of predictions: one row as an array and as a frame, and 5,000 rows, for every estimator.
+"""Measure the CPU time of predictions for every estimator: one row as an array, one as a frame, and 5,000 rows.
 
-The schema has 20 numeric columns, plain or of scale log1p. Everything that a prediction needs is prepared by ``fit``;
-a row should cost less than a millisecond.
+The schema has 20 numeric columns, untransformed or with transform log1p. ``fit`` prepares everything that a prediction
+needs; one row should take less than a millisecond.
 
     python benchmarks/prediction.py
 """

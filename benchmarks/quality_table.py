@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what a PrivateForest showed on the development suite as the table that plans read (``adaptive.quality``).
+"""Write the results of PrivateForest on the development suite as the table that plans read (``adaptive.quality``).
 
     python benchmarks/quality_table.py CACHE.csv -o packages/veilwood/src/veilwood/forests/expected_private_forest.json
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures fits from Parquet files larger than memory, beside reading alone, other libraries, and small clusters.
+"""Measure fits from Parquet files larger than memory, against reading alone, other libraries, and small clusters.
 
-Nothing is asserted here. Every measurement runs in a process of its own, so that its peak memory is its own, and says
-CPU seconds of all threads beside wall time, which depends on what else the machine does. The whole of it, 100 million
+The script asserts nothing. Each measurement runs in a separate process, to measure its peak memory. It reports CPU
+seconds of all threads next to wall time, which depends on the load of the machine. The full run, with 100 million
 rows (about 10 GB in FOLDER): `python benchmarks/scale.py --folder DEFAULT_FOLDER --rows 100000000`.
 """
 

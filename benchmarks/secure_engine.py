@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the secure engine, its noise and its hidden trees at three processes, beside MPyC in the same run.
+"""Measure the secure engine, its noise and its hidden trees with three processes, against MPyC in the same run.
 
-Nothing is asserted here; accuracy is in `veilwood papers run secure`.
+The script asserts nothing. `veilwood papers run secure` measures accuracy.
 Run `python benchmarks/secure_engine.py --demos MPYC/demos --large`, with a checkout of MPyC's repository for its demos.
 """
 

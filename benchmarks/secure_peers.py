@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs peers of the secure trees as three processes: the paper's Algorithm 1 word by word in MPyC, MPyC's arrays, and
+"""Peers of the secure trees, run as three processes: a literal Algorithm 1 of the paper in MPyC, MPyC's arrays, and
 MPyC's own decision-tree demos.
 
-Used by `secure_engine.py`; what is ours is not run here. As a program of its own this file is one party of MPyC.
+`secure_engine.py` uses this file; none of our code runs here. Run as a program, this file is one party of MPyC.
 """
 
 from __future__ import annotations

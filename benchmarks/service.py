@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many free predictions a second one process of the service answers, over HTTP on loopback.
+"""Measure how many free predictions per second one process of the service answers, over HTTP on loopback.
 
-Starts ``veilwood serve`` with its own command, trains a PrivateForest on the cars by the routes that people use, and
-lets wrk ask for ten rows at a time: as fast as it is answered, and at a fixed rate, where each connection pauses after
-its requests. Beside times it states the seconds that the processor worked for one request, which other work on the
-machine disturbs less. At the end memory is watched for ten minutes. wrk and the service share the cores.
+The script starts ``veilwood serve`` with its own command, trains a PrivateForest on Car over the public routes, and
+has wrk send ten rows per request: once at full speed, and once at a fixed rate, with a pause after each connection's
+requests. Next to times it reports CPU seconds per request, which other load on the machine affects less. At the end it
+observes memory for ten minutes. wrk and the service share the cores.
 
     python benchmarks/service.py > benchmarks/results/service.md
 """

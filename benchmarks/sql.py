@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures fits inside DuckDB and PostgreSQL, beside the same fits on rows in memory; CPU seconds of all threads.
+"""Measure fits inside DuckDB and PostgreSQL against the same fits on rows in memory, in CPU seconds of all threads.
 
-Nothing is asserted here. Each fit runs in a process of its own. DuckDB works inside that process, so that its seconds
-are counted too; those of a server are read from the system. What other runs have measured stays in the results:
+The script asserts nothing. Each fit runs in a separate process. DuckDB runs inside that process, so its seconds are
+included; those of a server are read from the system. Earlier measurements stay in the results:
 python benchmarks/sql.py --rows 1000000 --fits PrivateForestClassifier --postgres postgresql://...
 """
 

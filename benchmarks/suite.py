@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of private estimators on a development and a validation suite (``veilwood_papers.suite.accuracy``).
+"""Measure the accuracy of private estimators on a development and a validation suite of tables.
 
     python benchmarks/suite.py --suite development --data DATA --cache suite.csv --out suite.md
 
-``veilwood bench accuracy`` does the same. Several caches make one report: ``--with OTHER.csv``. The forests of other
-libraries are ``--estimators DP-EBM diffprivlib``, alone with ``--no-references`` where another cache has the rest.
+``veilwood bench accuracy`` does the same; the code is in ``veilwood_papers.suite.accuracy``. ``--with OTHER.csv``
+merges several caches into one report. ``--estimators DP-EBM diffprivlib`` selects the forests of other libraries. Add
+``--no-references`` if another cache has the rest.
 """
 
 from __future__ import annotations

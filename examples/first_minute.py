@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first minute: plan a private forest, train it, measure it, predict, keep the model and a page about it.
+"""The first minute: plan a private forest, fit it, evaluate it, predict, and save the model and a report.
 
 Run: python examples/first_minute.py [FOLDER]
 """
@@ -14,7 +14,7 @@ folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 schema, X, y = vw.datasets.car()
 
 forest = vw.PrivateForestClassifier(schema, epsilon=2.0, random_state=0)
-print(forest.plan())  # before any data: what will be released, at what cost, with how much noise
+print(forest.plan())  # before any data: the releases, their privacy loss and their noise
 
 forest.fit(X, y, holdout_fraction=0.3)  # the only step that touches private rows
 print(f"\nOn the rows that a secret key set aside:\n{forest.evaluation_.quality}")

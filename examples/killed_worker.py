@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest on a Dask cluster, for numbers, while a worker is killed: nothing changes, and nothing is spent twice.
+"""PrivateForest regression on a Dask cluster while a worker is killed: same model, and nothing is charged twice.
 
-Needs the extra `cluster`. Cells and scores of the rows stay with their partitions; only sums come here.
+Needs the extra `cluster`. Bins and scores of the rows stay with their partitions; only sums are sent here.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Was this person in the training data? A real attack on an ordinary forest and on private ones.
+"""Membership inference: a real attack on an ordinary forest and on private ones.
 
-For each of many targets, shadow forests are trained with and without it; the attacker compares what the attacked
-forest says about the target with what both kinds of shadows say about it, by likelihood ratio (LiRA, Carlini et al.
-2022). Theory bounds any attack, this one included: with epsilon-differential privacy nobody finds more than
-e^epsilon times as many members as they accuse others, and the advantage is at most (e^epsilon - 1) / (e^epsilon + 1).
+The attacker trains shadow forests with and without each target. A likelihood ratio compares the confidence of the
+attacked forest on the target with that of both kinds of shadows (LiRA, Carlini et al. 2022). Theory bounds every
+attack. With epsilon-differential privacy the true positive rate is at most e^epsilon times the false positive rate,
+and the advantage is at most (e^epsilon - 1) / (e^epsilon + 1).
 
 Run: python examples/membership_inference.py [FOLDER]
 """
@@ -22,7 +22,7 @@ from veilwood import plots
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 warnings.simplefilter("ignore", vw.UtilityWarning)
 
-# People with ten measurements and a diagnosis that is partly chance: what a forest can only learn by heart.
+# People with ten measurements and a diagnosis that is partly random: a forest can only memorise the random part.
 rng = np.random.default_rng(0)
 N, SHADOWS, ATTACKED = 200, 40, 20
 X = rng.random((N, 10))
@@ -41,13 +41,13 @@ def private(epsilon: float) -> vw.RandomTreesClassifier:
 
 
 def confidence(model: object) -> np.ndarray:
-    """How sure a model is of the true diagnosis of each person, on the scale of log-odds."""
+    """Return the log-odds that a model gives to the true diagnosis of each person."""
     share = model.predict_proba(X)[np.arange(N), (y == "well").astype(int)]
     return np.log((share + 1e-3) / (1 - share + 1e-3))
 
 
 def attack(make) -> tuple[np.ndarray, np.ndarray]:
-    """Train many models, each on a random half; attack some of them with the others as shadows."""
+    """Train many models, each on a random half, and attack some of them with the others as shadows."""
     member = rng.random((SHADOWS + ATTACKED, N)) < 0.5
     said = np.array([confidence(make().fit(X[half], y[half])) for half in member])
     shadows, seen = said[:SHADOWS], said[SHADOWS:]
@@ -60,7 +60,7 @@ def attack(make) -> tuple[np.ndarray, np.ndarray]:
 
 
 def rates(scores: np.ndarray, member: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """False and true positive rates at every threshold."""
+    """Return false and true positive rates at every threshold."""
     order = member[np.argsort(-scores)]
     return np.cumsum(~order) / (~order).sum(), np.cumsum(order) / order.sum()
 
@@ -76,7 +76,7 @@ for name, (make, epsilon) in models.items():
         ("   - ", "- ") if epsilon is None else (f"{np.tanh(epsilon / 2):5.2f}", f"{min(1, np.exp(epsilon) / 100):.3f}")
     )
     print(f"{name:>16}  {advantage:9.2f}  {bounds[0]}  {at_one_percent:38.3f}  {bounds[1]}")
-    # 4,000 guesses leave some chance: four standard errors of it.
+    # Four standard errors, since the rates come from 4,000 guesses.
     assert epsilon is None or advantage <= np.tanh(epsilon / 2) + 0.07
 picture = folder / "membership-inference.png"
 plots.roc_vs_bound(

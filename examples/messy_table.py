@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A hospital's messy CSV, from the file to a signed report: draft, review, check, fit, predict, sign, by commands.
+"""From a hospital's messy CSV file to a signed report, by commands: draft, review, check, fit, predict, sign.
 
-The patients are those of a public data set (442 people with diabetes; Efron and others 2004): age, sex, body mass
-index, blood pressure, and whether they come again by how their illness went on. What makes the table messy is made up:
-semicolons, Latin-1, decimal commas, euro amounts, ids, dates, postcodes, notes, umlauts and missing cells.
+The patients come from a public data set (442 people with diabetes; Efron and others 2004): age, sex, body mass index,
+and blood pressure. Readmission depends on the progression of their illness. The rest of the table is synthetic:
+semicolons, Latin-1, decimal commas, euro amounts, ids, dates, postcodes, notes, umlauts and missing values.
 
 Run: python examples/messy_table.py [FOLDER] [ROWS]
 """
@@ -52,12 +52,12 @@ def day(chance: random.Random, first: int, last: int) -> str:
 
 def row(number: int, patients: int, chance: random.Random) -> list[str]:
     who = chance.randrange(patients)
-    person = random.Random(who)  # what does not change between the visits of a patient
+    person = random.Random(who)  # values that are the same in all visits of a patient
     age, sex, index, pressure = (float(number) for number in PATIENTS[who % len(PATIENTS)][:4])
     progress, height = float(PROGRESSION[who % len(PATIENTS)]), person.gauss(171, 10)
     smokes, diabetic = person.random() < 0.25, person.random() < 0.1 + age / 500
     crp, costs = chance.expovariate(0.1), chance.expovariate(1 / 4000)
-    again = chance.random() < progress / 350  # which is 25 to 346
+    again = chance.random() < progress / 350  # progress is 25 to 346
     cells = [
         f"F{100000 + number}", f"{10000 + who}", f"{person.choice(SURNAMES)}, {chr(65 + who % 26)}.",
         day(person, 1920, 2020), day(chance, 2022, 2025), day(chance, 2022, 2025),
@@ -79,14 +79,14 @@ def row(number: int, patients: int, chance: random.Random) -> list[str]:
 
 
 def write_table(path: Path, rows: int, seed: int = 0) -> None:
-    """Write the table as a hospital's export might: semicolons, Latin-1 with a euro sign, decimal commas."""
+    """Write the table like a hospital's export: semicolons, Latin-1 with a euro sign, decimal commas."""
     chance = random.Random(seed)
     lines = [HEADER, *(";".join(row(n, max(rows // 2, 1), chance)) for n in range(rows))]
     path.write_text("\n".join(lines) + "\n", encoding="cp1252")
 
 
 def go_through(draft: Path) -> None:
-    """Answer the questions of ``veilwood schema review`` by a script; a person would sit at the terminal."""
+    """Answer the prompts of ``veilwood schema review`` in a script; a person would do this at the terminal."""
     known: dict[str, dict[str, object]] = {
         "crp": {"lower": 0, "upper": 500},
         "kreatinin": {"lower": 0, "upper": 20},
@@ -109,7 +109,7 @@ def go_through(draft: Path) -> None:
 
 
 def run(*words: object) -> None:
-    """Carry out one command, as a shell would."""
+    """Run one command of the command line."""
     print("\n$ veilwood", *words, flush=True)
     assert main([str(word) for word in words]) == 0
 

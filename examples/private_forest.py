@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest: what it plans for small and large tables, what it learns, and what it can say about it.
+"""PrivateForest: its plans for small and large tables, a fit, and the explained effects.
 
 Run: python examples/private_forest.py [FOLDER]
 """
@@ -17,7 +17,7 @@ from veilwood.plots import all_effects, plot_pair, save
 
 folder = Path(sys.argv[1] if len(sys.argv) > 1 else ".")
 
-# A clinic: stays are long for the old, and for smokers on ward C. Incomes are skewed and tell nothing.
+# A clinic: stays are long for old patients, and for smokers on ward C. Incomes are skewed and uninformative.
 schema = vw.Schema.from_dict({
     "name": "clinic", "task": "classification", "target": "stay",
     "columns": [
@@ -36,18 +36,18 @@ odds = (age - 60) / 10 + 2.5 * ((ward == "C") & (smoker == "yes"))
 stay = np.where(rng.random(n) < 1 / (1 + np.exp(-odds)), "long", "short")
 X = pd.DataFrame({"age": age, "ward": ward, "smoker": smoker, "income": income})
 
-# What would be done for so many rows follows from public facts, so it can be looked at before there is any data.
+# The plan for a given number of rows follows from public facts, so you can inspect it before there is any data.
 for rows in (20, 1_000, 100_000):
     plan = vw.PrivateForestClassifier(schema, epsilon=1.0, n_rows=rows, random_state=0).plan()
     print(f"{rows:>7,} rows: {plan.notes[f'at {rows:,} rows']}")
 
-# Without n_rows the first step, a twentieth of the budget, tells the number of rows; all that follows is chosen from
-# what has come out so far.
+# Without n_rows, the first step spends a twentieth of the budget to estimate the number of rows. Each later step is
+# chosen from the values released before it.
 forest = vw.PrivateForestClassifier(schema, epsilon=1.0, random_state=0).fit(X[:16_000], stay[:16_000])
 print(f"\nAbout {forest.plan_.layout.rows_planned:,} rows; {forest.privacy_.released}.")
 print(f"Accuracy on rows held out: {forest.score(X[16_000:], stay[16_000:]):.3f}\n")
 
-# What it learned, with error bars of noise and sampling: free, since it is computed from what was released.
+# The learned effects, with error bars for noise and sampling. They are free: computed from released values only.
 effects = forest.explain()
 print(effects)
 all_effects(effects).savefig(folder / "private-forest-effects.png")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One model four ways: from a folder of files, batch by batch, from an iterator, and on a Dask cluster.
+"""The same fit from four sources: a folder of files, batch by batch, an iterator, and a Dask cluster.
 
-Needs the extra `cluster`. Each way reads every row once and holds a batch of them in memory, and all count the same.
+Needs the extra `cluster`. Each fit reads every row once, holds one batch in memory, and counts the same integers.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         paths = write_files(folder)
-        # Each fit below is a release of its own and costs epsilon 1: in earnest, choose one.
+        # Each fit below is a separate release and costs epsilon 1. On real data, choose one.
         forest = vw.RandomTreesClassifier(SCHEMA, epsilon=1.0, n_estimators=10, max_depth=4, random_state=0, n_jobs=-1)
 
         forest.fit(folder)
         print("a folder of files:", *forest.predict(new))
 
-        for path in paths:  # as batches come in; nothing is spent, and nothing can be predicted, before release
+        for path in paths:  # as batches arrive; no budget is spent, and no prediction is possible, before release
             forest.partial_fit(pd.read_parquet(path))
         forest.release()
         print("batch by batch:   ", *forest.predict(new))
@@ -63,7 +63,7 @@ def main() -> None:
         print("an iterator:      ", *forest.predict(new))
 
         with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster):
-            forest.fit(dd.read_parquet(paths))  # counted by the workers; noise is drawn here, once
+            forest.fit(dd.read_parquet(paths))  # the workers count; noise is drawn here, once
             print("on a cluster:     ", *forest.predict(dd.from_pandas(new, npartitions=1)).compute())
     print(forest.privacy_)
 

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the theorems on random decision trees promise, beside what is measured.
+"""Error bounds of the theorems on random decision trees, compared with measured errors.
 
-Bojarski et al. (2014) bound the training error of a forest by quantities of its trees. Here they are computed on
-points of the unit square, labelled by the side of the diagonal they are on, for trees of growing depth:
+Bojarski et al. (2014) bound the training error of a forest by quantities of its trees. This script computes the bounds
+for trees of increasing depth, on points of the unit square that are labelled by their side of the diagonal:
 
-* Theorem 5.3 knows the share of rows whose weight keeps a distance from 1/2; Theorem 5.4 only the average accuracy
-  of a tree. Both hold with the probability printed.
-* Theorem 5.6 is the private version. Its constants are so loose that at this size it holds with no positive
-  probability, so it is printed and not drawn, while the private forest itself does well.
+* Theorem 5.3 uses the fraction of rows whose weight keeps a distance from 1/2. Theorem 5.4 uses only the average
+  accuracy of a tree. Both hold with the printed probability.
+* Theorem 5.6 is the private version. Its constants are so loose that it holds with no positive probability at this
+  size. It is printed and not drawn. The private forest itself does well.
 
 Run: python examples/theory_bounds.py [FOLDER]
 """
@@ -45,7 +45,7 @@ for depth in depths:
             schema, epsilon=loss, n_estimators=n_trees, max_depth=depth, voting="threshold", random_state=0
         )
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", vw.UtilityWarning)  # so many trees want more rows: that is the point
+            warnings.simplefilter("ignore", vw.UtilityWarning)  # expected: too few rows for this many trees
             errors.append(1 - forest.fit(X, label).score(X, label))
     trees = theory.forest_quantities(route_rows(forest.forest_, codes), label, forest.forest_.n_leaves)
     setting = theory.Setting("threshold", n_rows=n_rows, depth=depth, n_trees=n_trees, slack=slack)
