@@ -3,7 +3,7 @@
 
 The script asserts nothing. The data is read from a folder of NAME.csv.gz and NAME.json, the figures from a folder with
 mrf_accuracy_vs_epsilon_main.csv and mrf_accuracy_vs_epsilon_subsample_aggregate.csv. Missing files are skipped.
-Run `python benchmarks/mrf_accuracy.py --data DATASET_NAMES --published PUBLISHED --json mrf_accuracy.json`.
+Run `python benchmarks/mrf_accuracy.py --data DATA --published PUBLISHED --json mrf_accuracy.json`.
 
 There are two kinds of splits for two questions. "Random splits": each seed has its own split into 80 % and 20 % and its
 own forest. "The authors' split": the one split of all published figures, with one forest per seed, for the results that

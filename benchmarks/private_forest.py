@@ -4,7 +4,7 @@
 The script asserts nothing. The data is read from a folder of NAME.csv.gz and NAME.json, the peers' accuracies from a
 table with columns dataset, epsilon, delta, accuracy, peer, and the M-RF figures from a folder with
 mrf_accuracy_vs_epsilon_main.csv and mrf_nonprivate.csv. Run
-`python benchmarks/private_forest.py --data DATASET_NAMES --peers PEERS.csv --published PUBLISHED --out FILE.md`.
+`python benchmarks/private_forest.py --data DATA --peers PEERS.csv --published PUBLISHED --out FILE.md`.
 
 Each seed has its own random split (80:20, regression 90:10) and its own public randomness. The number of rows is passed
 as public, as the peers treat it. "Range" bounds are the minimum and maximum of each numeric column over the file, as

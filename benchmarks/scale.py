@@ -3,7 +3,7 @@
 
 The script asserts nothing. Each measurement runs in a separate process, to measure its peak memory. It reports CPU
 seconds of all threads next to wall time, which depends on the load of the machine. The full run, with 100 million
-rows (about 10 GB in FOLDER): `python benchmarks/scale.py --folder DEFAULT_FOLDER --rows 100000000`.
+rows (about 10 GB in FOLDER): `python benchmarks/scale.py --folder FOLDER --rows 100000000`.
 """
 
 from __future__ import annotations
