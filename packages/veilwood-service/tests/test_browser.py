@@ -170,7 +170,7 @@ def test_every_role_finds_its_way(demo: str, browser: Any, tmp_path: Path) -> No
     with person(browser, home, tmp_path, "analyst") as analyst:
         analyst.press("visits", "link")
         analyst.press("Plan a training", "link")
-        analyst.at("What quality to expect")
+        analyst.at("Expected quality")
         analyst.look("propose", anew=True)
         analyst.press("Create the plan")
         analyst.page.get_by_text("Waiting for a custodian's signature.").wait_for()
