@@ -276,8 +276,8 @@ def one_network(delay_ms: float) -> dict[str, Any]:
             while not all(b"listens" in (folder / f"server-{p}" / "log.txt").read_bytes() for p in range(3)):
                 time.sleep(0.1)
             for owner, rows in ROWS.items():
-                Owner(folder / f"client-{owner}").contribute(X[rows], Y[rows])
-            seconds = seconds_of_training(Owner(folder / "client-north"))
+                Owner(folder / f"owner-{owner}").contribute(X[rows], Y[rows])
+            seconds = seconds_of_training(Owner(folder / "owner-north"))
             with User(folder / "user-analyst") as analyst:
                 analyst.predict(X[:1])  # opens the session
                 began = time.perf_counter()

@@ -73,7 +73,7 @@ def one(rows: int, columns: int, trains: bool) -> dict[str, Any]:
         before, own, began = [cpu_of(pid) for pid in pids], time.process_time(), time.monotonic()
         client = here.owner("only")
         client.contribute(X, y, more=not trains)
-        found = {"rows": rows, "columns": columns, "client": time.process_time() - own, "load": os.getloadavg()[0]}
+        found = {"rows": rows, "columns": columns, "owner": time.process_time() - own, "load": os.getloadavg()[0]}
         if trains:
             client.wait(3600)
         return found | {"trains": trains, "wall": time.monotonic() - began} | measured(here, before)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy of private estimators on a development and a validation suite of tables (``veilwood_papers.suite.accuracy``).
+"""Accuracy of private estimators on a development and a validation suite (``veilwood_papers.suite.accuracy``).
 
     python benchmarks/suite.py --suite development --data DATA --cache suite.csv --out suite.md
 
@@ -35,10 +35,19 @@ def main() -> None:
         text = render_report(read_results(given.cache, *given.other_counts), given.suite, given.delta)
     else:
         text = run_suite(
-            given.suite, given.data, given.cache, estimators=given.estimators, epsilons=given.epsilons,
-            delta=given.delta, seeds=given.seeds, tables=given.tables, n_jobs=given.jobs,
-            references=not given.no_references, others=given.other_counts, print_line=lambda line: print(line, flush=True),
-        )  # fmt: skip
+            given.suite,
+            given.data,
+            given.cache,
+            estimators=given.estimators,
+            epsilons=given.epsilons,
+            delta=given.delta,
+            seeds=given.seeds,
+            tables=given.tables,
+            n_jobs=given.jobs,
+            references=not given.no_references,
+            others=given.other_counts,
+            print_line=lambda line: print(line, flush=True),
+        )
     print(text.split("\n## ")[0])
     if given.out:
         given.out.write_text(text)

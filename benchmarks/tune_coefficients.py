@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The coefficients by which ``veilwood.tune`` ranks settings: fitted to skills that were measured on public tables.
 
-    python benchmarks/tune_coefficients.py --data DATA --measured measured.csv -o packages/veilwood/src/veilwood/forests/expected_families.json
+    python benchmarks/tune_coefficients.py --data DATA --measured measured.csv \\
+        -o packages/veilwood/src/veilwood/forests/expected_families.json
 
 Each setting of a grid is fitted with noise on a part of each table and judged on the rest. What is learned is how
 skill, less its mean over the settings of a table at an epsilon, follows from public numbers (``tune.facts``). How well

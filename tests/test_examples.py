@@ -21,7 +21,8 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.cli.main import FAMILIES, main
+from veilwood.cli.fit import FAMILIES
+from veilwood.cli.main import main
 from veilwood.privacy.loss import Loss
 
 ROOT = Path(__file__).parents[1]

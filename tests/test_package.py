@@ -115,7 +115,7 @@ def test_wheel_and_sdist_work_in_an_environment_of_their_own(tmp_path: Path) -> 
     where = run(python, "-c", "import veilwood; print(veilwood.__file__)", cwd=tmp_path).strip()
     assert where.startswith(str(tmp_path / "env"))
     assert "epsilon=2" in run(python, PROGRAM, cwd=tmp_path)
-    assert "All is well." in run(tmp_path / "env" / "bin" / "veilwood", "doctor", cwd=tmp_path)
+    assert "All checks passed." in run(tmp_path / "env" / "bin" / "veilwood", "doctor", cwd=tmp_path)
 
 
 @pytest.mark.slow

@@ -114,7 +114,9 @@ def test_a_link_to_nothing_is_caught() -> None:
     for broken in ("[x](nowhere.md)", "[x](../proofs/nowhere.md)", "![x](nowhere.png)"):
         with pytest.raises(assemble.BrokenLinkError, match="nowhere"):
             assemble.with_links(f"See {broken}.", "docs/start.md", places)
-    turned = assemble.with_links("[proof](../proofs/door.md), [code](../packages/veilwood/src/veilwood/py.typed)", "docs/start.md", places)
+    turned = assemble.with_links(
+        "[proof](../proofs/door.md), [code](../packages/veilwood/src/veilwood/py.typed)", "docs/start.md", places
+    )
     assert turned == "[proof](proofs/door.md), code (`packages/veilwood/src/veilwood/py.typed`)"
 
 

@@ -44,11 +44,11 @@ def test_a_killed_process_loses_at_most_what_it_was_doing(tmp_path: Path) -> Non
         store.SAVE_SECONDS = 0.0
         from pathlib import Path
         from veilwood_testing import toy_exhibit as toy
-        from veilwood_papers.runner import run
+        from veilwood_papers.runner import measure_exhibits
         def slow(job, tables):
             time.sleep(60 if job.settings["i"] == 3 else 0.01)
             yield from toy.measure(job, tables)
-        run([toy.exhibit(slow)], toy.PublicTables(), Path({str(tmp_path)!r}))
+        measure_exhibits([toy.exhibit(slow)], toy.PublicTables(), Path({str(tmp_path)!r}))
     """)
     process = subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.DEVNULL)
     path, deadline = tmp_path / "full" / "cells" / "toy.csv", time.monotonic() + 60

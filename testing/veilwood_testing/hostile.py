@@ -46,7 +46,7 @@ HOSTILE: dict[str, tuple[str | bytes, str]] = {
     "long exponent": (LONG, "finite"),
     "not a number": ("[NaN]", "finite"),
     "infinity": ("-Infinity", "finite"),
-    "twice": ('{"a": 1, "b": {"c": 1, "c": 1}}', "'c' stands twice"),
+    "twice": ('{"a": 1, "b": {"c": 1, "c": 1}}', "'c' occurs twice"),
     "half of a pair": ('"\\ud800"', "surrogates"),
     "no UTF-8": (b'"\xff"', "utf-8"),
     "empty": ("", "JSON"),

@@ -13,4 +13,4 @@ PEER = PartyName("server", "0")
 def connect(here: Place, role: str = "user-analyst") -> Channel:
     config = here.config(role)
     context = tls_context(config.identity, config.servers_authority, listens=False)
-    return dial_server("127.0.0.1", config.servers[0].people, context, PEER, timeout=30, limit=1 << 16)
+    return dial_server("127.0.0.1", config.servers[0].participants, context, PEER, timeout=30, limit=1 << 16)

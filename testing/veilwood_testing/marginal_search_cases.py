@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by forests/matrix/test_marginal_search.py and other tests."""
+"""Shared by forests/matrix/test_marginals.py and other tests."""
 
 from __future__ import annotations
 

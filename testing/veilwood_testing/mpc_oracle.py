@@ -30,7 +30,7 @@ class PlainEngine(Engine):
     --------
     >>> engine = PlainEngine()
     >>> x = engine.load((np.array([3, -4]),))
-    >>> engine.open(engine.negative(x)), engine.stats.rounds
+    >>> engine.open(engine.is_negative(x)), engine.stats.rounds
     (array([0, 1]), 10)
     """
 

@@ -50,16 +50,16 @@ class Place:
         for server in self.servers:
             server.close()
 
-    def client(self, name: str, task: str | None = None) -> Owner:
-        return Owner(self.folder / f"client-{name}", task)
+    def owner(self, name: str, task: str | None = None) -> Owner:
+        return Owner(self.folder / f"owner-{name}", task)
 
     def user(self, name: str = "analyst", task: str | None = None) -> User:
         return User(self.folder / f"user-{name}", task)
 
     def train(self) -> None:
         for owner, rows in ROWS.items():
-            self.client(owner).contribute(X[rows], Y[rows])
-        self.client("north").wait(60)
+            self.owner(owner).contribute(X[rows], Y[rows])
+        self.owner("north").wait(60)
 
     def settle(self) -> None:
         """Wait until no server trains: an owner hears of a failure as soon as the first of them has settled it."""
@@ -93,7 +93,7 @@ def place(folder: Path, task: Task = TASK, **options: Any) -> Iterator[Place]:
 def contribute(here: Place, *owners: str) -> None:
     """Let these owners, or all, send their rows."""
     for owner in owners or ROWS:
-        here.client(owner).contribute(X[ROWS[owner]], Y[ROWS[owner]])
+        here.owner(owner).contribute(X[ROWS[owner]], Y[ROWS[owner]])
 
 
 def first_word(config: Config, task: Task, do: str, **words: Any) -> None:

@@ -22,9 +22,9 @@ PUBLIC = replace(
 def train_until(here: Place, message: str) -> None:
     """Train, and wait until all three servers have given up."""
     for owner, rows in ROWS.items():
-        here.client(owner).contribute(X[rows], Y[rows])
+        here.owner(owner).contribute(X[rows], Y[rows])
     with pytest.raises(VeilwoodError, match=message):
-        here.client("north").wait(60)
+        here.owner("north").wait(60)
     here.settle()
 
 

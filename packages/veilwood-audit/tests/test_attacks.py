@@ -101,7 +101,7 @@ def test_guesses_at_random_show_nothing() -> None:
         def build_model(self, design: Any, plan: Any, released: Any, n_jobs: Any = None) -> Any:
             return super().build_model(design, plan, np.random.default_rng(0).integers(-3, 4, released.shape), n_jobs)
 
-    class Blind(vw.RandomTreesClassifier):  # type: ignore[misc]
+    class Blind(vw.RandomTreesClassifier):
         _method_class = BlindTrees
 
     with entropy.seeded_for_tests(4):

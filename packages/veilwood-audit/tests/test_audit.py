@@ -219,7 +219,7 @@ def level_log_ratio(mechanism: Any, neighbours: Neighbours) -> float:
     def law(cells: tuple[int, ...]) -> NDArray[np.float64]:
         scores = np.zeros((2, 2), np.int64)
         np.add.at(scores, tuple(NODE_SCORES[list(cells)].T), 1)
-        return np.multiply.outer(mechanism.probabilities(scores[0]), mechanism.probabilities(scores[1]))
+        return np.asarray(np.multiply.outer(mechanism.probabilities(scores[0]), mechanism.probabilities(scores[1])))
 
     pairs = audit.neighbouring_tables(4, 4, neighbours.adjacency, neighbours.unit.at_most)
     return max(worst_log_ratio(law(one), law(other)) for one, other in pairs)
@@ -376,7 +376,7 @@ def test_cutting_in_order_is_caught() -> None:
 def low_order_bits(noisy: NDArray[Any]) -> NDArray[Any]:
     """Values near 0 that are no multiple of 2^-53: a sum of 1 and a float cannot reach them (Mironov 2012)."""
     values = np.asarray(noisy, float)
-    return (np.abs(values) < 0.5) & (values * 2.0**53 != np.rint(values * 2.0**53))
+    return np.asarray((np.abs(values) < 0.5) & (values * 2.0**53 != np.rint(values * 2.0**53)))
 
 
 def test_floating_point_noise_is_caught() -> None:

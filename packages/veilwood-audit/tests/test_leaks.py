@@ -50,7 +50,7 @@ def test_everything_but_the_released_numbers_is_independent_of_the_data(task: st
 
 
 def test_the_comparison_catches_a_depth_chosen_by_n() -> None:
-    class DepthByN(RandomTreesClassifier):  # type: ignore[misc]
+    class DepthByN(RandomTreesClassifier):
         def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
             self.max_depth = len(X).bit_length()
             return super().fit(X, y, **unsupported)
@@ -167,21 +167,21 @@ def test_a_fitted_forest_holds_nothing_private(task: str, trees: str, monkeypatc
         assert find_leaks(thing, secrets) == [], name
 
 
-class KeepsN(RandomTreesClassifier):  # type: ignore[misc]
+class KeepsN(RandomTreesClassifier):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
         super().fit(X, y, **unsupported)
         self.n_samples_ = len(X)
         return self
 
 
-class KeepsRows(RandomTreesClassifier):  # type: ignore[misc]
+class KeepsRows(RandomTreesClassifier):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
         super().fit(X, y, **unsupported)
         self.reader_ = functools.partial(lambda rows: rows[0], X[:5])
         return self
 
 
-class KeepsCounts(RandomTreesClassifier):  # type: ignore[misc]
+class KeepsCounts(RandomTreesClassifier):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
         super().fit(X, y, **unsupported)
         rows = open_rows(X, y, self.model_.encoding).batches()
@@ -193,14 +193,14 @@ class KeepsCounts(RandomTreesClassifier):  # type: ignore[misc]
 KEPT_KEY = b"0123456789abcdef" * 2
 
 
-class KeepsKey(RandomTreesClassifier):  # type: ignore[misc]
+class KeepsKey(RandomTreesClassifier):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
         super().fit(X, y, **unsupported)
         self.assignment_ = Assignment(KEPT_KEY, 3)
         return self
 
 
-class KeepsSeed(RandomTreesClassifier):  # type: ignore[misc]
+class KeepsSeed(RandomTreesClassifier):
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Any:
         super().fit(X, y, **unsupported)
         self.log_ = f"fitted (seed={NOISE_SEED})"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from veilwood_audit import model_files as reports
+from veilwood.markdown_page import html_page
 from veilwood_testing.pages import Nested
 
 pytestmark = [
@@ -15,7 +15,7 @@ pytestmark = [
 
 
 def test_html_is_escaped() -> None:
-    page = reports.html_page("# A\n\n| <script> | b |\n|---|---|\n| `x<y` | **z** |\n\n- one\n- two <b>")
+    page = html_page("# A\n\n| <script> | b |\n|---|---|\n| `x<y` | **z** |\n\n- one\n- two <b>")
     assert "<script>" not in page
     assert "<b>" not in page
     assert "<code>x&lt;y</code>" in page

@@ -34,21 +34,21 @@ def test_the_command_line_from_setup_to_retirement(
     for server in servers:
         server.start()
     try:
-        assert main(["secure", "client", "roles/client-north", "north.csv", "--no-wait"]) == 0
-        assert main(["secure", "client", "roles/client-north"]) == 0
+        assert main(["secure", "owner", "roles/owner-north", "north.csv", "--no-wait"]) == 0
+        assert main(["secure", "owner", "roles/owner-north"]) == 0
         assert "server 2: waiting for south" in capsys.readouterr().out
-        assert main(["secure", "client", "roles/client-south", "south.csv", "--json"]) == 0
+        assert main(["secure", "owner", "roles/owner-south", "south.csv", "--json"]) == 0
         assert json.loads(capsys.readouterr().out)["epsilon"] == 2
         assert main(["secure", "user", "roles/user-analyst", "questions.csv", "-o", "answers.csv"]) == 0
         assert len(Path("answers.csv").read_text().splitlines()) == 10
         assert main(["secure", "user", "roles/user-analyst", "questions.csv", "--json"]) == 0
         printed = capsys.readouterr().out
         assert len(json.loads(printed[printed.index("{") :])["labels"]) == 9
-        assert main(["secure", "client", "roles/client-north", "--retire"]) == 0
+        assert main(["secure", "owner", "roles/owner-north", "--retire"]) == 0
         assert main(["secure", "user", "roles/user-analyst", "questions.csv"]) == 2
         assert "no model" in capsys.readouterr().err
-        assert main(["secure", "server", "roles/client-north"]) == 2
-        assert "Hint: give the folder of a server" in capsys.readouterr().err
+        assert main(["secure", "server", "roles/owner-north"]) == 2
+        assert "Hint: pass the folder of a server" in capsys.readouterr().err
     finally:
         for server in servers:
             server.close()
@@ -67,19 +67,19 @@ def test_the_documentation_is_true(
     (line,) = re.findall(r"^```sh\n(.*?)\n```$", DOCS, flags=re.M | re.S)
     assert main(shlex.split(line)[1:]) == 0
     assert {path.name for path in Path("clinics").iterdir()} == {
-        "authorities", "secrets", "server-0", "server-1", "server-2", "client-north", "client-south", "user-analyst",
+        "authorities", "secrets", "server-0", "server-1", "server-2", "owner-north", "owner-south", "user-analyst",
     }  # fmt: skip
     assert {path.name for path in Path("clinics/server-0").iterdir()} == {
-        "config.json", "certificate.pem", "key.pem", "servers.pem", "people.pem", "budgets",
+        "config.json", "certificate.pem", "key.pem", "servers.pem", "participants.pem", "budgets",
     }  # fmt: skip
     rows = re.findall(r"^\| `([a-z][\w-]+)`", DOCS, flags=re.M)
-    assert set(rows) == set(programs_module.PROTOCOLS)
+    assert set(rows) == {*programs_module.PROTOCOLS, "mpc-id3", "odp-id3"}  # two of the reproductions
     for path in re.findall(r"\]\(([^)]+)\)", DOCS):
         assert (ROOT / "docs" / path).resolve().exists(), path
     for command in re.findall(r"^veilwood (secure \w+)", DOCS, flags=re.M):
         assert main([*command.split(), "--help"]) == 0
     capsys.readouterr()
     for option in set(re.findall(r"`(--[\w-]+)", DOCS)) - {"--epsilon"}:
-        for command in ("setup", "client", "server"):
+        for command in ("setup", "owner", "server"):
             main(["secure", command, "--help"])
         assert option in capsys.readouterr().out, option

@@ -25,7 +25,7 @@ from veilwood_testing.serving import Running, serving
 STUCK = """
 import time
 from veilwood_service import budgets as spends, jobs as worker
-spends.CompositeLedger._settle = lambda *_: time.sleep(600)
+spends.CompositeLedger.settle = lambda *_: time.sleep(600)
 worker.main()
 """
 

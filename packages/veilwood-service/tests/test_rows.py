@@ -84,7 +84,7 @@ def test_texts_of_numbers_are_read_as_in_files(model: Any) -> None:
     for row in rows:
         assert row.pop("") is None
     np.testing.assert_array_equal(RowEncoder(model).encode(rows), RowEncoder(model).encode(meant))
-    with pytest.raises(VeilwoodError, match="'age' should hold numbers"):
+    with pytest.raises(VeilwoodError, match="'age' must hold numbers"):
         RowEncoder(model).encode([{**PLAIN, "age": "thirty"}])
 
 

@@ -26,7 +26,7 @@ def test_the_page_loads_nothing_and_is_whole(forest: Any) -> None:
     assert {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in seen.tags} == set()
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", render_report(forest))
     text = " ".join(seen.text)
-    for told in ("epsilon = 2", "How good it is", "accuracy", "safety", "Certificate", forest.privacy_.plan_hash):
+    for told in ("epsilon = 2", "Quality", "accuracy", "safety", "Certificate", forest.privacy_.plan_hash):
         assert told in text, told
     for assumption in forest.privacy_.assumptions:
         assert assumption in text
@@ -75,7 +75,7 @@ def test_an_evaluation_of_another_model_is_refused(forest: Any) -> None:
     found = vw.evaluate(other, car.X, car.y, epsilon=1.0)
     with pytest.raises(vw.VeilwoodError, match="another model"):
         render_report(forest, evaluation=found)
-    with pytest.raises(vw.VeilwoodError, match="not a fitted"):
+    with pytest.raises(vw.VeilwoodError, match="is not an estimator of this library"):
         render_report(object())
 
 

@@ -7,7 +7,7 @@ import io
 import logging
 import warnings
 from contextlib import redirect_stderr, redirect_stdout
-from dataclasses import fields
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,8 @@ import veilwood as vw
 from veilwood import estimators
 from veilwood import search as searching
 from veilwood.errors import ParameterError, PlanError, UseError
-from veilwood.estimators.base import PRIVACY_PARAMETERS, RUN_PARAMETERS, SharedParameters
+from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.parameters import Role, parameter_infos, searchable_parameters, tuned_parameters
 from veilwood.evaluation.evaluate import HoldoutSplit
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.forests.random_trees import RandomTrees
@@ -28,7 +29,7 @@ from veilwood.privacy.door import TrialDoor
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.selection import RandomStopping, TrialBudget
-from veilwood.tune import SEARCHED_PARAMETERS, default_grid, tunable_estimators
+from veilwood.tune import default_grid, tunable_estimators
 from veilwood_audit.noninterference import find_interference
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, row_of
@@ -44,7 +45,7 @@ def searched(**more: Any) -> vw.PrivateSearch:
 
 def test_a_search_is_charged_once_and_the_fit_once() -> None:
     ledger = vw.MemoryLedger(1)
-    search = searched(ledger=ledger, epsilon=1.0, search_share=0.4).fit(CAR.X, CAR.y)
+    search = searched(ledger=ledger, epsilon=1.0, search_budget=0.4).fit(CAR.X, CAR.y)
     assert [entry.loss.epsilon for entry in ledger.entries()] == [Fraction(2, 5), Fraction(3, 5)]
     assert {entry.state for entry in ledger.entries()} == {"committed"}
     assert (search.privacy_.epsilon, search.best_estimator_.privacy_.epsilon) == (0.4, 0.6)
@@ -59,7 +60,7 @@ def test_a_search_is_charged_once_and_the_fit_once() -> None:
 
 
 def test_the_plan_says_what_it_costs_before_any_data() -> None:
-    plan = searched(epsilon=2.0, search_share=0.5).plan()
+    plan = searched(epsilon=2.0, search_budget=0.5).plan()
     (step,) = plan.steps
     assert isinstance(step.mechanism, RandomStopping)
     assert (plan.loss.epsilon, step.mechanism.trial_epsilon) == (Fraction(1), Fraction(1, 2))
@@ -73,7 +74,7 @@ def test_the_plan_says_what_it_costs_before_any_data() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        {"epsilon": float("inf")}, {"epsilon": 0}, {"search_share": 1.0}, {"evaluate_share": 0}, {"scoring": "r2"},
+        {"epsilon": float("inf")}, {"epsilon": 0}, {"search_budget": 1.0}, {"holdout_fraction": 0}, {"scoring": "r2"},
         {"mean_trials": 0}, {"settings": {}}, {"settings": {"max_depth": [2]}}, {"settings": {"epsilon": [1, 2]}},
         {"settings": {"depth": [1, 2]}}, {"settings": 3}, {"own": {"delta": 1e-6}}, {"own": {"max_depth": 0}},
     ],
@@ -176,6 +177,7 @@ def test_a_trial_has_no_certificate() -> None:
 # -- settings leave the promise alone -----------------------------------------------------------------------------
 
 CLASSES = SCHEMAS["classification"]
+LINE = vw.Schema.numeric((0, 1), target_bounds=(0, 10), n_features=2)
 OTHERS: dict[str, Any] = {
     "schema": CLASSES, "epsilon": 9.0, "delta": 1e-6, "privacy_unit": 2, "adjacency": "replace-one",
     "max_weight": 1, "ledger": "other.db", "n_jobs": 2, "invalid": "drop",
@@ -198,18 +200,56 @@ def of_a_person(settings: Any, **more: Any) -> vw.PrivateSearch:
     return vw.PrivateSearch(forest, settings, epsilon=1.0, mean_trials=2, **more)
 
 
-def test_every_shared_parameter_has_a_role() -> None:
+FIXED = sorted(
+    name
+    for name, info in parameter_infos(SharedParameters).items()
+    if info.role in (Role.SCHEMA, Role.PROMISE, Role.RUN)
+)
+
+
+@pytest.mark.parametrize("name", estimators.__all__)
+def test_every_parameter_has_a_role(name: str) -> None:
     """Whoever adds one says whether it belongs to the promise."""
-    assert {each.name for each in fields(SharedParameters)} == PRIVACY_PARAMETERS | RUN_PARAMETERS | {"random_state"}
-    assert not PRIVACY_PARAMETERS & RUN_PARAMETERS
-    assert set(OTHERS) == PRIVACY_PARAMETERS | RUN_PARAMETERS
-    assert not (PRIVACY_PARAMETERS | RUN_PARAMETERS) & {
-        *SEARCHED_PARAMETERS,
-        *(name for kind in tunable_estimators() for name in default_grid(kind, 3)),
-    }
+    kind = getattr(estimators, name)
+    infos = parameter_infos(kind)
+    assert set(infos) == set(kind._get_param_names())
+    promises = {name for name, info in infos.items() if info.role is Role.PROMISE}
+    assert promises == {"epsilon", "delta", "privacy_unit", "adjacency", "max_weight", "ledger"}
+    assert set(OTHERS) == set(FIXED) == set(infos) - searchable_parameters(kind)
+    assert not promises & {name for name, info in infos.items() if info.in_plan}
+    assert not set(FIXED) & tuned_parameters(kind)
+    if kind in tunable_estimators():
+        assert set(default_grid(kind, 3)) == tuned_parameters(kind) - (
+            set() if "n_ensembles" in infos else {"n_ensembles", "max_features"}
+        )
 
 
-@pytest.mark.parametrize("name", sorted(PRIVACY_PARAMETERS | RUN_PARAMETERS))
+def test_a_new_default_keeps_the_role() -> None:
+    @dataclass(eq=False, repr=False)
+    class Heavier(vw.RandomTreesClassifier):
+        max_weight: int | None = 8
+
+    assert parameter_infos(Heavier)["max_weight"].role is Role.PROMISE
+    assert "max_weight" not in searchable_parameters(Heavier)
+
+
+@pytest.mark.parametrize("name", sorted({"privacy_unit", "adjacency", "max_weight", "epsilon", "delta", "schema"}))
+@pytest.mark.parametrize("kind", SEARCHABLE, ids=lambda kind: kind.__name__)
+def test_a_plan_refuses_another_promise(kind: Any, name: str) -> None:
+    """Of every parameter of the promise but the ledger, which is where a fit is recorded."""
+    own = CAR.schema if kind._task == "classification" else LINE
+    small = {key: 1 for key in ("n_estimators", "max_depth") if key in kind._get_param_names()}
+    planned = kind(own, random_state=0, **small)
+    plan, ledger = planned.plan(), vw.MemoryLedger(9)
+    other = {"schema": SCHEMAS[kind._task]}.get(name, OTHERS[name])
+    other = 3 if name == "max_weight" else other
+    changed = planned.set_params(**{name: other}, ledger=ledger)
+    with pytest.raises(PlanError, match=r"would not carry out the plan|cannot answer the leaves"):
+        changed.fit(None, plan=plan)
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("name", FIXED)
 @pytest.mark.parametrize("kind", SEARCHABLE, ids=lambda kind: kind.__name__)
 def test_what_is_promised_cannot_be_searched(kind: Any, name: str) -> None:
     ledger, own = vw.MemoryLedger(9), getattr(kind(), name)
@@ -236,7 +276,7 @@ def test_a_search_over_weights_is_refused() -> None:
 @pytest.mark.parametrize("name", ["privacy_unit", "adjacency", "max_weight"])
 def test_trials_for_others_are_refused_by_comparison(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Should the list of names ever miss one: while nothing is spent, plans are compared."""
-    monkeypatch.setattr(searching, "PRIVACY_PARAMETERS", frozenset())
+    monkeypatch.setattr(searching, "searchable_parameters", lambda kind: frozenset(parameter_infos(kind)))
     ledger, X = vw.MemoryLedger(9), rows_of_people()[0]
     search = of_a_person({name: [getattr(of_a_person({}).estimator, name), OTHERS[name]]}, ledger=ledger)
     with pytest.raises(PlanError, match="no part of a search"):

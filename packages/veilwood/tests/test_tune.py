@@ -145,7 +145,7 @@ def test_plot_shows_every_setting(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("n", [0, -5, 2.5, True, None, "many"])
 def test_n_must_be_a_count(n: Any) -> None:
-    with pytest.raises(VeilwoodError, match="whole number of at least 1"):
+    with pytest.raises(VeilwoodError, match="must be an integer from 1"):
         vw.tune(CAR, n_rows=n, epsilon=1.0)
 
 
@@ -160,7 +160,7 @@ def test_n_must_be_a_count(n: Any) -> None:
         (vw.RandomTreesClassifier, {"max_depth": []}, "no possible setting"),
         (vw.MatrixForestClassifier, {"max_features": [7]}, "no possible setting for 6 features"),
         (vw.MatrixForestClassifier, {"max_depht": [2]}, "max_depth"),
-        (vw.RandomTreesClassifier, {"max_depth": [0]}, "whole numbers of at least 1"),
+        (vw.RandomTreesClassifier, {"max_depth": [0]}, "integers of at least 1"),
         (vw.RandomTreesClassifier, {"max_depth": 3}, "must be a list"),
         (vw.RandomTreesClassifier, {"max_depth": "3"}, "must be a list"),
     ],

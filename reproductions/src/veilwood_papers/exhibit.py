@@ -172,7 +172,8 @@ def compare_with_published(cell: Cell, measured: Value, published: Value, *, pub
 
     >>> compare_with_published(Cell("Car", "training", "1"), Value(0.8, 0.01, 5), Value(0.9, 0.01, 5))
     'worse'
-    >>> compare_with_published(Cell("Car", "training", "1"), Value(0.8, 0.03, 25), Value(0.9, 0.01, 5), published_once=True)
+    >>> cell = Cell("Car", "training", "1")
+    >>> compare_with_published(cell, Value(0.8, 0.03, 25), Value(0.9, 0.01, 5), published_once=True)
     'same'
     """
     if cell.measure == "number":

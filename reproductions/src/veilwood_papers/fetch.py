@@ -66,7 +66,8 @@ def fetch_table(name: str, folder: Path, print_line: PrintLine = lambda line: No
         if raw is not None:
             raw.unlink(missing_ok=True)
         raise FileError(
-            f"what came from {source.describe_place} is not {name}: {len(rows):,} rows with another hash. It was thrown away. "
+            f"what came from {source.describe_place} is not {name}: {len(rows):,} rows with another hash. "
+            "It was thrown away. "
             "Hint: try again; if it stays so, the origin has changed: use --data."
         )
     write_file(folder / f"{name}.json", (json.dumps(facts, indent=1, ensure_ascii=False) + "\n").encode())

@@ -268,9 +268,8 @@ def _markdown_section(shown: ExhibitResults) -> list[str]:
         lines += ["", "Published and not reached:", ""]
     for cell, reason in misses:
         where = ", ".join(part for part in (cell.panel, cell.curve, cell.x) if part)
-        lines.append(
-            f"- {where}: {format_value(shown.measured[cell])}, published {format_value(shown.published[cell])}; {reason}"
-        )
+        measured, published = format_value(shown.measured[cell]), format_value(shown.published[cell])
+        lines.append(f"- {where}: {measured}, published {published}; {reason}")
     return lines
 
 
@@ -313,7 +312,8 @@ def html_report(exhibits: Sequence[Exhibit], run: Run) -> str:
 <title>Four papers, published and measured</title><style>{STYLE}</style></head><body>
 <h1>Four papers, published and measured</h1>
 <p>Every table and figure of the four papers whose forests this library contains, measured by
-<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(shown)} exhibits, {_count_verdicts(done)}.
+<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(shown)} exhibits,
+{_count_verdicts(done)}.
 Values are means ± standard errors over public seeds 0, 1, 2, ... of splits and trees; noise of private forests comes
 from the operating system and is not seeded. Published values stand below in small print; green is better than
 published, red worse, by more than two standard errors of both. Curves marked
@@ -351,7 +351,8 @@ def _html_section(shown: ExhibitResults) -> str:
     if exhibit.claims:
         theirs = shown.sentences_of_published()
         said = "".join(
-            f'<li><b class="{_css_class(word)}">{word}</b>: {_escape_html(s)}<small>{_escape_html(describe_published(theirs, s))}</small></li>'
+            f'<li><b class="{_css_class(word)}">{word}</b>: {_escape_html(s)}'
+            f"<small>{_escape_html(describe_published(theirs, s))}</small></li>"
             for s, word in shown.sentences()
         )
         parts.append(f"<p>What the text says of it, checked on what was measured:</p><ul>{said}</ul>")

@@ -41,5 +41,5 @@ def test_forests_without_noise_are_fitted_once_along_epsilon(made: list[dict[str
 def test_shares_of_splits_are_varied_for_each_epsilon(made: list[dict[str, Any]]) -> None:
     job = next(job for job in appliances.fraction_jobs(True) if job.settings["axis"] == appliances.BY_RHO)
     assert len(list(appliances.measure_fractions(job, PublicTables()))) == len(made) == 10
-    assert {given["split_share"] for given in made} == set(appliances.RHOS)
+    assert {given["split_budget"] for given in made} == set(appliances.RHOS)
     assert {given["candidates"] for given in made} == {10}

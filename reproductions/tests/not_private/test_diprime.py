@@ -136,7 +136,7 @@ def test_reasons_are_those_of_the_variant() -> None:
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("variant", "median"), ("epsilon_in_paper", 0), ("max_depth", 0), ("n_estimators", 0), ("split_share", 1)],
+    [("variant", "median"), ("epsilon_in_paper", 0), ("max_depth", 0), ("n_estimators", 0), ("split_budget", 1)],
 )
 def test_bad_parameters_name_themselves(parameter: str, value: Any) -> None:
     with pytest.raises(vw.VeilwoodError, match=parameter):

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from veilwood.cli.main import whole_command
 from veilwood.errors import FileError
+from veilwood_papers.commands import bench
 from veilwood_papers.suite import speed
 
 
@@ -47,10 +47,8 @@ def test_what_got_slower_is_said_in_times_the_reference(tmp_path: Path) -> None:
     assert speed.find_slowdowns(files[0], files[1]) == []
     lines = speed.find_slowdowns(files[0], files[2])
     assert any(line.startswith("PrivateForest fit 1000000 20 2 1.0") and "2.00 times" in line for line in lines)
-    assert CliRunner().invoke(whole_command(), ["bench", "compare", str(files[0]), str(files[2])]).exit_code == 1
-    assert (
-        "Nothing got slower" in CliRunner().invoke(whole_command(), ["bench", "compare", *map(str, files[:2])]).stdout
-    )
+    assert CliRunner().invoke(bench, ["compare", str(files[0]), str(files[2])]).exit_code == 1
+    assert "Nothing got slower" in CliRunner().invoke(bench, ["compare", *map(str, files[:2])]).stdout
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", '{"results": []}'])

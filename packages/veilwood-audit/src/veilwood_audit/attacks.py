@@ -29,6 +29,7 @@ from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, 
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import ForestDesign
 from veilwood.forests.adaptive.row_backend import row_gradients
+from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
@@ -64,7 +65,7 @@ N_CANARIES = 16384
 _CROWD_ROWS = 32  # rows per canary that make its gradient large, if gradients are released
 _ONE_TABLE = 100  # rows times epsilon at which PrivateForestClassifier releases one table and nothing else
 _ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has one round
-_COUNT_STEP = "table 1: classes by cell"  # name of the step of a single table
+_COUNT_STEP = AdaptiveStep.TABLE.at(1)  # the step of a single table
 _ALL_STEPS = "everything"  # key of the result of all steps in a recording
 _FRACTION_GUESSED = 0.1  # fraction of canaries guessed in each tail, if likelihood ratios have no maximum
 
@@ -363,11 +364,12 @@ def _released_leaves(
         moved = row_gradients(learned.start[None], np.array([TARGET_LEVELS], np.int32), 0, learned.residual_limit)
         return released[last][codes[:, 0]], leaves[:, :1], moved.astype(np.int64)
     if released:
-        if fitted.plan_.steps[-1].name != _COUNT_STEP:
+        last_step = fitted.plan_.steps[-1]
+        if (last_step.kind, last_step.at) != (_COUNT_STEP.kind, _COUNT_STEP.at):
             raise UseError(
                 "this attack requires a release of a single table. Hint: use a schema of one column and a small n_rows."
             )
-        return released[_COUNT_STEP][codes[:, 0], column][:, None], leaves, np.array(contribution)
+        return released[last_step.name][codes[:, 0], column][:, None], leaves, np.array(contribution)
     if isinstance(fitted, MatrixForestPredictor):
         return fitted._release_votes(codes, fitted._batch_loss(None))[:, [column]], leaves, np.array(contribution)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(contribution)
@@ -377,7 +379,8 @@ def _canary_log_ratio(
     plan: Plan, step: Step, seen: NDArray[Any], contribution: NDArray[np.int64]
 ) -> NDArray[np.float64]:
     """Return the log-likelihood ratio, included against excluded, of numbers that hold only the canary and noise."""
-    match step.mechanism:
+    mechanism: Any = step.mechanism
+    match mechanism:
         case DiscreteLaplace(scale=scale):
             each = (np.abs(seen) - np.abs(seen - contribution)) / float(scale)
         case DiscreteGaussian(sigma_squared=variance):

@@ -567,7 +567,7 @@ def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> li
 
 def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     """Return the loss (epsilon or rho) of a pair of exact inputs, and their distance in the norm of the step."""
-    mechanism = step.mechanism
+    mechanism: Any = step.mechanism
     if isinstance(mechanism, SparseLaplace):
         moved = sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in {*one, *other})
         return mechanism.epsilon(moved), moved

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training on secret shares among three servers, one of which may be curious; nothing in the clear is trained here.
+"""Training and prediction on secret shares among three semi-honest servers, with differential privacy.
 
-The public names: ``local_servers``, ``Owner`` and ``User``; how to use them is in docs/secure.md.
+Start with ``local_servers``, ``Owner`` and ``User``; docs/secure.md describes real deployments.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ __all__ = ["Config", "Owner", "Server", "Task", "User", "local_servers"]
 
 MISSING_EXTRA_MESSAGE = "secure training needs a package that is not installed. Hint: pip install 'veilwood[secure]'"
 
-_MODULES = {"Client": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
+_MODULES = {"Owner": "owner", "Config": "config", "Server": "server", "Task": "config", "User": "user"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load a public name when it is first used: the engine alone needs fewer packages than the roles."""
+    """Load a public name on first use: the engine alone needs fewer packages than the roles."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     try:

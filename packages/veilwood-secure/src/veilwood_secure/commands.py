@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line of secure training: set up, and run as a server, an owner of rows, or a user.
+"""Commands of ``veilwood secure``: setup, enrolment, and running a server, an owner or a user.
 
-Nothing is computed here; what the roles do is in ``secure``.
+The roles are implemented in ``veilwood_secure.roles``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from veilwood_secure import MISSING_EXTRA_MESSAGE
 __all__ = ["secure"]
 
 secure = typer.Typer(
-    help="Train on rows of several owners that three servers never see. Start with: veilwood secure demo",
+    help="Train one model on secret-shared rows of several owners. Start with: veilwood secure demo",
     rich_markup_mode=None,
 )
 
@@ -33,39 +33,50 @@ def _require_extra() -> None:
         raise SetupError(MISSING_EXTRA_MESSAGE)
 
 
-RoleFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="The folder of this role, made by setup.")]
-TaskName = Annotated[str | None, typer.Option("--task", metavar="NAME", help="Which task, where there are several.")]
+RoleFolder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of this role, created by setup.")]
+TaskName = Annotated[
+    str | None, typer.Option("--task", metavar="NAME", help="Task name. Required if there are several.")
+]
 
 
 @secure.command()
 def setup(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where the folders of all roles go.")],
-    schema: Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="The schema, a JSON file.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder for the folders of all roles.")],
+    schema: Annotated[Path, typer.Option("--schema", "-s", metavar="SCHEMA", help="Schema, a JSON file.")],
     owner: Annotated[
         list[str],
-        typer.Option("--owner", metavar="NAME[=COL,COL]", help="An owner of rows, or of columns; repeat for each."),
+        typer.Option(
+            "--owner", metavar="NAME[=COL,COL]", help="Owner of rows, or of the named columns. Repeat for each owner."
+        ),
     ],
-    user: Annotated[list[str], typer.Option("--user", metavar="NAME", help="Who may ask; may be repeated.")],
+    user: Annotated[
+        list[str], typer.Option("--user", metavar="NAME", help="User who may query the model. May be repeated.")
+    ],
     epsilon: Annotated[str, typer.Option("--epsilon", metavar="E", help="Privacy loss of training.")] = "1",
-    name: Annotated[str | None, typer.Option("--name", help="Of the task; by default, that of the schema.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Task name. Default: derived from the schema.")] = None,
     host: Annotated[
-        list[str] | None, typer.Option("--host", metavar="HOST", help="Of servers 0, 1, 2, in order; three times.")
+        list[str] | None,
+        typer.Option("--host", metavar="HOST", help="Host of servers 0, 1 and 2, in order. Repeat three times."),
     ] = None,
-    port: Annotated[int, typer.Option("--port", help="The first port; each server uses two.")] = 7100,
+    port: Annotated[int, typer.Option("--port", help="First port. Each server uses two.")] = 7100,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="ADDRESS", help="Where servers listen, if not on their host.")
+        str | None,
+        typer.Option("--listen", metavar="ADDRESS", help="Address on which servers listen. Default: their host."),
     ] = None,
-    protocol: Annotated[str, typer.Option("--protocol", help="How the model is trained.")] = "hidden-tree",
+    protocol: Annotated[str, typer.Option("--protocol", help="Training protocol; see docs/secure.md.")] = "hidden-tree",
     setting: Annotated[
-        list[str] | None, typer.Option("--param", "-p", metavar="KEY=VALUE", help="A setting of the protocol.")
+        list[str] | None,
+        typer.Option("--param", "-p", metavar="KEY=VALUE", help="Setting of the protocol. May be repeated."),
     ] = None,
-    days: Annotated[int, typer.Option("--days", help="How long certificates are valid.")] = 365,
-    timeout: Annotated[float, typer.Option("--timeout", help="Seconds after which a silent party is lost.")] = 60.0,
+    days: Annotated[int, typer.Option("--days", help="Validity of certificates in days.")] = 365,
+    timeout: Annotated[
+        float, typer.Option("--timeout", help="Seconds after which a silent party counts as lost.")
+    ] = 60.0,
     keys: Annotated[
-        bool, typer.Option("--keys/--no-keys", help="Draw all keys here; without, each role requests a certificate.")
+        bool, typer.Option("--keys/--no-keys", help="Draw all keys here, or let each role request a certificate.")
     ] = True,
 ) -> None:
-    """Make keys, certificates and one configuration for each role; run again with --name to add a task.
+    """Create keys, certificates and a configuration for each role. Run again with --name to add a task.
 
     \b
     Example:
@@ -78,9 +89,9 @@ def setup(
 
     hosts = host or ["127.0.0.1"] * 3
     if len(hosts) != 3:
-        raise UseError(f"--host was given {len(hosts)} times. Hint: once for each of the three servers.")
+        raise UseError(f"--host was given {len(hosts)} times. Hint: pass it once for each of the three servers.")
     public = Schema.load(schema)
-    owners = {word.partition("=")[0]: word.partition("=")[2].split(",") if "=" in word else None for word in owner}
+    owners = {arg.partition("=")[0]: arg.partition("=")[2].split(",") if "=" in arg else None for arg in owner}
     task = Task(
         name or default_task_name(public),
         public.to_dict(),
@@ -93,7 +104,7 @@ def setup(
     plan = program_for_task(task).plan
     # Two servers on one host need different ports.
     addresses = [Address(place, port + 2 * party, port + 2 * party + 1) for party, place in enumerate(hosts)]
-    made = set_up_roles(
+    configs = set_up_roles(
         folder,
         task,
         addresses=addresses,
@@ -103,25 +114,27 @@ def setup(
         keys=keys,
     )
     print(f"Task {task.name}: {plan.loss}. Folders in {folder}:")
-    for config in made:
+    for config in configs:
         print(f"  {config.folder.name:<20} for {config.party_name}")
     if not keys:
-        print("Hand each role its folder; it runs: veilwood secure request FOLDER, and sends you request.pem to sign.")
+        print("Give each role its folder. It runs veilwood secure request FOLDER and sends you request.pem to sign.")
         return
-    print(f"Hand each new role its folder and, by another way, its secret from {folder / 'secrets'}; a role that was")
-    print("there before needs its new config.json only. Then delete the secrets and every key.pem here.")
-    print(f"Keep {folder / 'authorities'} and its secrets offline: whoever has them can add parties.")
+    print(
+        f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}. Existing roles"
+    )
+    print("need their new config.json only. Then delete the secrets and every key.pem here.")
+    print(f"Keep {folder / 'authorities'} and its secrets offline: they can be used to add parties.")
 
 
 @secure.command()
 def request(folder: RoleFolder) -> None:
-    """Draw a key for this role, here and nowhere else, and write a request for a certificate.
+    """Draw a key for this role on this machine and write a certificate request.
 
-    Also for renewal: the certificate in use stays so until the new one is installed.
+    Use it for renewal too: the present certificate stays in use until the new one is installed.
 
     \b
     Example:
-      veilwood secure request clinics/client-north
+      veilwood secure request clinics/owner-north
     """
     from veilwood_secure.roles.config import Config
     from veilwood_secure.roles.identity import REQUEST_FILE, request_certificate
@@ -130,49 +143,54 @@ def request(folder: RoleFolder) -> None:
     known = (folder / "key.pem").exists() or (folder / "secret").exists()
     request_certificate(folder, config.party_name, config.identity.secret if known else None)
     print(
-        f"Send {folder / REQUEST_FILE} to whoever keeps the authorities, and keep {folder / 'secret'} apart from the disk."
+        f"Send {folder / REQUEST_FILE} to the operator of the authorities. "
+        f"Store {folder / 'secret'} apart from this disk."
     )
 
 
 @secure.command()
 def sign(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Where setup made the authorities.")],
-    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="What the role sent.")],
-    who: Annotated[str, typer.Argument(metavar="WHO", help="Whose it is, made sure of: 'client north'.")],
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="PEM", help="Where the certificate goes.")],
-    days: Annotated[int, typer.Option("--days", help="How long it is good.")] = 365,
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Output folder of setup, with the authorities.")],
+    request: Annotated[Path, typer.Argument(metavar="REQUEST", help="Certificate request of the role.")],
+    who: Annotated[
+        str,
+        typer.Argument(metavar="WHO", help="Role and name of the requester, which you have verified: 'owner north'."),
+    ],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="PEM", help="Output file for the certificate.")],
+    days: Annotated[int, typer.Option("--days", help="Validity in days.")] = 365,
     force: Force = False,
 ) -> None:
-    """Sign a role's request for a certificate, once you have made sure whose it is.
+    """Sign the certificate request of a role whose identity you have verified.
 
     \b
     Example:
-      veilwood secure sign clinics request.pem "client north" -o certificate.pem
+      veilwood secure sign clinics request.pem "owner north" -o certificate.pem
     """
     from veilwood_secure.roles.config import load_or_create_authority
     from veilwood_secure.roles.identity import PartyName, sign_request
 
     check_output(out, force)
     role, _, name = who.partition(" ")
-    if role not in ("server", "client", "user"):
-        raise UseError(f"{who!r} is nobody. Hint: a role and a name, such as 'client north'.")
+    if role not in ("server", "owner", "user"):
+        raise UseError(f"{who!r} is not a role and a name. Hint: pass one such as 'owner north'.")
     servers = role == "server"
     authority = load_or_create_authority(
-        folder, "servers" if servers else "people", ("server",) if servers else ("client", "user")
+        folder, "servers" if servers else "participants", ("server",) if servers else ("owner", "user")
     )
     out.write_bytes(sign_request(authority, request.read_bytes(), PartyName(role, name), days=days))  # type: ignore[arg-type]
-    print(f"{out} is the certificate of {who}: send it back.")
+    print(f"{out} is the certificate of {who}. Send it to that role.")
 
 
 @secure.command()
 def install(
-    folder: RoleFolder, certificate: Annotated[Path, typer.Argument(metavar="PEM", help="What the authority signed.")]
+    folder: RoleFolder,
+    certificate: Annotated[Path, typer.Argument(metavar="PEM", help="Certificate signed by the authority.")],
 ) -> None:
-    """Put a signed certificate in place; a running server shows it from then on.
+    """Install a signed certificate. A running server uses it for new connections.
 
     \b
     Example:
-      veilwood secure install clinics/client-north certificate.pem
+      veilwood secure install clinics/owner-north certificate.pem
     """
     from veilwood_secure.roles.config import Config
     from veilwood_secure.roles.identity import install_certificate
@@ -188,10 +206,10 @@ def server(
     verbose: Annotated[bool, typer.Option("--verbose", help="Log details of failures.")] = False,
     metrics: Annotated[
         int | None,
-        typer.Option("--metrics", metavar="PORT", help="Answer /metrics, /health and /ready on 127.0.0.1:PORT."),
+        typer.Option("--metrics", metavar="PORT", help="Serve /metrics, /health and /ready on 127.0.0.1:PORT."),
     ] = None,
 ) -> None:
-    """Run one of the three servers until interrupted. Logs go to stderr and hold no value and no number of rows.
+    """Run one of the three servers until interrupted. Logs go to stderr and contain no value or number of rows.
 
     \b
     Example:
@@ -216,55 +234,60 @@ def server(
 
 
 @secure.command()
-def client(
+def owner(
     folder: RoleFolder,
-    table: Annotated[str | None, typer.Argument(metavar="[TABLE]", help="The rows: CSV, Parquet or Arrow.")] = None,
+    table: Annotated[
+        str | None, typer.Argument(metavar="[TABLE]", help="Rows: CSV, Parquet or Arrow. Without it, print the status.")
+    ] = None,
     task: TaskName = None,
-    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Stay until the model is trained.")] = True,
-    pad_to: Annotated[int | None, typer.Option("--pad-to", metavar="N", help="Hide how many rows there are.")] = None,
+    wait: Annotated[bool, typer.Option("--wait/--no-wait", help="Wait until the model is trained.")] = True,
+    pad_to: Annotated[
+        int | None, typer.Option("--pad-to", metavar="N", help="Pad to N rows, to hide the number of rows.")
+    ] = None,
     part: Annotated[
-        str, typer.Option("--part", metavar="NAME", help="What these rows are called; sent again, replaced.")
+        str,
+        typer.Option("--part", metavar="NAME", help="Name of these rows. Sending the same name again replaces them."),
     ] = "rows",
-    more: Annotated[bool, typer.Option("--more", help="Another part will follow: do not train yet.")] = False,
-    retire: Annotated[bool, typer.Option("--retire", help="Have the servers forget the model instead.")] = False,
+    more: Annotated[bool, typer.Option("--more", help="Wait for another part before training.")] = False,
+    retire: Annotated[bool, typer.Option("--retire", help="Delete the model at the servers instead.")] = False,
     ledger: Annotated[
-        str | None, typer.Option("--ledger", metavar="DB", help="Charge this ledger, not ledger.db in FOLDER.")
+        str | None, typer.Option("--ledger", metavar="DB", help="Ledger to charge. Default: ledger.db in FOLDER.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Share the rows of an owner with the three servers, wait for the others, and show the certificate.
+    """Share the rows of an owner with the three servers, wait for training, and print the certificate.
 
     \b
     Example:
-      veilwood secure client clinics/client-north rows.csv
+      veilwood secure owner clinics/owner-north rows.csv
     """
     from veilwood.data.tables import read_features, read_table
     from veilwood_secure.roles.owner import Owner
 
-    owner = Owner(folder, task, ledger)
+    party = Owner(folder, task, ledger)
     if retire:
-        owner.retire()
+        party.retire()
         return print_result(
-            as_json, {"retired": owner.task.name}, f"{owner.task.name} is retired: nobody can ask it again."
+            as_json, {"retired": party.task.name}, f"{party.task.name} is retired and cannot be queried."
         )
     if table is None:
-        found = owner.status()
-        text = "\n".join(f"server {i}: {s['phase']}{_describe_wait(s)}" for i, s in enumerate(found))
-        return print_result(as_json, found, text)
-    if owner.participates:
-        owner.participate(*read_table(table, owner.schema))
-    elif owner.holds_target:
-        X, y = read_table(table, owner.schema)
-        owner.contribute(X, y, pad_to=pad_to, part=part, more=more)
+        statuses = party.status()
+        text = "\n".join(f"server {i}: {s['phase']}{_describe_wait(s)}" for i, s in enumerate(statuses))
+        return print_result(as_json, statuses, text)
+    if party.participates:
+        party.participate(*read_table(table, party.schema))
+    elif party.holds_target:
+        X, y = read_table(table, party.schema)
+        party.contribute(X, y, pad_to=pad_to, part=part, more=more)
     else:
-        X = read_features(table, owner.schema)
-        owner.contribute(X, pad_to=pad_to, part=part, more=more)
-    if not as_json and not owner.participates:
-        print("The rows are shared, and checked by the three servers.", flush=True)
+        X = read_features(table, party.schema)
+        party.contribute(X, pad_to=pad_to, part=part, more=more)
+    if not as_json and not party.participates:
+        print("The rows are shared and were checked by the three servers.", flush=True)
     if not wait or more:
         return None
-    statement = owner.wait()
-    return print_result(as_json, statement.to_dict(), f"{owner.task.name} is trained. {statement}")
+    certificate = party.wait()
+    return print_result(as_json, certificate.to_dict(), f"{party.task.name} is trained. {certificate}")
 
 
 def _describe_wait(status: dict[str, Any]) -> str:
@@ -276,13 +299,15 @@ def _describe_wait(status: dict[str, Any]) -> str:
 @secure.command()
 def user(
     folder: RoleFolder,
-    table: Annotated[str, typer.Argument(metavar="TABLE", help="The questions: rows with the feature columns.")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="Queries: rows with the feature columns.")],
     task: TaskName = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="CSV", help="Where the answers go.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="CSV", help="Output file. Default: standard output.")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Ask the trained model; no server sees the questions or the answers.
+    """Query the trained model. No server sees the queries or the answers.
 
     \b
     Example:
@@ -295,24 +320,24 @@ def user(
 
     if out is not None:
         check_output(out, force)
-    with User(folder, task) as asking:
-        labels = asking.predict(read_features(table, asking.task.public_schema))
-        statement = asking.privacy_
-    answers = pd.DataFrame({"row": range(len(labels)), asking.task.public_schema.target.name: labels})
+    with User(folder, task) as party:
+        labels = party.predict(read_features(table, party.task.public_schema))
+        certificate = party.privacy_
+    answers = pd.DataFrame({"row": range(len(labels)), party.task.public_schema.target.name: labels})
     if out is not None:
         answers.to_csv(out, index=False)
         return print_result(
-            as_json, {"rows": len(labels), "out": str(out)}, f"{len(labels)} answers: {out}. {statement}"
+            as_json, {"rows": len(labels), "out": str(out)}, f"{len(labels)} answers: {out}. {certificate}"
         )
     text = answers.to_csv(index=False).strip()
-    return print_result(as_json, {"labels": [str(label) for label in labels], "privacy": statement.to_dict()}, text)
+    return print_result(as_json, {"labels": [str(label) for label in labels], "privacy": certificate.to_dict()}, text)
 
 
 @secure.command()
 def demo(
-    folder: Annotated[Path | None, typer.Option("--folder", help="Keep configurations and logs here.")] = None,
+    folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,
 ) -> None:
-    """Run three servers, two owners and a user on this machine, and tell what each of them saw.
+    """Run three servers, two owners and a user on this machine, and report what each of them saw.
 
     \b
     Example:

@@ -35,5 +35,5 @@ def test_shares_join_again_and_travel_as_bytes(ring: Any) -> None:
 def test_a_user_notices_a_server_that_sends_something_else() -> None:
     pairs = share([1, 2, 3])
     pairs[1] = (pairs[1][0] + np.uint32(1), pairs[1][1])
-    with pytest.raises(VeilwoodError, match="servers 0 and 1 disagree"):
+    with pytest.raises(VeilwoodError, match="servers 0 and 1 hold different values"):
         reconstruct(pairs)

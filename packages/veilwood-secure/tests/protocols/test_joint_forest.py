@@ -81,7 +81,7 @@ def test_the_model_is_an_ordinary_one_with_a_certificate_that_names_the_servers(
     exact = vw.RandomTreesClassifier(CAR.schema, epsilon=float("inf"), n_estimators=4, max_depth=3, random_state=0)
     assert find_leaks(forest, {"counts": exact.fit(CAR.X, CAR.y).leaf_counts_}) == []
     save(forest.set_params(ledger=None), tmp_path / "forest")
-    assert (load(tmp_path / "forest").leaf_counts_ == forest.leaf_counts_).all()  # type: ignore[attr-defined]
+    assert (load(tmp_path / "forest").leaf_counts_ == forest.leaf_counts_).all()
 
 
 def test_the_ledger_is_charged_before_the_servers_are_asked() -> None:
@@ -160,11 +160,11 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
         with pytest.raises(VeilwoodError, match=why):
             forest.fit(parties)
     weights: dict[str, Any]
-    for weights in ({"sample_weight": [1.0]}, {"sample_weight": [1.0], "evaluate_share": 0.5}):
+    for weights in ({"sample_weight": [1.0]}, {"sample_weight": [1.0], "holdout_fraction": 0.5}):
         with pytest.raises(VeilwoodError, match=r"cannot be (weighed|set aside)"):
             vw.RandomTreesClassifier(**good, max_weight=2).fit(parties, **weights)
     assert parties.asked == 0
-    with pytest.raises(VeilwoodError, match="law='loud'"):
+    with pytest.raises(VeilwoodError, match="noise_protocol='loud'"):
         Threads(OWNERS, "loud")
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -149,7 +150,7 @@ def chosen(scores: list[int], epsilon: Fraction, times: int) -> Ints:
 
 def door_of(step: Step, engine: Any) -> ServerDoor:
     forest = vw.PrivateForestClassifier(TWO, epsilon=10, random_state=0)
-    plan = joint.joint_plan(forest, "sampled").refined(steps=(step,))
+    plan = replace(joint.joint_plan(forest, "sampled"), steps=(step,))
     return ServerDoor(plan, engine, "sampled")
 
 
@@ -210,12 +211,12 @@ def test_numbers_that_would_wrap_around_are_refused() -> None:
     assert larger_of_two([5, 7], [3, 4]) == 11
     assert larger_of_two([5, 7], [-(2**50), 2**50]) == 2**50 + 7
     for wrong in ([2**62, 3 - 2**62], [2**63 - 6, 0], [0, -(2**63)], [2**61, 0]):
-        with pytest.raises(VeilwoodError, match="client 1"):
+        with pytest.raises(VeilwoodError, match="owner 1"):
             larger_of_two([5, 7], wrong)
 
 
 def test_shares_that_disagree_are_refused() -> None:
-    with pytest.raises(VeilwoodError, match="client 1"):
+    with pytest.raises(VeilwoodError, match="owner 1"):
         larger_of_two([5, 7], [3, 4], shift=1)
 
 
@@ -353,5 +354,5 @@ def test_cells_that_the_schema_does_not_have_are_refused_on_shares() -> None:
     arrays, _ = program.encode_rows("north", *rows(100, classes=True))
     program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})
     arrays["cells"][-2:, 0] |= np.uint64(1)  # b is 3, of three values
-    with pytest.raises(VeilwoodError, match="client north sent cells"):
+    with pytest.raises(VeilwoodError, match="owner north sent cells"):
         program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})

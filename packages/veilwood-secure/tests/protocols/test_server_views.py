@@ -46,8 +46,8 @@ TASKS = {
     "binary tree": replace(TREE, protocol="binary-tree"),
     "hidden forest": replace(TREE, settings={"max_depth": 1, "n_trees": 2}),
     "private votes": replace(TREE, protocol="private-votes", settings=VOTES),
-    "public forest, dealt": replace(TREE, protocol="public-forest", settings=PUBLIC | {"law": "dealt"}),
-    "public forest, sampled": replace(TREE, protocol="public-forest", settings=PUBLIC | {"law": "sampled"}),
+    "public forest, dealt": replace(TREE, protocol="public-forest", settings=PUBLIC | {"noise_protocol": "dealt"}),
+    "public forest, sampled": replace(TREE, protocol="public-forest", settings=PUBLIC | {"noise_protocol": "sampled"}),
 }
 
 
@@ -270,7 +270,7 @@ def one_part_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     load = ReplicatedEngine.load
 
     def tell(self: Any, parts: Any) -> Shared:
-        self._send(self._next, parts[0])
+        self._send_array(self._next, parts[0])
         self._receive_array(self._previous, parts[0].shape, parts[0].dtype)
         return load(self, parts)
 

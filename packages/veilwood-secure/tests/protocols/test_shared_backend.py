@@ -75,10 +75,10 @@ class Both:
 
     def add(self, table: ContingencyTable, values: Any) -> None:
         self.held.add_scores(table, np.asarray(values, np.int32))
-        self.shared.add(table, np.asarray(values, np.int32))
+        self.shared.add_scores(table, np.asarray(values, np.int32))
 
     def answers(self, question: Any) -> tuple[Any, Any]:
-        return self.held.run(question), self.engine.open(self.shared.ask(question).shared)
+        return self.held.run(question), self.engine.open(self.shared.run(question).shared)
 
 
 def tables(both: Both) -> list[ContingencyTable]:
@@ -124,7 +124,7 @@ def test_gradients_are_close_and_within_their_norms(n_classes: int) -> None:
     assert (np.abs(here - there) <= rows[:, None] * 0.04 * GRADIENT_UNITS).all()
     assert np.abs(here - there)[0].max() < 0.01 * N * GRADIENT_UNITS  # errors of single rows cancel
     l1, _ = gradient_norms(n_classes, limit)
-    alone = np.asarray(both.engine.open(both.shared._gradients(n_classes, limit))) * GRADIENT_UNIT
+    alone = np.asarray(both.engine.open(both.shared._row_gradients(n_classes, limit))) * GRADIENT_UNIT
     assert np.abs(alone).sum(axis=0).max() <= l1
 
 
@@ -137,7 +137,7 @@ def test_scores_far_out_leave_gradients_within_their_norms(extreme: int) -> None
         values[0, 0] = extreme
         both.add(table, values)
         for limit in (1, 17, 4096) if n_classes == 0 else (2048, 4096):
-            alone = np.asarray(both.engine.open(both.shared._gradients(n_classes, limit))) * GRADIENT_UNIT
+            alone = np.asarray(both.engine.open(both.shared._row_gradients(n_classes, limit))) * GRADIENT_UNIT
             assert np.abs(alone).sum(axis=0).max() <= gradient_norms(n_classes, limit)[0]
             here, there = both.answers(asked.GradientSums([table], n_classes, limit))
             if n_classes:
@@ -148,7 +148,7 @@ def test_a_cell_that_no_column_has_counts_nowhere() -> None:
     both = Both(2)
     both.cells[1, :10] = 3  # of three values
     both.shared = both.rows_in(both.engine)
-    found = both.engine.open(both.shared.ask(asked.RowsByCell(tables(both)[2])).shared)
+    found = both.engine.open(both.shared.run(asked.RowsByCell(tables(both)[2])).shared)
     assert found.sum() == N - 10
 
 

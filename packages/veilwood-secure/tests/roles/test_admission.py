@@ -21,11 +21,13 @@ from veilwood_testing.places import TASK, Place, X, place
 def strangers(here: Place, tmp_path: Path) -> dict[str, tuple[str, Identity]]:
     """Identities that must be refused, with the ports they must be refused at."""
     secrets = here.folder / "secrets"
-    read = {name: (secrets / f"authority-{name}.secret").read_bytes().strip() for name in ("servers", "people")}
+    read = {name: (secrets / f"authority-{name}.secret").read_bytes().strip() for name in ("servers", "participants")}
     kept = here.folder / "authorities"
     servers = Authority.load(("server",), kept / "servers.pem", kept / "servers.key", read["servers"])
-    people = Authority.load(("client", "user"), kept / "people.pem", kept / "people.key", read["people"])
-    other = Authority.create(("server", "client", "user"))
+    people = Authority.load(
+        ("owner", "user"), kept / "participants.pem", kept / "participants.key", read["participants"]
+    )
+    other = Authority.create(("server", "owner", "user"))
 
     def issue(authority: Authority, role: Any, name: str, **options: Any) -> Identity:
         spot = tmp_path / f"stranger-{len(list(tmp_path.glob('stranger-*')))}"
@@ -33,19 +35,19 @@ def strangers(here: Place, tmp_path: Path) -> dict[str, tuple[str, Identity]]:
         return authority.issue(PartyName(role, name), spot / "certificate.pem", spot / "key.pem", **options)
 
     return {
-        "server of another authority": ("peers people", issue(other, "server", "0")),
-        "client of another authority": ("peers people", issue(other, "client", "north")),
-        "expired server": ("peers people", issue(servers, "server", "0", days=-1)),
-        "expired client": ("peers people", issue(people, "client", "north", days=-1)),
-        "client at the servers' port": ("peers", issue(people, "client", "north")),
-        "server at the people's port": ("people", issue(servers, "server", "0")),
+        "server of another authority": ("peers participants", issue(other, "server", "0")),
+        "owner of another authority": ("peers participants", issue(other, "owner", "north")),
+        "expired server": ("peers participants", issue(servers, "server", "0", days=-1)),
+        "expired owner": ("peers participants", issue(people, "owner", "north", days=-1)),
+        "owner at the servers' port": ("peers", issue(people, "owner", "north")),
+        "server at the participants' port": ("participants", issue(servers, "server", "0")),
         "server that calls the wrong way": ("peers", issue(servers, "server", "2")),
-        "client nobody named": ("people", issue(people, "client", "nobody")),
+        "owner nobody named": ("participants", issue(people, "owner", "nobody")),
     }
 
 
 def refused(port: int, context: ssl.SSLContext, name: PartyName) -> bool:
-    """Whether a server says nothing to somebody who asks as a client, or as a server, would."""
+    """Whether a server says nothing to somebody who asks as an owner, or as a server, would."""
     try:
         channel = dial_server("127.0.0.1", port, context, name, timeout=20, limit=1 << 16)
         words = {"do": "status", "task": "scale", "fingerprint": TASK.fingerprint(), "session": "s"}
@@ -64,7 +66,7 @@ def test_strangers_are_refused_on_every_port(trained: Place, tmp_path: Path) -> 
                 context = tls_context(identity, trained.config("server-0").servers_authority, listens=False)
                 where, name = getattr(address, port), PartyName("server", str(party))
                 assert refused(where, context, name), f"{what}: let in by server {party} at its {port} port"
-    assert trained.client("north").status()[0]["phase"] == "trained"
+    assert trained.owner("north").status()[0]["phase"] == "trained"
 
 
 def nothing_heard(context: ssl.SSLContext, plain: socket.socket) -> bool:
@@ -80,7 +82,7 @@ def test_without_certificate_or_tls_nothing_is_said(trained: Place) -> None:
     address = trained.config("server-0").servers[1]
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    for port in (address.peers, address.people):
+    for port in (address.peers, address.participants):
         with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
             assert nothing_heard(context, plain)
         with socket.create_connection(("127.0.0.1", port), timeout=30) as plain:
@@ -90,18 +92,22 @@ def test_without_certificate_or_tls_nothing_is_said(trained: Place) -> None:
 
 
 def test_old_tls_is_refused(trained: Place) -> None:
-    config = trained.config("client-north")
+    config = trained.config("owner-north")
     context = tls_context(config.identity, config.servers_authority, listens=False)
     context.minimum_version, context.maximum_version = ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_2
     with pytest.raises(PartyError, match="is not server 0"):
-        dial_server("127.0.0.1", config.servers[0].people, context, PartyName("server", "0"), timeout=30, limit=100)
+        dial_server(
+            "127.0.0.1", config.servers[0].participants, context, PartyName("server", "0"), timeout=30, limit=100
+        )
 
 
 def test_a_server_with_the_certificate_of_another_is_refused(trained: Place) -> None:
-    config = trained.config("client-north")
+    config = trained.config("owner-north")
     context = tls_context(config.identity, config.servers_authority, listens=False)
     with pytest.raises(PartyError, match="is not server 1") as caught:
-        dial_server("127.0.0.1", config.servers[0].people, context, PartyName("server", "1"), timeout=30, limit=100)
+        dial_server(
+            "127.0.0.1", config.servers[0].participants, context, PartyName("server", "1"), timeout=30, limit=100
+        )
     assert caught.value.party == "server 1"
 
 

@@ -162,7 +162,11 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
     touched: list[int] = []
     for server in trained.servers:
         program: Any = server._find_task("scale", TASK.fingerprint()).program
-        monkeypatch.setattr(program, "answer", lambda *words: touched.append(1) or PlainEngine().constant([0] * BATCH))
+        monkeypatch.setattr(
+            program,
+            "answer_queries",
+            lambda *words: touched.append(1) or PlainEngine().constant([0] * BATCH),  # type: ignore[func-returns-value]
+        )
     refusals: dict[str, tuple[str, str | None]] = {}
 
     def refused(what: str, features: Ints, spoil: Spoil | None = None) -> None:

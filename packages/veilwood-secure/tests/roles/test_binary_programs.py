@@ -44,7 +44,7 @@ def test_roles_train_and_ask_binary_trees(n_trees: int, tmp_path: Path, monkeypa
     settings = {"max_depth": 3, "n_trees": n_trees}
     with place(tmp_path, replace(TASK, protocol="binary-tree", settings=settings)) as here:
         for owner, rows in ROWS.items():
-            here.client(owner).contribute(X[rows], Y[rows])
+            here.owner(owner).contribute(X[rows], Y[rows])
         with here.user() as analyst:
             assert analyst.wait(60).epsilon == 2
             assert (analyst.predict(X) == Y).mean() > 0.6

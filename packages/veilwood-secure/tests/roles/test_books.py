@@ -26,13 +26,13 @@ def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Pa
     SQLiteLedger(kept, epsilon=3, delta="1e-6")
     here.start()
     contribute(here)
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2
     here.settle()
     assert SQLiteLedger(kept).spent.epsilon == 2
-    here.client("north").retire()
+    here.owner("north").retire()
     contribute(here)
     with pytest.raises(PartyError, match="insufficient privacy budget"):
-        here.client("north").wait(60)
+        here.owner("north").wait(60)
     here.settle()
     assert SQLiteLedger(kept).spent.epsilon == 2
     for party in range(3):

@@ -44,7 +44,7 @@ def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
         yield made
 
 
-def states(here: Place, role: str = "client-north") -> list[str]:
+def states(here: Place, role: str = "owner-north") -> list[str]:
     return [str(entry.state) for entry in ledger_of(here, role).entries()]
 
 
@@ -54,26 +54,26 @@ def states(here: Place, role: str = "client-north") -> list[str]:
 def test_owners_are_charged_when_they_contribute_and_again_when_it_is_trained_again(here: Place) -> None:
     contribute(here, "north")
     assert states(here) == ["reserved"]
-    here.client("north").contribute(X[:30], Y[:30])  # other rows, for the same training
+    here.owner("north").contribute(X[:30], Y[:30])  # other rows, for the same training
     assert states(here) == ["reserved"]
     contribute(here, "south")
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2
     assert states(here) == ["committed"]
     here.settle()
     with pytest.raises(VeilwoodError, match="trained already"):
         contribute(here, "north")
     assert states(here) == ["committed"]  # what was refused is not charged
-    here.client("south").retire()
+    here.owner("south").retire()
     contribute(here)
-    here.client("north").wait(60)
+    here.owner("north").wait(60)
     assert states(here) == ["committed", "committed"]
-    assert ledger_of(here, "client-north").spent.epsilon == 4
-    assert states(here, "client-south") == ["reserved", "reserved"]  # it has not asked how it ended
+    assert ledger_of(here, "owner-north").spent.epsilon == 4
+    assert states(here, "owner-south") == ["reserved", "reserved"]  # it has not asked how it ended
 
 
 def test_rows_that_were_taken_back_before_anything_was_opened_cost_nothing(here: Place) -> None:
     contribute(here, "north")
-    here.client("north").retire()
+    here.owner("north").retire()
     assert states(here) == ["cancelled"]
     contribute(here, "north")
     assert states(here) == ["cancelled", "reserved"]
@@ -89,7 +89,7 @@ def test_an_owner_killed_on_the_way_is_charged_once(here: Place, moment: str, mo
 
     with monkeypatch.context() as dying:
         if moment == "before the call":
-            dying.setattr(Owner, "_send_pieces", lambda own, *words: (own.consent(), killed()))
+            dying.setattr(Owner, "_send_pieces", lambda own, *words: (own.consent(), killed()))  # type: ignore[func-returns-value]
         elif moment == "between two pieces":
             send = ServerConnections.send_parts
 
@@ -111,7 +111,7 @@ def test_an_owner_killed_on_the_way_is_charged_once(here: Place, moment: str, mo
             contribute(here, "north")
     assert states(here) == ["reserved"]
     contribute(here)
-    here.client("north").wait(60)
+    here.owner("north").wait(60)
     assert states(here) == ["committed"]
 
 
@@ -129,8 +129,8 @@ def test_a_training_that_goes_on_is_charged_once_at_every_owner(forest: Place, m
     monkeypatch.setattr(Checkpoint, "record_intent", interrupted)
     contribute(forest)
     for owner in ROWS:
-        forest.client(owner).wait(60)
-        assert states(forest, f"client-{owner}") == ["committed"]
+        forest.owner(owner).wait(60)
+        assert states(forest, f"owner-{owner}") == ["committed"]
     assert lost
 
 
@@ -153,24 +153,24 @@ def lose_an_opening(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_must_be_charged_again_waits_for_owners_whose_ledgers_refuse(
     forest: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    SQLiteLedger(forest.folder / "client-north" / "ledger.db", epsilon=5, delta="1e-6")
+    SQLiteLedger(forest.folder / "owner-north" / "ledger.db", epsilon=5, delta="1e-6")
     lose_an_opening(monkeypatch)
     contribute(forest)
     with pytest.raises(BudgetExceededError, match="requested epsilon=4"):
-        forest.client("north").wait(60)
+        forest.owner("north").wait(60)
     assert states(forest) == ["reserved"]
-    assert forest.client("south").status()[0]["disagree"] == ["north", "south"]
+    assert forest.owner("south").status()[0]["disagree"] == ["north", "south"]
     assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved"]] * 3
     monkeypatch.undo()
     # With another ledger that allows it, nobody sends rows again.
     monkeypatch.setattr(Owner, "contribute", None)
-    forest.client("south")._send_consent()
+    forest.owner("south")._send_consent()
     generous = Owner(
-        forest.folder / "client-north", ledger=SQLiteLedger(forest.folder / "other.db", epsilon=9, delta="1e-6")
+        forest.folder / "owner-north", ledger=SQLiteLedger(forest.folder / "other.db", epsilon=9, delta="1e-6")
     )
     assert generous.wait(60).epsilon == 4
-    assert forest.client("south").wait(60).epsilon == 4
-    assert states(forest, "client-south") == ["committed", "committed"]
+    assert forest.owner("south").wait(60).epsilon == 4
+    assert states(forest, "owner-south") == ["committed", "committed"]
     forest.settle()
     assert [states(forest, f"server-{party}") for party in range(3)] == [["reserved", "committed"]] * 3
 
@@ -184,7 +184,7 @@ def test_an_owner_whose_budget_is_used_up_sends_nothing(
     tmp_path: Path, file: str, task: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with place(tmp_path, task) as here:
-        SQLiteLedger(tmp_path / "client-north" / file, epsilon=1, delta="1e-6")
+        SQLiteLedger(tmp_path / "owner-north" / file, epsilon=1, delta="1e-6")
         said: list[Any] = []
         say = Channel.send_fields
 
@@ -194,18 +194,18 @@ def test_an_owner_whose_budget_is_used_up_sends_nothing(
             say(channel, **words)
 
         monkeypatch.setattr(Channel, "send_fields", noted)
-        north = here.client("north")
+        north = here.owner("north")
         with pytest.raises(BudgetExceededError, match="insufficient privacy budget"):
             (north.participate if north.participates else north.contribute)(X[:50], Y[:50])
         assert {words.get("do") for words in said} == {"status", None}  # and "no more"
         assert not any("rows" in words or "upload" in words for words in said)
-        assert here.client("south").status()[1]["missing"] == ["north", "south"]
-        assert ledger_of(here, "client-north").spent.epsilon == 0
+        assert here.owner("south").status()[1]["missing"] == ["north", "south"]
+        assert ledger_of(here, "owner-north").spent.epsilon == 0
 
 
 def test_what_is_not_private_is_refused_by_an_owners_budget(tmp_path: Path) -> None:
     with place(tmp_path, replace(TASK, protocol="mpc-id3")) as here:
-        SQLiteLedger(tmp_path / "client-north" / "ledger.db", epsilon=100)
+        SQLiteLedger(tmp_path / "owner-north" / "ledger.db", epsilon=100)
         with pytest.raises(NotPrivateError):
             contribute(here, "north")
 
@@ -218,11 +218,11 @@ def test_a_training_begins_though_the_last_owner_was_gone_before_it_heard_so(
 
     def gone(channel: Channel, **words: Any) -> None:
         if "accepted" in words:
-            raise LostError("client south is lost.", party="client south")
+            raise LostError("owner south is lost.", party="owner south")
         say(channel, **words)
 
     monkeypatch.setattr(Channel, "send_fields", gone)
     with pytest.raises(PartyError):
-        here.client("south").contribute(X[ROWS["south"]], Y[ROWS["south"]], patience=0)
+        here.owner("south").contribute(X[ROWS["south"]], Y[ROWS["south"]], patience=0)
     monkeypatch.undo()
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2

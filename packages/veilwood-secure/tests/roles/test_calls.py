@@ -73,5 +73,5 @@ def test_a_call_that_finds_one_server_away_hangs_up_on_the_others(here: Place, m
 
     monkeypatch.setattr(Channel, "close", close)
     with pytest.raises(VeilwoodError, match="away"):
-        ServerConnections(here.client("north").config, TASK, "status")
+        ServerConnections(here.owner("north").config, TASK, "status")
     assert all(channel in closed for channel in opened)

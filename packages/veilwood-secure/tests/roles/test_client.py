@@ -13,7 +13,7 @@ from veilwood_testing.places import TASK, Place, X, Y
 
 
 def test_swapped_addresses_are_found_before_anything_is_sent(trained: Place) -> None:
-    config = trained.config("client-north")
+    config = trained.config("owner-north")
     swapped = replace(config, servers=(config.servers[1], config.servers[0], config.servers[2]))
     with pytest.raises(PartyError, match="is not server 0"):
         Owner(swapped).contribute(X, Y)
@@ -21,6 +21,6 @@ def test_swapped_addresses_are_found_before_anything_is_sent(trained: Place) -> 
 
 def test_a_task_that_means_something_else_is_refused(trained: Place) -> None:
     cheaper = replace(TASK, epsilon="0.1")
-    client = Owner(replace(trained.config("client-north"), tasks=(cheaper,)))
+    client = Owner(replace(trained.config("owner-north"), tasks=(cheaper,)))
     with pytest.raises(PartyError, match="is another one at server"):
         client.contribute(X, Y)

@@ -18,7 +18,7 @@ from veilwood_testing.places import SCHEMA, TASK
 def test_configurations_are_read_as_written(tmp_path: Path) -> None:
     made = set_up_roles(tmp_path, TASK, addresses=[Address("host", 1, 2)] * 3, listen=["0.0.0.0"] * 3)
     assert [str(config.party_name) for config in made] == [
-        "server 0", "server 1", "server 2", "client north", "client south", "user analyst", "user guest",
+        "server 0", "server 1", "server 2", "owner north", "owner south", "user analyst", "user guest",
     ]  # fmt: skip
     for config in made:
         again = Config.load(config.folder)

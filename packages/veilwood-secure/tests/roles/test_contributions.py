@@ -21,9 +21,9 @@ UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
 
 
 def send_arrays(here: Place, arrays: dict[str, Any], rows: int, spoil: Any = None) -> None:
-    """Contribute arrays as client north, whatever they hold; ``spoil`` changes the shares of one server."""
-    words = {"rows": rows, **here.client("north").consent(), **UPLOAD}
-    with ServerConnections(here.config("client-north"), TASK, "contribute", **words) as call:
+    """Contribute arrays as owner north, whatever they hold; ``spoil`` changes the shares of one server."""
+    words = {"rows": rows, **here.owner("north").consent(), **UPLOAD}
+    with ServerConnections(here.config("owner-north"), TASK, "contribute", **words) as call:
         call.receive_fields("send")
         call.send_fields(start=0)
         for array in arrays.values():
@@ -46,12 +46,12 @@ def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
         (two, "features that are not one-hot"),
         (negative, "features that are not one-hot"),
         (classes, "classes that are not one-hot"),
-        (short, "wrong width"),
+        (short, "wrong length"),
     ):
-        with pytest.raises(PartyError, match=f"client north .*{why}") as caught:
+        with pytest.raises(PartyError, match=f"owner north .*{why}") as caught:
             send_arrays(here, arrays, rows)
-        assert caught.value.party == "client north"
-    with pytest.raises(PartyError, match="client north sent shares that do not fit together"):
+        assert caught.value.party == "owner north"
+    with pytest.raises(PartyError, match="owner north sent shares that do not fit together"):
         send_arrays(here, good, rows, lambda party, part: part[:-1] + b"\x07" if party == 1 else part)
     assert all(server._task_states["scale"].complete_uploads == {} for server in here.servers)
     here.train()  # and those who keep to the protocol are served
@@ -60,16 +60,16 @@ def test_bad_rows_are_refused_and_the_owner_named(here: Place) -> None:
 @pytest.mark.parametrize("rows", [0, -1, 1.5, "many", None, True, 1 << 40])
 def test_numbers_of_rows_that_are_none(trained: Place, rows: Any) -> None:
     with pytest.raises(PartyError, match="is not a number of rows"):
-        first_word(trained.config("client-north"), TASK, "contribute", rows=rows)
+        first_word(trained.config("owner-north"), TASK, "contribute", rows=rows)
 
 
 def test_more_rows_than_a_server_takes_are_refused_unread(trained: Place) -> None:
     with pytest.raises(PartyError, match="more rows, or parts, than this server takes"):
-        first_word(trained.config("client-north"), TASK, "contribute", rows=1 << 30, **UPLOAD)
+        first_word(trained.config("owner-north"), TASK, "contribute", rows=1 << 30, **UPLOAD)
 
 
 def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> None:
-    config = here.config("client-north")
+    config = here.config("owner-north")
     with ServerConnections(config, TASK, "status") as call:  # to borrow its connections
         call.receive_fields("phase")
         call.send_fields(more=False)
@@ -79,10 +79,10 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
     lines = []
     for party, address in enumerate(config.servers):
         name = PartyName("server", str(party))
-        channel = dial_server(address.host, address.people, context, name, timeout=30, limit=1 << 20)
+        channel = dial_server(address.host, address.participants, context, name, timeout=30, limit=1 << 20)
         count, arrays = (rows, good) if party else (rows - 1, fewer)
         about = {"task": "scale", "fingerprint": TASK.fingerprint(), "session": "cheat"}
-        channel.send_fields(do="contribute", **about, rows=count, **here.client("north").consent(), **UPLOAD)
+        channel.send_fields(do="contribute", **about, rows=count, **here.owner("north").consent(), **UPLOAD)
         channel.receive_fields("send")
         lines.append((channel, [seeded_shares(array, np.uint32)[party] for array in arrays.values()]))
 
@@ -97,11 +97,11 @@ def test_an_owner_that_tells_servers_different_things_is_blamed(here: Place) -> 
             error = ended.exception(60)
             assert isinstance(error, PartyError)
             assert "different facts about" in str(error)
-            assert error.party == "client north"
+            assert error.party == "owner north"
 
 
 def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> None:
-    north = here.client("north")
+    north = here.owner("north")
     north.contribute(X[:10], Y[:10])
     north.contribute(X[:30], Y[:30])
     assert [server._task_states["scale"].complete_uploads["north"][1] for server in here.servers] == [30, 30, 30]
@@ -109,7 +109,7 @@ def test_an_owner_may_replace_its_rows_until_training_begins(here: Place) -> Non
 
 
 def test_rows_come_with_a_signature_under_what_is_trained(here: Place) -> None:
-    good, others = here.client("north").consent(), here.client("south").consent()
+    good, others = here.owner("north").consent(), here.owner("south").consent()
     stale = [*good["tickets"][:2], "0" * 16]
     for words in (
         {"approval": None, "tickets": good["tickets"]},
@@ -119,9 +119,9 @@ def test_rows_come_with_a_signature_under_what_is_trained(here: Place) -> None:
         {"approval": good["approval"]},
         others,
     ):
-        with pytest.raises(PartyError, match="client north has not signed the plan of task 'scale'") as caught:
-            first_word(here.config("client-north"), TASK, "contribute", rows=9, **words, **UPLOAD)
-        assert caught.value.party == "client north"
+        with pytest.raises(PartyError, match="owner north has not signed the plan of task 'scale'") as caught:
+            first_word(here.config("owner-north"), TASK, "contribute", rows=9, **words, **UPLOAD)
+        assert caught.value.party == "owner north"
     here.train()
     here.settle()
     for server in here.servers:  # which the model keeps
@@ -129,8 +129,8 @@ def test_rows_come_with_a_signature_under_what_is_trained(here: Place) -> None:
 
 
 def test_servers_train_only_what_all_owners_have_signed(here: Place) -> None:
-    here.client("north").contribute(X[:250], Y[:250])
+    here.owner("north").contribute(X[:250], Y[:250])
     here.servers[1]._task_states["scale"].checkpoint.approvals.clear()
-    here.client("south").contribute(X[250:], Y[250:])
+    here.owner("south").contribute(X[250:], Y[250:])
     with pytest.raises(PartyError, match="north did not sign what is to be trained"):
-        here.client("north").wait(60)
+        here.owner("north").wait(60)

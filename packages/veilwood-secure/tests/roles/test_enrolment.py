@@ -26,7 +26,7 @@ def enrol(folder: Path, role: str, *, days: int = 365) -> None:
     request = request_certificate(place, who, known)
     servers = kind == "server"
     signer = load_or_create_authority(
-        folder, "servers" if servers else "people", ("server",) if servers else ("client", "user")
+        folder, "servers" if servers else "participants", ("server",) if servers else ("owner", "user")
     )
     install_certificate(place, sign_request(signer, request, who, days=days), who)
 
@@ -41,10 +41,10 @@ def enrolled(tmp_path: Path) -> Place:
         assert {file.name for file in config.folder.iterdir() if file.is_file()} == {
             "config.json",
             "servers.pem",
-            "people.pem",
+            "participants.pem",
         }
         enrol(tmp_path, config.folder.name)
-    assert not list((tmp_path / "secrets").glob("client-*"))
+    assert not list((tmp_path / "secrets").glob("owner-*"))
     return made
 
 
@@ -59,15 +59,15 @@ def test_roles_that_enrolled_themselves_train_renew_and_are_revoked(enrolled: Pl
     here, folder = enrolled, enrolled.folder
     here.start()
     try:
-        here.client("north").contribute(X[:250], Y[:250])
+        here.owner("north").contribute(X[:250], Y[:250])
         before = [server._certificate_mtime for server in here.servers]
-        for role in ("server-0", "server-1", "server-2", "client-south"):
+        for role in ("server-0", "server-1", "server-2", "owner-south"):
             enrol(folder, role)  # renewal, while all run and rows are there
         wait_until(
             lambda: all(server._certificate_mtime != old for server, old in zip(here.servers, before, strict=True))
         )
-        here.client("south").contribute(X[250:], Y[250:])
-        assert here.client("north").wait(60).epsilon == 2
+        here.owner("south").contribute(X[250:], Y[250:])
+        assert here.owner("north").wait(60).epsilon == 2
         fingerprint = _fingerprint(folder / "user-analyst" / "certificate.pem")
         with here.user("analyst") as stolen:  # the certificate that a thief has, and asks with
             assert len(stolen.predict(X[:1])) == 1
@@ -93,16 +93,16 @@ def _fingerprint(certificate: Path) -> str:
 
 
 def test_requests_are_signed_for_whom_they_are_and_certificates_fit_their_key(tmp_path: Path) -> None:
-    people, north = Authority.create(("client", "user")), PartyName("client", "north")
+    people, north = Authority.create(("owner", "user")), PartyName("owner", "north")
     request = request_certificate(tmp_path / "north", north)
-    with pytest.raises(VeilwoodError, match="the request is not for client south"):
-        sign_request(people, request, PartyName("client", "south"))
+    with pytest.raises(VeilwoodError, match="the request is not for owner south"):
+        sign_request(people, request, PartyName("owner", "south"))
     with pytest.raises(VeilwoodError, match="does not sign for a server"):
         sign_request(people, request_certificate(tmp_path / "0", PartyName("server", "0")), PartyName("server", "0"))
     with pytest.raises(VeilwoodError, match="not a request"):
         sign_request(people, b"hello", north)
     other = sign_request(people, request_certificate(tmp_path / "other", north), north)
-    with pytest.raises(VeilwoodError, match="not the one that client north asked for"):
+    with pytest.raises(VeilwoodError, match="not the one that owner north asked for"):
         install_certificate(tmp_path / "north", other, north)
     install_certificate(tmp_path / "north", sign_request(people, request, north), north)
     with pytest.raises(VeilwoodError, match="waits for no certificate"):
@@ -113,9 +113,9 @@ def test_the_commands_of_enrolment(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.chdir(tmp_path)
     set_up_roles(tmp_path / "roles", TASK, addresses=[Address("127.0.0.1", 1, 2)] * 3, keys=False)
     for _ in range(2):  # once more is a renewal
-        assert main(["secure", "request", "roles/client-north"]) == 0
-        signing = ["secure", "sign", "roles", "roles/client-north/request.pem", "client north", "-o", "signed.pem"]
+        assert main(["secure", "request", "roles/owner-north"]) == 0
+        signing = ["secure", "sign", "roles", "roles/owner-north/request.pem", "owner north", "-o", "signed.pem"]
         assert main([*signing, "--force"]) == 0
-        assert main(["secure", "install", "roles/client-north", "signed.pem"]) == 0
-    assert main(["secure", "request", "roles/client-north"]) == 0
-    assert main([*signing[:4], "client south", "-o", "other.pem"]) != 0
+        assert main(["secure", "install", "roles/owner-north", "signed.pem"]) == 0
+    assert main(["secure", "request", "roles/owner-north"]) == 0
+    assert main([*signing[:4], "owner south", "-o", "other.pem"]) != 0

@@ -51,7 +51,7 @@ KILLS_A_SESSION = 2
 # -- killed at random points -----------------------------------------------------------------------------------
 
 fork = multiprocessing.get_context("forkserver")
-fork.set_forkserver_preload([f"veilwood_secure.roles.{role}" for role in ("server", "client", "user")])
+fork.set_forkserver_preload([f"veilwood_secure.roles.{role}" for role in ("server", "owner", "user")])
 
 
 def serve(folder: Path, ready: Connection) -> None:
@@ -67,7 +67,7 @@ def play(role: str, folder: Path, word: Connection) -> None:
     client_module._POLL_INTERVAL_S = client_module._RETRY_DELAY_S = 0.1
     word.send(("begins", ""))
     try:
-        if role.startswith("client"):
+        if role.startswith("owner"):
             take_part(Owner(folder / role))
         else:
             with User(folder / role) as user:
@@ -122,20 +122,20 @@ class Cast:
             assert word.recv() == ("begins", "")
         return running
 
-    def client(self, name: str) -> Owner:
-        return Owner(self.folder / f"client-{name}")
+    def owner(self, name: str) -> Owner:
+        return Owner(self.folder / f"owner-{name}")
 
     def has_model(self) -> bool:
-        found = self.client("north").status()
+        found = self.owner("north").status()
         while any(server["phase"] == "training" for server in found):  # by rows that had arrived before the kill
             time.sleep(0.1)
-            found = self.client("north").status()
+            found = self.owner("north").status()
         trainings = {server["training"] for server in found}
         return len(trainings) == 1 and None not in trainings
 
     def train(self) -> None:
         with ThreadPoolExecutor(2) as owners:
-            list(owners.map(lambda owner: take_part(self.client(owner)), ROWS))
+            list(owners.map(lambda owner: take_part(self.owner(owner)), ROWS))
 
     def kill(self, process: BaseProcess) -> None:
         process.kill()
@@ -147,7 +147,7 @@ class Cast:
         until = time.monotonic() + 90
         while not word.poll(0.5):
             assert time.monotonic() < until, f"{victims} killed: {role} does not end"
-            if victims[0].startswith("client") and self.client("north").status()[0]["missing"]:
+            if victims[0].startswith("owner") and self.owner("north").status()[0]["missing"]:
                 return "waits", ""
         return word.recv()  # type: ignore[no-any-return]
 
@@ -163,10 +163,10 @@ def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> No
         cast.raise_the_dead()
         owners_act = number % 3 < 2
         if owners_act and cast.has_model():
-            cast.client("north").retire()
+            cast.owner("north").retire()
         elif not owners_act and not cast.has_model():
             cast.train()
-        running = cast.begin("client-north", "client-south") if owners_act else cast.begin("user-analyst")
+        running = cast.begin("owner-north", "owner-south") if owners_act else cast.begin("user-analyst")
         parties = ["server-0", "server-1", "server-2"]
         victims = [rng.choice([*parties, *running]), *rng.choices(parties, k=KILLS_A_SESSION - 1)]
         for victim in victims:
@@ -177,15 +177,15 @@ def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> No
                 ending, text = cast.ending(role, word, victims)
                 endings[ending] += 1
                 assert ending != "broken", f"{victims} killed: {role} ended with {text}"
-                if role.startswith("client"):  # nobody is asked to contribute again
-                    left = protocol == "public-forest" and victims[0].startswith("client")
+                if role.startswith("owner"):  # nobody is asked to contribute again
+                    left = protocol == "public-forest" and victims[0].startswith("owner")
                     assert ending in ("done", "waits") or left, f"{victims} killed: {role} ended with {text}"
             process.kill()
             process.join()
         assert_nothing_in_clear(cast.folder)
     cast.raise_the_dead()
     if cast.has_model():
-        cast.client("north").retire()
+        cast.owner("north").retire()
     cast.train()
     with User(cast.folder / "user-analyst") as analyst:
         answers = analyst.predict(X)

@@ -41,7 +41,7 @@ def test_padding_hides_the_number_of_rows_and_counts_nowhere(here: Place) -> Non
     assert np.array_equal(padded["classes"].sum(axis=1), plain["classes"].sum(axis=1))
     with pytest.raises(VeilwoodError, match="cannot be padded to 49"):
         program.encode_rows("north", X[:50], Y[:50], pad_to=49)
-    here.client("north").contribute(X[:50], Y[:50], pad_to=400)
+    here.owner("north").contribute(X[:50], Y[:50], pad_to=400)
     assert [server._task_states["scale"].complete_uploads["north"][1] for server in here.servers] == [400] * 3
 
 
@@ -50,7 +50,7 @@ def test_private_votes_cost_what_they_say(here: Place) -> None:
     task = replace(TASK, name="votes", epsilon="10", protocol="private-votes", settings=settings)
     set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
-        here.client(owner, "votes").contribute(X[rows], Y[rows])
+        here.owner(owner, "votes").contribute(X[rows], Y[rows])
     with here.user("analyst", "votes") as analyst:
         assert analyst.wait(60).epsilon == 10
         assert len(analyst.predict(X[:15])) == 15
@@ -68,8 +68,8 @@ def test_private_votes_refuse_questions_that_count_twice(here: Place) -> None:
     task = replace(TASK, name="votes", epsilon="10", protocol="private-votes", settings={"n_trees": 2, "max_depth": 1})
     set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
-        here.client(owner, "votes").contribute(X[rows], Y[rows])
-    here.client("north", "votes").wait(60)
+        here.owner(owner, "votes").contribute(X[rows], Y[rows])
+    here.owner("north", "votes").wait(60)
     features = PrivateVotes(task).encode_queries(X[:3])[0]["features"].astype(np.int64)
     with ServerConnections(here.config("user-analyst"), task, "ask") as call:
         call.receive_fields("statement")

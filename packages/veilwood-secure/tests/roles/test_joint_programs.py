@@ -34,7 +34,7 @@ def room(tmp_path: Path) -> Any:
 def attend(here: Place) -> None:
     """Both owners attend."""
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(lambda owner: here.client(owner).participate(X[ROWS[owner]], Y[ROWS[owner]]), ROWS))
+        list(pool.map(lambda owner: here.owner(owner).participate(X[ROWS[owner]], Y[ROWS[owner]]), ROWS))
 
 
 def test_two_owners_teach_a_private_forest(room: Place) -> None:
@@ -53,7 +53,7 @@ def test_two_owners_teach_a_private_forest(room: Place) -> None:
 def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_costs_nothing(
     room: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    leaves = room.client("south")
+    leaves = room.owner("south")
     asked: list[int] = []
 
     def answer_once(self: JointForest, rows: Any, target: Any, voices: Any) -> None:
@@ -65,11 +65,11 @@ def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_c
     original = JointForest.run_owner
     monkeypatch.setattr(JointForest, "run_owner", answer_once)
     with ThreadPoolExecutor(2) as pool:
-        north = pool.submit(room.client("north").participate, X[ROWS["north"]], Y[ROWS["north"]])
+        north = pool.submit(room.owner("north").participate, X[ROWS["north"]], Y[ROWS["north"]])
         south = pool.submit(leaves.participate, X[ROWS["south"]], Y[ROWS["south"]])
         with pytest.raises(VeilwoodError, match="lights"):
             south.result(60)
-        with pytest.raises(VeilwoodError, match="client south"):
+        with pytest.raises(VeilwoodError, match="owner south"):
             north.result(60)
     room.settle()
     assert asked == [1]
@@ -101,9 +101,9 @@ def test_an_owner_that_one_server_has_lost_comes_again_by_itself(room: Place, mo
 def test_rows_are_not_contributed_where_owners_attend_and_other_plans_are_refused(
     room: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    north = room.client("north")
+    north = room.owner("north")
     assert north.participates
-    with pytest.raises(VeilwoodError, match="attend"):
+    with pytest.raises(VeilwoodError, match="call participate"):
         north.contribute(X[:9], Y[:9])
     program: Any = north._program
     program.plan = replace(program.plan, released="something else")
@@ -115,9 +115,9 @@ def test_owners_of_columns_share_them_and_leave(tmp_path: Path) -> None:
     names = list(SCHEMA.feature_names)
     held = {"north": names[:2], "south": [*names[2:], SCHEMA.target.name]}
     with place(tmp_path, replace(FOREST, protocol="forest-on-shares", owners=held)) as room:
-        assert not room.client("north").participates
-        room.client("north").contribute(X[names[:2]], pad_to=640)
-        room.client("south").contribute(X[names[2:]], Y, pad_to=640)
+        assert not room.owner("north").participates
+        room.owner("north").contribute(X[names[:2]], pad_to=640)
+        room.owner("south").contribute(X[names[2:]], Y, pad_to=640)
         model: Any = room.user().model()
         assert model.privacy_.epsilon == 4
         assert (model.predict(X) == Y).mean() > 0.7

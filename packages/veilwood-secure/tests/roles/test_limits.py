@@ -27,11 +27,11 @@ from veilwood_testing.places import Place, X, Y, place
 def test_silent_connections_shut_nobody_out(here: Place) -> None:
     address = here.config("server-0").servers[0]
     with ExitStack() as crowd:
-        for port in (address.people, address.peers):
+        for port in (address.participants, address.peers):
             for _ in range(205):
                 crowd.enter_context(socket.create_connection(("127.0.0.1", port), timeout=30))
-        here.client("north").contribute(X[:20], Y[:20])  # which needs both ports of server 0
-        assert here.client("north").status()[0]["missing"] == ["south"]
+        here.owner("north").contribute(X[:20], Y[:20])  # which needs both ports of server 0
+        assert here.owner("north").status()[0]["missing"] == ["south"]
 
 
 def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: Place) -> None:
@@ -49,7 +49,7 @@ def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: P
                     refused.append(str(error))
         assert len(refused) == 3
         assert all("user analyst has 16 connections open" in text for text in refused)
-        assert len(here.client("north").status()) == 3
+        assert len(here.owner("north").status()) == 3
         assert len(here.config("user-guest").tasks) == 1
 
 
@@ -152,7 +152,7 @@ def test_messages_that_are_read_make_room_for_others() -> None:
 def test_somebody_that_sends_byte_after_byte_gets_no_more_time(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listener_module, "HANDSHAKE_TIMEOUT_S", 0.5)
     address = here.config("server-0").servers[0]
-    with socket.create_connection(("127.0.0.1", address.people), timeout=30) as slow, suppress(OSError):
+    with socket.create_connection(("127.0.0.1", address.participants), timeout=30) as slow, suppress(OSError):
         for byte in b"\x16\x03\x01\x02\x00" + bytes(1000):
             slow.sendall(bytes([byte]))
             time.sleep(0.05)
@@ -198,13 +198,13 @@ def test_a_bad_task_stops_no_other(tmp_path: Path) -> None:
                 {**good, "name": "later"},
             ]
             file.write_text(json.dumps(data))
-        assert here.client("north").status()[0]["phase"] == "trained"
+        assert here.owner("north").status()[0]["phase"] == "trained"
         assert [server._task_states.keys() for server in here.servers] == [{"scale", "later"}] * 3
         assert set(here.servers[0]._task_faults) == {"no-owners", "no-protocol", "no-setting"}
         file.write_text("{")  # and a file that is none leaves all as it was
-        assert here.client("north").status()[2]["phase"] == "trained"
+        assert here.owner("north").status()[2]["phase"] == "trained"
         here.stop()
         (tmp_path / "server-2" / CONFIG_FILE).write_text(json.dumps(data))
         (tmp_path / "server-2" / "models" / "later.share").write_bytes(b"rubbish")
         here.start()
-        assert here.client("north").status()[2]["phase"] == "trained"
+        assert here.owner("north").status()[2]["phase"] == "trained"

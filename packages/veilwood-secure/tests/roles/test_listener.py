@@ -20,6 +20,6 @@ def test_each_party_has_places_of_its_own() -> None:
         guests.acquire(greedy[0])
     with pytest.raises(PartyError, match="this server is full: others have too many connections open"):
         guests.acquire(greedy[1])
-    guests.acquire(PartyName("client", "north"))  # an owner that comes late
+    guests.acquire(PartyName("owner", "north"))  # an owner that comes late
     guests.release(greedy[0])
     guests.acquire(greedy[1])

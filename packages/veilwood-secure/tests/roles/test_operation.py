@@ -47,16 +47,16 @@ def watched(folder: Path, rows: int) -> list[str]:
 
     with place(folder) as here:
         look(here)
-        here.client("north").contribute(X[:rows], Y[:rows])
+        here.owner("north").contribute(X[:rows], Y[:rows])
         look(here)
-        here.client("south").contribute(X[SOUTH], Y[SOUTH])
-        here.client("south").wait(60)
+        here.owner("south").contribute(X[SOUTH], Y[SOUTH])
+        here.owner("south").wait(60)
         settled(here)
         look(here)
         with here.user() as analyst:
             analyst.predict(X[:4])
         look(here)
-        here.client("north").retire()
+        here.owner("north").retire()
         look(here)
     return seen
 
@@ -66,7 +66,7 @@ def test_metrics_do_not_depend_on_rows(tmp_path: Path) -> None:
     assert one == neighbour
     for end in ("waiting", "trained"):
         assert any(f'veilwood_secure_tasks{{phase="{end}"}} 1' in text for text in one)
-    assert 'veilwood_secure_requests_total{do="contribute",end="done",role="client"} 2' in one[-1]
+    assert 'veilwood_secure_requests_total{do="contribute",end="done",role="owner"} 2' in one[-1]
     assert 'veilwood_secure_trainings_total{end="trained"} 1' in one[-1]
     assert "veilwood_secure_epsilon_spent 2" in one[-1]
 

@@ -47,7 +47,7 @@ def test_every_row_and_all_padding_is_sent_once(
 
 
 def test_a_client_sends_its_rows_in_another_order_than_they_stand(here: Place) -> None:
-    here.client("north").contribute(X[:100], Y[:100])
+    here.owner("north").contribute(X[:100], Y[:100])
     shapes = PROGRAM.row_shapes("north", 100)
     pieces = [server._task_states["scale"].checkpoint.read_piece("north", "rows", 0) or b"" for server in here.servers]
     pairs = [split_piece(party, piece, shapes, np.uint32) for party, piece in enumerate(pieces)]

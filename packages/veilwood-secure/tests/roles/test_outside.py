@@ -49,7 +49,7 @@ class Outside:
         context = tls_context(config.identity, config.servers_authority, listens=False)
         for party, address in enumerate(config.servers):
             name = PartyName("server", str(party))
-            channel = self._dial(address.host, address.people, context, name, timeout=30, limit=1 << 20)
+            channel = self._dial(address.host, address.participants, context, name, timeout=30, limit=1 << 20)
             with suppress(PartyError):  # a refusal may arrive before the words have left; it is kept
                 channel.send_fields(do=do, task=task.name, fingerprint=task.fingerprint(), session="s", **more)
                 if do == "status":
@@ -103,7 +103,7 @@ def left_on_disk(here: Place) -> dict[str, int]:
 def training(folder: Path, rows: int, outside: Outside) -> Seen:
     """A training from the first contribution to retirement, with refusals on the way."""
     with place(folder) as here:
-        north, south, user = here.client("north"), here.client("south"), here.user()
+        north, south, user = here.owner("north"), here.owner("south"), here.user()
         outside.note("north contributes", lambda: north.contribute(X[:rows], Y[:rows]))
         for person in (north, south, user):
             outside.ask(f"status before, for {person.config.party_name}", person.config, TASK, "status")
@@ -138,8 +138,8 @@ def failing(folder: Path, rows: int, outside: Outside) -> Seen:
     replace(made.config("server-2"), largest_message=80_000).save()
     made.start()
     try:
-        outside.note("north contributes", lambda: made.client("north").contribute(X[:rows], Y[:rows]))
-        outside.note("south contributes", lambda: made.client("south").contribute(X[SOUTH], Y[SOUTH]))
+        outside.note("north contributes", lambda: made.owner("north").contribute(X[:rows], Y[:rows]))
+        outside.note("south contributes", lambda: made.owner("south").contribute(X[SOUTH], Y[SOUTH]))
         settled(made)
         outside.ask("status", made.config("user-analyst"), TASK, "status")
         assert "longer than is allowed" in str(outside.seen["status"])
@@ -157,10 +157,10 @@ def crashing(folder: Path, rows: int, outside: Outside, error: type[Exception]) 
             raise error(f"arrays of {shares['north']['features'].shape} do not fit")
 
         program.train = fail
-        outside.note("north contributes", lambda: here.client("north").contribute(X[:rows], Y[:rows]))
-        outside.note("south contributes", lambda: here.client("south").contribute(X[SOUTH], Y[SOUTH]))
+        outside.note("north contributes", lambda: here.owner("north").contribute(X[:rows], Y[:rows]))
+        outside.note("south contributes", lambda: here.owner("south").contribute(X[SOUTH], Y[SOUTH]))
         settled(here)
-        outside.ask("status", here.config("client-south"), TASK, "status")
+        outside.ask("status", here.config("owner-south"), TASK, "status")
     return outside.seen
 
 
@@ -169,9 +169,9 @@ def columns(folder: Path, rows: int, outside: Outside) -> Seen:
     names = list(SCHEMA.feature_names)
     task = replace(TASK, owners={"bank": names[:2], "clinic": [*names[2:], SCHEMA.target.name]})
     with place(folder, task) as here:
-        outside.note("bank", lambda: here.client("bank").contribute(X[names[:2]][:rows]))
-        outside.note("clinic", lambda: here.client("clinic").contribute(X[names[2:]][SOUTH], Y[SOUTH]))
-        outside.ask("status", here.config("client-clinic"), task, "status")
+        outside.note("bank", lambda: here.owner("bank").contribute(X[names[:2]][:rows]))
+        outside.note("clinic", lambda: here.owner("clinic").contribute(X[names[2:]][SOUTH], Y[SOUTH]))
+        outside.ask("status", here.config("owner-clinic"), task, "status")
     return outside.seen
 
 
@@ -181,10 +181,10 @@ def public(folder: Path, rows: int, outside: Outside) -> Seen:
     settings = {"estimator": "RandomTreesClassifier", "parameters": parameters}
     task = replace(TASK, protocol="public-forest", settings=settings)
     with place(folder, task) as here:
-        outside.note("north contributes", lambda: here.client("north").contribute(X[:rows], Y[:rows]))
-        outside.note("south contributes", lambda: here.client("south").contribute(X[SOUTH], Y[SOUTH]))
+        outside.note("north contributes", lambda: here.owner("north").contribute(X[:rows], Y[:rows]))
+        outside.note("south contributes", lambda: here.owner("south").contribute(X[SOUTH], Y[SOUTH]))
         settled(here)
-        outside.ask("status", here.config("client-south"), task, "status")
+        outside.ask("status", here.config("owner-south"), task, "status")
         outside.ask("fetch", here.config("user-analyst"), task, "fetch")
         outside.seen["files"] = left_on_disk(here)
     return outside.seen
@@ -234,11 +234,11 @@ def test_the_command_line_does_not_tell_the_number_of_rows(
     for rows in SIZES:
         table[:rows].to_csv("north.csv", index=False)
         with place(tmp_path / str(rows)) as here:
-            assert main(["secure", "client", f"{rows}/client-north", "north.csv", "--no-wait"]) == 0
-            assert main(["secure", "client", f"{rows}/client-south", "--json"]) == 0
-            assert main(["secure", "client", f"{rows}/client-south", "south.csv"]) == 0
+            assert main(["secure", "owner", f"{rows}/owner-north", "north.csv", "--no-wait"]) == 0
+            assert main(["secure", "owner", f"{rows}/owner-south", "--json"]) == 0
+            assert main(["secure", "owner", f"{rows}/owner-south", "south.csv"]) == 0
             settled(here)
-            assert main(["secure", "client", f"{rows}/client-south", "--json"]) == 0
+            assert main(["secure", "owner", f"{rows}/owner-south", "--json"]) == 0
         printed.append(without_chance(capsys.readouterr().out))
     assert printed[0].count("\n") > 3
     assert len(set(printed)) == 1, printed

@@ -10,9 +10,11 @@ from typing import Any
 
 import pytest
 
+from veilwood.errors import UseError
 from veilwood_secure.mpc.engine import Ints, Shared
+from veilwood_secure.roles import registry
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import PROTOCOLS, JointForest, TrainingResult, program_for_task
+from veilwood_secure.roles.registry import PROTOCOLS, TrainingResult, program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, TASK, Place, X, Y, place
 from veilwood_testing.refunds_cases import PUBLIC, assert_spent, train_until
@@ -53,10 +55,10 @@ class Open(PlainEngine):
         return self.opened[-1]
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("protocol", [*PROTOCOLS, "mpc-id3", "odp-id3"])
 def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> None:
     """A refund depends on it. The key by which rows get their trees is drawn without them, and may be opened."""
-    settings = {} if issubclass(PROTOCOLS[protocol], JointForest) else {"n_trees": 2}  # type: ignore[arg-type]
+    settings = {} if protocol in ("public-forest", "forest-on-shares") else {"n_trees": 2}
     task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
     program = program_for_task(task)
     engine = Open(program.ring)
@@ -67,3 +69,13 @@ def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> N
     program.train(engine, rows)
     key = (8,)
     assert any(opened.shape != key for opened in engine.opened) == program.opens_values
+
+
+def test_a_program_of_another_package_cannot_claim_a_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Foreign:
+        def load(self) -> Any:
+            return PROTOCOLS["hidden-tree"]
+
+    monkeypatch.setattr(registry, "entry_points", lambda group, name: [Foreign()])
+    with pytest.raises(UseError, match="must declare that it is not private"):
+        program_for_task(replace(TASK, protocol="better-trees"))

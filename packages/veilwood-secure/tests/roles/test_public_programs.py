@@ -69,7 +69,7 @@ def test_roles_give_what_the_twin_gives(here: Place, protocol: str) -> None:
     task = task_of(protocol)
     set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
-        here.client(owner, task.name).contribute(X[rows], Y[rows])
+        here.owner(owner, task.name).contribute(X[rows], Y[rows])
     with here.user("analyst", task.name) as analyst:
         statement = analyst.wait(60)
         answers = analyst.predict(X)
@@ -122,9 +122,9 @@ def test_noise_is_drawn_as_it_is_planned(splits: str, leaves: str, monkeypatch: 
                 planned.append(choice.score_range / choice.epsilon)
     assert drawn == planned
     assert sum(step.loss.epsilon or 0 for step in program.plan.steps) == 2
-    assert len(program.model(opened).trees) == 1  # type: ignore[attr-defined]
+    assert len(program.read_model(opened).trees) == 1  # type: ignore[attr-defined]
     with pytest.raises(VeilwoodError, match="trees of the task"):
-        program.model(opened[:-1])  # type: ignore[attr-defined]
+        program.read_model(opened[:-1])  # type: ignore[attr-defined]
 
 
 def test_a_ledger_with_a_budget_refuses_what_is_not_private(tmp_path: Path) -> None:
@@ -137,9 +137,9 @@ def test_a_ledger_with_a_budget_refuses_what_is_not_private(tmp_path: Path) -> N
             SQLiteLedger(tmp_path / f"server-{party}" / "ledger.db", epsilon=3)
         room.start()
         for owner, rows in ROWS.items():
-            room.client(owner).contribute(X[rows], Y[rows])
+            room.owner(owner).contribute(X[rows], Y[rows])
         with pytest.raises(VeilwoodError, match="NOT PRIVATE"):
-            room.client("north").wait(60)
+            room.owner("north").wait(60)
 
 
 def test_private_votes_choose_their_trees_by_how_often_answers_are_right() -> None:

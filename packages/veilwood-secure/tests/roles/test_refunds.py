@@ -64,7 +64,7 @@ def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_st
         assert outcome.released["opened"].size
         raise Crash
 
-    monkeypatch.setattr(public.servers[2], "_stored", crash)
+    monkeypatch.setattr(public.servers[2], "_build_stored_model", crash)
     train_until(public, "was not trained")
     monkeypatch.undo()
     public.stop()
@@ -91,9 +91,9 @@ def test_a_hidden_model_that_can_be_asked_is_paid_for_after_a_crash(
         crashed.set()
         raise Crash
 
-    monkeypatch.setattr(here.servers[1]._ledger, "_settle", crash)
+    monkeypatch.setattr(here.servers[1]._ledger, "settle", crash)
     for owner, rows in ROWS.items():
-        here.client(owner).contribute(X[rows], Y[rows])
+        here.owner(owner).contribute(X[rows], Y[rows])
     assert crashed.wait(60)
     here.settle()
     assert here.servers[1]._model_store.list_names() == ["scale"]
@@ -110,12 +110,12 @@ def test_a_hidden_model_that_can_be_asked_is_paid_for_after_a_crash(
 
 def test_a_model_that_not_all_servers_stored_stays_spent_when_it_is_discarded(public: Place) -> None:
     for owner, rows in ROWS.items():
-        public.client(owner).contribute(X[rows], Y[rows])
-    public.client("north").wait(60)
+        public.owner(owner).contribute(X[rows], Y[rows])
+    public.owner("north").wait(60)
     public.stop()
     (public.folder / "server-1" / "models" / "scale.share").unlink()
     public.start()
-    public.client("north").contribute(X[:250], Y[:250])  # the models of servers 0 and 2 are discarded
+    public.owner("north").contribute(X[:250], Y[:250])  # the models of servers 0 and 2 are discarded
     assert all(server._task_states["scale"].model is None for server in public.servers)
     assert_spent(public)
 

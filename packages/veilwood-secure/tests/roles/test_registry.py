@@ -63,7 +63,7 @@ def test_several_users_and_a_second_training_at_once(tmp_path: Path) -> None:
                         wrong.append(name)
 
         def contribute(owner: str) -> None:
-            here.client(owner, "second").contribute(X[ROWS[owner]], Y[ROWS[owner]])
+            here.owner(owner, "second").contribute(X[ROWS[owner]], Y[ROWS[owner]])
 
         jobs = [threading.Thread(target=ask, args=(name,)) for name in ("analyst", "guest", "analyst")]
         jobs += [threading.Thread(target=contribute, args=(owner,)) for owner in ROWS]
@@ -71,7 +71,7 @@ def test_several_users_and_a_second_training_at_once(tmp_path: Path) -> None:
             job.start()
         for job in jobs:
             job.join()
-        assert here.client("south", "second").wait(60).epsilon == 2
+        assert here.owner("south", "second").wait(60).epsilon == 2
         assert not wrong
 
 
@@ -80,13 +80,13 @@ def test_columns_of_the_same_rows(tmp_path: Path) -> None:
     owners = {"bank": [names[2], names[0]], "clinic": [names[1], names[3], SCHEMA.target.name]}
     task = replace(TASK, owners=owners)
     with place(tmp_path, task) as here:
-        bank, clinic = here.client("bank"), here.client("clinic")
+        bank, clinic = here.owner("bank"), here.owner("clinic")
         assert bank.schema.feature_names == (names[0], names[2])
         assert not bank.holds_target
         bank.contribute(X[[names[0], names[2]]])
-        with pytest.raises(PartyError, match="another number of rows than client bank") as caught:
+        with pytest.raises(PartyError, match="another number of rows than owner bank") as caught:
             clinic.contribute(X[[names[1], names[3]]][1:], Y[1:])
-        assert caught.value.party == "client clinic"
+        assert caught.value.party == "owner clinic"
         clinic.contribute(X[[names[1], names[3]]], Y)
         assert clinic.wait(60).epsilon == 2
         with here.user() as analyst:
@@ -99,7 +99,7 @@ def test_a_public_forest_is_fitted_to_parties(here: Place) -> None:
     task = replace(TASK, name="public", protocol="public-forest", settings=settings)
     set_up_roles(here.folder, task)
     for owner, rows in ROWS.items():
-        here.client(owner, "public").contribute(X[rows], Y[rows])
+        here.owner(owner, "public").contribute(X[rows], Y[rows])
     user = here.user("analyst", "public")
     with pytest.raises(VeilwoodError, match="plans another release"):
         vw.RandomTreesClassifier(SCHEMA, epsilon=2, random_state=1, n_estimators=5).fit(user.parties())
@@ -117,7 +117,7 @@ def test_a_public_forest_is_fitted_to_parties(here: Place) -> None:
         ({"protocol": "magic"}, "there is no protocol 'magic'"),
         ({"settings": {"depth": 2}}, "unknown setting 'depth'"),
         ({"protocol": "public-forest", "settings": {"estimator": "Oak"}}, "cannot be trained by"),
-        ({"protocol": "public-forest", "settings": {"law": "magic"}}, "law 'magic' is not known"),
+        ({"protocol": "public-forest", "settings": {"noise_protocol": "magic"}}, "noise_protocol 'magic'"),
         ({"protocol": "public-forest", "settings": {"estimator": "MatrixForestPredictor"}}, "MatrixForestClassifier"),
     ],
 )

@@ -33,6 +33,6 @@ def test_rows_are_not_changed_once_a_training_has_begun(here: Place, monkeypatch
 
     monkeypatch.setattr(Server, "_admit_owner", admitted)
     with pytest.raises(PartyError, match="is being trained"):
-        here.client("north").contribute(X[:30], Y[:30])
+        here.owner("north").contribute(X[:30], Y[:30])
     assert study.complete_uploads == held
     assert entries(here)[1] == ["reserved"]

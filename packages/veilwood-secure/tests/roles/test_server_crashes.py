@@ -52,9 +52,9 @@ def test_servers_come_back_with_their_rows(here: Place) -> None:
     assert_nothing_in_clear(here.folder)
     here.stop()
     here.start()
-    assert here.client("north").status()[2]["missing"] == ["south"]
+    assert here.owner("north").status()[2]["missing"] == ["south"]
     contribute(here, "south")
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2
     here.settle()
     tree, codes = here.tree_in_the_open(), Encoding(SCHEMA, "bins").encode(X).astype(np.int64)
     with here.user() as analyst:
@@ -77,11 +77,11 @@ def test_an_upload_cut_short_at_one_server_costs_nobody_else_its_rows(
     with monkeypatch.context() as dying:
         dying.setattr(Checkpoint, "write_piece", killed)
         with pytest.raises(LostError):
-            here.client("north").contribute(X[ROWS["north"]], Y[ROWS["north"]], patience=0)
+            here.owner("north").contribute(X[ROWS["north"]], Y[ROWS["north"]], patience=0)
     contribute(here, "south")
-    assert [server["missing"] for server in here.client("south").status()] == [["north"]] * 3
+    assert [server["missing"] for server in here.owner("south").status()] == [["north"]] * 3
     contribute(here, "north")
-    assert here.client("south").wait(60).epsilon == 2
+    assert here.owner("south").wait(60).epsilon == 2
     here.settle()
     assert [states(here, party) for party in range(3)] == [["committed"]] * 3
 
@@ -94,21 +94,21 @@ def test_rows_that_differ_between_servers_are_sent_again_by_their_owner_alone(
     study.checkpoint.parts["north"]["rows"]["held"] = ["another session"]
     contribute(here, "south")
     until = time.monotonic() + 60
-    while any("north" not in server["missing"] for server in here.client("south").status()):
+    while any("north" not in server["missing"] for server in here.owner("south").status()):
         assert time.monotonic() < until
         time.sleep(0.01)
     here.settle()
-    assert [server["failure"] for server in here.client("south").status()] == [None] * 3
-    assert [server["missing"] for server in here.client("south").status()] == [["north"]] * 3
+    assert [server["failure"] for server in here.owner("south").status()] == [None] * 3
+    assert [server["missing"] for server in here.owner("south").status()] == [["north"]] * 3
     contribute(here, "north")
-    assert here.client("south").wait(60).epsilon == 2
+    assert here.owner("south").wait(60).epsilon == 2
 
 
 def interrupt(monkeypatch: pytest.MonkeyPatch, here: Place, method: str, at: int) -> list[list[Ints]]:
     """Lose server 1 once, at an opening; return what was opened until then."""
     before: list[list[Ints]] = []
     original = getattr(Checkpoint, method)
-    state = here.servers[1]._find_task("scale", here.client("north").task.fingerprint()).checkpoint
+    state = here.servers[1]._find_task("scale", here.owner("north").task.fingerprint()).checkpoint
 
     def lost(own: Checkpoint, word: Any) -> None:
         number = word if isinstance(word, int) else len(own.opened)
@@ -153,7 +153,7 @@ def test_an_opening_that_somebody_may_have_seen_is_charged_again(
     monkeypatch.setattr(Checkpoint, "record_opening", nobody_keeps)
     contribute(forest)
     with ThreadPoolExecutor(2) as owners:  # both have to agree to be charged again
-        assert [found.epsilon for found in owners.map(lambda owner: forest.client(owner).wait(120), ROWS)] == [4, 4]
+        assert [found.epsilon for found in owners.map(lambda owner: forest.owner(owner).wait(120), ROWS)] == [4, 4]
     forest.settle()
     assert [states(forest, party) for party in range(3)] == [["reserved", "committed"]] * 3
 
@@ -164,7 +164,7 @@ def test_older_files_are_refused_by_name(here: Place) -> None:
     place_of = here.folder / "server-1" / "checkpoints"
     shutil.copytree(place_of, here.folder / "backup")
     here.start()
-    here.client("north").contribute(X[:30], Y[:30])
+    here.owner("north").contribute(X[:30], Y[:30])
     here.stop()
     shutil.rmtree(place_of)
     shutil.copytree(here.folder / "backup", place_of)
@@ -187,7 +187,7 @@ def test_an_older_ledger_is_refused(here: Place) -> None:
         spend.commit()
     here.start()
     with pytest.raises(PartyError, match="the ledger of server 2 is older than its trainings"):
-        here.client("north").status()
+        here.owner("north").status()
 
 
 # -- uploads in pieces -------------------------------------------------------------------------------------------------
@@ -208,15 +208,15 @@ def test_an_upload_goes_on_where_it_stopped(here: Place) -> None:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        here.client("south").contribute(X[250:], Y[250:], progress=stop_after_two)
+        here.owner("south").contribute(X[250:], Y[250:], progress=stop_after_two)
     time.sleep(0.2)
-    assert here.client("south").status()[0]["missing"] == ["north", "south"]
+    assert here.owner("south").status()[0]["missing"] == ["north", "south"]
     here.stop()
     here.start()  # and the servers stopped as well
-    here.client("south").contribute(X[250:], Y[250:], progress=told.append)
+    here.owner("south").contribute(X[250:], Y[250:], progress=told.append)
     assert told == [pytest.approx(number / 6) for number in range(1, 7)]
     contribute(here, "north")
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2
 
 
 @pytest.mark.usefixtures("small_pieces")
@@ -227,15 +227,15 @@ def test_other_rows_do_not_go_on_where_others_stopped(here: Place) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        here.client("south").contribute(X[250:], Y[250:], progress=stop)
+        here.owner("south").contribute(X[250:], Y[250:], progress=stop)
     time.sleep(0.2)
-    here.client("south").contribute(X[250:][::-1], Y[250:][::-1], progress=told.append)
+    here.owner("south").contribute(X[250:][::-1], Y[250:][::-1], progress=told.append)
     assert len(told) == 6
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_parts_are_added_and_the_same_part_is_not_added_twice(here: Place) -> None:
-    north = here.client("north")
+    north = here.owner("north")
     north.contribute(X[:100], Y[:100], part="first", more=True)
     north.contribute(X[:100], Y[:100], part="first", more=True)
     assert north.status()[0]["missing"] == ["north", "south"]
@@ -255,7 +255,7 @@ def test_pieces_put_together_are_the_rows(
 ) -> None:
     monkeypatch.setattr(uploads, "PIECE_BYTES", 250 if protocol == "forest-on-shares" else 6000)
     task = replace(FOREST, protocol=protocol)
-    program = Owner(replace(here.config("client-north"), tasks=(task,)))._program
+    program = Owner(replace(here.config("owner-north"), tasks=(task,)))._program
     pieces = UploadPieces(program, "north", X, Y, pad_to)
     assert sum(pieces.row_counts) == pieces.n_rows == (pad_to or len(X))
     assert len(pieces.row_counts) > 1

@@ -83,7 +83,7 @@ def session(folder: Path, task: Task, tables: dict[str, Any], pad_to: int | None
     """A training and, where the model is hidden, some answers."""
     with place(folder, task) as here:
         for owner, (rows, target) in tables.items():
-            here.client(owner).contribute(rows, target, pad_to=pad_to)
+            here.owner(owner).contribute(rows, target, pad_to=pad_to)
         settled(here)
         if isinstance(here.servers[0]._task_states["scale"].program, HiddenForest):
             ask(here)

@@ -24,16 +24,16 @@ def test_a_model_survives_a_restart_and_ends_by_retirement(tmp_path: Path) -> No
         with here.user() as analyst:
             before = analyst.predict(X)
         with pytest.raises(PartyError, match="trained already"):
-            here.client("north").contribute(X, Y)
+            here.owner("north").contribute(X, Y)
         here.stop()
         here.start()
         analyst = here.user()
         assert np.array_equal(analyst.predict(X), before)
-        here.client("south").retire()
+        here.owner("south").retire()
         with pytest.raises(PartyError, match=r"retired|no model"):
             analyst.predict(X)
         assert not list(tmp_path.glob("server-*/models/*"))
-        assert here.client("north").status()[0]["phase"] == "waiting"
+        assert here.owner("north").status()[0]["phase"] == "waiting"
         here.train()  # a new training, charged anew
         assert here.servers[0]._ledger.spent.epsilon == 4
 

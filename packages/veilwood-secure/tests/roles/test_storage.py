@@ -48,14 +48,14 @@ def test_no_key_or_share_is_on_disk_in_clear(trained: Place) -> None:
 
 def test_a_wrong_or_missing_secret_opens_nothing(trained: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("VEILWOOD_SECRET", "guess")
-    with pytest.raises(VeilwoodError, match="is this the secret"):
-        trained.client("north").status()
+    with pytest.raises(VeilwoodError, match="cannot use certificate"):
+        trained.owner("north").status()
     monkeypatch.delenv("VEILWOOD_SECRET")
     monkeypatch.setattr("sys.stdin", open("/dev/null"))  # noqa: SIM115
-    gone = replace(trained.config("client-north"), secret="../secrets/gone")
+    gone = replace(trained.config("owner-north"), secret="../secrets/gone")
     with pytest.raises(VeilwoodError, match="VEILWOOD_SECRET"):
         Owner(gone).status()
-    secret = (trained.folder / "secrets" / "client-north.secret").read_text().strip()
+    secret = (trained.folder / "secrets" / "owner-north.secret").read_text().strip()
     monkeypatch.setenv("VEILWOOD_SECRET", secret)
     assert Owner(gone).status()[0]["phase"] == "trained"
 

@@ -20,4 +20,4 @@ def test_a_training_that_had_not_begun_begins_by_itself(here: Place, monkeypatch
     monkeypatch.undo()
     here.stop()
     here.start()
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2

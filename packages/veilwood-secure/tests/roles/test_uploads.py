@@ -28,7 +28,7 @@ from veilwood_testing.uploads_cases import entries
 def put_in_place(here: Place, task: Any) -> None:
     """Give every role another task under the same name, and start the servers again."""
     here.stop()
-    for folder in [*here.folder.glob("server-*"), *here.folder.glob("client-*"), *here.folder.glob("user-*")]:
+    for folder in [*here.folder.glob("server-*"), *here.folder.glob("owner-*"), *here.folder.glob("user-*")]:
         replace(here.config(folder.name), tasks=(task,)).save()
     here.start()
 
@@ -50,7 +50,7 @@ def test_servers_keep_pieces_of_one_session_when_a_part_is_sent_twice_at_once(
 
     monkeypatch.setattr(HiddenForest, "check_rows", slowly)
     with place(tmp_path, timeout=60.0) as here:
-        north, (arrays, rows) = here.client("north"), HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
+        north, (arrays, rows) = here.owner("north"), HiddenForest(TASK).encode_rows("north", X[:20], Y[:20])
 
         def send() -> None:
             words = {"rows": rows, "part": "rows", "upload": "0" * 32, "more": False, **north.consent()}
@@ -84,17 +84,17 @@ def test_rows_that_were_signed_for_one_task_are_not_used_for_another(here: Place
     contribute(here, "north")
     put_in_place(here, replace(TASK, epsilon="20"))
     contribute(here, "south")
-    assert here.client("north").status()[0]["missing"] == ["north"]
+    assert here.owner("north").status()[0]["missing"] == ["north"]
     assert entries(here) == [[]] * 3
     contribute(here, "north")  # who agrees
-    assert here.client("north").wait(60).epsilon == 20
+    assert here.owner("north").wait(60).epsilon == 20
 
 
 def test_a_model_is_not_served_to_the_users_of_another_task(here: Place) -> None:
     here.train()
     here.settle()
     put_in_place(here, replace(TASK, users=("guest",)))
-    assert [server["phase"] for server in here.client("north").status()] == ["waiting"] * 3
+    assert [server["phase"] for server in here.owner("north").status()] == ["waiting"] * 3
     with pytest.raises(PartyError, match="there is no model"):
         here.user("guest").predict(X[:3])
 
@@ -103,7 +103,7 @@ def test_a_model_is_not_served_to_the_users_of_another_task(here: Place) -> None
 
 
 def test_the_same_rows_under_two_names_are_refused(here: Place) -> None:
-    north = here.client("north")
+    north = here.owner("north")
     north.contribute(X[:100], Y[:100], part="first", more=True)
     with pytest.raises(VeilwoodError, match="these rows are there already, as part 'first'"):
         north.contribute(X[:100], Y[:100], part="second")
@@ -118,14 +118,14 @@ def test_a_task_that_was_retired_begins_anew_also_at_a_server_that_was_set_back(
     checkpoints, backup = here.folder / "server-1" / "checkpoints", here.folder / "backup"
     shutil.copytree(checkpoints, backup)
     here.start()
-    here.client("north").contribute(X[:30], Y[:30])
+    here.owner("north").contribute(X[:30], Y[:30])
     here.stop()
     shutil.rmtree(checkpoints)
     shutil.copytree(backup, checkpoints)
     here.start()
     with pytest.raises(PartyError, match="server 1 came back with older files"):
         contribute(here, "south")
-    here.client("north").retire()
+    here.owner("north").retire()
     contribute(here, "north")
     here.stop()
     shutil.rmtree(checkpoints)  # and is found out when it is set back once more
@@ -133,6 +133,6 @@ def test_a_task_that_was_retired_begins_anew_also_at_a_server_that_was_set_back(
     here.start()
     with pytest.raises(PartyError, match="server 1 came back with older files"):
         contribute(here, "south")
-    here.client("north").retire()
+    here.owner("north").retire()
     contribute(here)
-    assert here.client("north").wait(60).epsilon == 2
+    assert here.owner("north").wait(60).epsilon == 2

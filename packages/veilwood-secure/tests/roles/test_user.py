@@ -19,8 +19,8 @@ def test_only_those_a_task_names_may_take_part(trained: Place) -> None:
     outsider = replace(trained.config("user-analyst"), tasks=(private,))
     with pytest.raises(PartyError, match="user analyst has no part in task 'private'"):
         User(outsider).predict(X[:1])
-    with pytest.raises(PartyError, match="client north has no part"):
-        first_word(trained.config("client-north"), private, "contribute", rows=3)
+    with pytest.raises(PartyError, match="owner north has no part"):
+        first_word(trained.config("owner-north"), private, "contribute", rows=3)
 
 
 def test_users_cannot_do_what_clients_do(trained: Place) -> None:

@@ -12,15 +12,22 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from veilwood.errors import BudgetExceededError, LedgerError
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.ledger import Connection, Entry, Ledger, Reservation
+from veilwood.privacy.ledger import (
+    RECONCILIATION,
+    Balance,
+    Entry,
+    FinalState,
+    Ledger,
+    Purpose,
+    Reservation,
+)
 from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import Plan
@@ -155,7 +162,7 @@ class CompositeLedger(Ledger):
 
     def __init__(self, ledgers: Sequence[GuardedLedger], key: str) -> None:
         self._ledgers, self._key = list(ledgers), key
-        self.name, self._chain = ledgers[0].ledger.name, ledgers[0].ledger._chain
+        self.name, self.durability = ledgers[0].ledger.name, ledgers[0].ledger.durability
         self._entries: list[tuple[Ledger, int]] = []
         self._new_entries: list[tuple[Ledger, int]] = []  # reserved by this attempt, not by an earlier one
 
@@ -172,7 +179,7 @@ class CompositeLedger(Ledger):
                 guarded.write_checkpoint()
         except LedgerError:
             for ledger, entry in self._new_entries:
-                ledger._settle(entry, "cancelled", "another limit does not allow it")
+                ledger.settle(entry, "cancelled", "another limit does not allow it")
             self._entries = []
             raise
         return Reservation(self, self._entries[0][1])
@@ -192,9 +199,7 @@ class CompositeLedger(Ledger):
             if guarded.ledger.find(self._key) is None:
                 guarded.ledger.check_affordable(loss)
 
-    def _settle(
-        self, entry: int, state: Literal["committed", "cancelled", "resolved"], reason: str | None = None
-    ) -> None:
+    def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
         """Settle the entries in every ledger.
 
         A charge that another attempt cancelled cannot be committed: LedgerError is raised and nothing is published. A
@@ -204,20 +209,22 @@ class CompositeLedger(Ledger):
             is_spent = state != "cancelled" or (ledger, number) not in self._new_entries
             try:
                 if state == "cancelled" and is_spent:
-                    ledger._settle(number, "resolved", reason or "refused after an earlier attempt")
+                    ledger.settle(number, "resolved", reason or "refused after an earlier attempt")
                 else:
-                    ledger._settle(number, state, reason)
+                    ledger.settle(number, state, reason)
             except LedgerError:
                 entry_now = next(known for known in ledger.entries() if known.id == number)
                 if entry_now.state in ("committed", "resolved") or (entry_now.state == "cancelled" and not is_spent):
                     continue  # a concurrent attempt has settled the entry, and charged at least as much
                 raise
 
-    def _transaction(self, write: bool = False) -> AbstractContextManager[Connection]:
-        return self._ledgers[0].ledger._transaction(write)
+    def entries(self) -> list[Entry]:
+        """Return the entries of the data set's ledger."""
+        return self._ledgers[0].ledger.entries()
 
-    def _is_intact(self, connection: Connection) -> bool:
-        return self._ledgers[0].ledger._is_intact(connection)
+    def balance(self) -> Balance:
+        """Return the totals of the data set's ledger."""
+        return self._ledgers[0].ledger.balance()
 
 
 def min_remaining(ledgers: Sequence[GuardedLedger]) -> Loss | None:
@@ -380,7 +387,7 @@ def _uncharged_releases(guarded: GuardedLedger, issued: Sequence[IssuedRelease])
 
 def _entry_matches(entry: Entry, release: IssuedRelease) -> bool:
     same = (entry.plan, entry.loss) == (release.plan, release.loss)
-    return same and (not release.digest or entry.what.startswith(_RECONCILED_PREFIX))
+    return same and (not release.digest or entry.purpose.kind == RECONCILIATION)
 
 
 def _count_missing_events(guarded: GuardedLedger, uncharged: Sequence[IssuedRelease]) -> int:
@@ -396,7 +403,13 @@ def _count_missing_events(guarded: GuardedLedger, uncharged: Sequence[IssuedRele
 
 def _charge_release(guarded: GuardedLedger, release: IssuedRelease, what: str) -> int:
     try:
-        charge = guarded.ledger.reserve(release.loss, what=what, neighbours=release.neighbours, plan=release.plan)
+        charge = guarded.ledger.reserve(
+            release.loss,
+            what=what,
+            neighbours=release.neighbours,
+            plan=release.plan,
+            purpose=Purpose(RECONCILIATION),
+        )
     except BudgetExceededError as error:
         raise LedgerError(
             f"the budget of {guarded.ledger.name} cannot hold a release that was already made. Hint: restore the "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Veilwood: differentially private tree ensembles. The public names; everything else is in the modules."""
+"""Veilwood: differentially private tree ensembles. Public names of the library."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
@@ -13,7 +13,6 @@ from veilwood.data.relations import Query
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_table
 from veilwood.drafting.discover import Discovery, discover
-from veilwood.engines import gpu
 from veilwood.errors import (
     BudgetExceededError,
     DomainTooLargeError,
@@ -42,6 +41,7 @@ from veilwood.tune import Tuning, tune
 if TYPE_CHECKING:
     import veilwood_secure as secure
     from veilwood import plots
+    from veilwood.engines import gpu
     from veilwood.estimators import (
         GreedyForestClassifier,
         GreedyForestRegressor,
@@ -126,7 +126,7 @@ _HOMES: Final = {
 }
 
 _SIBLINGS: Final = ("audit", "secure", "service")
-"""Packages of their own, reached as attributes: ``vw.secure`` is ``veilwood_secure``."""
+"""Sibling packages that are attributes: ``vw.secure`` is ``veilwood_secure``."""
 
 
 def _load_sibling(name: str) -> Any:
@@ -136,13 +136,15 @@ def _load_sibling(name: str) -> Any:
         if error.name != f"veilwood_{name}":
             raise
         raise SetupError(
-            f"veilwood.{name} is in the package veilwood-{name}, which is not installed. "
-            f"Hint: pip install 'veilwood[{name}]'"
+            f"veilwood.{name} needs the package veilwood-{name}, which is not installed. "
+            f"Hint: run pip install 'veilwood[{name}]'."
         ) from None
 
 
 def __getattr__(name: str) -> Any:
-    """Load estimators, model files, plots and sibling packages on first use."""
+    """Load estimators, model files, plots, the GPU's module and sibling packages on first use."""
+    if name == "gpu":
+        return import_module("veilwood.engines.gpu")
     if name == "plots":
         return import_module("veilwood.plots")
     if name in _SIBLINGS:

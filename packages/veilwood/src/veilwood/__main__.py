@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m veilwood``: the command line, which lives in ``cli``."""
+"""``python -m veilwood``: the command line."""
 
 import sys
 

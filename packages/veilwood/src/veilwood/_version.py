@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The version of the library, read by the package and by the build."""
+"""Version of the library, read by the package and by the build."""
 
 __version__ = "0.1.0"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures as SVG text, for reports and notebooks: sharp on paper, and nothing to load. Nothing is computed here."""
+"""SVG charts for reports and notebooks, as text that needs no other file. Contains no computation of results."""
 
 from __future__ import annotations
 
@@ -22,16 +22,18 @@ __all__ = [
     "draw_steps",
     "draw_strengths",
     "html_card",
+    "posterior_range",
 ]  # fmt: skip
 
 INK, SOFT, RULE, BLUE, WARM, BAND = "#1d2733", "#5c6b7a", "#d9dfe5", "#1f5f8b", "#b3412e", "#cfe0ec"
+MAX_EPSILON = 30.0  # exp(30) is 1e13: a larger factor makes no visible difference
 COLOURS = ("#1f5f8b", "#b3412e", "#3a7d44", "#8a5a9e", "#c08a1e", "#4c8f9c", "#7a6a58", "#c25b8f")
 
 
 def html_card(
     title: str, text: str, rows: Sequence[Sequence[str]] = (), figures: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """Return HTML for a notebook: a title, lines of text, a table whose first row is its head, and pictures by name.
+    """Return a card of HTML for notebooks: title, lines of text, table with a header row, and charts with their names.
 
     >>> html_card("Plan", "one <line>").count("&lt;line&gt;")
     1
@@ -52,27 +54,27 @@ def _cell_tags(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 class Svg:
-    """A picture in the making."""
+    """Builder of an SVG image."""
 
     def __init__(self, width: float, height: float, label: str) -> None:
         self.size, self.label, self.parts = (width, height), label, list[str]()
 
     def draw_line(self, x1: float, y1: float, x2: float, y2: float, colour: str = RULE, width: float = 1.0) -> None:
-        """A straight line."""
+        """Draw a straight line."""
         place = f'x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"'
         self.parts.append(f'<line {place} stroke="{colour}" stroke-width="{width:g}"/>')
 
     def draw_box(self, x: float, y: float, width: float, height: float, colour: str, opacity: float = 1.0) -> None:
-        """A filled rectangle."""
+        """Draw a filled rectangle."""
         place = f'x="{x:.1f}" y="{y:.1f}" width="{max(width, 0):.1f}" height="{max(height, 0):.1f}"'
         self.parts.append(f'<rect {place} fill="{colour}" fill-opacity="{opacity:.3g}"/>')
 
     def draw_dot(self, x: float, y: float, colour: str = BLUE, radius: float = 3.5) -> None:
-        """A point."""
+        """Draw a dot."""
         self.parts.append(f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{radius:.1f}" fill="{colour}"/>')
 
     def draw_path(self, points: Sequence[tuple[float, float]], colour: str, *, filled: bool = False) -> None:
-        """A line through points, or the area inside it."""
+        """Draw a line through points, or fill the polygon that they enclose."""
         along = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         kind = f'polygon fill="{colour}" fill-opacity="0.35"' if filled else f'polyline fill="none" stroke="{colour}"'
         self.parts.append(f'<{kind} stroke-width="{0 if filled else 1.8}" points="{along}"/>')
@@ -81,7 +83,7 @@ class Svg:
         self, x: float, y: float, text: str, *, anchor: str = "start", size: float = 12, colour: str = INK,
         rotated: bool = False,
     ) -> None:  # fmt: skip
-        """Words."""
+        """Draw text."""
         turn = f' transform="rotate(-90 {x:.1f} {y:.1f})"' if rotated else ""
         style = f'text-anchor="{anchor}" font-size="{size:g}" fill="{colour}"'
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}" {style}{turn}>{escape(text)}</text>')
@@ -93,12 +95,12 @@ class Svg:
 
 
 def shorten_label(label: str, max_length: int = 26) -> str:
-    """Cut a label that would not fit."""
+    """Return a label, truncated to at most ``max_length`` characters."""
     return label if len(label) <= max_length else label[: max_length - 1] + "…"
 
 
 def format_value(value: float) -> str:
-    """A number as one reads it."""
+    """Return a number as text with about three significant digits."""
     if value == 0 or not math.isfinite(value):
         return f"{value:g}"
     if abs(value) >= 1000:
@@ -106,9 +108,19 @@ def format_value(value: float) -> str:
     return f"{value:.3f}" if abs(value) < 10 else f"{value:.3g}"
 
 
+def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
+    """Return the smallest and largest probability that a belief can reach, whatever else is known.
+
+    >>> tuple(round(probability, 3) for probability in posterior_range(0.5, 1.0))
+    (0.269, 0.731)
+    """
+    factor = math.exp(min(epsilon, MAX_EPSILON))
+    return prior / (prior + (1 - prior) * factor), min(1.0, prior * factor / (1 - prior + prior * factor) + delta)
+
+
 def draw_odds(rows: Sequence[tuple[str, float, float, float]]) -> str:
-    """Draw what someone thinks of one person before, and the most that this can become: (who, low, before, high)."""
-    picture = Svg(720, 40 + 44 * len(rows), "what can be concluded about one person")
+    """Draw beliefs about one person and the range that each can reach: (label, low, before, high)."""
+    picture = Svg(720, 40 + 44 * len(rows), "range of beliefs about one person")
     left, width = 200, 480
     for tick in (0, 0.25, 0.5, 0.75, 1):
         x = left + width * tick
@@ -131,7 +143,7 @@ def _padded_range(low: float, high: float) -> tuple[float, float]:
 def draw_category_bars(
     groups: Sequence[str], effect: NDArray[np.float64], error: NDArray[np.float64], outputs: Sequence[str]
 ) -> str:
-    """Draw what each category adds, all labels shown, with a whisker that reaches as far as the error."""
+    """Draw the effect of each category as a bar, with its error as a whisker. All labels are shown."""
     across, each = len(outputs), 16 if len(outputs) == 1 else 9
     band = max(22.0, each * across + 8.0)
     picture = Svg(440, 26 + band * len(groups), "effect of each category")
@@ -163,7 +175,7 @@ def draw_category_bars(
 def draw_steps(
     groups: Sequence[str], effect: NDArray[np.float64], error: NDArray[np.float64], outputs: Sequence[str]
 ) -> str:
-    """Draw what each interval of a number adds, as steps with a band that reaches as far as the error."""
+    """Draw the effect of each interval of a numeric column as steps, with the error as a band."""
     picture = Svg(440, 210, "effect of each interval")
     low, high = _padded_range(min(0.0, float((effect - error).min())), max(0.0, float((effect + error).max())))
     left, top, width, height, n = 48, 10, 376, 150, len(groups)
@@ -181,35 +193,35 @@ def draw_steps(
         return [(x, y_of(float(v))) for i, v in enumerate(values) for x in (edges[i], edges[i + 1])]
 
     for output in range(len(outputs)):
-        mine, reach = effect[:, output], error[:, output]
+        values, errors = effect[:, output], error[:, output]
         colour = COLOURS[output % len(COLOURS)]
-        picture.draw_path(stair_points(mine + reach) + stair_points(mine - reach)[::-1], colour, filled=True)
-        picture.draw_path(stair_points(mine), colour)
+        picture.draw_path(stair_points(values + errors) + stair_points(values - errors)[::-1], colour, filled=True)
+        picture.draw_path(stair_points(values), colour)
     last = -math.inf
-    for x, words in _axis_ticks(groups, edges):
+    for x, label in _axis_ticks(groups, edges):
         picture.draw_line(x, top + height, x, top + height + 4, SOFT)
-        if x - last > 7 * len(words) + 6:  # where there is room
-            picture.draw_text(x, top + height + 18, words, anchor="middle", size=10, colour=SOFT)
+        if x - last > 7 * len(label) + 6:  # pixels: skip labels that would overlap
+            picture.draw_text(x, top + height + 18, label, anchor="middle", size=10, colour=SOFT)
             last = x
     return str(picture)
 
 
 def _axis_ticks(groups: Sequence[str], edges: Sequence[float]) -> list[tuple[float, str]]:
-    """Where intervals such as "[3, 7)" begin and end; other groups are named in their middle."""
+    """Return ticks at the ends of intervals such as "[3, 7)", and at the middle of other groups."""
     marks: dict[float, str] = {}
     intervals = [re.fullmatch(r"\[(.+), (.+)[\])]", group) for group in groups]
-    places = _decimal_places([end for found in intervals if found for end in found.groups()])
+    decimals = _decimal_places([end for interval in intervals if interval for end in interval.groups()])
     for i, (group, ends) in enumerate(zip(groups, intervals, strict=True)):
         if ends is None:
             marks[(edges[i] + edges[i + 1]) / 2] = shorten_label(group, 12)
             continue
-        marks.setdefault(edges[i], _round_label(ends[1], places))
-        marks[edges[i + 1]] = _round_label(ends[2], places)
+        marks.setdefault(edges[i], _round_label(ends[1], decimals))
+        marks[edges[i + 1]] = _round_label(ends[2], decimals)
     return list(marks.items())
 
 
 def _decimal_places(ends: Sequence[str]) -> int | None:
-    """Return how many decimals tell a hundredth of the axis apart; None where something is no plain number."""
+    """Return the number of decimals that distinguish a hundredth of the axis, or None if an end is not a number."""
     try:
         numbers = [float(end) for end in ends]
     except ValueError:
@@ -219,20 +231,20 @@ def _decimal_places(ends: Sequence[str]) -> int | None:
 
 
 def _round_label(end: str, decimals: int | None) -> str:
-    """Write the end of an interval no finer than the axis can show.
+    """Return the end of an interval, rounded to the resolution of the axis.
 
     >>> _round_label("46.86", 0), _round_label("0.5", 2), _round_label("2020-01", None)
     ('47', '0.5', '2020-01')
     """
     if decimals is None:
         return end
-    plain = f"{float(end):.{decimals}f}"
-    written = plain.rstrip("0").rstrip(".") if "." in plain else plain
-    return min(end, written, key=len)
+    rounded = f"{float(end):.{decimals}f}"
+    short = rounded.rstrip("0").rstrip(".") if "." in rounded else rounded
+    return min(end, short, key=len)
 
 
 def draw_heatmap(rows: Sequence[str], columns: Sequence[str], values: NDArray[np.float64]) -> str:
-    """Draw a table of signed numbers: blue adds, red takes away."""
+    """Draw a table of signed numbers as colours: blue for positive, red for negative."""
     side = min(34.0, 300 / max(len(columns), 1))
     tall = min(26.0, 320 / max(len(rows), 1))
     left, top = 150, 8
@@ -255,7 +267,7 @@ def draw_heatmap(rows: Sequence[str], columns: Sequence[str], values: NDArray[np
 
 
 def draw_strengths(rows: Sequence[tuple[str, float, float]]) -> str:
-    """Draw how strong each of several things is, beside what noise alone could show: (name, strength, noise)."""
+    """Draw strengths as bars, each with the level that noise alone could reach: (name, strength, noise)."""
     picture = Svg(620, 24 * len(rows) + 12, "strength of each")
     most, left, width = max(max(s, n) for _, s, n in rows) or 1.0, 230, 330
     for place, (name, strength, noise) in enumerate(rows):
@@ -270,7 +282,7 @@ def draw_strengths(rows: Sequence[tuple[str, float, float]]) -> str:
 
 
 def draw_intervals(rows: Sequence[tuple[str, float | None, float, float, float, float]]) -> str:
-    """Draw estimates with their intervals: (name, value, low, high, least possible, most possible)."""
+    """Draw estimates with their intervals: (name, value, low, high, minimum, maximum)."""
     picture = Svg(720, 34 * len(rows) + 8, "estimates with intervals")
     left, width = 170, 330
     for place, (name, value, low, high, least, most) in enumerate(rows):
@@ -286,13 +298,13 @@ def draw_intervals(rows: Sequence[tuple[str, float | None, float, float, float, 
             picture.draw_text(left + width + 14, y + 4, "unknown: too much noise", size=12, colour=SOFT)
             continue
         picture.draw_dot(x_of(value), y, BLUE, 5)
-        told = f"{format_value(value)}  ({format_value(low)} to {format_value(high)})"
-        picture.draw_text(left + width + 14, y + 4, told, size=12)
+        label = f"{format_value(value)}  ({format_value(low)} to {format_value(high)})"
+        picture.draw_text(left + width + 14, y + 4, label, size=12)
     return str(picture)
 
 
 def draw_calibration(points: Sequence[tuple[float, float, float, float, float]]) -> str:
-    """Draw predicted against observed shares: (predicted, happened, low, high, rows)."""
+    """Draw observed frequencies against predicted probabilities: (predicted, observed, low, high, rows)."""
     picture = Svg(340, 330, "calibration")
     left, top, side = 46, 12, 270
 
@@ -306,40 +318,40 @@ def draw_calibration(points: Sequence[tuple[float, float, float, float, float]])
         picture.draw_text(left - 6, to_pixels(0, tick)[1] + 4, f"{tick:.0%}", anchor="end", size=10, colour=SOFT)
     picture.draw_line(*to_pixels(0, 0), *to_pixels(1, 1), SOFT, 1.2)
     most = max((rows for *_, rows in points), default=1.0)
-    for predicted, happened, low, high, rows in points:
+    for predicted, observed, low, high, rows in points:
         picture.draw_line(*to_pixels(predicted, low), *to_pixels(predicted, high), BLUE, 1.5)
-        picture.draw_dot(*to_pixels(predicted, happened), BLUE, 2.5 + 4 * math.sqrt(max(rows, 0) / most))
+        picture.draw_dot(*to_pixels(predicted, observed), BLUE, 2.5 + 4 * math.sqrt(max(rows, 0) / most))
     picture.draw_text(left + side / 2, top + side + 36, "predicted", anchor="middle", size=11, colour=SOFT)
-    picture.draw_text(12, top + side / 2, "happened", anchor="middle", size=11, colour=SOFT, rotated=True)
+    picture.draw_text(12, top + side / 2, "observed", anchor="middle", size=11, colour=SOFT, rotated=True)
     return str(picture)
 
 
 def draw_confusion_matrix(classes: Sequence[str], counts: NDArray[np.float64]) -> str:
-    """Draw how often each true class (a row) was predicted as each class (a column), as shares of its row."""
+    """Draw a confusion matrix: true classes in rows, predicted classes in columns, as fractions of each row."""
     n = len(classes)
     side = min(52.0, 380 / n)
     left, top = 120, 12
     picture = Svg(left + side * n + 20, top + side * n + 100, "confusion matrix")
-    kept = np.maximum(counts, 0)
-    shares = kept / np.maximum(kept.sum(axis=1, keepdims=True), 1)
+    counts = np.maximum(counts, 0)  # noisy counts can be negative
+    fractions = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     for i, name in enumerate(classes):
         picture.draw_text(left - 8, top + side * (i + 0.5) + 4, shorten_label(name, 16), anchor="end", size=11)
         for j in range(n):
             picture.draw_box(
-                left + side * j, top + side * i, side - 1, side - 1, BLUE, 0.04 + 0.86 * float(shares[i, j])
+                left + side * j, top + side * i, side - 1, side - 1, BLUE, 0.04 + 0.86 * float(fractions[i, j])
             )
             if side >= 26:
-                dark = shares[i, j] > 0.55
+                dark = fractions[i, j] > 0.55
                 x, y = left + side * (j + 0.5), top + side * (i + 0.5) + 4
                 colour = "#ffffff" if dark else INK
-                picture.draw_text(x, y, f"{shares[i, j]:.0%}", anchor="middle", size=11, colour=colour)
+                picture.draw_text(x, y, f"{fractions[i, j]:.0%}", anchor="middle", size=11, colour=colour)
         x = left + side * (i + 0.5) + 4
         picture.draw_text(x, top + side * n + 8, shorten_label(name, 14), anchor="end", size=11, rotated=True)
     return str(picture)
 
 
 def draw_budget(spends: Sequence[tuple[str, float, bool]], total: float | None) -> str:
-    """Draw spends one after the other, in parts of the budget: (label, epsilon, is this model's)."""
+    """Draw charges one after the other, as fractions of the budget: (label, epsilon, is of this model)."""
     picture = Svg(720, 64, "privacy budget")
     spent = sum(epsilon for _, epsilon, _ in spends)
     most = max(total or 0.0, spent) or 1.0

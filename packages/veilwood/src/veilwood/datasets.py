@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small public data sets that need no download: two by formula, one from scikit-learn, each with its schema.
-
-Your own data is read by ``data.tables``.
-"""
+"""Small public data sets without a download, each with its schema: two computed by rules, one from scikit-learn."""
 
 from __future__ import annotations
 
@@ -38,7 +35,7 @@ _CAR_DOMAINS = {
     "lug_boot": ("small", "med", "big"),
     "safety": ("low", "med", "high"),
 }
-# The concepts of the car's decision model, each level from worst (0) to best; see ``car``.
+# The concepts of the decision model (see ``car``); levels count from worst (0) to best.
 _PRICE_LEVELS = {"vhigh": (0, 0, 1, 1), "high": (0, 1, 1, 1), "med": (1, 1, 2, 3), "low": (1, 2, 3, 3)}  # by maint
 _CAR_CLASS = (
     ("unacc", "unacc", "unacc", "unacc"),
@@ -87,7 +84,7 @@ def _rate_comfort(doors: str, persons: str, boot_level: int) -> int:
 
 
 def balance_scale() -> Dataset:
-    """Return Balance Scale: all 625 ways to load a scale, and the side it tips to.
+    """Return Balance Scale: all 625 loads of a scale, labelled with the side it tips to.
 
     UCI Machine Learning Repository, CC BY 4.0 (T. Hume, R. Siegler, 1994).
 
@@ -108,7 +105,7 @@ def balance_scale() -> Dataset:
 def iris() -> Dataset:
     """Return Iris (R. A. Fisher, 1936) as in scikit-learn: four lengths in centimetres, three species.
 
-    The bounds are round numbers, chosen from what is known about these species.
+    The bounds are round numbers from general knowledge of these species, not read from the data.
 
     Examples
     --------

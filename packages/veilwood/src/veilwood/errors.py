@@ -1,10 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The errors and warnings of the library, each carrying the offending thing; no logic lives here."""
+"""Errors and warnings of the library, and safe one-line texts for their messages.
+
+::
+
+    VeilwoodError (ValueError)          exit code 2: the input must change
+    ├── ParameterError                  name, value
+    ├── NotFoundError                   kind, name
+    ├── UseError                        the call has no meaning here
+    ├── SetupError                      the installation lacks something
+    ├── UnreadableError                 malformed text or number
+    ├── MechanismError                  a mechanism rejects its input
+    ├── PlanError                       a plan is malformed or does not match
+    ├── SchemaError                     a schema is malformed
+    │   └── UndeclaredSchemaError       no schema
+    ├── OutOfSchemaError                column, value, problems
+    ├── DomainTooLargeError             a table, forest or matrix is too large
+    ├── PartyError                      party
+    ├── LedgerError                     exit code 4
+    │   └── BudgetExceededError         exit code 3: requested, remaining
+    │       └── NotPrivateError
+    └── FileError                       exit code 4
+        ├── ModelFileError
+        └── SignatureError
+    PrivacyWarning, UtilityWarning (UserWarning)
+
+``exit_code`` is that of the command line. No message contains a value of a private row unless the custodian has asked
+to see values (``data.problems``).
+"""
 
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import ClassVar, Final
 
 __all__ = [
     "BudgetExceededError",
@@ -34,31 +61,31 @@ __all__ = [
 ]
 
 
-_MAX_REPR_LENGTH: Final = 120
+_MAX_REPR_LENGTH: Final = 120  # characters
 
 
 def short_repr(value: object) -> str:
-    """Write a value of any kind for a message: in one line, short, and without ever failing.
+    """Return a short one-line representation of any value. Never raises.
 
     >>> short_repr("row"), short_repr([0] * 1000)[-12:], short_repr(10**5000)
     ("'row'", ' 0, 0, 0,...', 'a value of type int')
     """
     try:
         return shorten_text(repr(value))
-    except Exception:  # a whole number of more digits than Python writes, a list too deep
+    except Exception:  # an integer with more digits than Python prints, a list nested too deeply
         return f"a value of type {type(value).__name__}"
 
 
 def shorten_text(text: str, max_length: int = _MAX_REPR_LENGTH) -> str:
-    """Put a text into one line of bounded length that can be printed anywhere."""
+    """Return a text as one line of bounded length that can be printed anywhere."""
     line = " ".join(text[: 2 * max_length].split()).encode(errors="backslashreplace").decode()
     return line if len(line) <= max_length else f"{line[:max_length]}..."
 
 
 def redact_url(address: str) -> str:
-    """Leave out of an address what may be secret: a name and password before the host, and all behind a question mark.
+    """Return an address without its secrets: user and password before the host, and everything after a question mark.
 
-    The table of a database stays.
+    The name of a database table stays.
 
     >>> redact_url("https://me:secret@example.org/visits.csv?token=1"), redact_url("visits.csv")
     ('https://example.org/visits.csv', 'visits.csv')
@@ -69,19 +96,21 @@ def redact_url(address: str) -> str:
     """
     if "://" not in address:
         return address
-    if address.startswith("postgres"):  # whoever forgot to quote a password must not see it in a ledger
+    if address.startswith("postgres"):  # also if the password has unquoted slashes: it must not be recorded
         address = re.sub("//.*@", "//", address)
-    place, _, table = address.partition("#")
-    bare = re.sub("//[^/]*@", "//", place.partition("?")[0])
-    return f"{bare}#{table}" if table and not address.startswith("http") else bare
+    location, _, table = address.partition("#")
+    redacted = re.sub("//[^/]*@", "//", location.partition("?")[0])
+    return f"{redacted}#{table}" if table and not address.startswith("http") else redacted
 
 
 class VeilwoodError(ValueError):
-    """Base of every error the library raises on purpose."""
+    """Base of all errors that the library raises on purpose."""
+
+    exit_code: ClassVar[int] = 2
 
 
 class ParameterError(VeilwoodError):
-    """A parameter has a value that cannot be used. ``name`` and ``value`` are the parameter's."""
+    """A parameter has an invalid value. ``name`` and ``value`` are those of the parameter."""
 
     def __init__(self, name: str, value: object, problem: str, hint: str = "") -> None:
         super().__init__(f"{name}={short_repr(value)} {problem}." + (f" Hint: {hint}." if hint else ""))
@@ -106,38 +135,38 @@ def _plural(noun: str) -> str:
 
 
 class UseError(VeilwoodError):
-    """Something was asked for that has no meaning here, or not yet; the message says what to ask for instead."""
+    """A call has no meaning in this state or for this object; the message says what to call instead."""
 
 
 class SetupError(VeilwoodError):
-    """The machine lacks what is needed: a package of an extra, a GPU, random bits of the operating system."""
+    """The installation lacks something: the packages of an extra, a GPU, the operating system's entropy source."""
 
 
 class UnreadableError(VeilwoodError):
-    """A text or number from outside is malformed, too long or too deep."""
+    """A text or number from outside is malformed, too long or nested too deeply."""
 
 
 class MechanismError(VeilwoodError):
-    """A mechanism was given something that it cannot make private exactly."""
+    """A mechanism was given input that it cannot make private exactly."""
 
 
 class PlanError(VeilwoodError):
-    """A plan is malformed, promises more than its steps keep, or is not the one that would be carried out."""
+    """A plan is malformed, claims a smaller loss than its steps have, or is not the plan of this fit."""
 
 
 class SchemaError(VeilwoodError):
-    """A schema is malformed: unknown kind, duplicate name, bounds the wrong way round."""
+    """A schema is malformed: unknown kind, duplicate name, lower bound above upper bound."""
 
 
 class UndeclaredSchemaError(SchemaError):
-    """A guarantee was asked for without saying what is public about the data."""
+    """A guarantee was requested without declaring what is public about the data."""
 
 
 class OutOfSchemaError(VeilwoodError):
     """The data does not fit the schema.
 
-    ``column`` names the first place, ``problems`` every column and kind of problem. ``value`` is None unless the data
-    holder has asked to see values (``data.private_text``).
+    ``column`` names the first column concerned, ``problems`` every column and kind of problem. ``value`` is None unless
+    the custodian has asked to see values (``data.problems``).
     """
 
     def __init__(
@@ -154,43 +183,14 @@ class OutOfSchemaError(VeilwoodError):
         self.problems = problems
 
     def in_short(self) -> str:
-        """Name columns and kinds of problems in a few words, as a ledger records them."""
-        named = [f"{column!r}: {kind}" for column, kind in self.problems]
-        unnamed = "the table" if self.column is None else f"{self.column!r}"
-        return ", ".join(named) or f"{unnamed}: does not fit the schema"
-
-
-class LedgerError(VeilwoodError):
-    """A ledger cannot be opened, or its records do not add up."""
-
-
-class BudgetExceededError(LedgerError):
-    """A spend would exceed the budget; nothing was spent."""
-
-    def __init__(self, message: str, *, requested: object = None, remaining: object = None) -> None:
-        super().__init__(message)
-        self.requested = requested
-        self.remaining = remaining
-
-
-class NotPrivateError(BudgetExceededError):
-    """A release without a guarantee cannot be counted by a ledger with a budget; nothing was spent."""
+        """Return columns and kinds of problems, as a ledger records them."""
+        listed = ", ".join(f"{column!r}: {kind}" for column, kind in self.problems)
+        subject = "the table" if self.column is None else f"{self.column!r}"
+        return listed or f"{subject}: does not fit the schema"
 
 
 class DomainTooLargeError(VeilwoodError):
     """A table, a forest or an explicit matrix would be too large; the message says what to choose instead."""
-
-
-class FileError(VeilwoodError):
-    """A file cannot be read or written."""
-
-
-class ModelFileError(FileError):
-    """A model file is truncated, altered, of an unknown version, or no model file at all."""
-
-
-class SignatureError(FileError):
-    """A signature is missing, broken, of another key, or of something else."""
 
 
 class PartyError(VeilwoodError):
@@ -199,6 +199,41 @@ class PartyError(VeilwoodError):
     def __init__(self, message: str, *, party: str | None = None) -> None:
         super().__init__(message)
         self.party = party
+
+
+class LedgerError(VeilwoodError):
+    """A ledger cannot be opened, is damaged, or rejects an operation."""
+
+    exit_code = 4
+
+
+class BudgetExceededError(LedgerError):
+    """A charge would exceed the budget; nothing was charged."""
+
+    exit_code = 3
+
+    def __init__(self, message: str, *, requested: object = None, remaining: object = None) -> None:
+        super().__init__(message)
+        self.requested = requested
+        self.remaining = remaining
+
+
+class NotPrivateError(BudgetExceededError):
+    """A ledger with a budget cannot charge a release without a guarantee; nothing was charged."""
+
+
+class FileError(VeilwoodError):
+    """A file cannot be read or written."""
+
+    exit_code = 4
+
+
+class ModelFileError(FileError):
+    """A model file is truncated, altered, of an unknown version, or not a model file."""
+
+
+class SignatureError(FileError):
+    """A signature is missing, broken, of another key, or of another file."""
 
 
 class PrivacyWarning(UserWarning):

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The loops of ``counting``, compiled by numba; imported only where numba is installed.
+"""All loops that numba compiles. Imported only if numba is installed.
 
-Each works on the items ``first`` up to ``last`` and releases the interpreter lock. The numpy twins are in ``counting``.
-Places in arrays are unsigned wherever it counts: numba would otherwise test each for being negative, which more than
-halves the speed.
+Each loop works on the items ``first`` up to ``last`` and releases the interpreter lock. NumPy twins stand beside their
+callers and give the same results. Hot array indices are unsigned: otherwise numba tests each for being negative, which
+more than halves the speed.
 """
 
 from __future__ import annotations
@@ -13,14 +13,12 @@ from typing import Any
 import numba
 import numpy as np
 
-from veilwood.trees.level_growth import SHIFT
-
 njit: Any = numba.njit  # its dispatchers take arrays of any type
 
 
 @njit(nogil=True, cache=True)
 def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any) -> int:
-    """Write the grid cell of each number, clamped to 0 .. last, and return how many numbers are NaN."""
+    """Write the grid code of each number, clamped to 0 .. last, and return the number of NaNs."""
     missing = 0
     for i in range(len(values)):
         value = np.float64(values[i])
@@ -32,20 +30,19 @@ def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any)
     return missing
 
 
-NO_OWNER = np.empty(0, np.int32)  # every row visits every tree
-SWEPT_LEVELS = 5  # of a tree, whose few nodes take their rows down in sweeps: deeper, looking up is faster
-MAX_SWEPT_NODES = 1 << 16  # nodes of a tree that sweeps can tell apart
+NO_OWNER = np.empty(0, np.int32)  # means that every row visits every tree
+SHIFT = 32  # as in ``trees.level_growth``, which works without numba; a test compares them
+SWEPT_LEVELS = 5  # top levels of a tree whose rows move in sweeps; further down, looking up nodes is faster
+MAX_SWEPT_NODES = 1 << 16  # nodes of a tree that 16-bit positions can number
 _SWEEP_BLOCK_ROWS = 1024  # rows in a sweep
-_WALK_BLOCK_ROWS = (
-    256  # rows that walk down a tree side by side: their codes and positions stay in the first-level cache
-)
+_WALK_BLOCK_ROWS = 256  # rows that walk down a tree together: codes and positions fit the first-level cache
 
 
 @njit(inline="always")
 def next_node(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
-    """Return the child of ``node`` that ``row`` goes to; a leaf goes to itself.
+    """Return the child of ``node`` for ``row``; a leaf returns itself.
 
-    Free of branches, which the processor could not predict: threshold and lookup are both computed and masked.
+    Without branches, which the processor could not predict: threshold and lookup are both computed and masked.
     """
     cut = nodes[node, 1]
     code = np.int32(codes[row, np.uint32(nodes[node, 0])])
@@ -80,7 +77,7 @@ def add_rows_to_leaves(
     nodes: Any, roots: Any, depth: int, lookup: Any,
     codes: Any, target: Any, owner: Any, levels: int, totals: Any, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Add every row (or those a tree owns) to its leaf, for trees ``first`` up to ``last``."""
+    """Add every row, or the rows that a tree owns, to its leaf, for trees ``first`` up to ``last``."""
     if len(owner):
         for row in range(len(codes)):
             if first <= owner[row] < last:
@@ -100,7 +97,7 @@ def add_rows_to_leaves(
 
 @njit(cache=True)
 def _step_by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
-    """Take the rows that are at ``node`` to its children; all rows of a block at once, as vector instructions."""
+    """Move the rows at ``node`` to its children; all rows of a block at once, in vector instructions."""
     for i in range(len(at)):
         here = at[i]
         below = np.uint16(child + np.uint16(column[i] >= cut))
@@ -109,7 +106,7 @@ def _step_by_cut(at: Any, column: Any, node: Any, child: Any, cut: Any) -> None:
 
 @njit(cache=True)
 def _step_by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> None:
-    """The same for a lookup of two branches among at most 32 codes, which are the bits of one number."""
+    """Move rows by a lookup of two branches among at most 32 codes, given as the bits of one integer."""
     for i in range(len(at)):
         here = at[i]
         below = np.uint16(child + np.uint16((bits >> np.uint32(column[i])) & np.uint32(1)))
@@ -118,7 +115,7 @@ def _step_by_bits(at: Any, column: Any, node: Any, child: Any, bits: Any) -> Non
 
 @njit(cache=True)
 def _step_by_lookup(at: Any, column: Any, node: Any, child: Any, table: Any) -> None:
-    """The same for any lookup."""
+    """Move rows by any lookup."""
     for i in range(len(at)):
         if at[i] == node:
             at[i] = np.uint16(child + table[np.uint64(column[i])])
@@ -129,12 +126,12 @@ def add_columns_to_leaves(
     nodes: Any, roots: Any, depth: int, lookup: Any, top: Any, top_depth: int, bits: Any,
     columns: Any, target: Any, levels: int, totals: Any, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Add every row to its leaf, as ``add_rows_to_leaves`` does, from codes that lie column by column.
+    """Add every row to its leaf, as ``add_rows_to_leaves`` does, from codes stored column by column.
 
-    The first levels of a tree (the nodes up to ``top``) have few nodes: there each node takes its rows down in one
-    sweep over the block, without a single look at a row's place. Below, each row looks up its own node. A place is
-    counted from the root in 16 bits, so a tree has fewer than 65,536 nodes here. ``bits`` is 0 where a lookup is not
-    given by bits.
+    The first levels of a tree (the nodes up to ``top``) have few nodes: there each node moves its rows down in one
+    sweep over the block, without indexing by position. Further down, each row looks up its own node. Positions are
+    counted from the root in 16 bits, so a tree has fewer than 65,536 nodes here. ``bits`` is 0 if a lookup is not given
+    by bits.
     """
     places = np.empty(_SWEEP_BLOCK_ROWS, np.uint16)
     for start in range(0, columns.shape[1], _SWEEP_BLOCK_ROWS):
@@ -180,14 +177,14 @@ def sum_leaf_values(
 
 
 ROW_BLOCK = 2048  # rows
-MAX_BLOCK_ROWS = 1 << 18  # in a call: no sum of gradients leaves 32 bits
-MAX_AXES = 6  # of tables that are added up together
-LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``rows``, which imports this file late; a test compares them
+MAX_BLOCK_ROWS = 1 << 18  # per call, so that sums of gradients fit 32 bits
+MAX_AXES = 6  # of a joint table
+LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``row_backend``; a test compares them
 
 
 @njit(inline="always")
 def _find_groups(cells: Any, features: Any, groups: Any, first: Any, size: Any, group_of_row: Any) -> None:
-    """Find the groups of a block of rows, axis after axis."""
+    """Write the groups of a block of rows, axis by axis."""
     for axis in range(len(features)):
         column, group, found = cells[features[axis]][first : first + size], groups[axis], group_of_row[axis]
         for row in range(np.uint64(size)):
@@ -196,7 +193,7 @@ def _find_groups(cells: Any, features: Any, groups: Any, first: Any, size: Any, 
 
 @njit(inline="always")
 def _find_cells(group_of_row: Any, axes: Any, strides: Any, start: Any, size: Any, cell_of_row: Any) -> None:
-    """Find the places of a block of rows in a table of these axes (-1: no more)."""
+    """Write the cells of a block of rows in a table with these axes (-1: unused)."""
     for row in range(np.uint64(size)):
         cell_of_row[row] = start
     for at in range(len(axes)):
@@ -211,7 +208,7 @@ def _find_cells(group_of_row: Any, axes: Any, strides: Any, start: Any, size: An
 def _row_gradients(
     scores: Any, target: Any, n_classes: Any, limit: Any, second: Any, powers: Any, size: Any, units: Any
 ) -> None:
-    """Find what each row of a block adds: ``rows.row_gradients``."""
+    """Write the gradients of a block of rows, as ``row_backend.row_gradients``."""
     if n_classes == 2:
         reach = np.int32(len(second) // 2)
         most = np.int32(limit)
@@ -246,10 +243,10 @@ def add_gradients(
     cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, scores: Any, target: Any,
     n_classes: int, limit: int, second: Any, powers: Any, sums: Any, first_row: int, last_row: int,
 ) -> None:  # fmt: skip
-    """Add what each row from ``first_row`` up to ``last_row`` adds to one cell of each table.
+    """Add the gradients of the rows ``first_row`` up to ``last_row`` to one cell of each table.
 
-    ``groups`` holds the group of each cell of each axis, an axis of column ``features``; a table has some of these
-    ``axes`` (-1: none) with ``strides``, and its cells begin at ``starts`` in ``sums``.
+    ``groups`` holds the group of each bin of each axis, where an axis belongs to a column in ``features``. A table has
+    some of these ``axes`` (-1: unused) with ``strides``, and its cells start at ``starts`` in ``sums``.
     """
     n_outputs = sums.shape[1]
     mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
@@ -274,7 +271,7 @@ def add_gradients(
 def add_classes(
     cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, target: Any, sums: Any
 ) -> None:
-    """Count each row in one cell of each table, by its class where there is more than one number for a cell."""
+    """Count each row in one cell of each table, by its class if a cell has more than one number."""
     mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
     place = np.empty(ROW_BLOCK, np.uint32)
     classes = sums.shape[1] > 1
@@ -303,7 +300,7 @@ def add_step(
     max_score: int,
     scores: Any,
 ) -> None:
-    """Add what the cells of one table give to the scores, cut to ``max_score``."""
+    """Add the values of one table's cells to the scores, clipped to ``max_score``."""
     mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
     place = np.empty(ROW_BLOCK, np.uint32)
     least, most = np.int32(-max_score), np.int32(max_score)
@@ -319,11 +316,11 @@ def add_step(
 
 @njit(nogil=True, cache=True)
 def cover_tables(tables: Any, sizes: Any, max_cells: int, joint: Any, joint_of_table: Any) -> int:
-    """Put tables together whose axes are few enough: ``joint`` gets the axes of each joint table, largest ones first.
+    """Cover tables by few joint tables: write the axes of each to ``joint``, and return their number.
 
-    Tables are given by their axes (-1: none), those with most of them first. A joint table begins with one that is in
-    none yet, and takes the axis that brings in most others while its cells are at most ``max_cells``. Returns how
-    many there are; ``joint_of_table`` says which one each table is in.
+    Tables are given by their axes (-1: unused), those with most axes first. A joint table starts from the first table
+    that is not covered, and greedily adds the axis that covers most others while it has at most ``max_cells`` cells.
+    ``joint_of_table`` gets the joint table of each table.
     """
     n_tables, n_axes = len(tables), len(sizes)
     inside = np.zeros(n_axes, np.bool_)
@@ -367,10 +364,10 @@ def cover_tables(tables: Any, sizes: Any, max_cells: int, joint: Any, joint_of_t
 
 @njit(nogil=True, cache=True)
 def split_sums(
-    joint: Any, joint_starts: Any, joint_sums: Any, sizes: Any, axes: Any, strides: Any, starts: Any, joint_of_table: Any,
-    sums: Any,
+    joint: Any, joint_starts: Any, joint_sums: Any, sizes: Any, axes: Any, strides: Any, starts: Any,
+    joint_of_table: Any, sums: Any,
 ) -> None:  # fmt: skip
-    """Add the sums of joint tables up to those of the tables in them."""
+    """Sum joint tables to the tables that they cover."""
     n_outputs = sums.shape[1]
     size, step, at = np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64)
     for table in range(len(joint_of_table)):
@@ -402,14 +399,14 @@ def split_sums(
 
 @njit(nogil=True, cache=True)
 def add_pairs(sums: Any, to: Any, other: Any) -> None:
-    """Add some members to others, one after the other; none is in both lists of one feature."""
+    """Add the members ``other`` to the members ``to``, in order. No member is in both lists of one feature."""
     for at in range(len(to)):
         sums[to[at]] += sums[other[at]]
 
 
 @njit(nogil=True, cache=True)
 def add_halves(sums: Any, n_bits: Any, into: Any) -> None:
-    """Add, for each axis of a cube, one half to the other."""
+    """Add one half to the other, for each axis of a cube."""
     for bit in range(n_bits):
         width = 1 << bit
         for first in range(0, len(sums), 2 * width):
@@ -419,9 +416,11 @@ def add_halves(sums: Any, n_bits: Any, into: Any) -> None:
 
 
 @njit(inline="always")
-def _add_row_to_candidates(candidates: Any, tables: Any, codes: Any, row: int, first: int, last: int, value: int, moments: bool,
-             histograms: Any) -> None:  # fmt: skip
-    """Add one row to the histograms of the slots ``first`` up to ``last`` of the node it is in."""
+def _add_row_to_candidates(
+    candidates: Any, tables: Any, codes: Any, row: int, first: int, last: int, value: int, moments: bool,
+    histograms: Any,
+) -> None:  # fmt: skip
+    """Add one row to the histograms of the slots ``first`` up to ``last`` of its node."""
     for slot in range(first, last):
         code = codes[row, candidates[slot, 0]]
         table = candidates[slot, 3]
@@ -440,7 +439,7 @@ def add_rows_to_histograms(
     nodes: Any, roots: Any, depth: int, lookup: Any, starts: Any, slots: Any, tables: Any,
     codes: Any, target: Any, owner: Any, moments: bool, histograms: Any, first: int, last: int,
 ) -> None:  # fmt: skip
-    """Add every row (or those a tree owns) to the histograms of its open node, for trees ``first`` up to ``last``."""
+    """Add every row, or the rows that a tree owns, to the histograms of its open node, for ``first`` up to ``last``."""
     for row in range(len(codes)):
         value = int(target[row])
         from_tree, to_tree = first, last
@@ -460,7 +459,7 @@ def add_rows_to_histograms(
                 )
 
 
-_LOOKUP_BLOCK_ROWS = 1024  # rows whose groups stay in the cache while tree after tree looks them up
+_LOOKUP_BLOCK_ROWS = 1024  # rows whose groups stay in the cache while all trees look them up
 
 
 @njit(nogil=True, cache=True)
@@ -468,7 +467,7 @@ def add_lookup_values(
     features: Any, groups: Any, axes: Any, offsets: Any, ends: Any, starts: Any, values: Any, columns: Any, sums: Any,
     first: int, last: int,
 ) -> None:  # fmt: skip
-    """Add up what cells say over all trees, for rows ``first`` up to ``last``."""
+    """Sum the values of looked-up cells over all trees, for rows ``first`` up to ``last``."""
     n_values = values.shape[1]
     mine = np.empty((len(features), _LOOKUP_BLOCK_ROWS), groups.dtype)
     place = np.empty(_LOOKUP_BLOCK_ROWS, np.uint32)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HTML pages from the Markdown that certificates and audit reports are written in."""
+"""Conversion of the Markdown of certificates and audit reports to HTML pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ text-align: left; vertical-align: top; overflow-wrap: anywhere } code { backgrou
 
 
 def html_page(markdown: str) -> str:
-    """Return a page of HTML for the Markdown that this library writes: headings, tables, lists, pictures, paragraphs.
+    """Return an HTML page for the Markdown that this library writes: headings, tables, lists, images, paragraphs.
 
     Examples
     --------
@@ -60,7 +60,7 @@ def _block_to_html(block: str) -> str:
 
 
 def _inline_to_html(text: str) -> str:
-    """Return a line of Markdown as HTML; everything in it that is not ours is escaped."""
+    """Return a line of Markdown as HTML. All other markup in it is escaped."""
     text = html.escape(text)
     text = re.sub(r"!\[([^\]]*)\]\(([\w./-]+)\)", r'<img alt="\1" src="\2">', text)
     text = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", text)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Pictures of results, as matplotlib figures. Nothing is computed here and no window is opened.
+"""Figures of results with matplotlib. Opens no windows.
 
-The pictures on one axis (``plot_...``) are made in ``plots_models`` and are found here too.
+Functions ``plot_...`` draw on one axis and set a caption; the others return a figure.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.charts import posterior_range
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError, UseError, short_repr
 from veilwood.estimators.method import ForestModel
@@ -54,10 +55,10 @@ try:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure as Figure
 except ImportError as missing:
-    raise SetupError("pictures need matplotlib. Hint: pip install 'veilwood[plots]'.") from missing
+    raise SetupError("figures need matplotlib. Hint: run pip install 'veilwood[plots]'.") from missing
 
 
-# After Okabe and Ito (2008), darkened where needed so that each stands out from white by at least 3 to 1.
+# After Okabe and Ito (2008), darkened where needed for a contrast with white of at least 3 to 1.
 COLOURS = ("#0072b2", "#c04f00", "#00805c", "#a8568a", "#7a6a00", "#000000")
 MARKERS = ("o", "s", "^", "D", "v", "P")
 GREY = "#6f6f6f"
@@ -66,7 +67,7 @@ _captions: WeakKeyDictionary[Axes, str] = WeakKeyDictionary()
 
 
 def caption(ax: Axes) -> str:
-    """Return what a picture shows, in words: for screen readers, and for the text beside it.
+    """Return a text description of a figure, for screen readers and for the text next to it.
 
     Examples
     --------
@@ -74,12 +75,12 @@ def caption(ax: Axes) -> str:
     How far the model can move a belief about one person at epsilon 1: from 50% to at most 73.1%.
     """
     if ax not in _captions:
-        raise UseError("this axis has no caption. Hint: give what a plot_* function returned.")
+        raise UseError("this axis has no caption. Hint: pass the axis that a plot_* function returned.")
     return _captions[ax]
 
 
 def save(ax: Axes, path: str | PathLike[str], **options: Any) -> None:
-    """Write the figure of an axis, with the caption inside the file (PNG, SVG and PDF keep it).
+    """Write the figure of an axis to a file that contains the caption (PNG, SVG and PDF).
 
     Examples
     --------
@@ -91,22 +92,22 @@ def save(ax: Axes, path: str | PathLike[str], **options: Any) -> None:
     """
     key = {".pdf": "Subject"}.get(Path(path).suffix, "Description")
     figure: Any = ax.figure
-    while not isinstance(figure, Figure):  # a part of a figure
+    while not isinstance(figure, Figure):  # a subfigure
         figure = figure.figure
     figure.savefig(path, metadata={key: caption(ax).replace("\n", " ")}, **options)
 
 
 def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax: Axes | None = None) -> Axes:
-    """Draw how far a belief about one person can move, whatever else is known and however clever the observer is.
+    """Draw how far a belief about one person can move, whatever else is known and for every method of attack.
 
     Parameters
     ----------
     epsilon : float
-        The promise. Delta is left out: with probability about delta the bound may fail.
+        Privacy loss. Delta is not drawn: with a probability of about delta the bound may fail.
     beliefs : sequence of float
-        What somebody thinks beforehand, as probabilities.
+        Probabilities that an observer assigns before seeing the model.
     ax : matplotlib axis, optional
-        Where to draw; a new figure without it.
+        Axis to draw on. Default: a new figure.
 
     Examples
     --------
@@ -115,31 +116,30 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
     """
     if not (np.isfinite(epsilon) and epsilon >= 0):
         raise UseError(
-            f"epsilon={short_repr(epsilon)} promises nothing that could be drawn. Hint: give a number from 0 on."
+            f"epsilon={short_repr(epsilon)} promises nothing that could be drawn. Hint: pass a number of at least 0."
         )
     ax = _get_axes(ax, 6.4, 1.4 + 0.5 * len(beliefs))
-    grow = float(np.exp(min(epsilon, 700.0)))
-    words = []
+    ranges = []
     for place, before in enumerate(beliefs):
-        low, high = before / (before + (1 - before) * grow), before * grow / (before * grow + 1 - before)
+        low, high = posterior_range(before, epsilon)
         ax.barh(place, high - low, left=low, height=0.5, color=COLOURS[0], alpha=0.35)
         ax.plot([before, before], [place - 0.36, place + 0.36], color="black", linewidth=2)
         ax.annotate(f"at most {high:.1%}", (high, place), xytext=(5, 0), textcoords="offset points", va="center",
                     fontsize="small")  # fmt: skip
-        words.append(f"from {before:.0%} to at most {high:.1%}")
-    ax.set_yticks(range(len(beliefs)), [f"thought before: {before:.0%}" for before in beliefs])
+        ranges.append(f"from {before:.0%} to at most {high:.1%}")
+    ax.set_yticks(range(len(beliefs)), [f"before: {before:.0%}" for before in beliefs])
     ax.invert_yaxis()
     ax.set(xlim=(0, 1.28), xlabel="probability that it is true of this person", title=f"epsilon {epsilon:g}")
     ax.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0%", "25%", "50%", "75%", "100%"])
     return _set_caption(
-        ax, f"How far the model can move a belief about one person at epsilon {epsilon:g}: {', '.join(words)}."
+        ax, f"How far the model can move a belief about one person at epsilon {epsilon:g}: {', '.join(ranges)}."
     )
 
 
 def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
-    """Draw what a ledger has spent, release by release, beside its budget.
+    """Draw the charges of a ledger, release by release, and its budget.
 
-    Epsilons are added up as they are. A ledger with a delta may count Gaussian steps together for less.
+    Epsilons are summed. A ledger with a delta may compose Gaussian steps to less.
 
     Examples
     --------
@@ -155,23 +155,25 @@ def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
     ax = _get_axes(ax, 7.2, 1.6 + 0.36 * max(len(entries), 1))
     start = 0.0
     for place, (entry, size) in enumerate(entries):
-        waits = entry.state == "reserved"
-        ax.barh(place, size, left=start, height=0.6, color=COLOURS[0], hatch="//" if waits else "",
-                fill=not waits, edgecolor=COLOURS[0])  # fmt: skip
+        is_reserved = entry.state == "reserved"
+        ax.barh(place, size, left=start, height=0.6, color=COLOURS[0], hatch="//" if is_reserved else "",
+                fill=not is_reserved, edgecolor=COLOURS[0])  # fmt: skip
         start += size
     ax.set_yticks(range(len(entries)), [f"{entry.id}: {entry.what.partition(':')[0]}" for entry, _ in entries])
     ax.invert_yaxis()
     limit = "no budget"
     if ledger.budget is not None and ledger.budget.epsilon is not None:
-        whole = float(ledger.budget.epsilon)
-        ax.axvline(whole, color=COLOURS[1], linewidth=2, linestyle="--")
-        ax.annotate("budget", (whole, 0), xycoords=("data", "axes fraction"), xytext=(-4, 6),
+        budget = float(ledger.budget.epsilon)
+        ax.axvline(budget, color=COLOURS[1], linewidth=2, linestyle="--")
+        ax.annotate("budget", (budget, 0), xycoords=("data", "axes fraction"), xytext=(-4, 6),
                     textcoords="offset points", ha="right", color=COLOURS[1], fontsize="small")  # fmt: skip
-        limit = f"a budget of epsilon {whole:g}"
+        limit = f"a budget of epsilon {budget:g}"
     ax.set(xlabel="epsilon", xlim=(0, None), title=ledger.population or ledger.name)
     ax.margins(x=0.05)
-    beside = len(counted) - len(entries)
-    more = f" {beside} more are NOT PRIVATE: no number bounds what they told, and they are not drawn." if beside else ""
+    n_unbounded = len(counted) - len(entries)
+    more = (
+        f" {n_unbounded} more are NOT PRIVATE: their loss is unbounded, and they are not drawn." if n_unbounded else ""
+    )
     return _set_caption(ax, f"{len(entries)} releases spent epsilon {start:g} together, of {limit}.{more}")
 
 
@@ -183,18 +185,18 @@ def plot_accuracy_by_epsilon(
     title: str = "",
     ax: Axes | None = None,
 ) -> Axes:
-    """Draw accuracy against epsilon, one line a method.
+    """Draw accuracy against epsilon, one line per method.
 
     Parameters
     ----------
     curves : mapping of name to mapping of epsilon to accuracy or (accuracy, error)
-        What was measured. Use rows that may be shown, or what ``vw.evaluate`` released.
+        Measured accuracies. Use public rows, or values that ``vw.evaluate`` released.
     levels : mapping of name to accuracy, optional
-        What does not depend on epsilon, such as the most frequent class: dotted lines.
+        Baselines that do not depend on epsilon, such as the most frequent class: dotted lines.
     ylabel, title : str
-        What is measured, and on what.
+        Name of the measure, and title.
     ax : matplotlib axis, optional
-        Where to draw; a new figure without it.
+        Axis to draw on. Default: a new figure.
 
     Examples
     --------
@@ -203,41 +205,41 @@ def plot_accuracy_by_epsilon(
     accuracy by epsilon. ours: 0.800 at 0.5, 0.900 at 2. majority: 0.600 at every epsilon.
     """
     ax = _get_axes(ax, 6.4, 4.2)
-    words = [f"{title + ': ' if title else ''}{ylabel} by epsilon."]
-    every = sorted({epsilon for points in curves.values() for epsilon in points})
+    sentences = [f"{title + ': ' if title else ''}{ylabel} by epsilon."]
+    all_epsilons = sorted({epsilon for points in curves.values() for epsilon in points})
     for i, (name, points) in enumerate(curves.items()):
         epsilons = sorted(points)
         pairs = [value if isinstance(value, tuple) else (value, 0.0) for value in map(points.__getitem__, epsilons)]
         values, errors = (np.array(column, float) for column in zip(*pairs, strict=True))
         ax.errorbar(epsilons, values, yerr=errors if errors.any() else None, color=COLOURS[i % len(COLOURS)],
                     marker=MARKERS[i % len(MARKERS)], capsize=3, label=name)  # fmt: skip
-        told = (f"{value:.3f} at {epsilon:g}" for epsilon, value in zip(epsilons, values, strict=True))
-        words.append(f"{name}: {', '.join(told)}.")
+        texts = (f"{value:.3f} at {epsilon:g}" for epsilon, value in zip(epsilons, values, strict=True))
+        sentences.append(f"{name}: {', '.join(texts)}.")
     for i, (name, level) in enumerate((levels or {}).items()):
         ax.axhline(level, color=GREY, linestyle=(":", "--", "-.")[i % 3], label=name)
-        words.append(f"{name}: {level:.3f} at every epsilon.")
+        sentences.append(f"{name}: {level:.3f} at every epsilon.")
     ax.set_xscale("log")
-    ax.set_xticks(every, [f"{epsilon:g}" for epsilon in every])
+    ax.set_xticks(all_epsilons, [f"{epsilon:g}" for epsilon in all_epsilons])
     ax.set_xticks([], minor=True)
     ax.set(xlabel="epsilon (smaller is more private)", ylabel=ylabel, title=title)
     ax.legend(fontsize="small")
-    return _set_caption(ax, " ".join(words))
+    return _set_caption(ax, " ".join(sentences))
 
 
 def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None = None) -> Axes:
-    """Draw what one column adds to the predictions of a PrivateForest: bars of categories, or steps with a band.
+    """Draw the effect of one column of a PrivateForest: bars of categories, or steps with a band.
 
-    Bars and bands are those of ``explain()``: about one in 20 misses the truth.
-    ``plots.all_effects`` draws every column.
+    Error bars and bands are those of ``explain()``: about one in 20 misses the true value. ``plots.all_effects`` draws
+    every column.
 
     Parameters
     ----------
     effects : Effects
-        What ``explain()`` returned.
+        Result of ``explain()``.
     column : str, optional
-        The strongest without it.
+        Default: the column with the strongest effect.
     ax : matplotlib axis, optional
-        Where to draw; a new figure without it.
+        Axis to draw on. Default: a new figure.
 
     Examples
     --------
@@ -248,26 +250,26 @@ def plot_effects(effects: Effects, column: str | None = None, *, ax: Axes | None
     'safety'
     """
     if not effects.main:
-        raise UseError("there is nothing to draw: no column was measured. Hint: print(explain()) says so too.")
-    found = {main.column: main for main in effects.main}
-    if column is not None and column not in found:
-        raise UseError(f"no effect of {short_repr(column)} was measured. Hint: {', '.join(found)} were.")
-    main = effects.main[0] if column is None else found[column]
+        raise UseError("there is nothing to draw: no column was measured. Hint: increase epsilon or use more rows.")
+    by_column = {main.column: main for main in effects.main}
+    if column is not None and column not in by_column:
+        raise UseError(f"no effect of {short_repr(column)} was measured. Hint: choose one of {', '.join(by_column)}.")
+    main = effects.main[0] if column is None else by_column[column]
     ax = _get_axes(ax, 5.2, 3.6)
     draw_effect(ax, main, effects.outputs)
     ax.axhline(0, color=GREY, linewidth=0.8)
     ax.set(title=main.column, ylabel=effects.unit)
     if len(effects.outputs) > 1:
         ax.legend(fontsize="x-small")
-    told = [
+    texts = [
         f"{group}: {', '.join(f'{output} {value:+.2f}' for output, value in zip(effects.outputs, row, strict=True))}"
         for group, row in list(zip(main.groups, main.effect, strict=True))[:_MAX_LABELS]
     ]
-    return _set_caption(ax, f"What {main.column} adds ({effects.unit}). {'; '.join(told)}.")
+    return _set_caption(ax, f"Effect of {main.column} ({effects.unit}). {'; '.join(texts)}.")
 
 
 def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
-    """Draw one column: each output as bars of categories, or as steps over the column's own scale with a band."""
+    """Draw the effect of one column, for each output: bars of categories, or steps on the scale of the column."""
     inside = len(main.groups) if main.edges is None else len(main.edges) - 1
     for output, name in enumerate(outputs):
         colour = COLOURS[output % len(COLOURS)]
@@ -281,7 +283,7 @@ def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
         ax.stairs(effect[:inside], main.edges, color=colour, baseline=None, label=name)
         ax.stairs((effect + error)[:inside], main.edges, baseline=(effect - error)[:inside], fill=True, color=colour,
                   alpha=0.2)  # fmt: skip
-        if inside < len(effect):  # missing values, right of all numbers
+        if inside < len(effect):  # missing values, to the right of all numbers
             beyond = main.edges[-1] + (main.edges[-1] - main.edges[0]) * 0.08
             ax.errorbar([beyond], effect[-1:], yerr=error[-1:], color=colour, marker="o", markersize=3, capsize=2)
             ax.text(beyond, 0.01, "missing", rotation=90, fontsize="x-small", ha="right", va="bottom",
@@ -294,18 +296,18 @@ def draw_effect(ax: Any, main: MainEffect, outputs: Sequence[str]) -> None:
 def plot_pair(
     pair: Interaction, *, output: int = 0, unit: str = "effect beyond both columns", ax: Axes | None = None
 ) -> Axes:
-    """Draw what two columns do together beyond each by itself, as a map of colours; faint where noise could do it.
+    """Draw the interaction of two columns beyond their separate effects, as a heatmap that is faint within the error.
 
     Parameters
     ----------
     pair : Interaction
         One of ``explain().interactions``.
     output : int
-        Which output, where there are several.
+        Index of the output, if there are several.
     unit : str
-        What stands at the scale of colours: ``explain().unit``.
+        Label of the colour scale: ``explain().unit``.
     ax : matplotlib axis, optional
-        Where to draw; a new figure without it.
+        Axis to draw on. Default: a new figure.
 
     Examples
     --------
@@ -339,56 +341,55 @@ def plot_pair(
     i, j = np.unravel_index(np.abs(effect).argmax(), effect.shape)
     return _set_caption(
         ax,
-        f"What {pair.columns[0]} and {pair.columns[1]} do together ({unit}), {rows} by {columns} groups. The largest: "
+        f"Interaction of {pair.columns[0]} and {pair.columns[1]} ({unit}), {rows} by {columns} groups. The largest: "
         f"{effect[i, j]:+.2f} ± {error[i, j]:.2f} at {pair.groups[0][i]} and {pair.groups[1][j]}.",
     )
 
 
 def plot_calibration(happened: ArrayLike, probabilities: ArrayLike, *, bins: int = 10, ax: Axes | None = None) -> Axes:
-    """Draw how often something happened against its predicted probability, in groups of equal size.
+    """Draw observed frequencies against predicted probabilities, in groups of equal size.
 
     Parameters
     ----------
     happened : array-like of bool
-        Whether it happened, for each row: ``y == label``. Use rows that may be shown: a picture of private rows is
-        not private.
+        Outcome of each row: ``y == label``. Use public rows: a figure of private rows is not private.
     probabilities : array-like of float
-        The predicted probability, for each row.
+        Predicted probability of each row.
     bins : int
-        The number of groups.
+        Number of groups.
     ax : matplotlib axis, optional
-        Where to draw; a new figure without it.
+        Axis to draw on. Default: a new figure.
 
     Examples
     --------
     >>> plot_calibration([0, 1, 1, 0], [0.2, 0.8, 0.7, 0.3], bins=2).get_ylabel()
-    'share that happened'
+    'observed frequency'
     """
     order = np.argsort(np.asarray(probabilities, float), kind="stable")
-    said, true = np.asarray(probabilities, float)[order], np.asarray(happened, float)[order]
-    groups = [part for part in np.array_split(np.arange(len(said)), bins) if len(part)]
-    mean, share = (np.array([values[part].mean() for part in groups]) for values in (said, true))
-    error = np.sqrt(np.maximum(share * (1 - share), 1e-12) / [len(part) for part in groups])
+    predicted, outcomes = np.asarray(probabilities, float)[order], np.asarray(happened, float)[order]
+    groups = [part for part in np.array_split(np.arange(len(predicted)), bins) if len(part)]
+    mean, frequency = (np.array([values[part].mean() for part in groups]) for values in (predicted, outcomes))
+    error = np.sqrt(np.maximum(frequency * (1 - frequency), 1e-12) / [len(part) for part in groups])
     ax = _get_axes(ax, 4.6, 4.4)
     ax.plot([0, 1], [0, 1], color=GREY, linestyle=":", label="calibrated")
-    ax.errorbar(mean, share, yerr=error, color=COLOURS[0], marker="o", capsize=3, label="forest")
-    ax.set(xlabel="predicted probability", ylabel="share that happened", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
+    ax.errorbar(mean, frequency, yerr=error, color=COLOURS[0], marker="o", capsize=3, label="forest")
+    ax.set(xlabel="predicted probability", ylabel="observed frequency", xlim=(-0.02, 1.02), ylim=(-0.02, 1.02))
     ax.legend(fontsize="small")
-    told = (f"{there:.2f} for {what:.2f}" for what, there in zip(mean, share, strict=True))
-    return _set_caption(ax, f"Share that happened for each predicted probability: {', '.join(told)}.")
+    texts = (f"{observed:.2f} for {expected:.2f}" for expected, observed in zip(mean, frequency, strict=True))
+    return _set_caption(ax, f"Observed frequency for each predicted probability: {', '.join(texts)}.")
 
 
 def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
-    """Draw one released tree, root on top: questions in the nodes, what is predicted in the leaves.
+    """Draw one released tree, root at the top: splits at the nodes, predictions at the leaves.
 
-    Only what was released is drawn, so it costs nothing.
+    Only released values are drawn, so there is no privacy loss.
 
     Parameters
     ----------
     forest : fitted estimator with trees
         ``GreedyForest*``, ``MedianForest*``, ``RandomTrees*`` or ``MatrixForestClassifier``.
     tree : int
-        Which one.
+        Index of the tree.
     ax
         As in ``plot_effects``.
 
@@ -403,12 +404,14 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
     model = getattr(forest, "model_", None)
     if not isinstance(model, ForestModel):
         raise UseError(
-            f"{type(forest).__name__} holds no trees to draw. Hint: fit it first; a PrivateForest has explain()."
+            f"{type(forest).__name__} holds no trees to draw. Hint: fit it first, or call explain() of a PrivateForest."
         )
     trees = model.forest
     if not 0 <= tree < trees.n_trees:
-        raise UseError(f"tree={short_repr(tree)} is not there. Hint: there are {trees.n_trees}, counted from 0.")
-    nodes, place, words = _layout_tree(model, tree)
+        raise UseError(
+            f"there is no tree {short_repr(tree)}. Hint: pass an index below {trees.n_trees}, counted from 0."
+        )
+    nodes, place, labels = _layout_tree(model, tree)
     leaves = int((trees.feature[list(place)] == LEAF).sum())
     if leaves > _MAX_LEAVES:
         raise UseError(f"a tree of {leaves} leaves cannot be read. Hint: draw one of at most {_MAX_LEAVES}.")
@@ -418,52 +421,52 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
         for number, below in enumerate(nodes.get(node, ())):
             ax.plot([x, place[below][0]], [y, place[below][1]], color=GREY, linewidth=1, zorder=1)
             middle = (0.6 * x + 0.4 * place[below][0], 0.6 * y + 0.4 * place[below][1])
-            ax.text(*middle, words[node][1][number], fontsize="x-small", ha="center", va="center", zorder=2,
+            ax.text(*middle, labels[node][1][number], fontsize="x-small", ha="center", va="center", zorder=2,
                     bbox={"facecolor": "white", "edgecolor": "none", "pad": 1})  # fmt: skip
-        ax.text(x, y, words[node][0], ha="center", va="center", fontsize="small", zorder=3,
+        ax.text(x, y, labels[node][0], ha="center", va="center", fontsize="small", zorder=3,
                 bbox={"boxstyle": "round" if leaf else "square", "facecolor": "#dcecf7" if leaf else "white",
                       "edgecolor": COLOURS[0]})  # fmt: skip
     ax.set(xlim=(-0.6, leaves - 0.4), ylim=(min(y for _, y in place.values()) - 0.5, 0.5))
     ax.set_axis_off()
     ax.set_title(f"tree {tree + 1} of {trees.n_trees}")
-    told = "; ".join(f"at {words[node][0]}: {', '.join(words[node][1])}" for node in nodes)
-    ends = sorted((x, words[node][0].replace("\n", " ")) for node, (x, _) in place.items() if node not in nodes)
-    said = ", ".join(word for _, word in ends)
+    splits = "; ".join(f"at {labels[node][0]}: {', '.join(labels[node][1])}" for node in nodes)
+    ends = sorted((x, labels[node][0].replace("\n", " ")) for node, (x, _) in place.items() if node not in nodes)
+    predictions = ", ".join(label for _, label in ends)
     return _set_caption(
-        ax, f"A tree of {leaves} leaves. {told or 'It asks nothing'}. Its leaves from the left: {said}."
+        ax, f"A tree of {leaves} leaves. {splits or 'It has no splits'}. Its leaves from the left: {predictions}."
     )
 
 
 def _layout_tree(
     model: ForestModel, tree: int
 ) -> tuple[dict[int, list[int]], dict[int, tuple[float, float]], dict[int, tuple[str, list[str]]]]:
-    """Return children of inner nodes, the place of each node, and what stands in it and at its branches."""
+    """Return children of inner nodes, position of each node, and the labels of each node and its branches."""
     trees = model.forest
     children: dict[int, list[int]] = {}
     place: dict[int, tuple[float, float]] = {}
-    words: dict[int, tuple[str, list[str]]] = {}
+    labels: dict[int, tuple[str, list[str]]] = {}
     free = 0
 
     def place_subtree(node: int, depth: int) -> float:
         nonlocal free
         if trees.feature[node] == LEAF:
-            words[node] = (_describe_prediction(model, model.leaf_values[trees.child[node]]), [])
+            labels[node] = (_describe_prediction(model, model.leaf_values[trees.child[node]]), [])
             x = float(free)
             free += 1
         else:
             question, branches = _describe_split(model, node)
-            words[node] = (question, branches)
+            labels[node] = (question, branches)
             children[node] = [int(trees.child[node]) + number for number in range(len(branches))]
             x = float(np.mean([place_subtree(below, depth + 1) for below in children[node]]))
         place[node] = (x, -1.0 * depth)
         return x
 
     place_subtree(int(trees.roots[tree]), 0)
-    return children, place, words
+    return children, place, labels
 
 
 def _describe_split(model: ForestModel, node: int) -> tuple[str, list[str]]:
-    """Return the column that a node asks for, and which of its values go down each branch."""
+    """Return the column that a node splits, and the values of each branch."""
     trees, feature, cut = model.forest, int(model.forest.feature[node]), int(model.forest.cut[node])
     column = model.encoding.schema.features[feature]
     codes = model.encoding.n_codes[feature]
@@ -473,14 +476,16 @@ def _describe_split(model: ForestModel, node: int) -> tuple[str, list[str]]:
     branch = trees.lookup[-1 - cut : -1 - cut + codes]
     names = [str(value) for value in column.values] if column.kind == "categorical" else _bin_labels(model, feature)
     names = [*names, "missing"]
-    told = [", ".join(names[code] for code in np.flatnonzero(branch == side)) for side in range(int(branch.max()) + 1)]
+    branches = [
+        ", ".join(names[code] for code in np.flatnonzero(branch == side)) for side in range(int(branch.max()) + 1)
+    ]
     return column.name, [
-        text if len(text) <= _MAX_LABEL_LENGTH else f"{text[: _MAX_LABEL_LENGTH - 3]}..." for text in told
+        text if len(text) <= _MAX_LABEL_LENGTH else f"{text[: _MAX_LABEL_LENGTH - 3]}..." for text in branches
     ]
 
 
 def _bin_labels(model: ForestModel, feature: int) -> list[str]:
-    """Return the bins of a numeric column, as one would say them."""
+    """Return the bins of a numeric column as text."""
     meaning = model.encoding.columns[feature]
     count = meaning.n_codes - (meaning.missing_code is not None)
     edges = [f"{model.encoding.threshold(feature, code):.4g}" for code in range(1, count)]
@@ -498,7 +503,7 @@ def _describe_prediction(model: ForestModel, values: NDArray[np.float64]) -> str
 
 
 def _get_axes(ax: Axes | None, width: float, height: float) -> Axes:
-    """Return the axis that was given, or the only one of a new figure."""
+    """Return the given axis, or the only one of a new figure."""
     return Figure(figsize=(width, height), layout="constrained").subplots() if ax is None else ax
 
 
@@ -508,22 +513,22 @@ def _set_caption(ax: Axes, text: str) -> Axes:
 
 
 PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
-_MIN_FALSE_POSITIVE_RATE = 5e-3  # below, a few thousand guesses are mostly luck
+_MIN_FALSE_POSITIVE_RATE = 5e-3  # below, rates estimated from a few thousand attacks are mostly chance
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Accuracy of a private estimator beside two baselines, on one data set."""
+    """Accuracy of a private estimator and of two baselines on one data set."""
 
     name: str
     """The data set."""
     epsilons: tuple[float, ...]
-    """The privacy losses tried, in increasing order."""
+    """The privacy losses, in increasing order."""
     private: NDArray[np.float64]
     """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
     non_private: float
     majority: float
-    """Mean accuracy of an ordinary forest, and of always saying the most frequent class."""
+    """Mean accuracy of an ordinary forest, and of predicting the most frequent class."""
 
 
 def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
@@ -549,7 +554,7 @@ def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
         axes.set_xticks(data.epsilons, [f"{epsilon:g}" for epsilon in data.epsilons])
         axes.set_xticks([], minor=True)
         axes.set(title=data.name, xlabel="epsilon (smaller is more private)", ylim=(0, 1.02))
-    panels[0].set_ylabel("accuracy on rows held out")
+    panels[0].set_ylabel("accuracy on held-out rows")
     panels[-1].legend(loc="lower right", fontsize="small")
     return figure
 
@@ -557,7 +562,7 @@ def accuracy_vs_epsilon(comparisons: Sequence[Comparison]) -> Figure:
 def error_vs_bound(
     x: ArrayLike, *, measured: Mapping[str, ArrayLike], bounds: Mapping[str, ArrayLike], xlabel: str, title: str
 ) -> Figure:
-    """Draw measured errors beside the bounds that theorems give. Bounds above 1 say nothing and are cut off.
+    """Draw measured errors and the bounds of theorems. Bounds above 1 are vacuous and cut off.
 
     Examples
     --------
@@ -584,7 +589,7 @@ def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: 
     Parameters
     ----------
     settings : sequence of (estimator, depth, noise over rows of a leaf, skill)
-        What ``veilwood.tune`` planned.
+        Results of ``veilwood.tune``.
 
     Examples
     --------
@@ -608,18 +613,18 @@ def skill_vs_noise(settings: Sequence[tuple[str, int, float, float]], *, title: 
 
 
 def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Figure:
-    """Draw what attacks showed beside what was claimed, for sound estimators and their broken twins.
+    """Draw claimed losses and the losses that attacks showed, for estimators and their weakened controls.
 
     Parameters
     ----------
-    rows : sequence of (name, claimed epsilon, shown of the sound one, shown of its twin)
+    rows : sequence of (name, claimed epsilon, shown for the estimator, shown for its control)
         From top to bottom.
 
     Examples
     --------
     >>> figure = claimed_and_attacked([("RandomTreesClassifier", 1.0, 0.9, 1.8)])
     >>> [text.get_text() for text in figure.legends[0].get_texts()]
-    ['claimed', 'shown by attack', 'shown of a twin with half the noise']
+    ['claimed', 'shown by attack', 'shown for a control with half the noise']
     """
     figure = Figure(figsize=(7.2, 1.6 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
@@ -628,7 +633,7 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
     marks = axes.vlines(claimed, place - 0.4, place + 0.4, color="black", linewidth=2, label="claimed")
     bars = [
         axes.barh(place - 0.18, sound, height=0.34, color=PRIVATE, label="shown by attack"),
-        axes.barh(place + 0.18, twin, height=0.34, color=BROKEN, label="shown of a twin with half the noise"),
+        axes.barh(place + 0.18, twin, height=0.34, color=BROKEN, label="shown for a control with half the noise"),
     ]
     axes.set_yticks(place, names)
     axes.invert_yaxis()
@@ -640,15 +645,15 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
 def roc_vs_bound(
     curves: Mapping[str, tuple[ArrayLike, ArrayLike]], epsilons: Mapping[str, float | None], *, title: str
 ) -> Figure:
-    """Draw how often an attack finds members against how often it accuses others, with the bound of each epsilon.
+    """Draw ROC curves of membership attacks, with the bound of each epsilon.
 
     Parameters
     ----------
     curves : mapping of name to (false positive rates, true positive rates)
         One curve of the attack for each model.
     epsilons : mapping of name to epsilon or None
-        What each model promises. The dashed line is its bound: the true positive rate is at most e^epsilon times
-        the false positive rate.
+        Privacy loss of each model. The dashed line is its bound: the true positive rate is at most e^epsilon times the
+        false positive rate.
 
     Examples
     --------
@@ -667,23 +672,23 @@ def roc_vs_bound(
                 bound = np.minimum(grow * rates, 1 - (1 - rates) / grow)
                 axes.plot(rates, bound, color=line.get_color(), linestyle="--", linewidth=1, label=f"bound of {name}")
         axes.plot(rates, rates, color=TRIVIAL, linestyle=":", label="guessing")
-        axes.set(xlabel="others accused (false positives)", xscale=scale, yscale=scale)
+        axes.set(xlabel="false positive rate", xscale=scale, yscale=scale)
         if scale == "log":
             axes.set(xlim=(_MIN_FALSE_POSITIVE_RATE, 1), ylim=(_MIN_FALSE_POSITIVE_RATE, 1.1))
-    figure.axes[0].set(ylabel="members found (true positives)", title=title)
+    figure.axes[0].set(ylabel="true positive rate", title=title)
     figure.axes[1].legend(fontsize="x-small", loc="lower right")
     return figure
 
 
 def all_effects(effects: Effects, *, most: int = 9) -> Figure:
-    """Draw the strongest main effects of a PrivateForest, one panel a column; ``plot_effects`` draws one of them.
+    """Draw the strongest main effects of a PrivateForest, one panel per column; ``plot_effects`` draws one of them.
 
     Parameters
     ----------
     effects : Effects
-        What ``explain()`` returned.
+        Result of ``explain()``.
     most : int
-        The largest number of panels, strongest first.
+        Maximum number of panels, strongest first.
 
     Examples
     --------
@@ -695,7 +700,7 @@ def all_effects(effects: Effects, *, most: int = 9) -> Figure:
     """
     shown = effects.main[:most]
     if not shown:
-        raise UseError("there is nothing to draw: no column was measured. Hint: print(explain()) says so too.")
+        raise UseError("there is nothing to draw: no column was measured. Hint: increase epsilon or use more rows.")
     across = min(3, len(shown))
     down = -(-len(shown) // across)
     figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A progress line for long passes over data, for people at a terminal: what is done, and for how long.
+"""Progress line at a terminal for long passes over data: a description and the elapsed time.
 
-It does not count batches: the number would tell whoever sees the screen how many rows there are, and where rows that do
-not fit are dropped, how many were. How long a pass takes can be seen anyway; certificates name it. ``set_progress_callback`` is for
-a worker whose progress is told to the custodian alone, who has the rows.
+Batches are not counted on the screen. Their number would disclose the number of rows, and, if rows that do not fit are
+dropped, how many were dropped. The running time is visible anyway; certificates list that as an assumption.
+``set_progress_callback`` is for a worker that reports its progress only to the custodian, who has the rows.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _is_suppressed: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 def set_progress_callback(callback: Callable[[str, int], None] | None) -> None:
-    """Tell ``callback`` what this process does and how many items it has taken, which is private; None ends that."""
+    """Call ``callback`` with each description and number of items, which is private; None removes it."""
     _callbacks[:] = [] if callback is None else [callback]
 
 
 @contextmanager
 def no_progress() -> Iterator[None]:
-    """Show and report nothing inside: how often something is done must not be told."""
-    before = _is_suppressed.set(True)
+    """Suppress progress inside: the number of repetitions must not be disclosed."""
+    token = _is_suppressed.set(True)
     try:
         yield
     finally:
-        _is_suppressed.reset(before)
+        _is_suppressed.reset(token)
 
 
 def track_progress(items: Iterable[Item], description: str) -> Iterator[Item]:
-    """Give ``items``. After a second, show on stderr what is done, if it is a terminal; clear it at the end.
+    """Iterate over ``items``. On a terminal, show a description on stderr after a second, and clear it at the end.
 
     Examples
     --------
@@ -54,13 +54,13 @@ def track_progress(items: Iterable[Item], description: str) -> Iterator[Item]:
 
 def _report_items(items: Iterable[Item], description: str) -> Iterator[Item]:
     for number, item in enumerate(items, 1):
-        for act in _callbacks:
-            act(description, number)
+        for callback in _callbacks:
+            callback(description, number)
         yield item
 
 
 def _show_progress(items: Iterable[Item], description: str) -> Iterator[Item]:
-    from rich.console import Console  # only where a person waits
+    from rich.console import Console  # imported for terminals only: it is slow to load
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     progress = Progress(
@@ -71,10 +71,10 @@ def _show_progress(items: Iterable[Item], description: str) -> Iterator[Item]:
         transient=True,
     )
     progress.add_task(description, total=None)
-    began = time.monotonic()
+    start = time.monotonic()
     try:
         for item in items:
-            if not progress.live.is_started and time.monotonic() - began > DISPLAY_DELAY_SECONDS:
+            if not progress.live.is_started and time.monotonic() - start > DISPLAY_DELAY_SECONDS:
                 progress.start()
             yield item
     finally:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The page of a report: one HTML file that needs no other, to be read on a screen or printed."""
+"""One-page HTML report on a fitted model, which needs no other file."""
 
 from __future__ import annotations
 
@@ -14,96 +14,94 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood import charts as pictures
+from veilwood import charts
 from veilwood._version import __version__
+from veilwood.charts import MAX_EPSILON, posterior_range
 from veilwood.errors import SignatureError, UseError, VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.evaluation.evaluate import Evaluation, model_hash
 from veilwood.models import file as model_file
 from veilwood.models.checks import not_recomputed, require_unchanged
 from veilwood.models.file import verify
-from veilwood.privacy.certificate import PrivacyCertificate, describe_steps
+from veilwood.privacy.certificate import PrivacyCertificate, describe_steps, merge_steps
 from veilwood.privacy.ledger_stores import Ledger
 from veilwood.privacy.signature import PublicKey, signature_path
 from veilwood.safe_io import write_file
 
-__all__ = ["STEP_PURPOSES", "describe_guarantee", "posterior_range", "purpose_of", "render_report", "report"]
+__all__ = ["STEP_PURPOSES", "describe_guarantee", "purpose_of", "render_report", "report"]
 
 
-_MAX_EPSILON = 30.0
+_GROUP_BOUNDS = "Distribution of the values of columns, for the boundaries of their groups."
+_TARGET_SPREAD = "Distribution of the target or its residuals: location and outliers."
+_ROUND = "The next correction and its size. Each round improves the prediction of the rounds before it."
+_N_ROWS = "Approximate number of rows, which determines the resolution of the other measurements."
+_BEST_COLUMNS = "The columns that are most informative about the target, which get the rest of the budget."
+_CELL_CLASSES = "Number of rows of each class with each value, or group of values, of a column."
+_CLASS_COUNTS = "Number of rows of each class in each part of the data. Predictions are their fractions."
+_TARGET_MEANS = "Sum and number of targets in each part of the data. Predictions are their means."
 
-STEP_PURPOSES = (
-    ("strengths of columns", "How much the best column tells, and the mean one: whether one is enough, or all help."),
-    ("histogram of column", "How the values of a column are spread: where groups of them begin and end."),
-    ("rows by group", "How the values of columns are spread: where groups of them begin and end."),
-    ("histogram", "How the target, or what is left of it, is spread: where it lies, and what is far from it."),
-    ("weight of tables", "How much all tables should count together: less where columns say the same."),
-    ("weight of fine cells", "How much small cells of several columns should count beside the rest."),
-    ("round", "What to correct next, and by how much. Each round improves what the rounds before it predict."),
-    ("rows", "How many rows there are, about. It decides how fine the rest can be."),
-    ("column", "Which columns tell most about the target, so that the rest of the budget goes to them."),
-    ("classes by cell", "How many rows of each class have each value, or group of values, of a column."),
-    ("cells", "How many rows of each class lie in small cells of several columns together."),
-    ("class counts", "How many rows of each class lie in each part of the data. Predictions are their shares."),
-    ("target sums", "Sum and number of the targets in each part of the data. Predictions are their means."),
-    ("split", "Where to cut a column so that the classes come apart."),
-    ("median", "The middle value of a column, to cut there."),
-    ("attribute", "Which column to cut next."),
-    ("ensemble", "Tables of counts, chosen so that all leaves can be read off them with little noise."),
-    ("calibrat", "Whether predicted probabilities happen as often as they say, to correct them."),
-)
-"""What a step is for, by a word of its name; the first that fits."""
+STEP_PURPOSES = {
+    "column_strengths": "Strength of the best column and of the average column: whether one column is enough.",
+    "round_histogram": "Distribution of the values of a column, for the boundaries of its groups.",
+    **dict.fromkeys(("histogram", "joint_histograms"), _GROUP_BOUNDS),
+    **dict.fromkeys(("target_histogram", "residual_histogram", "residual_sum"), _TARGET_SPREAD),
+    "table_weight": "Common weight of all tables: smaller if columns are redundant.",
+    "cell_weight": "Weight of the sparse histogram relative to the other tables.",
+    **dict.fromkeys(("round_selection", "round_rows", "round_gradients"), _ROUND),
+    **dict.fromkeys(("row_count", "all_rows"), _N_ROWS),
+    "column_selection": _BEST_COLUMNS,
+    **dict.fromkeys(("table", "joint_tables", "column_classes"), _CELL_CLASSES),
+    "sparse_cells": "Number of rows of each class in small cells of several columns.",
+    **dict.fromkeys(("class_counts", "class_counts_again", "leaf_classes", "leaf_labels"), _CLASS_COUNTS),
+    **dict.fromkeys(("target_sums", "leaf_targets"), _TARGET_MEANS),
+    "splits": "Split points that separate the classes.",
+    "medians": "Median of a column, used as a split point.",
+    "attributes": "Column of the next split.",
+    "matrix_table": "Tables of counts from which all leaves can be computed with little noise.",
+}
+"""Purpose of a step, by its kind."""
 
 
-def purpose_of(step_name: str) -> str:
-    """Say what a step of a plan is measured for.
+def purpose_of(kind: str) -> str:
+    """Return the purpose of a step of a plan, as a sentence.
 
-    >>> purpose_of("class counts of leaves").split(".")[0]
-    'How many rows of each class lie in each part of the data'
+    >>> purpose_of("leaf_classes").split(".")[0]
+    'Number of rows of each class in each part of the data'
     """
-    return next((why for word, why in STEP_PURPOSES if word in step_name), "A part of what the model is computed from.")
-
-
-def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[float, float]:
-    """Return the least and the most that a belief can become, whatever else somebody knows, up to delta.
-
-    >>> tuple(round(share, 3) for share in posterior_range(0.5, 1.0))
-    (0.269, 0.731)
-    """
-    factor = math.exp(min(epsilon, _MAX_EPSILON))
-    return prior / (prior + (1 - prior) * factor), min(1.0, prior * factor / (1 - prior + prior * factor) + delta)
+    return STEP_PURPOSES.get(kind, "Part of the input of the model.")
 
 
 def describe_guarantee(certificate: PrivacyCertificate) -> list[str]:
-    """Say what the certificate promises to one unit."""
+    """Return the guarantee of a certificate for one unit, as sentences."""
     if not certificate.is_private or certificate.epsilon is None:
         return [f"There is no guarantee: {certificate.reason}. Do not publish this model as private."]
     unit = certificate.unit
-    other = "had been left out" if certificate.adjacency == "add-remove" else "had been replaced by any other"
-    factor = math.exp(min(certificate.epsilon, _MAX_EPSILON))
-    told = [
-        f"Whatever anybody concludes from this model about {unit} of the data, they would have concluded nearly as "
-        f"surely if it {other}: no conclusion becomes more than {factor:,.3g} times as likely.",
-        "That holds for any method of attack, whatever else is known, and for ever: it follows from noise that was "
-        "added while training, and nothing done with the model later can undo it.",
-        "What the model says about people in general is not hidden. If it shows that smoking goes with illness, it "
-        "says so of a smoker too, whether or not that smoker was in the data.",
+    is_removed = certificate.adjacency == "add-remove"
+    other = "had been left out of the data" if is_removed else "had been replaced by any other rows"
+    factor = math.exp(min(certificate.epsilon, MAX_EPSILON))
+    lines = [
+        f"Suppose {unit} {other}. The probability of drawing any given conclusion from the model would change by a "
+        f"factor of at most {factor:,.3g}.",
+        "This holds for every method of attack, whatever else is known, and permanently: it follows from noise that "
+        "was added during training, and no later use of the model can undo it.",
+        "Facts about people in general are not hidden. If the model shows that smoking is linked to an illness, it "
+        "applies to every smoker, in the data or not.",
     ]
     if certificate.delta:
-        told.insert(1, f"With a probability of at most {certificate.delta:g} the bound may fail.")
+        lines.insert(1, f"With a probability of at most {certificate.delta:g}, the bound may fail.")
     if certificate.epsilon > 8:
-        told.append(f"An epsilon of {certificate.epsilon:g} is a weak promise; below 2 is usual.")
-    return told
+        lines.append(f"An epsilon of {certificate.epsilon:g} is a weak guarantee; values below 2 are usual.")
+    return lines
 
 
 def model_facts(model: Any) -> list[tuple[str, str]]:
-    """Name the model, in a few lines."""
-    schema, statement = model.schema_, model.privacy_
+    """Return the facts that identify a model, as (label, text)."""
+    schema, certificate = model.schema_, model.privacy_
     return [
         ("Model", type(model).__name__),
         ("Predicts", f"{schema.target.name} ({model._task})"),
         ("From", f"{len(schema.features)} columns of schema {schema.name!r}"),
-        ("Protects", f"{statement.unit}, {statement.adjacency}"),
+        ("Protects", f"{certificate.unit}, {certificate.adjacency}"),
     ]
 
 
@@ -113,7 +111,6 @@ _METRIC_NAMES = {
     "auc": "AUC", "r2": "R²", "rmse": "RMSE", "mae": "MAE", "log_loss": "log-loss",
     "calibration_error": "calibration error",
 }  # fmt: skip
-_EXPECTED_PREFIX = "What to expect: "  # where a plan tells it, in its notes
 _UNIT_RANGE_METRICS = ("accuracy", "auc", "calibration_error")
 
 
@@ -130,16 +127,16 @@ def report(
     Parameters
     ----------
     model : fitted estimator, or path of a model file
-        What the page is about. What it claims is recomputed (``models.checks``) and the page says what is not; a model
-        that was changed after its fit is refused. For a file with a signature beside it, the page says so.
+        The model. Its claims are recomputed (``models.checks``), and the page lists those that cannot be. A model that
+        was changed after its fit raises UseError. The page mentions a signature next to the file.
     path : path
-        Where to write. The page needs no other file and can be printed.
+        Output file. The page needs no other file and can be printed.
     evaluation : Evaluation or path, optional
-        What ``evaluate`` measured; a fit with ``holdout_fraction`` brings its own.
+        Result of ``evaluate``. Default: the evaluation of a fit with ``holdout_fraction``.
     ledger : Ledger, optional
-        Shows what the spend stands beside.
+        Ledger whose entries are shown next to that of the model.
     signed_by : path or PEM text, optional
-        The signer's public key: the signature is checked, and the page says whose it is. Needs a model file.
+        Public key of the signer. The signature is checked, and the page names the key. Requires a model file.
 
     Returns
     -------
@@ -155,16 +152,15 @@ def report(
     >>> "epsilon = 2" in page
     True
     """
-    place, where = Path(path), None
+    file = None
     if isinstance(model, str | PathLike):
-        where = Path(model)
-        model = model_file.load(where) if signed_by is None else model_file.load(where, signed_by=signed_by)
+        file = Path(model)
+        model = model_file.load(file) if signed_by is None else model_file.load(file, signed_by=signed_by)
     elif signed_by is not None:
-        raise UseError("a signature is that of a file. Hint: pass the path of the model file.")
-    write_file(
-        place, render_report(model, evaluation=evaluation, ledger=ledger, file=where, signed_by=signed_by).encode()
-    )
-    return place
+        raise UseError("signed_by needs a model file, not an estimator. Hint: pass the path of the model file.")
+    page = render_report(model, evaluation=evaluation, ledger=ledger, file=file, signed_by=signed_by)
+    write_file(path, page.encode())
+    return Path(path)
 
 
 def render_report(
@@ -175,22 +171,25 @@ def render_report(
     file: Path | None = None,
     signed_by: PublicKey | None = None,
 ) -> str:
-    """Return the page as text; see ``report``."""
+    """Return the report as HTML text; see ``report``."""
     if not isinstance(model, BaseForest):
-        raise UseError(f"{type(model).__name__} is not a fitted estimator of this library.")
+        raise UseError(
+            f"{type(model).__name__} is not an estimator of this library. Hint: pass a fitted estimator, or the path "
+            "of a model file."
+        )
     check_is_fitted(model, "privacy_")
-    if file is None:  # one from a file was checked when it was loaded
+    if file is None:  # a model from a file was checked when it was loaded
         try:
             require_unchanged(model)
         except VeilwoodError as error:
-            raise UseError(f"this {type(model).__name__} is not what its certificate is of: {error}") from None
-    told = "the evaluation" if evaluation is None or isinstance(evaluation, Evaluation) else f"{str(evaluation)!r}"
+            raise UseError(f"this {type(model).__name__} does not match its certificate: {error}") from None
+    subject = "the evaluation" if evaluation is None or isinstance(evaluation, Evaluation) else f"{str(evaluation)!r}"
     if evaluation is None:
         evaluation = getattr(model, "evaluation_", None)
     elif not isinstance(evaluation, Evaluation):
         evaluation = Evaluation.load(evaluation)
     if evaluation is not None and evaluation.plan.parameters["model"] != model_hash(model):
-        raise UseError(f"{told} is of another model. Hint: evaluate this one, or remove what is said of the other.")
+        raise UseError(f"{subject} is of another model. Hint: evaluate this model, or omit the evaluation.")
     sections = [
         _heading_section(model),
         _guarantee_section(model),
@@ -204,7 +203,8 @@ def render_report(
     title = escape(f"{model.schema_.name}: {type(model).__name__}")
     head = f'<meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>'
     body = "\n".join(f"<section>{section}</section>" for section in sections if section)
-    end = f'<p class="soft small">Made by Veilwood {__version__} from public values only. This page spent nothing.</p>'
+    footer = f"Made by Veilwood {__version__} from public values only. This page has no privacy loss."
+    end = f'<p class="soft small">{footer}</p>'
     style = files("veilwood").joinpath("report.css").read_text(encoding="utf-8")
     page = f'<html lang="en"><head>{head}<style>{style}</style></head><body><main>\n{body}\n{end}</main></body></html>'
     return f"<!doctype html>\n{page}\n"
@@ -224,11 +224,13 @@ def _html_figure(title: str, picture: str) -> str:
 
 
 def _heading_section(model: Any) -> str:
-    statement = model.privacy_
-    mark = "no" if not statement.is_private else ""
+    certificate = model.privacy_
+    mark = "no" if not certificate.is_private else ""
     bound = "NOT PRIVATE"
-    if statement.is_private:
-        bound = f"private: epsilon = {statement.epsilon:g}" + (f", delta = {statement.delta:g}" * bool(statement.delta))
+    if certificate.is_private:
+        bound = f"private: epsilon = {certificate.epsilon:g}" + (
+            f", delta = {certificate.delta:g}" * bool(certificate.delta)
+        )
     boxes = "".join(f"<div><span>{escape(k)}</span>{escape(v)}</div>" for k, v in model_facts(model))
     return (
         f"<h1>{escape(model.schema_.target.name)} <span class='soft'>from</span> {escape(model.schema_.name)}</h1>"
@@ -237,37 +239,36 @@ def _heading_section(model: Any) -> str:
 
 
 def _guarantee_section(model: Any) -> str:
-    statement = model.privacy_
-    text = f"<h2>What is promised</h2>{_html_paragraphs(describe_guarantee(statement))}"
-    if not statement.is_private or statement.epsilon is None:
+    certificate = model.privacy_
+    text = f"<h2>Guarantee</h2>{_html_paragraphs(describe_guarantee(certificate))}"
+    if not certificate.is_private or certificate.epsilon is None:
         return text
     beliefs = [("an even guess", 0.5), ("one in ten", 0.1), ("one in a hundred", 0.01)]
     rows = []
-    for who, before in beliefs:
-        low, high = posterior_range(before, statement.epsilon, statement.delta or 0.0)
-        rows.append((f"before: {who}", low, before, high))
-    told = (
-        "Somebody believes something about one person with the certainty of the black line. After seeing the model, "
-        "and only because that person is in the data, the belief can move within the blue band and no further."
+    for label, before in beliefs:
+        low, high = posterior_range(before, certificate.epsilon, certificate.delta or 0.0)
+        rows.append((f"before: {label}", low, before, high))
+    explanation = (
+        "Suppose an observer believes some fact about one person with the probability of the black line. Because that "
+        "person is in the data, seeing the model can move the belief within the blue band and no further."
     )
     return (
         text
-        + _html_figure("How far a belief about one person can move", pictures.draw_odds(rows))
-        + _html_paragraphs([told])
+        + _html_figure("How far a belief about one person can move", charts.draw_odds(rows))
+        + _html_paragraphs([explanation])
     )
 
 
 def _quality_section(model: Any, evaluation: Evaluation | None) -> str:
     expected = [
-        f"{key}: {value.split(_EXPECTED_PREFIX)[1]}"
-        for key, value in sorted(model.plan_.notes.items(), key=lambda note: (len(note[0]), note[0]))  # few rows first
-        if isinstance(value, str) and _EXPECTED_PREFIX in value
+        f"{rows}: {text}"
+        for rows, text in sorted(model.plan_.expected.items(), key=lambda one: (len(one[0]), one[0]))  # few rows first
     ]
-    text = "<h2>How good it is</h2>"
+    text = "<h2>Quality</h2>"
     if expected:
-        text += "<h3>Expected, before any data was seen</h3>" + _html_paragraphs(expected, "small")
+        text += "<h3>Expected before the data was read</h3>" + _html_paragraphs(expected, "small")
     if evaluation is None:
-        hint = "It was not measured on private rows. To do so: veilwood evaluate MODEL TABLE --epsilon 0.1"
+        hint = "It was not measured on private rows. To measure it: veilwood evaluate MODEL TABLE --epsilon 0.1"
         return text + _html_paragraphs([hint], "soft")
     found = evaluation.quality
     rows = []
@@ -280,14 +281,14 @@ def _quality_section(model: Any, evaluation: Evaluation | None) -> str:
             most = 1.4 * max(abs(each.low), abs(each.high), 1e-9)
             least = -most if name == "bias" else 0.0
         rows.append((_METRIC_NAMES.get(name, name), each.value, max(each.low, -9.99), each.high, least, most))
-    statement = evaluation.privacy
-    price = f"epsilon = {statement.epsilon:g}" if statement.is_private else "NOT PRIVATE"
+    certificate = evaluation.privacy
+    loss = f"epsilon = {certificate.epsilon:g}" if certificate.is_private else "NOT PRIVATE"
     about = "" if found.rows.value is None else f", on about {found.rows.value:,.0f} rows"
-    caption = f"Measured with noise ({price}{about}); bands hold the truth with {found.confidence:.0%} confidence"
-    text += _html_figure(caption, pictures.draw_intervals(rows))
+    caption = f"Measured with noise ({loss}{about}); bands are {found.confidence:.0%} confidence intervals"
+    text += _html_figure(caption, charts.draw_intervals(rows))
     if (usual := found.most_frequent) is not None:
         text += _html_paragraphs(
-            [f"Always saying {usual[0]} would be right for about {usual[1]:.0%} of these rows."], "small"
+            [f"Predicting {usual[0]} for every row would be correct for about {usual[1]:.0%} of these rows."], "small"
         )
     side = []
     known = [
@@ -296,11 +297,12 @@ def _quality_section(model: Any, evaluation: Evaluation | None) -> str:
     ]  # fmt: skip
     if known:
         of = found.classes[1] if len(found.classes) == 2 else "each class"
-        side.append(_html_figure(f"Calibration: predicted and actual share of {of}", pictures.draw_calibration(known)))
+        title = f"Calibration: predicted probability and observed frequency of {of}"
+        side.append(_html_figure(title, charts.draw_calibration(known)))
     if found.confusion:
         counts = np.array(found.confusion)
         side.append(
-            _html_figure("True class (rows) and predicted class", pictures.draw_confusion_matrix(found.classes, counts))
+            _html_figure("True class (rows) and predicted class", charts.draw_confusion_matrix(found.classes, counts))
         )
     return text + (f'<div class="grid">{"".join(side)}</div>' if side else "")
 
@@ -314,40 +316,41 @@ def _effects_section(model: Any) -> str:
     kinds = {column.name: column.kind for column in model.schema_.features}
     several = len(effects.outputs) > 1
     key = "".join(
-        f'<i style="background:{pictures.COLOURS[i % len(pictures.COLOURS)]}"></i>{escape(name)}'
+        f'<i style="background:{charts.COLOURS[i % len(charts.COLOURS)]}"></i>{escape(name)}'
         for i, name in enumerate(effects.outputs)
     )
     figures = []
     for main in effects.main[:MAX_EFFECTS]:
-        draw = pictures.draw_steps if kinds.get(main.column) == "numeric" else pictures.draw_category_bars
+        draw = charts.draw_steps if kinds.get(main.column) == "numeric" else charts.draw_category_bars
         figures.append(_html_figure(main.column, draw(main.groups, main.effect, main.error, effects.outputs)))
-    text = "<h2>What the model has learned</h2>" + _html_paragraphs([
-        f"What each column adds to a prediction, in {effects.unit}, strongest first. Whiskers and bands show "
-        "how far noise and chance may have moved it; pale bars lie within them."
+    text = "<h2>Effects of columns</h2>" + _html_paragraphs([
+        f"Effect of each column on the prediction, in {effects.unit}, strongest first. Whiskers and bands show the "
+        "error from noise and sampling; pale bars are within it."
     ])  # fmt: skip
     text += f'<p class="key small">{key}</p>' if several else ""
     text += f'<div class="columns">{"".join(figures)}</div>'
     if len(effects.main) > MAX_EFFECTS:
         rest = ", ".join(main.column for main in effects.main[MAX_EFFECTS:])
-        text += _html_paragraphs([f"Weaker, and not drawn: {rest}."], "soft small")
+        text += _html_paragraphs([f"Weaker effects, not drawn: {rest}."], "soft small")
     return text + _pairs_section(effects)
 
 
 def _pairs_section(effects: Any) -> str:
-    """Pairs of columns: how strong, and what they do where the model shows it."""
+    """Return the strengths of pairs of columns, and heatmaps of those above the noise."""
     if not effects.interactions:
         return ""
     rows = [(" × ".join(pair.columns), pair.strength, pair.noise) for pair in effects.interactions]
     text = _html_figure(
-        "Pairs of columns, beyond what each does alone (red: what noise could show)", pictures.draw_strengths(rows)
+        "Interactions of columns, beyond their separate effects (red: level of noise alone)",
+        charts.draw_strengths(rows),
     )
     clear = [pair for pair in effects.interactions if pair.strength > pair.noise][:MAX_PAIRS]
     if not clear:
-        return text + _html_paragraphs(["None of them stands out of the noise."], "soft small")
+        return text + _html_paragraphs(["None of them exceeds the noise."], "soft small")
     drawn = [
         _html_figure(
             f"{' × '.join(pair.columns)}: {effects.outputs[0]}",
-            pictures.draw_heatmap(pair.groups[0], pair.groups[1], pair.effect[:, :, 0]),
+            charts.draw_heatmap(pair.groups[0], pair.groups[1], pair.effect[:, :, 0]),
         )
         for pair in clear
     ]
@@ -356,62 +359,65 @@ def _pairs_section(effects: Any) -> str:
 
 def _measurements_section(model: Any) -> str:
     rows = [
-        (name, purpose_of(name), f"{mechanism}; {loss}")
-        for name, mechanism, _, loss in describe_steps(model.privacy_.composition)
+        (name, purpose_of(str(group[0]["kind"])), f"{mechanism}; {loss}")
+        for group in merge_steps(model.privacy_.composition)
+        for name, mechanism, _, loss in describe_steps(group)
     ]
     learned = model.plan_.choices.get("learned")
-    chosen = f"Chosen on the way, from what had been released: {learned}." if learned else ""
+    chosen = f"Adaptive decisions: {learned}." if learned else ""
     released = model.privacy_.released
-    told = f"Only the following left the private side, each with noise; the model is computed from it: {released}."
-    text = "<h2>What was measured, and why</h2>" + _html_paragraphs([told])
+    summary = f"Only the following left the private side, each with noise; the model is computed from it: {released}."
+    text = "<h2>Measurements</h2>" + _html_paragraphs([summary])
     return (
         text
-        + _html_table(("measured", "why", "noise and price"), rows)
+        + _html_table(("measurement", "purpose", "noise and loss"), rows)
         + _html_paragraphs([chosen] * bool(chosen), "small")
     )
 
 
 def _ledger_section(model: Any, ledger: Ledger | None) -> str:
-    statement = model.privacy_
-    text = "<h2>Where the spend is recorded</h2>"
+    certificate = model.privacy_
+    text = "<h2>Ledger</h2>"
     if ledger is None:
-        told = f"{statement.ledger}, entry {statement.ledger_entry}. No ledger was given to look this up in."
-        return text + _html_paragraphs([told])
-    found = any(e.id == statement.ledger_entry and e.plan == statement.plan_hash for e in ledger.entries())
+        line = (
+            f"{certificate.ledger}, entry {certificate.ledger_entry}. Not checked: no ledger was given to the report."
+        )
+        return text + _html_paragraphs([line])
+    found = any(e.id == certificate.ledger_entry and e.plan == certificate.plan_hash for e in ledger.entries())
     if not found:
         text += _html_paragraphs(
-            [f"NOT THERE: no entry {statement.ledger_entry} of {ledger.name} is of this model's plan."]
+            [f"NOT FOUND: {ledger.name} has no entry {certificate.ledger_entry} for the plan of this model."]
         )
     spends = [
-        (entry.what, float(entry.loss.epsilon), entry.plan == statement.plan_hash)
+        (entry.what, float(entry.loss.epsilon), entry.plan == certificate.plan_hash)
         for entry in ledger.entries() if entry.is_counted and entry.loss.epsilon is not None
     ]  # fmt: skip
     total = ledger.budget
     most = None if total is None or total.epsilon is None else float(total.epsilon)
     whom = f" of {ledger.population}" if ledger.population else ""
-    text += _html_figure(f"{ledger.name}{whom}; dark: this model", pictures.draw_budget(spends, most))
+    text += _html_figure(f"{ledger.name}{whom}; dark: this model", charts.draw_budget(spends, most))
     rows = [(str(e.id), e.time[:16].replace("T", " "), e.state, str(e.loss), e.what) for e in ledger.entries()]
     return text + _html_table(("entry", "time", "state", "loss", "what"), rows)
 
 
 def _certificate_section(model: Any) -> str:
-    statement = model.privacy_
+    certificate = model.privacy_
     rows = [
-        ("plan (sha256)", statement.plan_hash),
-        ("schema (sha256)", statement.schema_hash),
-        ("version", statement.version),
+        ("plan (sha256)", certificate.plan_hash),
+        ("schema (sha256)", certificate.schema_hash),
+        ("version", certificate.version),
     ]
-    text = "<h2>Certificate</h2>" + _html_paragraphs([str(statement).split(";")[0]])
+    text = "<h2>Certificate</h2>" + _html_paragraphs([str(certificate).split(";")[0]])
     text += "".join(f"<p class='small'>{escape(k)}: <code>{escape(v)}</code></p>" for k, v in rows)
-    text += "<h3>It rests on this</h3><ul class='small'>"
-    text += "".join(f"<li>{escape(each)}</li>" for each in statement.assumptions) + "</ul>"
-    told = (
-        "For this page the release was planned once more from schema, parameters and plan: steps, sensitivities, noise "
-        "and loss are those of the certificate. No file can show that its numbers are noisy by that law."
+    text += "<h3>Assumptions</h3><ul class='small'>"
+    text += "".join(f"<li>{escape(each)}</li>" for each in certificate.assumptions) + "</ul>"
+    summary = (
+        "For this page the release was planned again from schema, parameters and plan: steps, sensitivities, noise and "
+        "loss are those of the certificate. No file can prove that its numbers were drawn with that noise."
     )
-    taken = not_recomputed(model)
-    text += "<h3>What was recomputed</h3>" + _html_paragraphs([told, "Taken as it stands:"], "small")
-    return text + "<ul class='small'>" + "".join(f"<li>{escape(each)}</li>" for each in taken) + "</ul>"
+    unchecked = not_recomputed(model)
+    text += "<h3>Recomputed</h3>" + _html_paragraphs([summary, "Not recomputed:"], "small")
+    return text + "<ul class='small'>" + "".join(f"<li>{escape(each)}</li>" for each in unchecked) + "</ul>"
 
 
 def _signature_section(file: Path | None, signed_by: PublicKey | None) -> str:
@@ -419,17 +425,17 @@ def _signature_section(file: Path | None, signed_by: PublicKey | None) -> str:
     if file is None or not signature_path(file).exists():
         return text + _html_paragraphs(["Not signed. To sign: veilwood sign MODEL --key KEY"], "soft")
     if signed_by is None:
-        told = f"{signature_path(file).name} stands beside the model and was not checked. To check it: veilwood verify"
-        return text + _html_paragraphs([told], "soft")
+        line = f"{signature_path(file).name} is next to the model and was not checked. To check it: veilwood verify"
+        return text + _html_paragraphs([line], "soft")
     try:
-        statement = verify(file, signed_by)
+        payload = verify(file, signed_by)
     except SignatureError as error:
         return text + _html_paragraphs([f"NOT VALID: {error}"])
     key = Path(signed_by).name if isinstance(signed_by, PathLike) else "the given key"
-    told = (
-        f"{file.name} is what the holder of {key} has signed, and nothing in it was changed since. A signature says "
-        "who vouches for it, not that the run was honest."
+    line = (
+        f"{file.name} is what the holder of {key} has signed, and nothing in it was changed since. A signature states "
+        "who vouches for the file, not that the run was honest."
     )
     return (
-        text + _html_paragraphs([told]) + f"<p class='small'>model (sha256): <code>{statement['model_hash']}</code></p>"
+        text + _html_paragraphs([line]) + f"<p class='small'>model (sha256): <code>{payload['model_hash']}</code></p>"
     )

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers, JSON and files from outside, read within bounds: a few bytes must not cost hours or gigabytes.
+"""Size-limited parsing of numbers, JSON and files from outside, and atomic writing of files.
 
-Whatever takes a number, JSON or a text from a file, a message or a person reads it through here; callers decide what it
-means. What mechanisms take is checked in ``privacy.noise``.
+A few bytes of input must not take hours or gigabytes to parse, so every number, JSON document or text from a file, a
+message or a person is read here. The parameters of mechanisms are checked in ``privacy.noise``.
 
-| limit | of |
+| limit | applies to |
 |---|---|
-| ``MAX_DIGITS`` | the numerator and the denominator of a number, and a whole number in JSON |
-| ``MAX_SUM_DIGITS`` | the same of a sum of such numbers |
-| ``MAX_NESTING`` | lists and objects inside each other in JSON |
-| ``MAX_BYTES`` | a JSON text |
+| ``MAX_DIGITS`` | numerator and denominator of a number, integers in JSON |
+| ``MAX_SUM_DIGITS`` | the same, for sums of such numbers |
+| ``MAX_NESTING`` | depth of lists and objects in JSON |
+| ``MAX_BYTES`` | size of a JSON document |
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ __all__ = [
 
 
 def write_file(path: str | PathLike[str], content: bytes) -> None:
-    """Write a file whole or not at all: under another name first, then renamed."""
+    """Write a file atomically: under another name first, then renamed."""
     path = Path(path)
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{time.monotonic_ns()}.part")
     try:
@@ -67,20 +67,20 @@ def write_file(path: str | PathLike[str], content: bytes) -> None:
             unfinished.unlink(missing_ok=True)
         raise FileError(
             f"cannot write {short_repr(str(path))}: {error.strerror or error}. "
-            "Hint: choose another place, or make room there."
+            "Hint: choose another path, or free disk space."
         ) from None
 
 
-CACHE_VARIABLE = "VEILWOOD_CACHE"  # a variable that names the folder; "off" for none
+CACHE_VARIABLE = "VEILWOOD_CACHE"  # environment variable: path of the cache folder, or "off" for no cache
 
 
 def cache_folder(name: str) -> Path | None:
-    """Return where a kind of files that can be made again is kept for this user; None if nothing is to be kept."""
-    given = os.environ.get(CACHE_VARIABLE)
-    if given == "off":
+    """Return the folder of one of this user's caches, or None if caching is off."""
+    setting = os.environ.get(CACHE_VARIABLE)
+    if setting == "off":
         return None
-    if given:
-        return Path(given) / name
+    if setting:
+        return Path(setting) / name
     if sys.platform == "win32":
         home = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -91,34 +91,34 @@ def cache_folder(name: str) -> Path | None:
 
 
 MAX_DIGITS: Final = 400
-MAX_SUM_DIGITS: Final = 4000  # Python writes out 4,300 digits
+MAX_SUM_DIGITS: Final = 4000  # Python converts integers of up to 4,300 digits to text
 MAX_NESTING: Final = 64
 MAX_BYTES: Final = 1 << 26
-_MAX_POWER_OF_TEN: Final = 300  # of ten: a float can hold it
+_MAX_POWER_OF_TEN: Final = 300  # within the range of a float
 
 _EXPONENT_PATTERN: Final = re.compile(r"[eE]([+-]?[\d_]+)\s*$")
 _LONE_SURROGATE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 def is_int_in(value: object, minimum: int, maximum: float = math.inf) -> bool:
-    """Whether a value is a whole number, no boolean, within bounds.
+    """Return True if a value is an integer within bounds, and not a boolean.
 
     >>> is_int_in(3, 1, 10), is_int_in(True, 1, 10), is_int_in(3.0, 1, 10)
     (True, False, False)
     """
-    whole = isinstance(value, int | np.integer) and not isinstance(value, bool)
-    return whole and minimum <= int(value) <= maximum  # type: ignore[call-overload]
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool)
+    return is_integer and minimum <= int(value) <= maximum  # type: ignore[call-overload]
 
 
 def all_ints_in(values: Iterable[object], minimum: int, maximum: float = math.inf) -> bool:
-    """Whether all values are whole numbers within bounds."""
+    """Return True if all values are integers within bounds, and none is a boolean."""
     return all(is_int_in(value, minimum, maximum) for value in values)
 
 
 def parse_fraction(text: object, name: str = "number", max_digits: int = MAX_DIGITS) -> Fraction:
-    """Read an exact number: digits with or without a point and an exponent, or one whole number over another.
+    """Parse an exact number: a decimal, with or without an exponent, or a fraction of two integers.
 
-    The length is checked before anything is computed: 1e999999999 has a billion digits.
+    The length is checked before anything is computed, because 1e999999999 has a billion digits.
 
     >>> parse_fraction("0.1"), parse_fraction("-1e3"), parse_fraction("1/3")
     (Fraction(1, 10), Fraction(-1000, 1), Fraction(1, 3))
@@ -128,7 +128,7 @@ def parse_fraction(text: object, name: str = "number", max_digits: int = MAX_DIG
     veilwood.errors.UnreadableError: epsilon='1e999999999' has more than 400 digits. Hint: round it.
     """
     if not isinstance(text, str):
-        raise UnreadableError(f"{name}={short_repr(text)} is not a number.")
+        raise UnreadableError(f"{name}={short_repr(text)} is not a number as text. Hint: pass text such as '0.5'.")
     try:
         exponent = _EXPONENT_PATTERN.search(text) if len(text) <= 3 * max_digits else None
         if len(text) > 3 * max_digits or (exponent and not _is_small_exponent(exponent[1], 2 * max_digits)):
@@ -137,7 +137,9 @@ def parse_fraction(text: object, name: str = "number", max_digits: int = MAX_DIG
     except VeilwoodError:
         raise
     except (ValueError, ZeroDivisionError):
-        raise UnreadableError(f"{name}={short_repr(text)} is not a finite number.") from None
+        raise UnreadableError(
+            f"{name}={short_repr(text)} is not a finite number. Hint: write a number such as 0.5 or 1/3."
+        ) from None
     return check_digits(value, name, max_digits)
 
 
@@ -146,12 +148,14 @@ def _is_small_exponent(digits: str, maximum: int) -> bool:
 
 
 def check_digits(value: Fraction, name: str = "number", max_digits: int = MAX_DIGITS) -> Fraction:
-    """Return a number, refusing one that is too long to be worked with, or too large or small for a float."""
+    """Return a number. Raise UnreadableError if it has too many digits, or is outside the range of a float."""
     above, below = value.numerator.bit_length(), value.denominator.bit_length()
     if max(above, below) > max_digits * math.log2(10):
         raise _too_long_error(value, name, max_digits)
     if above and abs(above - below) > _MAX_POWER_OF_TEN * math.log2(10) + 1:
-        raise UnreadableError(f"{name} is beyond 10^{_MAX_POWER_OF_TEN}, or closer to 0 than 10^-{_MAX_POWER_OF_TEN}.")
+        raise UnreadableError(
+            f"{name} has a magnitude above 10^{_MAX_POWER_OF_TEN} or below 10^-{_MAX_POWER_OF_TEN}. Hint: round it."
+        )
     return value
 
 
@@ -160,14 +164,14 @@ def _too_long_error(value: object, name: str, max_digits: int) -> UnreadableErro
 
 
 def read_json(text: str | bytes | bytearray, max_bytes: int = MAX_BYTES) -> Any:
-    """Read JSON from outside; what is too long, too deep, ambiguous or no finite number is refused.
+    """Parse JSON. Raise UnreadableError if it is too long, too deep, has a repeated key or a number that is not finite.
 
     >>> read_json('{"a": [1, 2.5, null]}')
     {'a': [1, 2.5, None]}
     >>> read_json('{"a": 1, "a": 2}')
     Traceback (most recent call last):
     ...
-    veilwood.errors.UnreadableError: this is not JSON that can be read: the key 'a' stands twice.
+    veilwood.errors.UnreadableError: the JSON cannot be read: the key 'a' occurs twice. Hint: correct the text.
     """
     try:
         if len(text) > max_bytes:
@@ -184,12 +188,16 @@ def read_json(text: str | bytes | bytearray, max_bytes: int = MAX_BYTES) -> Any:
         if text.count("[") + text.count("{") > MAX_NESTING:
             _check_depth(value)
         if _LONE_SURROGATE.search(text):
-            json.dumps(value, ensure_ascii=False).encode()  # half of a pair of code units is no text
+            json.dumps(value, ensure_ascii=False).encode()  # a lone surrogate cannot be encoded
     except RecursionError:
-        raise UnreadableError(f"this is not JSON that can be read: {_TOO_DEEP}.") from None
+        raise _json_error(_TOO_DEEP) from None
     except ValueError as error:
-        raise UnreadableError(f"this is not JSON that can be read: {shorten_text(str(error))}.") from None
+        raise _json_error(shorten_text(str(error))) from None
     return value
+
+
+def _json_error(problem: str) -> UnreadableError:
+    return UnreadableError(f"the JSON cannot be read: {problem}. Hint: correct the text.")
 
 
 _TOO_DEEP: Final = f"lists and objects are nested more than {MAX_NESTING} deep"
@@ -210,11 +218,11 @@ def _check_depth(value: Any) -> None:
 
 
 def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    made = dict(pairs)
-    if len(made) < len(pairs):
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
         keys = [key for key, _ in pairs]
-        raise ValueError(f"the key {short_repr(Counter(keys).most_common(1)[0][0])} stands twice")
-    return made
+        raise ValueError(f"the key {short_repr(Counter(keys).most_common(1)[0][0])} occurs twice")
+    return fields
 
 
 def _parse_int(digits: str) -> int:
@@ -235,11 +243,12 @@ def _reject_constant(text: str) -> None:
 
 
 def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> bytes:
-    """Read a file, one byte more than allowed at most; what may have no end, as a pipe, is refused.
+    """Return the bytes of a regular file, at most one more than ``max_bytes``, so that callers see an excess.
 
-    OSError where it cannot be opened, ValueError where it is not a path.
+    Raise OSError if it cannot be opened, ValueError if the path is invalid, and UnreadableError for a pipe or device,
+    which may have no end.
     """
-    # Without blocking: a pipe that nobody writes to would be waited for before it could be looked at.
+    # Without blocking: opening a pipe without a writer would block before its kind can be checked.
     with open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)), "rb") as file:
         kind = os.fstat(file.fileno()).st_mode
         if stat.S_ISDIR(kind):
@@ -250,7 +259,7 @@ def read_file(path: str | os.PathLike[str], max_bytes: int | None = None) -> byt
 
 
 def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
-    """Read a text file of UTF-8; OSError where that fails, and an error of ours where it is too long or no text."""
+    """Read a UTF-8 file. Raise OSError if it cannot be read, UnreadableError if it is too long or not text."""
     try:
         content = read_file(path, max_bytes)
         if len(content) > max_bytes:
@@ -258,5 +267,5 @@ def read_text(path: str | os.PathLike[str], max_bytes: int = MAX_BYTES) -> str:
         return content.decode()
     except VeilwoodError:
         raise
-    except ValueError as error:  # no UTF-8, or a path with a null character
+    except ValueError as error:  # not UTF-8, or a null character in the path
         raise UnreadableError(shorten_text(str(error))) from None

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A private choice of settings at a stated price: ``PrivateSearch``, for those who would use ``GridSearchCV``.
+"""Private hyperparameter search with a stated privacy loss: ``PrivateSearch``, the counterpart of ``GridSearchCV``.
 
-The law that makes it private is in ``privacy.stopping``; a search that needs no data at all is ``veilwood.tune``.
+The mechanism, random stopping, is in ``privacy.selection``. A search without data is ``veilwood.tune``.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from veilwood.data.encoding import class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, PlanError, UseError
 from veilwood.estimators.base import (
-    PRIVACY_PARAMETERS,
-    RUN_PARAMETERS,
     BaseForest,
+    SharedParameters,
     explicit_weights,
     to_plain_value,
     weighted_model,
 )
 from veilwood.estimators.method import Design, Method
+from veilwood.estimators.parameters import searchable_parameters
 from veilwood.evaluation.evaluate import HoldoutSplit, composes_in_parallel
 from veilwood.evaluation.quality import estimate_quality
 from veilwood.evaluation.scoring import Scoring
@@ -51,11 +51,11 @@ _SCORING_OPTIONS = {"classification": ("accuracy", "auc", "log_loss"), "regressi
 _LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
 _MAX_SETTINGS = 1000
 _TRIALS_PER_SETTING = 2.0
-_TRAINING_FRACTION = Fraction(3, 4)  # for training, where training and judging cost their sum
+_TRAINING_FRACTION = Fraction(3, 4)  # of the loss of a trial, if training and evaluation do not compose in parallel
 
 
 class TrialScore(NamedTuple):
-    """What a trial found: a score, higher is better, and which setting had it. Together they are ordered."""
+    """Score of a trial, higher is better, and its setting; ordered by both."""
 
     score: float
     setting: int
@@ -63,7 +63,7 @@ class TrialScore(NamedTuple):
 
 @dataclass(frozen=True)
 class _Trial:
-    """One setting, ready to be tried: all of it public."""
+    """Public design of a trial of one setting."""
 
     design: Design
     method: Method[Any]
@@ -71,7 +71,7 @@ class _Trial:
     class_weight: Any
 
     def take(self, charged: TrialBudget) -> None:
-        """Take all that the trial will release from what is charged for it, or be refused."""
+        """Take the losses of all releases of the trial from its budget. Raise PlanError if they do not fit."""
         charged.take(self.design.plan.loss, self.design.plan.neighbours)
         charged.take(self.evaluation_loss, charged.neighbours, aside=True)
 
@@ -81,37 +81,38 @@ def _estimator_has(name: str) -> Callable[[Any], bool]:
 
 
 class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
-    """Choose settings by private trials, stopped at random, and fit the best of them on all rows.
+    """Choose settings by private trials with random stopping, and fit the best setting on all rows.
 
-    A trial draws a setting, sets a share of the units aside by a secret key, trains on the others and judges on those
-    set aside, all of it privately. Only the best of a random number of trials is ever seen. That costs twice what one
-    trial costs, however many there are. What is left of the budget goes to a fit on all rows.
+    A trial draws a setting, holds out a fraction of the units by a secret key, trains on the others and evaluates on
+    the held-out units, all of it privately. Only the best of a random number of trials is ever released. The search
+    costs twice as much as one trial, however many there are. The rest of the budget goes to a fit on all rows.
 
     Parameters
     ----------
     estimator : estimator of this library
-        What is fitted; its schema, unit, adjacency and other parameters hold for every trial. Its own epsilon and
+        The estimator to fit. Its schema, unit, adjacency and other parameters hold for every trial; its epsilon and
         ledger are not used.
     settings : dict of lists, or list of dicts
-        The values to choose from: all combinations, or the settings themselves. What is promised (epsilon, delta,
-        privacy_unit, adjacency, max_weight, schema, ledger) and how rows are read (invalid, n_jobs) is not among them.
+        The values to choose from: all combinations of lists, or the settings themselves. They cannot contain the
+        schema, parameters of the guarantee (epsilon, delta, privacy_unit, adjacency, max_weight, ledger), or of the run
+        (invalid, n_jobs).
     epsilon : float
-        What search and fit cost together, pure.
+        Pure privacy loss of search and fit together.
     search_budget : float
-        The part of epsilon that goes to the search.
+        Fraction of epsilon for the search.
     scoring : str, optional
         "accuracy" (default), "auc" or "log_loss"; for numbers "r2" (default), "rmse" or "mae".
     holdout_fraction : float
-        The share of units that each trial is judged on.
+        Fraction of the units that each trial is evaluated on.
     mean_trials : float, optional
-        How many trials to expect; two for each setting by default. Costs time, not privacy.
+        Expected number of trials. Default: two per setting. More trials cost time, not privacy.
     ledger : Ledger or path, optional
-        Where the spends are recorded: one entry for the search, one for the fit.
+        Where the losses are charged: one entry for the search, one for the fit.
 
     Attributes
     ----------
     best_params_, best_score_ : dict, float
-        The setting of the best trial, and its score there: the best of many, so that it flatters.
+        Setting and score of the best trial. As the best of many, the score is optimistic.
     best_estimator_ : estimator
         Fitted on all rows; its ``privacy_`` is that of the fit alone.
     privacy_ : PrivacyCertificate
@@ -124,8 +125,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     Guarantee
 
     epsilon-differential privacy for the estimator's unit and adjacency: proofs/private-search.md, attacked by
-    packages/veilwood/tests/test_search.py and packages/veilwood/tests/privacy/test_stopping.py. It assumes that nobody outside times the search: how long
-    it takes tells how many trials there were.
+    packages/veilwood/tests/test_search.py and packages/veilwood/tests/privacy/test_stopping.py. It assumes
+    that no outsider observes the running time of the search, which depends on the number of trials.
 
     Examples
     --------
@@ -163,16 +164,16 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     # -- public ----------------------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """Return what the search will release and what it will cost. No data is needed, nothing is spent."""
+        """Return the plan of the search: its release and its privacy loss. Reads no data and spends nothing."""
         return self._design_search()[0]
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Search on a table, and fit the best setting on all of it.
+        """Search on a table and fit the best setting on all of its rows.
 
         Parameters
         ----------
         X, y
-            The rows, as in the estimator's own ``fit``; an iterator, which can be read once, is refused.
+            The rows, as in ``fit`` of the estimator. Iterators are refused, because they can be read only once.
 
         Returns
         -------
@@ -182,7 +183,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         forest = self.estimator
         book = open_ledger(self.ledger)
         if self.ledger is not None:
-            book.check_affordable(plan.loss + after)  # both: a search without a fit is worth nothing
+            book.check_affordable(plan.loss + after)  # both losses: a search without a fit would be wasted
         door = Door(
             plan, book, not_private=INFERRED_SCHEMA if _declared_schema(forest).inferred else None, table=handle_of(X)
         )
@@ -195,7 +196,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         del source
         (step,) = plan.steps
         with door, warnings.catch_warnings(), progress.no_progress():
-            warnings.simplefilter("ignore")  # how often a trial warns would tell how many there were
+            warnings.simplefilter("ignore")  # the number of warnings would reveal the number of trials
             best = door.release_best_trial(
                 step, lambda charged: self._run_trial(trials, X, y, charged), lambda one, other: one > other
             )
@@ -209,17 +210,17 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     @available_if(_estimator_has("predict"))  # type: ignore[untyped-decorator]
     def predict(self, X: Any) -> Any:
-        """Predict by the fitted estimator. Free."""
+        """Predict with the fitted estimator. Free."""
         return self._fitted_estimator().predict(X)
 
     @available_if(_estimator_has("predict_proba"))  # type: ignore[untyped-decorator]
     def predict_proba(self, X: Any) -> Any:
-        """Return the probability of each class, by the fitted estimator. Free."""
+        """Return the probability of each class from the fitted estimator. Free."""
         return self._fitted_estimator().predict_proba(X)
 
     @available_if(_estimator_has("score"))  # type: ignore[untyped-decorator]
     def score(self, X: Any, y: Any) -> float:
-        """Return the score of the fitted estimator: exact, so not for private rows."""
+        """Return the score of the fitted estimator. The result is exact: do not use it on private rows."""
         return float(self._fitted_estimator().score(X, y))
 
     @property
@@ -234,13 +235,17 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return self.best_estimator_
 
     def _design_search(self) -> tuple[Plan, list[_Trial], list[dict[str, Any]], Loss]:
-        """Decide everything that is public: the plan, every setting's design, and what is left for the fit."""
+        """Make all public decisions: the plan, the design of each setting, and the loss left for the fit."""
         forest = self.estimator
-        makes_a_promise = isinstance(forest, BaseForest) and set(forest.get_params(deep=False)) >= PRIVACY_PARAMETERS
-        if not makes_a_promise or not hasattr(forest, "predict"):
-            raise UseError(f"{type(forest).__name__} cannot be searched. Hint: an estimator of this library.")
+        is_private = isinstance(forest, BaseForest) and isinstance(forest, SharedParameters)
+        if not is_private or not hasattr(forest, "predict"):
+            raise UseError(
+                f"{type(forest).__name__} cannot be searched. Hint: pass a private estimator of this library."
+            )
         if forest.delta:
-            raise ParameterError("delta", forest.delta, "is not for searches, which are pure", "delta=0")
+            raise ParameterError(
+                "delta", forest.delta, "is not supported: a search has pure privacy loss", "pass delta=0"
+            )
         whole, share = requested_loss(self.epsilon, 0), exact_fraction(self.search_budget, "search_budget")
         if whole.epsilon is None:
             raise ParameterError("epsilon", self.epsilon, "must be finite: without noise nothing is searched privately")
@@ -257,7 +262,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         judge = of_trial if apart else of_trial - train
         trials = [self._design_trial(setting, schema, Loss.pure(train), Loss.pure(judge)) for setting in settings]
         for setting, trial in zip(settings, trials, strict=True):
-            # Here, while nothing is read or spent, and once more by each door of a trial and by the fit.
+            # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
             if self._with(setting, after, None)._requested_privacy() != (after, neighbours):
                 raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
@@ -294,7 +299,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             raise ParameterError("settings", given, "are not understood", "{'max_depth': [2, 4, 6]}") from None
         if not 2 <= len(found) <= _MAX_SETTINGS:
             raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MAX_SETTINGS}")
-        known = set(self.estimator.get_params(deep=False)) - PRIVACY_PARAMETERS - RUN_PARAMETERS
+        known = searchable_parameters(type(self.estimator))
         for name in {name for each in found for name in each}:
             if name not in known:
                 raise ParameterError("settings", name, "cannot be searched over", f"one of {', '.join(sorted(known))}")
@@ -308,23 +313,23 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         return scoring
 
     def _with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
-        """Return an unfitted estimator of a setting. Schema, loss and ledger are ours, whatever the setting says."""
+        """Return an unfitted estimator for a setting. The search itself sets schema, loss and ledger."""
         ours = {"schema": self.estimator.schema, "epsilon": loss.epsilon, "delta": 0.0, "ledger": ledger}
         return clone(self.estimator).set_params(**{**setting, **ours})
 
     def _design_trial(self, setting: dict[str, Any], schema: Any, loss: Loss, evaluation_loss: Loss) -> _Trial:
         forest = self._with(setting, loss, None)
         method, weights = forest._make_method(), getattr(forest, "class_weight", None)
-        if weights is not None:  # refused before anything is spent
+        if weights is not None:  # validated before anything is spent
             explicit_weights(weights, class_labels(schema))
         return _Trial(forest._design_for(schema, None, method), method, evaluation_loss, weights)
 
     def _run_trial(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
-        """Draw a setting, train on a part of the units, judge on the rest: private, and never seen but for the best."""
+        """Draw a setting, train on one part of the units, evaluate on the other. Only the best score is released."""
         number, forest = uniform_below(len(trials)), self.estimator
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
-        door = TrialDoor(design.plan, charged)  # or refused, before rows are read
+        door = TrialDoor(design.plan, charged)  # raises before rows are read, if the trial exceeds its budget
         parts = HoldoutSplit.draw(self.holdout_fraction).open_parts(
             X, y, design.encoding, unit=neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
         )
@@ -341,7 +346,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         found = estimate_quality(scoring.split_tables(counts), step.variance, tuple(schema.classes), bounds)
         value = found.scores[self._resolve_scoring()].value
         score = -math.inf if value is None else -value if self._resolve_scoring() in _LOWER_IS_BETTER else value
-        return TrialScore(score, -number)  # of equal scores the earlier setting wins
+        return TrialScore(score, -number)  # ties go to the earlier setting
 
     def _public_score(self, score: float) -> float | None:
         if score == -math.inf:
@@ -350,7 +355,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _together(search: Plan, fit: Plan) -> Loss:
-    """Return what both cost; losses of different units do not add up."""
+    """Return the loss of search and fit. Raise PlanError if they protect different units."""
     if fit.neighbours != search.neighbours:
         raise PlanError(f"a fit for {fit.neighbours} and a search for {search.neighbours} do not add up.")
     return search.loss + fit.loss
@@ -358,5 +363,5 @@ def _together(search: Plan, fit: Plan) -> Loss:
 
 def _declared_schema(forest: Any) -> Any:
     if isinstance(forest.schema, str) and forest.schema == "infer":
-        raise UseError("a search is planned before the data is seen. Hint: declare a schema.")
+        raise UseError("a search is planned before the data is read. Hint: declare a schema.")
     return forest._resolve_schema()[0]

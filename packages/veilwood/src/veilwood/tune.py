@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for good settings from public facts alone: every setting is planned and scored, none is fitted.
+"""Search for good settings from public facts alone: every setting is planned and scored, none is fitted.
 
-What a plan costs is in ``plan``, how noise is optimised in ``strategy_search``; docs/tuning.md derives the score.
+The score is in ``forests.expected_skill``; docs/tuning.md derives it. A search on private rows is ``veilwood.search``.
 """
 
 from __future__ import annotations
@@ -30,33 +30,30 @@ from veilwood.progress import track_progress
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["SEARCHED_PARAMETERS", "Candidate", "Tuning", "expected_skill", "tunable_estimators", "tune"]
-
-SEARCHED_PARAMETERS = ("n_ensembles", "max_features", "n_estimators", "max_depth")
-"""The parameters searched over, where a family has them."""
+__all__ = ["Candidate", "Tuning", "expected_skill", "tunable_estimators", "tune"]
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One setting that was planned: public numbers only.
+    """A planned setting and its score: public numbers only.
 
     Attributes
     ----------
     estimator : str
         Name of the class.
     parameters : dict
-        The values searched over.
+        The values that were varied.
     n_leaves : int
-        Leaves of all trees together.
+        Number of leaves of all trees together.
     rows_per_leaf : float
-        Expected rows in a leaf: n over the leaves of a tree.
+        Expected number of rows in a leaf: n divided by the leaves of a tree.
     noise_std : float
         Standard deviation of the noise on one count of a leaf, in rows.
     skill : float
-        What theory expects, between 0 and 1: see ``expected_skill``.
+        Skill expected by theory, between 0 and 1: see ``expected_skill``.
     score : float
-        What settings are ranked by: theory and what public tables have shown (``facts``), in units of skill, where
-        only differences mean something; theory alone where no public table had so many rows times epsilon.
+        Criterion of the ranking, in units of skill: theory combined with results on public tables. Only differences
+        are meaningful. If no public table had that many rows times epsilon, theory alone.
     """
 
     estimator: str
@@ -70,16 +67,16 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What ``tune`` found: settings from best to worst.
+    """Result of ``tune``: settings from best to worst.
 
     Attributes
     ----------
     settings : tuple of Candidate
         All settings planned, the best first.
     skipped : int
-        Settings left out because they would need too large a table.
+        Number of settings left out because they would need too large a table.
     schema_name, n, epsilon, delta
-        The public facts they were judged by.
+        The public facts that the scores rest on.
     """
 
     settings: tuple[Candidate, ...]
@@ -97,7 +94,7 @@ class Tuning:
 
     @property
     def table(self) -> pd.DataFrame:
-        """The settings, best first, one a row."""
+        """The settings, best first, one per row."""
         return pd.DataFrame(
             [
                 {
@@ -146,13 +143,13 @@ class Tuning:
     __repr__ = __str__
 
     def _ranking_caveat(self) -> str:
-        """Say how far to trust the ranking."""
-        told = load_weights()
-        if self.n * self.epsilon > told["most_rows_times_epsilon"]:
+        """Return a sentence on the accuracy of the ranking."""
+        facts = load_weights()
+        if self.n * self.epsilon > facts["most_rows_times_epsilon"]:
             return "Ranks are rough: no public table that was tried had so many rows times epsilon."
         return (
-            "Ranks are rough: on public tables that were left out their correlation was "
-            f"{told['rank_correlation']:.2f}, and the error of a score {told['error']:.2f}."
+            "Ranks are rough: on held-out public tables their correlation was "
+            f"{facts['rank_correlation']:.2f}, and the error of a score {facts['error']:.2f}."
         )
 
     def _repr_html_(self) -> str:
@@ -173,23 +170,22 @@ def tune(
 ) -> Tuning:
     """Search for good settings from public facts alone: no data is read, nothing is spent.
 
-    Every setting of a grid is planned, and scored by its noise per leaf relative to the rows expected in a leaf,
-    weighed against what trees of that depth over those features can learn (``expected_skill``).
+    Every setting of a grid is planned. Its score weighs the noise per leaf, relative to the expected rows in a leaf,
+    against what trees of that depth over those features can learn (``expected_skill``).
 
     Parameters
     ----------
     schema : Schema, path or dict
-        What is public about the data.
+        Public schema of the data.
     estimators : estimator, class, or list of them, optional
-        Forests to search over, from ``MatrixForestClassifier``, ``RandomTreesClassifier`` and
-        ``RandomTreesRegressor``; an instance brings its other parameters (adjacency, voting, ledger, ...) along. By
-        default all that do the schema's task, voting by averages, which the score describes.
+        Forests to search over, from ``tunable_estimators()``. An instance keeps its other parameters (adjacency,
+        voting, ledger, ...). Default: all for the task of the schema, with averaged votes, which the score describes.
     n_rows : int
-        Number of rows, which must be public: never pass the length of a private table. A noisy count will do.
+        Public number of rows. Never pass the length of a private table; a noisy count is fine.
     epsilon, delta : float
-        The privacy loss of the fit to come.
+        The privacy loss of the planned fit.
     grid : dict of lists, optional
-        Values to try, in place of the default ones: ``{"max_depth": [2, 3]}``.
+        Values to try instead of the defaults, such as ``{"max_depth": [2, 3]}``.
 
     Returns
     -------
@@ -208,13 +204,15 @@ def tune(
     """
     schema = Schema.resolve(schema)
     if not _is_positive_int(n_rows):
-        raise ParameterError("n", n_rows, "must be a whole number of at least 1", "a public or noisy number of rows")
+        raise ParameterError(
+            "n_rows", n_rows, "must be an integer of at least 1", "pass a public or noisy number of rows"
+        )
     candidates = _list_candidates(schema, estimators, grid or {})
     planned: list[tuple[Candidate, Any]] = []
     for prototype, values in track_progress(candidates, "planning settings"):
         forest: Any = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
         if forest.random_state is None:
-            forest.random_state = 0  # public; fixed, so that the plan that was scored is the plan carried out
+            forest.random_state = 0  # public; fixed, so that the scored plan is the executed plan
         try:
             planned.append((_score_setting(forest, schema, int(n_rows), values), forest))
         except DomainTooLargeError:
@@ -236,7 +234,7 @@ def tune(
 
 
 def tunable_estimators() -> tuple[type[Any], ...]:
-    """Return what can be tuned: forests whose plan knows how many leaves they have, at most."""
+    """Return the estimators that can be tuned: those whose plan bounds the number of leaves."""
     return (
         families.MatrixForestClassifier, families.RandomTreesClassifier, families.RandomTreesRegressor,
         families.MedianForestClassifier, families.MedianForestRegressor,
@@ -250,7 +248,7 @@ def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
         return {
             "n_ensembles": (1, 2, 4),
             "max_features": sorted({min(width, n_features) for width in (2, 4, 6)}),
-            "n_estimators": (128,),  # the trees of an ensemble share their noise: more of them cost time alone
+            "n_estimators": (128,),  # the trees of an ensemble share their noise, so that more of them only cost time
             "max_depth": (1, 2, 3, 4),
         }
     return {"n_estimators": (1, 2, 4, 8, 16, 32, 64), "max_depth": (1, 2, 3, 4, 5, 6, 8, 10)}
@@ -259,7 +257,7 @@ def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:
 def _list_candidates(
     schema: Schema, estimators: Any, grid: Mapping[str, Sequence[int]]
 ) -> list[tuple[Any, dict[str, int]]]:
-    """List what to plan: a prototype and the values to set, for every possible setting of the grid."""
+    """List a prototype and the values to set, for every possible setting of the grid."""
     if estimators is None:
         estimators = [averaging_estimator(kind) for kind in tunable_estimators() if kind._task == schema.task]
     elif not isinstance(estimators, Sequence) or isinstance(estimators, str):
@@ -277,20 +275,20 @@ def _list_candidates(
                 f"{', '.join(sorted(known))}; set other parameters on an estimator."
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_positive_int, values)):
-            raise UseError(f"grid[{name!r}]={values!r} must be a list of whole numbers of at least 1.")
-    found = []
+            raise UseError(f"grid[{name!r}]={values!r} must be a list of integers of at least 1.")
+    candidates = []
     for prototype, default in zip(prototypes, defaults, strict=True):
         axes = {name: grid.get(name, values) for name, values in default.items()}
         for point in itertools.product(*axes.values()):
             setting = dict(zip(axes, (int(value) for value in point), strict=True))
             if _is_possible_setting(prototype, setting, n_features):
-                found.append((prototype, setting))
-    if not found:
+                candidates.append((prototype, setting))
+    if not candidates:
         raise UseError(
             f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: each list needs a value; "
             "max_depth <= max_features <= features, and n_ensembles <= n_estimators."
         )
-    return found
+    return candidates
 
 
 def _is_positive_int(value: object) -> bool:
@@ -314,7 +312,7 @@ def _resolve_prototype(estimator: Any, schema: Schema) -> Any:
 
 
 def _is_possible_setting(prototype: Any, values: Mapping[str, int], n_features: int) -> bool:
-    """Whether a setting can be planned and is worth it: the same features measured twice only halve the budget."""
+    """Return True if a setting can be planned and does not just measure the same features twice."""
     if not isinstance(prototype, families.MatrixForestClassifier):
         return getattr(prototype, "branching", "binary") == "binary" or values["max_depth"] <= n_features
     width, ensembles = values["max_features"], values["n_ensembles"]
@@ -332,7 +330,7 @@ def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, i
     loss, neighbours = forest._requested_privacy()
     setting = skill.ForestSize.from_method(
         method,
-        Encoding(schema, method.numeric),
+        Encoding(schema, method.numeric_encoding),
         n_rows,
         plan.n_leaves,
         plan.expected_leaf_mse,
@@ -350,6 +348,6 @@ def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, i
 
 
 def averaging_estimator(kind: type[Any]) -> Any:
-    """Return a forest that votes by averages, which the score describes."""
+    """Return a forest with averaged votes, which the score describes."""
     voting = {"voting": "weight" if kind is families.MatrixForestClassifier else "threshold"}
     return kind(**(voting if "voting" in inspect.signature(kind).parameters else {}))

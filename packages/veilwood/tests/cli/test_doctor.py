@@ -36,7 +36,7 @@ def test_a_healthy_house_and_ledger(capsys: pytest.CaptureFixture[str], tmp_path
     assert "epsilon=3 left" in found[f"ledger {tmp_path / 'visits.db'}"][1]
     assert any(name.startswith("extra [") for name in found)
     assert main(["doctor"]) == 0
-    assert "All is well." in capsys.readouterr().out
+    assert "All checks passed." in capsys.readouterr().out
 
 
 def test_a_damaged_ledger_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

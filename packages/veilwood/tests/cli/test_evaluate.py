@@ -44,9 +44,9 @@ def test_the_command_writes_what_it_found(clinic: Path, capsys: pytest.CaptureFi
 
 def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vw.datasets.car().schema.save("car.json")
-    words = ["fit", "rows.csv", "--schema", "car.json", "--evaluate-share", "0.3", "-o", "new.veilwood"]
+    words = ["fit", "rows.csv", "--schema", "car.json", "--holdout", "0.3", "-o", "new.veilwood"]
     assert main(words) == 0
-    assert "On the units set aside:" in capsys.readouterr().out
+    assert "On held-out units:" in capsys.readouterr().out
     model = vw.load("new.veilwood")
     found = vw.Evaluation.load("new.quality.json")
     assert found.to_dict()["model"] == model_hash(model)

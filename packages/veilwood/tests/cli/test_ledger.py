@@ -45,7 +45,7 @@ FIT += ["--estimator", "random-trees", "--param", "max_depth=2"]
 
 
 def test_create_says_whom_it_protects(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = ("ledger", "create", "x.db", "--epsilon", "1", "--delta", "1e-6", "--of", "patients of clinic X")
+    words = ("ledger", "create", "x.db", "--epsilon", "1", "--delta", "1e-6", "--population", "patients of clinic X")
     made = answer(capsys, *words)
     assert (made["of"], made["budget"]) == ("patients of clinic X", "epsilon=1, delta=1e-06")
     assert "of patients of clinic X" in text(capsys, "ledger", "show", "x.db")
@@ -77,7 +77,7 @@ def test_resolve_settles_as_spent(here: Path, capsys: pytest.CaptureFixture[str]
     left = book.reserve(Loss.pure(exact_fraction(0.5)), what="x", neighbours="rows", plan="0")
     done = answer(capsys, "ledger", "resolve", "x.db", str(left.id), "--reason", "power failure")
     assert (done["resolved"], done["spent"], done["remaining"]) == (left.id, "epsilon=0.5", "epsilon=0.5")
-    assert "settled by hand: power failure" in text(capsys, "ledger", "show", "x.db")
+    assert "resolved by a custodian: power failure" in text(capsys, "ledger", "show", "x.db")
     assert answer(capsys, "ledger", "verify", "x.db")["intact"]
     assert "only a reserved one" in refused(capsys, "ledger", "resolve", "x.db", str(left.id), "--reason", "again")
     assert "--reason" in refused(capsys, "ledger", "resolve", "x.db", str(left.id))

@@ -16,7 +16,8 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood.cli.main import FAMILIES, main
+from veilwood.cli.fit import FAMILIES
+from veilwood.cli.main import main
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
 from veilwood_testing.main_cases import FIT, SMALL, answer
@@ -66,7 +67,7 @@ def test_text_for_people(in_clinic: Path, capsys: pytest.CaptureFixture[str]) ->
     out = capsys.readouterr().out
     assert "Delta: not spent, as pure noise is the smaller one here" in out
     assert "Costs epsilon=1, protecting one row" in out
-    assert "Spend: not recorded: no --ledger was given" in out
+    assert "Charge: not recorded: no --ledger was given" in out
     assert out.endswith("Model: visits.veilwood\n")
     assert main(["certificate", "visits.veilwood"]) == 0
     assert capsys.readouterr().out.startswith("# Privacy certificate: private")
@@ -81,7 +82,7 @@ def test_regression_is_picked_by_the_schema(in_clinic: Path, capsys: pytest.Capt
     fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL]
     assert answer(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
     assert main(["predict", "ages.veilwood", "visits.csv", "--proba"]) == 2
-    assert "leave --proba out" in capsys.readouterr().err
+    assert "omit --proba" in capsys.readouterr().err
 
 
 def test_an_unreviewed_draft_is_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,7 +155,7 @@ def test_every_family_goes_from_fit_to_predictions(
 def test_what_was_chosen_on_the_way_is_told(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["fit", "visits.csv", "--schema", "visits.json", "--estimator", "private-forest", "--epsilon", "2"]
     assert main(words) == 0
-    assert "Chosen on the way, from what had been released: " in capsys.readouterr().out
+    assert "Adaptive decisions: " in capsys.readouterr().out
 
 
 # -- what goes wrong -----------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     ([*FIT, "--delta", "2"], "delta=2.0 must be", nothing),
     ([*FIT, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
     ([*FIT, "--param", "max_depth"], "KEY=VALUE", nothing),
-    ([*FIT, "--param", "epsilon=3"], "--epsilon has an option of its own", nothing),
+    ([*FIT, "--param", "epsilon=3"], "use the option --epsilon", nothing),
     ([*FIT, "--param", "max_depth=deep"], "max_depth", nothing),
     ([*FIT, "--param", "n_estimators=0"], "n_estimators", nothing),
     ([*FIT, "--param", "n_estimators=2.5"], "n_estimators", nothing),
@@ -211,7 +212,8 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     ([*FIT, "--ledger", "visits.csv"], "visits.csv", nothing),
     (
         [*FIT, "--ledger", "small.db"],
-        "remaining epsilon=0.5 of 0.5 (ledger small.db). Hint: ask for no more than remains. Nothing was spent.",
+        "in ledger small.db: requested epsilon=1, remaining epsilon=0.5 (of 0.5). Hint: request at most epsilon=0.5. "
+        "Nothing was spent.",
         nothing,
     ),
     ([*OLD, "visits.csv"], "cut off", cut_model),
@@ -358,7 +360,7 @@ def test_options_that_a_plan_names_are_refused_beside_it(
     assert main(["plan", "--schema", "visits.json", "--epsilon", "0.2", "-o", "plan.json", "-q"]) == 0
     fit = ["fit", "visits.csv", "--schema", "visits.json", "--plan", "plan.json", "--yes", f"--{name}", value]
     assert main(fit) == 2
-    assert f"--plan names its own {name}. Hint: leave --{name} out" in capsys.readouterr().err
+    assert f"--plan already sets {name}. Hint: omit --{name}" in capsys.readouterr().err
 
 
 # -- as processes --------------------------------------------------------------------------------------------
@@ -386,15 +388,16 @@ def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
     stall = (
         "import time, veilwood as vw; from veilwood.cli.main import main; import sys\n"
         "from veilwood.forests.random_trees import RandomTrees\n"
-        "RandomTrees.measure = lambda *a: (print('counting', flush=True), time.sleep(60))\n"
+        "RandomTrees.measure_rows = lambda *a: (print('counting', flush=True), time.sleep(60))\n"
         f"sys.exit(main({[*FIT, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
     )
     words = [sys.executable, "-c", stall]
     with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         assert process.stderr is not None
-        while "counting" not in process.stdout.readline():
-            pass
+        for line in process.stdout:
+            if "counting" in line:
+                break
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "error: interrupted. epsilon=0.3 counts as spent (ledger small.db).\n"
     assert process.returncode == 130

@@ -61,6 +61,6 @@ def test_what_cannot_be_explained_or_written_is_refused(
     models: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["explain", str(models / "random")]) == 2
-    assert "RandomTreesClassifier has no explanation" in capsys.readouterr().err
+    assert "RandomTreesClassifier has no effects to explain" in capsys.readouterr().err
     assert main(["explain", str(models / "private"), "-o", str(tmp_path / "effects.pdf")]) == 2
     assert ".html, .png, .json" in capsys.readouterr().err

@@ -21,7 +21,7 @@ def test_keys_of_a_review(visits: Path, monkeypatch: pytest.MonkeyPatch, capsys:
     Person(monkeypatch, "zelxsq", [3, "0 to 130", "a registry", "some law"])
     assert main(["schema", "review", "d.json", "-o", "half.json"]) == 0
     told = capsys.readouterr().out
-    assert "keys are a, s, e, k, x, l, q" in told
+    assert "press one of a, s, e, k, x, l, q" in told
     half = json.loads(Path("half.json").read_text())
     assert half["columns"][0] | {"bounds": ""} == {
         "name": "age", "kind": "numeric", "lower": 0.0, "upper": 130.0, "bounds": "",
@@ -47,15 +47,15 @@ def test_what_newcomers_typed_into_a_review(
     assert main(["schema", "draft", "mixed.csv", "--decimal", ".", "-o", "d.json"]) == 0
     told = capsys.readouterr().out
     assert "Read with sep ';', decimals {'dose': ','}" in told
-    assert "'stay' looks like numbers with a comma, and is taken for texts. Hint: --decimal ','" in told
+    assert "'stay' looks like numbers with a decimal comma, and was read as text. Hint: pass --decimal ','" in told
     assert "'ward' looks" not in told
     Person(monkeypatch, "", ["q"])
     assert main(["schema", "review", "d.json"]) == 0
     Person(monkeypatch, "ekq", ["three", 0, "4", "0 to 365", "0 to 365", "the hospital's rules"])
     assert main(["schema", "review", "d.json"]) == 0
     told = capsys.readouterr().out
-    assert "a whole number, such as 3, or q to stop" in told
-    assert "these are bounds of numbers, and the draft holds texts" in told
+    assert "enter an integer, such as 3, or q to stop" in told
+    assert "these are bounds of numbers, and the column has categories" in told
     draft = json.loads(Path("d.json").read_text())
     assert draft["privacy_unit"]["at_most"] == 4
     assert all("0 to 365" not in column.get("values", []) for column in draft["columns"])

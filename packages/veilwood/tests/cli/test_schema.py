@@ -37,7 +37,7 @@ def test_from_a_draft_by_a_review_to_predictions_with_an_id(
     assert main(["schema", "review", "visits.json"]) == 0
     told = capsys.readouterr().out
     assert "no usual bounds" in told
-    assert "2 columns left" in told
+    assert "2 columns to review" in told
     assert Schema.load("visits.json").inferred
     assert main(["fit", "visits.csv", "--schema", "visits.json", *SMALL, "-o", "m.veilwood"]) == 0
     assert "NOT PRIVATE" in capsys.readouterr().out
@@ -47,7 +47,7 @@ def test_from_a_draft_by_a_review_to_predictions_with_an_id(
     assert main(["schema", "review", "visits.json"]) == 0
     told = capsys.readouterr().out
     assert "keeps its mark" in told
-    assert "has no mark left" in told
+    assert "has no marks left" in told
     assert (somebody.keys, somebody.lines) == ([], [])
     schema = Schema.load("visits.json")
     assert not schema.inferred
@@ -119,7 +119,7 @@ def test_a_check_lists_all_problems_and_a_fit_names_them(visits: Path, capsys: p
         assert problem in told
     assert main(["fit", "odd.csv", "--schema", "d.json", *SMALL]) == 2
     told = capsys.readouterr().err
-    for name in ("'age' has a missing value", "'age' should hold numbers", "'ward'", "'ill'"):
+    for name in ("'age' has a missing value", "'age' must hold numbers", "'ward'", "'ill'"):
         assert name in told
     assert not any(value in told for value in ("old,", "Hidden", "perhaps", "in 1 row"))
     assert main(["fit", "visits.csv", "--schema", "d.json", *SMALL, "--sep", "|"]) == 2

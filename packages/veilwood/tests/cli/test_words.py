@@ -83,7 +83,7 @@ def _loggers_as_before() -> Iterator[None]:
 def test_a_log_level_reaches_the_service(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uvicorn = pytest.importorskip("uvicorn")
     pytest.importorskip("fastapi")
-    service = SimpleNamespace(is_new=lambda: False)
+    service = SimpleNamespace(has_no_accounts=lambda: False)
     monkeypatch.setattr(
         "veilwood_service.app.create_app", lambda _: SimpleNamespace(state=SimpleNamespace(service=service))
     )
@@ -107,7 +107,7 @@ def test_a_log_level_reaches_a_server_of_shares(
         def __init__(self, _: object) -> None:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(config.Config, "load", lambda _: SimpleNamespace(who="server 0"))
+    monkeypatch.setattr(config.Config, "load", lambda _: SimpleNamespace(party_name="server 0"))
     monkeypatch.setattr("veilwood_secure.roles.monitoring.configure_logging", lambda _, level: told.append(level))
     monkeypatch.setattr("veilwood_secure.roles.server.Server", Stopped)
     assert main(["secure", "server", str(tmp_path), *words]) == 130

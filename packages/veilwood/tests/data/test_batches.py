@@ -12,7 +12,8 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
-from veilwood.data.batches import Batch, ChangeDetector, Source, _checksum_of_ids
+from veilwood.data.batches import Batch, Source
+from veilwood.data.file_source import ChangeDetector, _checksum_of_ids
 from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError
@@ -39,9 +40,9 @@ def test_rows_in_another_order_are_refused_before_anything_more_is_released() ->
     ledger = MemoryLedger()
     forest = vw.MedianForestClassifier(SCHEMA, n_estimators=3, max_depth=2, ledger=ledger)
     with pytest.raises(FileError, match="another order"):
-        forest.fit(restless().select_columns("age, ward, ill"))
+        forest.fit(restless().project("age, ward, ill"))
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
-    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().select_columns("age, ward, ill"))
+    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().project("age, ward, ill"))
 
 
 def test_ids_in_another_order_are_refused() -> None:

@@ -232,7 +232,7 @@ def test_ids_that_a_float_has_rounded_are_unusable(usable: list[Any], rounded: l
     assert all(to_canonical_id(cell) == to_canonical_text(cell) for cell in usable)
     assert all(to_canonical_id(cell) is UNUSABLE for cell in rounded)
     for cell in rounded:
-        with pytest.raises(OutOfSchemaError, match="whose row it is cannot be told"):
+        with pytest.raises(OutOfSchemaError, match="cannot be assigned to a unit"):
             kept(pd.DataFrame({"who": [cell], "row": 0.5, "target": "a"}))
 
 

@@ -111,10 +111,10 @@ def test_few_rows_of_a_frame_agree_with_many() -> None:
     [
         (FRAME.assign(age=pd.Series([1, None, 2])), "'age' has a missing value .*nullable", "age"),
         (FRAME.assign(ward=pd.Series(["A", None, "B"], dtype=object)), "'ward' has a missing value", "ward"),
-        (FRAME.assign(n=["1", "2", "12"]), "'n' has a value that is not one of its 2 declared values", "n"),
-        (FRAME.assign(age=["1", "2", "x"]), "'age' should hold numbers and has a cell that is not one", "age"),
-        (FRAME.assign(age=[1, 2, "x"]), "'age' should hold numbers and has a cell that is not one", "age"),
-        (FRAME.assign(age=pd.Timestamp("2020-01-01")), "'age' should hold numbers", "age"),
+        (FRAME.assign(n=["1", "2", "12"]), "'n' contains a value outside its 2 declared categories", "n"),
+        (FRAME.assign(age=["1", "2", "x"]), "'age' must hold numbers but contains a value that is not one", "age"),
+        (FRAME.assign(age=[1, 2, "x"]), "'age' must hold numbers but contains a value that is not one", "age"),
+        (FRAME.assign(age=pd.Timestamp("2020-01-01")), "'age' must hold numbers", "age"),
         (FRAME.assign(salary=1), "'salary' that the schema does not", "salary"),
         (FRAME.rename(columns={"age": "agee"}), "no column 'age'. Did you mean 'agee'", "age"),
         (FRAME.iloc[:0], "0 sample", None),
@@ -154,7 +154,7 @@ def test_targets_of_classification() -> None:
     assert encoding.encode_target(["yes"]).dtype == np.int32
     with pytest.warns(DataConversionWarning):
         encoding.encode_target(np.array([["no"], ["yes"]]))
-    with pytest.raises(OutOfSchemaError, match="label that is not one of the schema's: no, yes"):
+    with pytest.raises(OutOfSchemaError, match="label outside the schema's: no, yes"):
         encoding.encode_target(["no", "yess"])
     with pytest.raises(OutOfSchemaError, match="missing"):
         encoding.encode_target(["no", None])

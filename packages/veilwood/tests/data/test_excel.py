@@ -9,8 +9,9 @@ import pandas as pd
 import pytest
 
 from veilwood.data.file_source import check_files
-from veilwood.data.files import excel_dataset, local_file
+from veilwood.data.files import excel_dataset
 from veilwood.data.open_rows import open_rows
+from veilwood.data.places import local_file
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood_testing.dialect_cases import SCHEMA, codes_of
@@ -29,7 +30,7 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     sheet = excel_dataset(place.display_name, place.open, nulls=["Bonn"]).to_table()
     assert sheet["ort"].to_pylist() == ["Köln", None, None]
     frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
-    with pytest.raises(OutOfSchemaError, match="'kosten' should hold numbers") as caught:
+    with pytest.raises(OutOfSchemaError, match="'kosten' must hold numbers") as caught:
         codes_of(tmp_path / "odd.xlsx", SCHEMA)
     assert "viel" not in str(caught.value)
     assert codes_of(tmp_path / "odd.xlsx", SCHEMA, "drop") == [[], []]

@@ -18,8 +18,8 @@ import pyarrow.parquet
 import pytest
 
 import veilwood as vw
-from veilwood.data.files import find_locations
 from veilwood.data.open_rows import open_rows
+from veilwood.data.places import find_locations
 from veilwood.drafting.draft import draft_from_table
 from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
 from veilwood.privacy.accountant import handle_of
@@ -33,7 +33,7 @@ fsspec = pytest.importorskip("fsspec")
 def memory() -> Iterator[Any]:
     filesystem = fsspec.filesystem("memory")
     yield filesystem
-    filesystem.open_store.clear()
+    filesystem.store.clear()
     filesystem.pseudo_dirs[:] = [""]
 
 

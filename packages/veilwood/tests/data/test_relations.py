@@ -166,7 +166,7 @@ def test_scanners_of_text_or_of_batches_are_refused(tmp_path: Path) -> None:
         open_rows(pa.dataset.dataset(tmp_path / "rows.csv", format="csv").scanner(), None, ENCODING)
     rows = without_people()
     once = pa.dataset.Scanner.from_batches(rows.to_batches(), schema=rows.schema)
-    with pytest.raises(UseError, match="can be read once"):
+    with pytest.raises(UseError, match="can be read only once"):
         open_rows(once, None, ENCODING)
 
 

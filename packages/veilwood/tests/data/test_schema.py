@@ -92,7 +92,7 @@ def test_values_are_canonical_texts() -> None:
         (changed(None, target="age"), "needs a categorical"),
         (changed(None, task="regression"), "needs a numeric"),
         (changed(None, columns=CLINIC["columns"] + CLINIC["columns"][:1]), "'age' appears twice"),
-        (changed("ill", values=["yes"]), "one class only"),
+        (changed("ill", values=["yes"]), "one class"),
         (changed("ill", nullable=True), "'nullable' is for features"),
         (changed("ward", values=[], other=None), "no values"),
         (changed("ward", values="ABC"), "not a list"),
@@ -197,7 +197,7 @@ def test_infer_from_arrays() -> None:
     assert schema.features[1].bounds == (5.0, 10.0)
     assert schema.features[2].nullable
     assert schema.target.bounds == (0.5, 2.5)
-    with pytest.raises(SchemaError, match="one class only"):
+    with pytest.raises(SchemaError, match="one class"):
         Schema.infer(X, [1, 1], "classification")
     with pytest.raises(SchemaError, match="Unknown label type"):
         Schema.infer(X, [0.5, 2.5], "classification")

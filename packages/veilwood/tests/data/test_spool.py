@@ -56,7 +56,7 @@ def test_a_spool_is_bounded_and_leaves_no_name(tmp_path: Path, monkeypatch: pyte
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(VeilwoodError, match="at_most"):
         vw.spool([], at_most=0)
-    with pytest.raises(UseError, match="without spool"):
+    with pytest.raises(UseError, match="needs no spool"):
         open_rows(vw.spool(without_people()), None, ENCODING)
     with pytest.raises(FileError, match="temporary file"):
         open_rows(vw.spool(without_people().to_reader(), folder=tmp_path / "nowhere"), None, ENCODING)

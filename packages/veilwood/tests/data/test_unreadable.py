@@ -28,13 +28,13 @@ def test_a_header_tells_another_separator_or_encoding() -> None:
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (ValueError("In CSV column #1: conversion error: 'Anna Secret'"), "column 'ward' has a cell"),
-        (ValueError("CSV parse error: Expected 2 columns, got 3: 31,A,Anna Secret"), "more or fewer cells"),
+        (ValueError("In CSV column #1: conversion error: 'Anna Secret'"), "column 'ward' contains a value"),
+        (ValueError("CSV parse error: Expected 2 columns, got 3: 31,A,Anna Secret"), "more or fewer values"),
         (ValueError("invalid UTF8 data: Anna Secret"), "not in UTF-8"),
         (ValueError("Empty CSV file"), "the file is empty"),
         (ValueError("Multiple matches for FieldRef Anna Secret"), "the same name"),
         (PermissionError(13, "Anna Secret"), "Permission denied"),
-        (ValueError("Anna Secret"), "damaged or of another format"),
+        (ValueError("Anna Secret"), "damaged or has another format"),
     ],
 )
 def test_each_kind_has_its_line_and_no_record_is_shown(error: Exception, says: str) -> None:

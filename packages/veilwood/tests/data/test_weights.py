@@ -39,7 +39,7 @@ class TestRows:
         """One row's weight decided whether the fit was refused, or failed."""
         for given in ([1.0, 2.0, odd], pd.Series([1.0, 2.0, odd], dtype=object)):
             assert Weights(given, 3).draw_copies(3, "drop").tolist() == [1, 2, 0]
-            with pytest.raises(vw.OutOfSchemaError, match="below 0, missing or no number"):
+            with pytest.raises(vw.OutOfSchemaError, match="below 0, missing or not numbers"):
                 Weights(given, 3).draw_copies(3, "refuse")
 
     def test_one_row_moves_counts_by_no_more_than_the_plan_says(self) -> None:
@@ -110,7 +110,7 @@ class TestRows:
         [
             ([1.0, -1.0, 1.0], "below 0"),
             ([1.0, math.nan, 1.0], "missing"),
-            (["a"] * 3, "no number"),
+            (["a"] * 3, "not numbers"),
             ([1.0], "one number"),
         ],
     )
@@ -137,7 +137,7 @@ class TestRows:
 
     @pytest.mark.parametrize("Forest", EVERY)
     def test_weights_of_one_change_nothing_but_the_price(self, Forest: Any) -> None:
-        schema = SCHEMA if Forest.task == "classification" else vw.Schema.numeric(
+        schema = SCHEMA if Forest._task == "classification" else vw.Schema.numeric(
             (0, 1), target_bounds=(0, 1), n_features=1)  # fmt: skip
         light, heavy = (Forest(schema, random_state=0, max_weight=w).plan() for w in (None, 5))
         assert heavy.steps[0].sensitivity == 5 * light.steps[0].sensitivity

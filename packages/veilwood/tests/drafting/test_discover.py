@@ -50,7 +50,7 @@ def test_a_schema_is_discovered() -> None:
     assert not schema.inferred
     assert found.privacy.is_private
     assert (found.privacy.epsilon, found.privacy.delta) == (2.0, 1e-6)
-    assert not any("was not read off the data" in text for text in found.privacy.assumptions)
+    assert not any("nothing in it was read from the data" in text for text in found.privacy.assumptions)
     assert any("names of the columns" in text for text in found.privacy.assumptions)
     assert Schema.from_dict(json.loads(json.dumps(found.to_dict()))) == schema
     with pytest.raises(BudgetExceededError):
@@ -219,7 +219,7 @@ def test_no_row_is_refused_and_no_table_too_small() -> None:
         discover(people(3).drop(columns="ill"), "ill", epsilon=1.0, delta=1e-6)
     with pytest.raises(OutOfSchemaError, match="names"):
         discover(np.zeros((3, 2)), epsilon=1.0, delta=1e-6)
-    with pytest.raises(ParameterError, match="takes the target away"):
+    with pytest.raises(ParameterError, match="excludes the target"):
         discover(people(3), epsilon=1.0, delta=1e-6, ignore=["*"])
     with pytest.raises(OutOfSchemaError, match="privacy unit names"):
         discover(people(3), epsilon=1.0, delta=1e-6, privacy_unit={"id": "who", "at_most": 2})

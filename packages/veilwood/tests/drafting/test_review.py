@@ -78,7 +78,7 @@ def test_what_was_read_off_the_data_is_not_accepted_by_a_key(found: dict[str, An
             review.declare(source, lower=0, upper=1)
     with pytest.raises(SchemaError, match="not below"):
         review.declare("a manual", lower=3, upper=1)
-    with pytest.raises(UseError, match="no bound"):
+    with pytest.raises(UseError, match="not a bound"):
         review.declare("a manual", bins=3)
     assert review.to_dict() == before
     assert review.schema().inferred
@@ -104,7 +104,7 @@ def test_columns_can_be_left_out_but_not_the_target(found: dict[str, Any]) -> No
     review = Review(found)
     for _ in range(3):
         review.exclude()
-    with pytest.raises(UseError, match="last column"):
+    with pytest.raises(UseError, match="last feature"):
         review.exclude()
     review.accept_known()
     with pytest.raises(UseError, match="target"):

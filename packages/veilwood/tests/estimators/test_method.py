@@ -36,7 +36,7 @@ MODELS = sorted(name for name in estimators.__all__ if hasattr(getattr(estimator
 
 
 def table_for(name: str) -> tuple[Any, Any, vw.Schema]:
-    if getattr(estimators, name).task == "regression":
+    if getattr(estimators, name)._task == "regression":
         return X_LINE, 10 * X_LINE[:, 0], LINE
     return CAR.X, CAR.y, CAR.schema
 
@@ -53,7 +53,7 @@ def test_a_method_runs_without_its_shell(name: str) -> None:
     shell = small(name)
     method = shell._make_method()
     with seeded_for_tests(1):
-        design = method.make_design(shell.ask(schema, 0))
+        design = method.make_design(shell._fit_request(schema, 0))
         with Door(design.plan, vw.MemoryLedger()) as door:
             released = method.measure_rows(design, open_rows(X, y, design.encoding), door)
         model = method.build_model(design, door.plan, released)
@@ -61,7 +61,7 @@ def test_a_method_runs_without_its_shell(name: str) -> None:
         fitted = small(name).fit(X, y)
     codes = model.encoding.encode(X)
     again = method.restore_model(schema, door.plan, model.to_arrays())
-    np.testing.assert_array_equal(model.predict_outputs(codes), again.outputs(codes))
+    np.testing.assert_array_equal(model.predict_outputs(codes), again.predict_outputs(codes))
     shown = fitted.predict_proba(X) if hasattr(fitted, "predict_proba") else fitted.predict(X)
     np.testing.assert_array_equal(model.predict_outputs(codes), shown)
     assert all(hasattr(fitted, f"{each}_") for each in model.public_attributes)

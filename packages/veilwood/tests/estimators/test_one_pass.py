@@ -288,8 +288,9 @@ def test_threads_do_not_matter(threads: int, tmp_path: Path) -> None:
     for rows in (frame(), str(tmp_path / "a.parquet")):
         source = open_rows(rows, None, encoding, batch_rows=100)
         model = forest(epsilon=float("inf"))
-        design = model.prepare(SCHEMA)
-        np.testing.assert_array_equal(source.aggregate(model._make_method().count(design), n_jobs=threads), expected)
+        design = model._design_for(SCHEMA)
+        count = model._make_method().make_count(design)
+        np.testing.assert_array_equal(source.aggregate(count, n_jobs=threads), expected)
 
 
 def test_an_error_on_one_thread_ends_the_pass() -> None:
@@ -305,7 +306,7 @@ def test_an_error_on_one_thread_ends_the_pass() -> None:
         raise Broken
 
     model = forest()
-    count = model._make_method().count(model.prepare(SCHEMA))
+    count = model._make_method().make_count(model._design_for(SCHEMA))
     with pytest.raises(Broken):
         Source(read).aggregate(count, n_jobs=2)
 
@@ -319,7 +320,7 @@ def test_interrupted_work_says_what_was_spent(error: type[BaseException]) -> Non
     ledger = MemoryLedger()
     with pytest.raises(error) as stopped:
         forest(ledger=ledger).fit(interrupted())
-    assert stopped.value.__notes__ == ["epsilon=1 counts as spent (ledger in memory)."]
+    assert stopped.value.__notes__ == ["epsilon=1 counts as spent (no ledger)."]
     assert ledger.spent.epsilon == 1
     ledger = MemoryLedger()
     with pytest.raises(error) as stopped:

@@ -254,7 +254,7 @@ def test_a_notebook_shows_an_estimator_without_a_warning(name: str) -> None:
     assert name in getattr(vw, name)(vw.datasets.iris().schema)._repr_html_()
 
 
-FITTED_CLASSIFIERS = [Forest for Forest in [*CLASSES, vw.PrivateForestClassifier] if Forest.task == "classification"]
+FITTED_CLASSIFIERS = [Forest for Forest in [*CLASSES, vw.PrivateForestClassifier] if Forest._task == "classification"]
 
 
 @pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning", "ignore::veilwood.PrivacyWarning")
@@ -273,9 +273,9 @@ class TestWhatClassifiersSay:
     def test_importances_find_the_column_that_matters(self, Forest: Any) -> None:
         rng = np.random.default_rng(0)
         X = rng.random((4000, 3))
-        more = {"classes": ["no", "yes"]} if Forest.task == "classification" else {"target_bounds": (0, 1)}
+        more = {"classes": ["no", "yes"]} if Forest._task == "classification" else {"target_bounds": (0, 1)}
         schema = vw.Schema.numeric((0, 1), n_features=3, **more)
-        y = np.where(X[:, 1] > 0.5, "yes", "no") if Forest.task == "classification" else X[:, 1]
+        y = np.where(X[:, 1] > 0.5, "yes", "no") if Forest._task == "classification" else X[:, 1]
         small = {} if "Private" in Forest.__name__ else {"n_estimators": 8, "max_depth": 3}
         forest = Forest(schema, epsilon=20.0, random_state=0, **small)
         assert not hasattr(forest, "feature_importances_")

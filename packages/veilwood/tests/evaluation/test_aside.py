@@ -100,10 +100,14 @@ def test_where_a_unit_can_be_in_both_parts_losses_add_up(promise: dict[str, Any]
 def test_wrong_shares_are_refused_before_anything_is_spent() -> None:
     car, ledger = vw.datasets.car(), vw.MemoryLedger(1)
     forest = vw.RandomTreesClassifier(car.schema, ledger=ledger, **SMALL)
-    for bad in ({"evaluate_share": 0}, {"evaluate_share": True}, {"evaluate_share": "x"}, {"evaluate_share": 0.95},
-                {"evaluate_epsilon": 1.0}, {"evaluate_share": 0.2, "evaluate_epsilon": 1.0}):  # fmt: skip
+    wrong: list[dict[str, Any]] = [
+        *({"holdout_fraction": fraction} for fraction in (0, True, "x", 0.95)),
+        {"evaluate_epsilon": 1.0},
+        {"holdout_fraction": 0.2, "evaluate_epsilon": 1.0},
+    ]
+    for bad in wrong:
         with pytest.raises(vw.VeilwoodError):
-            forest.fit(car.X, car.y, **bad)  # type: ignore[arg-type]
+            forest.fit(car.X, car.y, **bad)
     with pytest.raises(vw.VeilwoodError, match="several times"):
         forest.fit(iter([(car.X, car.y)]), holdout_fraction=0.2)
     assert ledger.entries() == []

@@ -124,7 +124,7 @@ def bound_of(model: Any, row: Row, factor: Fraction, monkeypatch: pytest.MonkeyP
     """Tell a table with a row from one without, by all counts that the row moves; return the epsilon that shows."""
     plan, scoring = evaluation_plan(model, Loss.pure(Fraction(1)), Neighbours()), Scoring(model.model_)
     X, _ = as_frame([row], task_of(type(model).__name__), Path())
-    codes = model.encode(X.drop(columns="ill"))
+    codes = model._encode_rows(X.drop(columns="ill"))
     target = model.model_.encoding.encode_target(X["ill"])
     (step,) = plan.steps
     present = scoring.make_count()([Batch(codes, target, 0, 0)])

@@ -157,14 +157,14 @@ def test_a_range_ten_times_too_small_is_caught(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_leaf_labels_keep_their_epsilon() -> None:
-    """Counts (1, 4) against (0, 4): the label of the step that a forest plans, by its exact law."""
+    """Counts (1, 4) against (0, 4): the label of the step that a forest plans, by its exact distribution."""
     forest = vw.GreedyForestClassifier(
         SCHEMA, epsilon=1 / 0.7, leaf_update="exponential", selection="exponential", n_estimators=10, max_depth=3
     )
     mechanism: Any = forest.plan().steps[-1].mechanism
     for counts in product(range(5), repeat=2):
         for new in ((1, 0), (0, 1)):
-            ratio = audit.worst_log_ratio(mechanism.law(counts), mechanism.law(np.add(counts, new)))
+            ratio = audit.worst_log_ratio(mechanism.probabilities(counts), mechanism.probabilities(np.add(counts, new)))
             assert ratio <= 1 + 1e-9
     doubled = ExponentialMechanism(2 * mechanism.epsilon, mechanism.score_range)
     assert audit.worst_log_ratio(doubled.probabilities([9, 0]), doubled.probabilities([9, 1])) > 1.5

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("quality", "best"), ("selection", "loud"), ("leaf_update", "none"), ("branching", "none"), ("split_share", 2),
+    [("quality", "best"), ("selection", "loud"), ("leaf_update", "none"), ("branching", "none"), ("split_budget", 2),
      ("candidates", 0), ("max_depth", 0), ("voting", "loud")],
 )  # fmt: skip
 def test_bad_parameters_name_themselves(parameter: str, value: Any) -> None:

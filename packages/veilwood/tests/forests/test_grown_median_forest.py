@@ -38,7 +38,7 @@ def test_a_plan_spends_exactly_epsilon(task: str, variant: str, trees: str, monk
     prefer_zcdp(monkeypatch)
     forest = FORESTS[task](
         SCHEMAS[task], epsilon=0.7, n_estimators=4, max_depth=3, candidates=2, variant=variant, trees=trees,
-        split_share=0.4,
+        split_budget=0.4,
     )  # fmt: skip
     plan = forest.plan()
     assert sum(step.loss.epsilon for step in plan.steps) == Fraction(7, 10)

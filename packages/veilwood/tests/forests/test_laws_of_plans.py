@@ -229,12 +229,12 @@ def test_a_plan_says_whether_its_delta_is_spent(family: str, tmp_path: Path) -> 
         plan = forest.plan()
         plan.save(tmp_path / "plan.json")
         again = clone(forest)
-        assert again.prepare(data.schema, tmp_path / "plan.json").plan == plan
+        assert again._design_for(data.schema, tmp_path / "plan.json").plan == plan
         spent = clone(forest).set_params(delta=plan.loss.delta)  # as an estimator is made from a plan alone
-        assert spent.prepare(data.schema, tmp_path / "plan.json").plan == plan
+        assert spent._design_for(data.schema, tmp_path / "plan.json").plan == plan
         forged = vw.Plan.from_dict({**plan.to_dict(), "choices": {**plan.choices, "law": "none"}})
         with pytest.raises(vw.VeilwoodError, match="pure or zCDP"):
-            again.prepare(data.schema, forged)
+            again._design_for(data.schema, forged)
 
 
 @pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")

@@ -21,7 +21,7 @@ pytestmark = [
 
 @pytest.mark.parametrize(
     ("parameter", "value"),
-    [("variant", "mode"), ("selection", "loud"), ("split_share", 1), ("split_share", 0), ("candidates", 0),
+    [("variant", "mode"), ("selection", "loud"), ("split_budget", 1), ("split_budget", 0), ("candidates", 0),
      ("candidates", 2.5), ("max_depth", 0), ("max_depth", 40), ("max_depth", 4000), ("n_estimators", 0),
      ("trees", "oak"), ("leaves", "gold"), ("voting", "loud")],
 )  # fmt: skip

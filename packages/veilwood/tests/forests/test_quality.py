@@ -52,25 +52,26 @@ def test_beyond_all_tables_the_nearest_are_told_and_that_they_are_beyond(task: A
     assert "-0.0" not in str(few)
 
 
-def notes(**params: Any) -> dict[str, str]:
+def plan_of(**params: Any) -> vw.Plan:
     car = vw.datasets.car()
-    return vw.PrivateForestClassifier(car.schema, random_state=0, **params).plan().notes
+    return vw.PrivateForestClassifier(car.schema, random_state=0, **params).plan()
 
 
 @pytest.mark.parametrize(("k", "adjacency", "factor"), [(10, "add-remove", 10), (10, "replace-one", 20)])
 def test_what_to_expect_is_that_of_one_row(k: int, adjacency: str, factor: int) -> None:
-    many = notes(epsilon=2.0, n_rows=1728, privacy_unit=k, adjacency=adjacency)
-    assert many == notes(epsilon=2.0 / factor, n_rows=1728)
-    assert many != notes(epsilon=2.0, n_rows=1728)
+    many = plan_of(epsilon=2.0, n_rows=1728, privacy_unit=k, adjacency=adjacency)
+    alone = plan_of(epsilon=2.0 / factor, n_rows=1728)
+    assert (many.notes, many.expected) == (alone.notes, alone.expected)
+    assert many.expected != plan_of(epsilon=2.0, n_rows=1728).expected
 
 
 def test_plans_say_what_to_expect() -> None:
-    known, unknown = notes(epsilon=1.0, n_rows=1728), notes(epsilon=1.0)
-    assert len(known) == 1
+    known, unknown = plan_of(epsilon=1.0, n_rows=1728).expected, plan_of(epsilon=1.0).expected
+    assert list(known) == ["at 1,728 rows"]
     assert len(unknown) == 3
-    for told in (*known.values(), *unknown.values()):
-        assert "What to expect: " in told
-        assert "half had a skill of" in told
-    assert all("expect" not in told for told in notes(epsilon=float("inf"), n_rows=1728).values())
+    for text in (*known.values(), *unknown.values()):
+        assert "half had a skill of" in text
+    assert plan_of(epsilon=float("inf"), n_rows=1728).expected == {}
     plan = vw.PrivateForestClassifier(vw.datasets.car().schema, epsilon=1.0, n_rows=1728).plan()
+    assert "What to expect: " in plan.explain()
     assert "half had a skill of" in plan.explain()

@@ -111,7 +111,7 @@ def test_neighbours_whose_rows_are_weighed_leave_the_same_traces(number: int) ->
 
 @pytest.mark.parametrize("Forest", [vw.PrivateForestClassifier, vw.PrivateForestRegressor])
 def test_how_many_rows_replaced_weights_make_is_not_seen(Forest: Any) -> None:
-    task = Forest.task
+    task = Forest._task
 
     def fit(weight: float, folder: Path) -> Any:
         rows = [{"age": 37.5, "income": 5, "city": "Lima", "grade": 1, "ill": 1}] * 40

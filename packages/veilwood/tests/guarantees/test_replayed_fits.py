@@ -32,7 +32,7 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
-SMALL_SHARE = {"split_share": 0.05, "candidates": 1}  # of the budget for splits, of which this attack makes no use
+SMALL_SHARE = {"split_budget": 0.05, "candidates": 1}  # of the budget for splits, of which this attack makes no use
 
 
 def halve_noise(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,7 +58,7 @@ def telling() -> Any:
     fits = (fitted(vw.PrivateForestClassifier, epsilon=4.0) for _ in range(30))
     return next(
         fit for fit in fits
-        if {0, 1, 2} <= set(fit.model_.told.forest.feature.tolist())
+        if {0, 1, 2} <= set(fit.model_.effects.forest.feature.tolist())
         and any(s.name.endswith(": rows") for s in fit.plan_.steps)
     )  # fmt: skip
 
@@ -294,6 +294,7 @@ FORGERIES: dict[str, tuple[str, Callable[[Forged], None]]] = {
     "another seed in the parameters": ("trees", lambda forged: forged.parameters.update(random_state=1)),
     "no version": ("trees", in_plan("version", value="x")),
     "an expectation in the notes": ("trees", in_plan("notes", value={"x": "What to expect: accuracy 0.99"})),
+    "a quality to expect": ("trees", in_plan("expected", value={"at 300 rows": "accuracy 0.99"})),
     "less noise to expect": ("trees", in_plan("expected_leaf_mse", value=0.01)),
     "another estimator in the plan": ("trees", in_plan("estimator", value="MedianForestClassifier")),
     "another schema's name": ("trees", in_plan("schema", value="census")),

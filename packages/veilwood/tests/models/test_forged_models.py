@@ -22,7 +22,7 @@ from safetensors.numpy import save as write_safetensors
 import veilwood as vw
 from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns, tables_to_forest
-from veilwood.forests.adaptive.table_design import TableDesign
+from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.models import file as model_file
 from veilwood.privacy.certificate import adaptive_decisions
 from veilwood.privacy.loss import Loss
@@ -204,7 +204,7 @@ def test_tables_that_a_row_counts_in_cannot_be_forgotten(
     counted = [step for step in plan.steps if step.name.endswith("classes by cell")]
     paid = Loss.pure(sum((step.loss.epsilon or Fraction(0) for step in counted), Fraction(0)))
     cells = [size for step in counted for size in step.table_cells][:n_tables]  # all of it for fewer tables
-    forged = joint_step("tables 1 to 6: classes by cell", cells, 4, paid, plan.neighbours)
+    forged = joint_step(AdaptiveStep.JOINT_TABLES.at(1, 6), cells, 4, paid, plan.neighbours)
     steps = tuple(forged if step == counted[0] else step for step in plan.steps if step not in counted[1:])
     forest.plan_ = replace(plan, steps=steps, choices={**plan.choices, "tables": kept})
     forest.privacy_ = replace(
@@ -362,10 +362,13 @@ def fitted_car(epsilon: float, found: Callable[[Any], bool]) -> Any:
 
 def test_fine_cells_that_no_step_has_paid_for_are_refused(tmp_path: Path) -> None:
     """A forger puts what a rich fit has learned into the file of a poor one."""
-    rich, poor = fitted_car(20.0, lambda forest: forest.model_.cells is not None), fitted_car(0.1, lambda forest: True)
+    rich, poor = (
+        fitted_car(20.0, lambda forest: forest.model_.cell_forest is not None),
+        fitted_car(0.1, lambda forest: True),
+    )
     vw.save(rich, tmp_path / "rich")
     assert stands(tmp_path / "rich")
-    poor.model_ = replace(poor.model_, cells=rich.model_.cells, weight=1.0)
+    poor.model_ = replace(poor.model_, cell_forest=rich.model_.cell_forest, cell_weight=1.0)
     vw.save(poor, tmp_path / "poor")
     with pytest.raises(vw.ModelFileError, match="fine cells that no step"):
         vw.load(tmp_path / "poor")
@@ -393,8 +396,7 @@ def test_steps_of_another_shape_than_their_kind_has_are_noticed(
 
 def test_a_tree_of_no_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "design_tables", lambda *args: (TableDesign(0.0, 0, 2), 1.0))
-        patch.setattr(loop.AdaptiveLoop, "_release_strengths", lambda self: None)
+        patch.setattr(loop.AdaptiveLoop, "_measure_tables", loop.AdaptiveLoop._release_class_counts_only)
         forest = fitted_car(0.1, lambda forest: True)
     vw.save(forest, tmp_path / "honest")
     assert stands(tmp_path / "honest")
@@ -426,8 +428,8 @@ def test_explanations_without_a_lookup_are_read() -> None:
     schema = vw.Schema.numeric((0, 1), classes=["a", "b"], n_features=2)
     X = np.random.default_rng(0).random((300, 2))
     forest = vw.PrivateForestClassifier(schema, random_state=0).fit(X, np.where(X[:, 0] < 0.5, "a", "b"))
-    told = forest.model_.told
+    effects = forest.model_.effects
     said = str(forest.explain())
-    empty = replace(told.forest, lookup=told.forest.lookup[:0])
-    forest.model_ = replace(forest.model_, told=told._replace(forest=empty))
+    empty = replace(effects.forest, lookup=effects.forest.lookup[:0])
+    forest.model_ = replace(forest.model_, effects=effects._replace(forest=empty))
     assert str(forest.explain()) == said

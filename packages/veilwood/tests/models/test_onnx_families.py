@@ -167,7 +167,9 @@ def test_a_private_forest_that_knows_nothing_is_exported(tmp_path: Path) -> None
     assert_same(model, tmp_path / "numbers.onnx", X)
     model, X = fitted(vw.PrivateForestClassifier, 3)
     leaf, _ = tables_to_forest([ContingencyTable(())])
-    model.model_ = replace(model.model_, forest=leaf, leaf_values=np.zeros((1, len(model.model_.start))), cells=None)
+    model.model_ = replace(
+        model.model_, forest=leaf, leaf_values=np.zeros((1, len(model.model_.start))), cell_forest=None
+    )
     assert_same(model, tmp_path / "classes.onnx", X)
 
 
@@ -177,10 +179,10 @@ def test_fine_cells_are_exported(tmp_path: Path) -> None:
     X = rng.random((3_000, 3))
     y = np.array(["a", "b", "c"])[(8 * X).astype(int).sum(axis=1) % 3]
     fits = (vw.PrivateForestClassifier(schema, epsilon=40.0, random_state=0).fit(X, y) for _ in range(12))
-    model = next(fit for fit in fits if fit.model_.cells is not None)  # the first, but for chance
+    model = next(fit for fit in fits if fit.model_.cell_forest is not None)  # the first, but for chance
     frame = pd.DataFrame(rng.random((500, 3)) * 1.2 - 0.1, columns=list(schema.feature_names))
     assert_same(model, tmp_path / "forest.onnx", frame)
-    model.model_ = replace(model.model_, weight=0.5)
+    model.model_ = replace(model.model_, cell_weight=0.5)
     assert_same(model, tmp_path / "half.onnx", frame)
 
 

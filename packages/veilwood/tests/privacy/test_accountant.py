@@ -186,7 +186,7 @@ def test_the_second_fit_without_a_ledger_is_told_once() -> None:
     assert told(lambda: forest().fit(X, Y)) == []
     (message,) = told(lambda: forest().fit(X, Y))
     assert "numpy ndarray in memory without a ledger" in message
-    assert "spent_here()" in message
+    assert "process_spend()" in message
     assert told(lambda: forest().fit(X, Y)) == []
     other = X.copy()
     assert told(lambda: forest().fit(other, Y)) == []
@@ -219,7 +219,7 @@ def test_fits_with_a_ledger_are_not_told() -> None:
 def test_searches_are_told_once_what_to_do_instead(search: Any) -> None:
     (message,) = told(search)
     assert "many times" in message
-    assert "spent_here()" in message
+    assert "process_spend()" in message
     assert "tune" in message
     assert told(search) == []
 

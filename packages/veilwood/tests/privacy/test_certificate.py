@@ -30,7 +30,7 @@ from veilwood.privacy.certificate import (
 )
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.steps import counting_step
+from veilwood.privacy.steps import StepKind, counting_step
 from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.registry import program_for_task
@@ -43,15 +43,15 @@ pytestmark = [
 
 # A few words of every text, so that no text can be emptied or exchanged unnoticed.
 WORDS = {
-    "PUBLIC_SCHEMA": "is public knowledge and was not read off the data",
+    "PUBLIC_SCHEMA": "is public knowledge: nothing in it was read from the data",
     "PUBLIC_NAMES": "names of the columns, and which of them are the target and the id, are public",
-    "FITS": "otherwise the fit is refused, and a refusal can be seen",
+    "ROWS_FIT_SCHEMA": "otherwise the fit is refused, and a refusal can be seen",
     "UNIFORM_BITS": "random bits are uniform and secret",
-    "ONE_UNIT": "what the same person has beyond that",
-    "KEYED": "by a keyed hash under a secret key",
+    "UNIT_IS_COMPLETE": "what the same person has beyond that",
+    "KEYED_TREE_ASSIGNMENT": "by a keyed hash under a secret key",
     "DECLARED_ROWS": "number of rows that was given (n_rows) is public",
     "COUNTED_ROWS": "counted without noise: it is public, as all neighbours have as many",
-    "TIMING": "nobody outside times the fit",
+    "TIMING": "no outsider observes the running time of the fit",
     "IN_MEMORY": "the ledger was kept in memory only",
     "THIS_FIT_ALONE": "this fit alone",
     "NO_COLLUSION": "no two of the three servers collude, and each of them follows the protocol",
@@ -65,8 +65,9 @@ WORDS = {
     "ROWS_ALIGNED": "owners of columns know how many rows there are",
 }
 
-HERE = "PUBLIC_SCHEMA FITS UNIFORM_BITS ONE_UNIT TIMING"
-SERVERS = "PUBLIC_SCHEMA FITS UNIFORM_BITS ONE_UNIT NO_COLLUSION"
+KEYED = "KEYED_TREE_ASSIGNMENT"
+HERE = "PUBLIC_SCHEMA ROWS_FIT_SCHEMA UNIFORM_BITS UNIT_IS_COMPLETE TIMING"
+SERVERS = "PUBLIC_SCHEMA ROWS_FIT_SCHEMA UNIFORM_BITS UNIT_IS_COMPLETE NO_COLLUSION"
 HIDDEN = f"{SERVERS} SAMPLED_JOINTLY ONE_CORRUPT ONE_HOT ROWS_SEEN TRAFFIC"
 COUNTED = f"{SERVERS} OWNERS_COUNT"
 
@@ -104,7 +105,7 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
         if not name.startswith(("Greedy", "Median"))  # each record in one of their trees
     },
     **{
-        name: (f"{HERE} KEYED THIS_FIT_ALONE", partial(fitted, name, trees="disjoint"))
+        name: (f"{HERE} {KEYED} THIS_FIT_ALONE", partial(fitted, name, trees="disjoint"))
         for name in estimators.__all__
         if name.startswith(("Greedy", "Median"))
     },
@@ -113,9 +114,9 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
         f"{HERE} THIS_FIT_ALONE", lambda: fitted("GreedyForestClassifier", trees="shared"),
     ),
     "with a delta": (f"{HERE} THIS_FIT_ALONE", lambda: fitted("RandomTreesClassifier", delta=1e-6)),
-    "disjoint trees": (f"{HERE} KEYED THIS_FIT_ALONE", lambda: fitted("RandomTreesClassifier", trees="disjoint")),
+    "disjoint trees": (f"{HERE} {KEYED} THIS_FIT_ALONE", lambda: fitted("RandomTreesClassifier", trees="disjoint")),
     "a schema that is discovered": (
-        "PUBLIC_NAMES UNIFORM_BITS ONE_UNIT TIMING THIS_FIT_ALONE", lambda: discovered(),
+        "PUBLIC_NAMES UNIFORM_BITS UNIT_IS_COMPLETE TIMING THIS_FIT_ALONE", lambda: discovered(),
     ),
     "a ledger in memory": (f"{HERE} IN_MEMORY", lambda: fitted("RandomTreesClassifier", ledger=MemoryLedger())),
     "a number of rows that was given": (
@@ -125,11 +126,12 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
         f"{HERE} COUNTED_ROWS THIS_FIT_ALONE", lambda: fitted("PrivateForestClassifier", adjacency="replace-one"),
     ),
     "rows that may be dropped are not": (
-        f"{HERE} THIS_FIT_ALONE".replace("FITS ", ""),
+        f"{HERE} THIS_FIT_ALONE".replace("ROWS_FIT_SCHEMA ", ""),
         lambda: fitted("PrivateForestClassifier", adjacency="replace-one", invalid="drop"),
     ),
     "rows that do not fit are dropped": (
-        f"{HERE} THIS_FIT_ALONE".replace("FITS ", ""), lambda: fitted("RandomTreesClassifier", invalid="drop"),
+        f"{HERE} THIS_FIT_ALONE".replace("ROWS_FIT_SCHEMA ", ""),
+        lambda: fitted("RandomTreesClassifier", invalid="drop"),
     ),
 }  # fmt: skip
 
@@ -147,7 +149,7 @@ def by_parties(law: Any, **parameters: Any) -> Callable[[], PrivacyCertificate]:
 
 
 def public(law: str, **parameters: Any) -> dict[str, Any]:
-    return {"settings": {"estimator": "RandomTreesClassifier", "law": law, "parameters": SMALL | parameters}}
+    return {"settings": {"estimator": "RandomTreesClassifier", "noise_protocol": law, "parameters": SMALL | parameters}}
 
 
 OWN_COLUMNS = {
@@ -156,20 +158,20 @@ OWN_COLUMNS = {
 }
 SECURE: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "a hidden tree": (HIDDEN, by_servers("hidden-tree")),
-    "a hidden forest": (f"{HIDDEN} KEYED", by_servers("hidden-tree", settings={"n_trees": 3})),
+    "a hidden forest": (f"{HIDDEN} {KEYED}", by_servers("hidden-tree", settings={"n_trees": 3})),
     "a hidden tree of columns": (f"{HIDDEN} ROWS_ALIGNED", by_servers("hidden-tree", owners=OWN_COLUMNS)),
-    "private votes": (f"{HIDDEN} KEYED", by_servers("private-votes")),
-    "private votes of columns": (f"{HIDDEN} KEYED ROWS_ALIGNED", by_servers("private-votes", owners=OWN_COLUMNS)),
+    "private votes": (f"{HIDDEN} {KEYED}", by_servers("private-votes")),
+    "private votes of columns": (f"{HIDDEN} {KEYED} ROWS_ALIGNED", by_servers("private-votes", owners=OWN_COLUMNS)),
     "private votes of one tree": (HIDDEN, by_servers("private-votes", settings={"n_trees": 1})),
     "a public forest, dealt": (f"{COUNTED} DEALT_JOINTLY", by_servers("public-forest", **public("dealt"))),
     "a public forest, sampled": (f"{COUNTED} SAMPLED_JOINTLY", by_servers("public-forest", **public("sampled"))),
     "a public disjoint forest": (
-        f"{COUNTED} DEALT_JOINTLY KEYED", by_servers("public-forest", **public("dealt", trees="disjoint")),
+        f"{COUNTED} DEALT_JOINTLY {KEYED}", by_servers("public-forest", **public("dealt", trees="disjoint")),
     ),
     "an analyst, dealt": (f"{COUNTED} DEALT_JOINTLY THIS_FIT_ALONE", by_parties("dealt")),
     "an analyst, sampled": (f"{COUNTED} SAMPLED_JOINTLY THIS_FIT_ALONE", by_parties("sampled")),
     "an analyst with a ledger": (f"{COUNTED} DEALT_JOINTLY IN_MEMORY", by_parties("dealt", ledger=MemoryLedger())),
-    "an analyst, disjoint": (f"{COUNTED} DEALT_JOINTLY KEYED THIS_FIT_ALONE", by_parties("dealt", trees="disjoint")),
+    "an analyst, disjoint": (f"{COUNTED} DEALT_JOINTLY {KEYED} THIS_FIT_ALONE", by_parties("dealt", trees="disjoint")),
     "exact hidden splits, not private": (
         f"{HIDDEN} THIS_FIT_ALONE", lambda: ExactHiddenSplitTreeNotPrivate(CAR.schema, max_depth=2).privacy_,
     ),
@@ -244,6 +246,12 @@ PLAN = vw.RandomTreesClassifier(CLASSES, epsilon=1, **SMALL).plan()
 PART = Loss.pure(Fraction(1, 49))
 
 
+class Round(StepKind):
+    ALONE = "round {}"
+    CHOICE = "round {}: choice"
+    SUMS = "round {}: sums of column {}"
+
+
 def of_steps(*names: str) -> PrivacyCertificate:
     """The certificate of a release in equal steps, after a first one that is another."""
     steps = [counting_step(name, (3,), PART, PLAN.neighbours, l1=2, squared_l2=2) for name in names]
@@ -252,7 +260,7 @@ def of_steps(*names: str) -> PrivacyCertificate:
 
 
 def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
-    said = of_steps(*(f"round {number}" for number in range(1, 49)))
+    said = of_steps(*(Round.ALONE.at(number) for number in range(1, 49)))
     shown = said.to_markdown()
     assert shown.count("| 48 rounds, each | discrete Laplace, scale 98 | 2 | epsilon=0.0204082 |") == 1
     assert "| round" not in shown
@@ -262,7 +270,7 @@ def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
 
 
 def test_steps_of_rounds_are_told_once_for_each_kind() -> None:
-    said = of_steps(*(f"round {number}: {kind}" for number in range(1, 13) for kind in ("choice", "sums of column 3")))
+    said = of_steps(*(name for number in range(1, 13) for name in (Round.CHOICE.at(number), Round.SUMS.at(number, 3))))
     shown = said.to_markdown()
     assert shown.count("| 12 rounds: choice, each | discrete Laplace, scale 98 |") == 1
     assert shown.count("| 12 rounds: sums of column, each | discrete Laplace, scale 98 |") == 1
@@ -283,7 +291,7 @@ def test_a_plan_that_adapted_shows_what_was_signed_and_what_was_chosen(tmp_path:
     assert said.chosen["choices"] == forest.plan_.choices
     assert said.chosen["layout"]["rows_planned"] == forest.plan_.layout.rows_planned
     shown = said.to_markdown()
-    assert "## Chosen on the way" in shown
+    assert "## Adaptive decisions" in shown
     assert said.plan_hash in shown
     assert said.chosen["plan_hash"] in shown
     assert PrivacyCertificate.from_dict(said.to_dict()) == said

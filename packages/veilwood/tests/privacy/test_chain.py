@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from veilwood.errors import LedgerError
-from veilwood.privacy import ledger as chain
+from veilwood.privacy import hash_chain as chain
+from veilwood.privacy.ledger import RECONCILIATION, RELEASE, SECURE_TRAINING, Balance, Purpose
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_testing.ledger_trust_cases import ROW, pure, spend
 
@@ -62,9 +63,60 @@ def test_keys_of_older_records_are_known_where_they_stand(tmp_path: Path) -> Non
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = chain.append_event(connection, before.head, event)
-        chain.store_balance(connection, chain.Balance(before.budget, pure("1/2"), ROW, head))
+        chain.store_balance(connection, Balance(before.budget, pure("1/2"), ROW, head))
     again = SQLiteLedger(tmp_path / "spends.db")
     assert [entry.key for entry in again.entries()] == ["59ab"]
     assert not spend(again, pure("0.5"), key="59ab").is_new
     assert spend(again, pure("0.5"), key="9ab").is_new
     again.verify()
+
+
+def test_entries_are_found_by_their_purpose(tmp_path: Path) -> None:
+    ledger = SQLiteLedger(tmp_path / "spends.db")
+    training = Purpose(SECURE_TRAINING, "scale", "0123456789ab")
+    for purpose in (RELEASE, training, Purpose(SECURE_TRAINING, "scale", "ba9876543210"), Purpose(RECONCILIATION)):
+        spend(ledger, pure("0.5"), purpose=purpose).commit()
+    again = SQLiteLedger(tmp_path / "spends.db")
+    assert [entry.purpose for entry in again.entries()][:2] == [RELEASE, training]
+    assert len(again.entries_for(SECURE_TRAINING, "scale")) == 2
+    assert [entry.purpose for entry in again.entries_for(SECURE_TRAINING, "scale", "0123456789ab")] == [training]
+    assert again.entries_for(SECURE_TRAINING, "other") == []
+    assert len(again.entries_for(RECONCILIATION)) == 1
+    again.verify()
+
+
+@pytest.mark.parametrize(
+    ("what", "purpose"),
+    [
+        ("leaf counts", RELEASE),
+        ("secure training of scale (0123456789ab)", Purpose(SECURE_TRAINING, "scale", "0123456789ab")),
+        ("secure training of scale (0123456789ab) [59ab]", Purpose(SECURE_TRAINING, "scale", "0123456789ab")),
+        ("secure training of scale", RELEASE),
+        ("reconciled: the disk failed", Purpose(RECONCILIATION)),
+    ],
+)
+def test_purposes_of_older_records_are_read_off_their_text(tmp_path: Path, what: str, purpose: Purpose) -> None:
+    ledger = SQLiteLedger(tmp_path / "spends.db")
+    event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
+    event |= {"what": what, "neighbours": ROW, "plan": "1f3a", "table": "", "schema": "", "key": ""}
+    with ledger._transaction(write=True) as connection:
+        before = ledger._chain.read_new_events(connection)
+        _, head = chain.append_event(connection, before.head, event)
+        chain.store_balance(connection, Balance(before.budget, pure("1/2"), ROW, head))
+    assert [entry.purpose for entry in SQLiteLedger(tmp_path / "spends.db").entries()] == [purpose]
+    spend(ledger, pure("0.5"), purpose=RELEASE)
+    assert ledger.entries()[-1].purpose == RELEASE  # a record that has a purpose is not read by its text
+
+
+@pytest.mark.parametrize("purpose", [7, {"kind": 7}, {"kind": "release", "more": ""}])
+def test_a_purpose_that_is_not_text_is_damage(tmp_path: Path, purpose: object) -> None:
+    ledger = SQLiteLedger(tmp_path / "spends.db")
+    event: dict[str, Any] = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}}
+    event |= {"what": "x", "neighbours": ROW, "plan": "1f3a", "table": "", "schema": "", "key": "", "purpose": purpose}
+    event["not_private"] = None
+    with ledger._transaction(write=True) as connection:
+        before = ledger._chain.read_new_events(connection)
+        _, head = chain.append_event(connection, before.head, event)
+        chain.store_balance(connection, Balance(before.budget, pure("1/2"), ROW, head))
+    with pytest.raises(LedgerError, match="is damaged"):
+        SQLiteLedger(tmp_path / "spends.db").entries()

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attacks joint noise: exact losses, counts and boxes by enumeration, fits of whole draws, and mutants that are caught.
 
-Its variances are checked in test_joint_moments.py, whole fits that use it in packages/veilwood/tests/guarantees/test_replayed_fits.py.
+Its variances are checked in test_joint_moments.py, whole fits that use it in
+packages/veilwood/tests/guarantees/test_replayed_fits.py.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from veilwood_testing import postgres
 
 psycopg = pytest.importorskip("psycopg")
 
-FACTS = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
+FACTS: dict[str, Any] = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
 TENTH = Loss.pure(Fraction(1, 10))
 
 
@@ -93,7 +93,7 @@ def test_a_fit_is_charged_there(fresh: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "Claims", "a;drop schema public", "x" * 41, "1st"])
 def test_a_name_that_is_no_name_is_refused(address: str, name: str) -> None:
-    with pytest.raises(LedgerError, match="is not called"):
+    with pytest.raises(LedgerError, match="is not a valid name"):
         PostgresLedger(f"{address}#{name}")
 
 
@@ -101,7 +101,7 @@ def test_another_budget_other_people_and_a_missing_ledger_are_refused(fresh: str
     with pytest.raises(LedgerError, match="there is no ledger"):
         PostgresLedger(fresh, create=False)
     PostgresLedger(fresh, epsilon=1, population="patients")
-    with pytest.raises(LedgerError, match="was made with the budget epsilon=1"):
+    with pytest.raises(LedgerError, match="was created with the budget epsilon=1"):
         PostgresLedger(fresh, epsilon=2)
     with pytest.raises(LedgerError, match="of patients, not of nurses"):
         PostgresLedger(fresh, population="nurses")

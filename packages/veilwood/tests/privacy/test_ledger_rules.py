@@ -51,11 +51,6 @@ def test_a_refusal_says_what_is_left_and_writes_nothing(make: Callable[..., Ledg
     before = ledger.verify()
     with pytest.raises(BudgetExceededError) as caught:
         spend(ledger, pure(1))
-    name = ledger.name
-    assert str(caught.value) == (
-        f"insufficient privacy budget: requested epsilon=1, remaining epsilon=0.3 of 1 ({name}). "
-        "Hint: ask for no more than remains."
-    )
     assert caught.value.requested == pure(1)
     assert caught.value.remaining == Loss(Fraction(3, 10))
     assert ledger.verify() == before
@@ -68,7 +63,7 @@ def test_the_last_of_the_budget_can_be_spent_exactly(make: Callable[..., Ledger]
     for _ in range(3):
         spend(ledger, pure(0.1))  # in binary floats the sum would be 0.30000000000000004
     assert ledger.remaining == Loss.zero()
-    with pytest.raises(BudgetExceededError, match="go on with what was released"):
+    with pytest.raises(BudgetExceededError, match="used up for good"):
         spend(ledger, pure(Fraction(1, 10**30)))
 
 
@@ -134,7 +129,7 @@ def test_pure_and_concentrated_losses_compose_through_loss(make: Callable[..., L
     assert left is not None
     assert left.rho == pytest.approx(part.rho)
     assert ledger.can_afford(Loss(None, rho=left.rho * Fraction(999, 1000)))  # type: ignore[operator]
-    with pytest.raises(BudgetExceededError, match="of epsilon=1, delta=1e-06"):
+    with pytest.raises(BudgetExceededError, match=r"\(of epsilon=1, delta=1e-06\)"):
         spend(ledger, part + part)
     mixed = make(1, 1e-6) if isinstance(ledger, MemoryLedger) else MemoryLedger(1, 1e-6)
     spend(mixed, pure(0.3))

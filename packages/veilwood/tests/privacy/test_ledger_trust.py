@@ -18,7 +18,8 @@ import pytest
 import veilwood as vw
 from veilwood.errors import BudgetExceededError, LedgerError, NotPrivateError
 from veilwood.privacy import entropy
-from veilwood.privacy import ledger as chain
+from veilwood.privacy import hash_chain as chain
+from veilwood.privacy.ledger import RELEASE
 from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood_testing import FILES
@@ -150,7 +151,7 @@ def test_a_ledger_knows_whom_it_protects(tmp_path: Path) -> None:
         SQLiteLedger(path, population="pupils")
     assert MemoryLedger(1, population="pupils").population == "pupils"
     for wrong in ("", "  ", "x" * 2000, 3):
-        with pytest.raises(LedgerError, match="of="):
+        with pytest.raises(LedgerError, match="population="):
             SQLiteLedger(tmp_path / "y.db", population=wrong)  # type: ignore[arg-type]
     assert not (tmp_path / "y.db").exists()
 
@@ -191,7 +192,7 @@ def test_a_custodian_settles_what_a_crash_left_as_spent() -> None:
     ledger.resolve(left.id, "power failure")
     (entry,) = ledger.entries()
     assert (entry.state, entry.resolution, ledger.spent) == ("resolved", "power failure", pure(0.5))
-    assert "settled by hand: power failure" in str(ledger)
+    assert "resolved by a custodian: power failure" in str(ledger)
     assert "reserved: charged" not in str(ledger)
     head = ledger.verify()
     left.commit()  # whoever was late finds it settled as they would have
@@ -221,9 +222,9 @@ def old(tmp_path: Path) -> Path:
 def test_a_ledger_of_an_earlier_version_goes_on(old: Path) -> None:
     ledger = SQLiteLedger(old)
     assert (ledger.budget, ledger.population) == (Loss(Fraction(3)), None)
-    assert [(entry.state, entry.table, entry.schema) for entry in ledger.entries()] == [
-        ("committed", "", ""),
-        ("reserved", "", ""),
+    assert [(entry.state, entry.table, entry.schema, entry.purpose) for entry in ledger.entries()] == [
+        ("committed", "", "", RELEASE),
+        ("reserved", "", "", RELEASE),
     ]
     assert ledger.spent.epsilon == Fraction(3, 4)
     assert len(ledger.verify()) == 64
@@ -236,7 +237,7 @@ def test_a_ledger_of_an_earlier_version_goes_on(old: Path) -> None:
     assert again.population == "owners of cars"
     assert again.spent.epsilon == 3
     assert [entry.table for entry in again.entries()] == ["", "", "cars.csv"]
-    assert "table not named: epsilon=0.75" in str(again)
+    assert "table not recorded: epsilon=0.75" in str(again)
     again.verify()
 
 

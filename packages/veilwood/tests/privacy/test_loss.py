@@ -196,3 +196,12 @@ def test_budgets_that_no_file_could_hold_are_refused() -> None:
     assert requested_loss(Fraction(1, 10**5) + Fraction(1, 10**90), 1e-30).delta > 0
     with pytest.raises(VeilwoodError, match="too many digits"):
         requested_loss(1 + Fraction(1, 10**200), 0.0)
+
+
+def test_repeated_losses_are_sums() -> None:
+    for loss in (Loss.pure(Fraction(1, 3)), Loss.zcdp(Fraction(1, 10), Fraction(1, 100)), Loss.unbounded()):
+        for n in (1, 2, 7, 98):
+            assert loss.times(n) == Loss.total([loss] * n)
+            assert loss.times(n) + loss == loss.times(n + 1)
+            assert Loss.from_dict(loss.to_dict()) == loss
+    assert not Loss.zcdp(Fraction(1, 10), Fraction(1, 100)).times(100).is_bounded  # a delta of 1

@@ -522,16 +522,16 @@ def test_steps_of_another_kind_do_not_pass_as_sparse_ones() -> None:
     choosing = selection_step("choice", (3, 1), part, Neighbours(), score_range=1)
     flat = replace(choosing, name="flat", shape=(3,))
     with Door(plan_of(*sparse, counting, choosing), MemoryLedger()) as door:
-        with pytest.raises(VeilwoodError, match="call select or sparse"):
+        with pytest.raises(VeilwoodError, match="call release_sparse"):
             door.release_counts(sparse[0], ints(1, 0, 0))
         with pytest.raises(VeilwoodError, match="shape"):  # a table of scores has two axes
             door.select(sparse[1], np.zeros((3, 1), np.int64))
-        with pytest.raises(VeilwoodError, match="not about cells"):
+        with pytest.raises(VeilwoodError, match="call release_counts"):
             door.release_sparse(counting, ints(1), ints(1), 3)
-    with Door(plan_of(flat), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="not about cells"):
+    with Door(plan_of(flat), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="call select"):
         door.release_sparse(flat, ints(1), ints(1), 3)
     square = replace(sparse[0], shape=(3, 1))
-    with Door(plan_of(square), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="call noisy or sparse"):
+    with Door(plan_of(square), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="call release_sparse"):
         door.select(square, np.zeros((3, 1), np.int64))
 
 

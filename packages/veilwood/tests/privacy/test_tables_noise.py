@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, TableStepName, release_tables
+from veilwood.forests.adaptive.steps import TABLE_STEPS
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, JointLaplace
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
@@ -59,7 +60,7 @@ def test_what_is_released_belongs_to_its_table_and_spends_the_share(
     monkeypatch.setattr(AdaptiveBudget, "_add_step", lambda self, step: steps.append(step) or step)
     purse, sizes = AdaptiveBudget(loss, Neighbours()), [2, 3, 3, 20]
     exact = np.arange(sum(sizes) * 2).reshape(-1, 2)
-    seen = release_tables(purse, sizes, exact, 0.5, TableStepName("table", "classes by cell"))
+    seen = release_tables(purse, sizes, exact, 0.5, TABLE_STEPS)
     assert [len(counts) for counts in seen.counts] == sizes
     assert np.array_equal(np.concatenate(seen.counts), exact)
     assert purse.remaining == pytest.approx(0.5)

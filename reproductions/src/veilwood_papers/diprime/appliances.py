@@ -99,12 +99,12 @@ def measure_fractions(job: Job, tables: PublicTables) -> Iterator[Row]:
     if axis == BY_RHO:
         for epsilon in EPSILONS:
             for rho in RHOS:
-                value = mean_error(epsilon=epsilon, n_estimators=10, candidates=10, split_share=rho)
+                value = mean_error(epsilon=epsilon, n_estimators=10, candidates=10, split_budget=rho)
                 yield Row(Cell(where, epsilon_curve(epsilon), as_text(rho), ERROR), seed, value)
         return
     for candidates in CANDIDATES:
         for count in COUNTS:
-            value = mean_error(epsilon=10.0, n_estimators=count, candidates=candidates, split_share=0.5)
+            value = mean_error(epsilon=10.0, n_estimators=count, candidates=candidates, split_budget=0.5)
             yield Row(Cell(where, candidates_curve(candidates), as_text(count), ERROR), seed, value)
 
 

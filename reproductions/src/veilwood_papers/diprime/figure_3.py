@@ -54,7 +54,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
         forest = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=depth, seed=seed).fit(
             table.X, table.y
         )
-        leaves = route_rows(forest.forest_, forest.encode(table.X))
+        leaves = route_rows(forest.forest_, forest._encode_rows(table.X))
         held = np.bincount(leaves.ravel(), minlength=forest.forest_.n_leaves) / len(table.X)
         for fraction in FRACTIONS:
             yield Row(
@@ -70,25 +70,38 @@ def _has_larger_trees(values: Values) -> bool | None:
 
 EXHIBITS = (
     Exhibit(
-        "diprime", "figure 3", "Fraction of the rows in each leaf",
+        "diprime",
+        "figure 3",
+        "Fraction of the rows in each leaf",
         "Robot, 10 trees of depth 4 (DP-RF and DP-DF: 3, five branches each), epsilon 2, 10 forests. Exact fractions "
         "of all rows "
-        "that reach each leaf, which nobody may publish: NOT PRIVATE.", Experiment("diprime-leaves", list_jobs, measure_job),
-        line_chart("at most this fraction of the rows", LEAF_FRACTION, measure=LEAF_FRACTION, log_x=True), quick="3 forests.",
+        "that reach each leaf, which nobody may publish: NOT PRIVATE.",
+        Experiment("diprime-leaves", list_jobs, measure_job),
+        line_chart("at most this fraction of the rows", LEAF_FRACTION, measure=LEAF_FRACTION, log_x=True),
+        quick="3 forests.",
         not_private=lambda curve: True,
         claims=(
-            Claim("DP-ERT, DP-RF and DP-DF have very heavy-tailed distributions, with the majority of nodes having "
-                  "very low "
-                  "occupancy (more than half of their leaves hold at most 1 % of the rows).",
-                  lambda values: _majority_low(values)),
-            Claim("The DiPriMe trees have a much larger proportion of higher-occupancy nodes: fewer of their leaves "
-                  "hold at "
-                  "most 1 % of the rows.",
-                  check_above((DP_ERT, DP_RF, DP_DF), (EXP, FLIP), measure=LEAF_FRACTION, only=lambda panel, x: x == "0.01")),
-            Claim("DP-DF and DP-RF have more nodes (407 and 104 on average) than DiPriMe and DP-ERT (31).", _has_larger_trees),
+            Claim(
+                "DP-ERT, DP-RF and DP-DF have very heavy-tailed distributions, with the majority of nodes having "
+                "very low "
+                "occupancy (more than half of their leaves hold at most 1 % of the rows).",
+                lambda values: _majority_low(values),
+            ),
+            Claim(
+                "The DiPriMe trees have a much larger proportion of higher-occupancy nodes: fewer of their leaves "
+                "hold at "
+                "most 1 % of the rows.",
+                check_above(
+                    (DP_ERT, DP_RF, DP_DF), (EXP, FLIP), measure=LEAF_FRACTION, only=lambda panel, x: x == "0.01"
+                ),
+            ),
+            Claim(
+                "DP-DF and DP-RF have more nodes (407 and 104 on average) than DiPriMe and DP-ERT (31).",
+                _has_larger_trees,
+            ),
         ),
     ),
-)  # fmt: skip
+)
 
 
 def _majority_low(values: Values) -> bool | None:

@@ -30,7 +30,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     for method in METHODS:
         fitted = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=5, seed=seed).fit(table.X, table.y)
         forest = fitted.forest_
-        held = np.bincount(route_rows(forest, fitted.encode(table.X)).ravel(), minlength=forest.n_leaves)
+        held = np.bincount(route_rows(forest, fitted._encode_rows(table.X)).ravel(), minlength=forest.n_leaves)
         rows = forest.sum_to_nodes(held)
         inner = np.flatnonzero((forest.feature != LEAF) & (rows > 0))
         left = rows[forest.child[inner]] / rows[inner]
@@ -42,13 +42,19 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 EXHIBITS = (
     Exhibit(
-        "diprime", "figure 4", "Fraction of a node's rows that goes left",
+        "diprime",
+        "figure 4",
+        "Fraction of a node's rows that goes left",
         "Banknote, 10 trees of depth 5, epsilon 2, 10 forests. Exact fractions, which nobody may publish: NOT PRIVATE.",
-        Experiment("diprime-balance", list_jobs, measure_job), line_chart("fraction that goes left", SHARE, measure=SHARE),
-        quick="3 forests.", not_private=lambda curve: True,
+        Experiment("diprime-balance", list_jobs, measure_job),
+        line_chart("fraction that goes left", SHARE, measure=SHARE),
+        quick="3 forests.",
+        not_private=lambda curve: True,
         claims=(
-            Claim("Private median splits are more balanced than random splits: nearer to one half on average.",
-                  check_above(DP_ERT, (DIPRIME, EXP, FLIP), measure=IMBALANCE)),
+            Claim(
+                "Private median splits are more balanced than random splits: nearer to one half on average.",
+                check_above(DP_ERT, (DIPRIME, EXP, FLIP), measure=IMBALANCE),
+            ),
         ),
     ),
-)  # fmt: skip
+)

@@ -37,21 +37,36 @@ def _negate_check(check: object) -> object:
 
 
 PARTITIONED = Exhibit(
-    "diprime", "figure 1", "Errors on Appliances against depth, trees and epsilon", f"{SETTINGS}Each row in one tree.",
-    EXPERIMENT, line_chart("depth, trees or epsilon", ERROR), quick="3 splits.",
+    "diprime",
+    "figure 1",
+    "Errors on Appliances against depth, trees and epsilon",
+    f"{SETTINGS}Each row in one tree.",
+    EXPERIMENT,
+    line_chart("depth, trees or epsilon", ERROR),
+    quick="3 splits.",
     shows=lambda cell: cell.panel.endswith(", " + PARTS["disjoint"]),
     wants=lambda job: job.settings["trees"] == "disjoint",
     claims=(
-        Claim("For most parameter settings, all the variants of DiPriMe outperform DP-ERT.",
-              check_above(DP_ERT, (DIPRIME, EXP, FLIP), fraction=0.5)),
-        Claim("a) Deeper trees give a decreasing MSE of the non-private methods ...",
-              all_of(*(_negate_check(check_rises(curve, panel=panel_name(BY_DEPTH, "disjoint"))) for curve in (RF, ERT)))),  # type: ignore[arg-type]
-        Claim("... but deteriorate the utility of DiPriMe: at the largest depth it errs more than at its best.",
-              lambda values: _worse_at_the_end(values, "disjoint")),
-        Claim("c) DiPriMeFlip is worse than DiPriMeExp and DiPriMe at low epsilon (at 0.5).",
-              check_above(FLIP, (EXP, DIPRIME), panel=panel_name("c) against epsilon", "disjoint"), only=lambda p, x: x == "0.5")),
+        Claim(
+            "For most parameter settings, all the variants of DiPriMe outperform DP-ERT.",
+            check_above(DP_ERT, (DIPRIME, EXP, FLIP), fraction=0.5),
+        ),
+        Claim(
+            "a) Deeper trees give a decreasing MSE of the non-private methods ...",
+            all_of(*(_negate_check(check_rises(curve, panel=panel_name(BY_DEPTH, "disjoint"))) for curve in (RF, ERT))),
+        ),  # type: ignore[arg-type]
+        Claim(
+            "... but deteriorate the utility of DiPriMe: at the largest depth it errs more than at its best.",
+            lambda values: _worse_at_the_end(values, "disjoint"),
+        ),
+        Claim(
+            "c) DiPriMeFlip is worse than DiPriMeExp and DiPriMe at low epsilon (at 0.5).",
+            check_above(
+                FLIP, (EXP, DIPRIME), panel=panel_name("c) against epsilon", "disjoint"), only=lambda p, x: x == "0.5"
+            ),
+        ),
     ),
-)  # fmt: skip
+)
 NOT_PARTITIONED = Exhibit(
     "diprime", "figure 5", "Errors on Appliances without partition",
     f"{SETTINGS}Each row in every tree, which then has an equal part of epsilon; beside panel a) of Figure 1.",

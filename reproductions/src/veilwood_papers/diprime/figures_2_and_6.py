@@ -62,13 +62,21 @@ def near_no_noise(values: Values) -> bool | None:
 
 
 CLAIMS = (
-    Claim("DiPriMe has a notable loss of accuracy for small epsilon, and gains as epsilon grows (at least 5 points).",
-          lambda values: all(bool(check_rises(curve, 0.05)(values)) for curve in (DIPRIME, EXP, FLIP)) if values else None),
-    Claim("... comparable performance as epsilon increases (within 7 points of the median forest without noise).",
-          near_no_noise),
-    Claim("DP-ERT and DP-DF continue to underperform even as epsilon increases.",
-          check_above((DIPRIME, EXP, FLIP), (DP_ERT, DP_DF), only=lambda panel, x: float(x) >= 5)),
-)  # fmt: skip
+    Claim(
+        "DiPriMe has a notable loss of accuracy for small epsilon, and gains as epsilon grows (at least 5 points).",
+        lambda values: (
+            all(bool(check_rises(curve, 0.05)(values)) for curve in (DIPRIME, EXP, FLIP)) if values else None
+        ),
+    ),
+    Claim(
+        "... comparable performance as epsilon increases (within 7 points of the median forest without noise).",
+        near_no_noise,
+    ),
+    Claim(
+        "DP-ERT and DP-DF continue to underperform even as epsilon increases.",
+        check_above((DIPRIME, EXP, FLIP), (DP_ERT, DP_DF), only=lambda panel, x: float(x) >= 5),
+    ),
+)
 EXPERIMENT = Experiment("diprime-banknote", list_jobs, measure_job)
 
 

@@ -43,21 +43,31 @@ def make_exhibit(number: int, method: str) -> Exhibit:
     """Make one of the figures."""
     small, large = (epsilon_curve(epsilon) for epsilon in EPSILONS)
     return Exhibit(
-        "diprime", f"figure {number}", f"Errors of {method.split(' ')[0]} on Appliances for various hyper-parameters",
+        "diprime",
+        f"figure {number}",
+        f"Errors of {method.split(' ')[0]} on Appliances for various hyper-parameters",
         "Appliances, 90:10 splits, depth 8. Against rho: 10 trees, 10 candidates; against trees: epsilon 10, rho one "
         "half. The "
-        "paper's accounting, NOT PRIVATE. 10 splits.", FRACTIONS_EXPERIMENT, line_chart("rho, or trees", ERROR, columns=2),
-        quick="3 splits.", shows=lambda cell: cell.panel.startswith(method),
+        "paper's accounting, NOT PRIVATE. 10 splits.",
+        FRACTIONS_EXPERIMENT,
+        line_chart("rho, or trees", ERROR, columns=2),
+        quick="3 splits.",
+        shows=lambda cell: cell.panel.startswith(method),
         wants=lambda job: job.settings["method"] == method,
         claims=(
             Claim("Improved performance with larger privacy budgets.", check_above(small, large)),
-            Claim("Large values of rho leave less privacy budget for the means, resulting in deterioration; this is "
-                  "more "
-                  "pronounced at smaller epsilon.", _rho_matters(method)),
-            Claim("Increasing N_T improves performance only to a certain limit (rows not partitioned).",
-                  check_dips(candidates_curve(10), panel=f"{method}: {BY_TREES}, {PARTS['shared']}")),
+            Claim(
+                "Large values of rho leave less privacy budget for the means, resulting in deterioration; this is "
+                "more "
+                "pronounced at smaller epsilon.",
+                _rho_matters(method),
+            ),
+            Claim(
+                "Increasing N_T improves performance only to a certain limit (rows not partitioned).",
+                check_dips(candidates_curve(10), panel=f"{method}: {BY_TREES}, {PARTS['shared']}"),
+            ),
         ),
-    )  # fmt: skip
+    )
 
 
 EXHIBITS = (make_exhibit(7, EXP), make_exhibit(8, FLIP))

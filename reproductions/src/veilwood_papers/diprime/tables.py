@@ -148,35 +148,63 @@ SETTINGS = (
     "paper's accounting and leaves, NOT PRIVATE. The rows DP-RF, DP-DF and DP-ERT are sound. "
 )
 REGRESSION_TABLE = Exhibit(
-    "diprime", "table 1", "Mean squared errors of regression, epsilon 10",
+    "diprime",
+    "table 1",
+    "Mean squared errors of regression, epsilon 10",
     f"{SETTINGS}Errors are divided by the square of the data's range, as in the paper. {NOT_TRANSCRIBED['DP-RF']}.",
-    Experiment("diprime-regression", regression_jobs, measure_job), draw_agreement,
-    quick="5 splits, 2 of Flight.", published=lambda: published_values("table 1"), why=deviation_reason,
+    Experiment("diprime-regression", regression_jobs, measure_job),
+    draw_agreement,
+    quick="5 splits, 2 of Flight.",
+    published=lambda: published_values("table 1"),
+    why=deviation_reason,
     claims=(
-        Claim("Median forests typically underperform RFs in a non-private context (in most data sets).",
-              check_above(MEDIAN, RF, fraction=0.5)),
-        Claim("DiPriMeExp and DiPriMeFlip clearly outperform DP-ERT and DP-RF.", check_above((DP_ERT, DP_RF), (EXP, FLIP))),
-        Claim("DiPriMe performs poorly on the Traffic dataset: worse than DiPriMeExp and DiPriMeFlip.",
-              check_above(DIPRIME, (EXP, FLIP), panel="Traffic")),
-        Claim("A sound choice of the attribute before its median errs no more than DiPriMeFlip as published (by more "
-              "than 5 % of its error).", lambda values: _no_more(values)),
+        Claim(
+            "Median forests typically underperform RFs in a non-private context (in most data sets).",
+            check_above(MEDIAN, RF, fraction=0.5),
+        ),
+        Claim(
+            "DiPriMeExp and DiPriMeFlip clearly outperform DP-ERT and DP-RF.", check_above((DP_ERT, DP_RF), (EXP, FLIP))
+        ),
+        Claim(
+            "DiPriMe performs poorly on the Traffic dataset: worse than DiPriMeExp and DiPriMeFlip.",
+            check_above(DIPRIME, (EXP, FLIP), panel="Traffic"),
+        ),
+        Claim(
+            "A sound choice of the attribute before its median errs no more than DiPriMeFlip as published (by more "
+            "than 5 % of its error).",
+            lambda values: _no_more(values),
+        ),
     ),
-)  # fmt: skip
+)
 CLASS_TABLE = Exhibit(
-    "diprime", "table 2", "Accuracies of classification, epsilon 2",
-    f"{SETTINGS}{NOT_TRANSCRIBED['DP-DF']}.", Experiment("diprime-classes", class_jobs, measure_job), draw_agreement,
-    quick="5 splits, 2 of Higgs and PUC-Rio.", published=lambda: published_values("table 2"), why=deviation_reason,
+    "diprime",
+    "table 2",
+    "Accuracies of classification, epsilon 2",
+    f"{SETTINGS}{NOT_TRANSCRIBED['DP-DF']}.",
+    Experiment("diprime-classes", class_jobs, measure_job),
+    draw_agreement,
+    quick="5 splits, 2 of Higgs and PUC-Rio.",
+    published=lambda: published_values("table 2"),
+    why=deviation_reason,
     claims=(
-        Claim("In the non-private setting, median forests are consistently worse than RFs (within 1 point) ...",
-              check_above(RF, MEDIAN, by=-0.01)),
-        Claim("... with ERTs a little worse off (in most data sets no better than median forests).",
-              check_above(MEDIAN, ERT, by=-0.005, fraction=0.5)),
-        Claim("The performance of DiPriMe and its variants far exceeds that of DP-ERT.", check_above((DIPRIME, EXP, FLIP),
-        DP_ERT)),
-        Claim("There is little to choose between the variants of DiPriMe (within 3 points).",
-              check_above((DIPRIME, EXP, FLIP), (DIPRIME, EXP, FLIP), by=-0.03)),
+        Claim(
+            "In the non-private setting, median forests are consistently worse than RFs (within 1 point) ...",
+            check_above(RF, MEDIAN, by=-0.01),
+        ),
+        Claim(
+            "... with ERTs a little worse off (in most data sets no better than median forests).",
+            check_above(MEDIAN, ERT, by=-0.005, fraction=0.5),
+        ),
+        Claim(
+            "The performance of DiPriMe and its variants far exceeds that of DP-ERT.",
+            check_above((DIPRIME, EXP, FLIP), DP_ERT),
+        ),
+        Claim(
+            "There is little to choose between the variants of DiPriMe (within 3 points).",
+            check_above((DIPRIME, EXP, FLIP), (DIPRIME, EXP, FLIP), by=-0.03),
+        ),
     ),
-)  # fmt: skip
+)
 
 
 def _no_more(values: Values) -> bool | None:

@@ -37,17 +37,34 @@ def _is_small_epsilon(panel: str, x: str) -> bool:
 
 EXHIBITS = (
     Exhibit(
-        "secure", "figure 4", "Laplace against exponential leaves", "80:20 splits, depths 4, 3 and 5, 100 splits.",
-        Experiment("secure-leaves", list_splits, measure_job), line_chart("epsilon", "accuracy", log_x=True), quick="20 splits.",
+        "secure",
+        "figure 4",
+        "Laplace against exponential leaves",
+        "80:20 splits, depths 4, 3 and 5, 100 splits.",
+        Experiment("secure-leaves", list_splits, measure_job),
+        line_chart("epsilon", "accuracy", log_x=True),
+        quick="20 splits.",
         claims=(
-            Claim("With large values of epsilon there is no huge difference between the two mechanisms (within 3 "
-                  "points) ...",
-                  all_of(*(check_above(curve_name(v, one), curve_name(v, other), by=-0.03, only=lambda p, x: float(x) >= 1)
-                           for v in (PUBLISHED, BASELINE) for one, other in (LEAVES, LEAVES[::-1])))),
-            Claim("... with small values of epsilon, the Laplace mechanism consistently outperforms the exponential "
-                  "one.",
-                  all_of(*(check_above(curve_name(v, "laplace"), curve_name(v, "exponential"), only=_is_small_epsilon) for v in (PUBLISHED,
-                  BASELINE)))),
+            Claim(
+                "With large values of epsilon there is no huge difference between the two mechanisms (within 3 "
+                "points) ...",
+                all_of(
+                    *(
+                        check_above(curve_name(v, one), curve_name(v, other), by=-0.03, only=lambda p, x: float(x) >= 1)
+                        for v in (PUBLISHED, BASELINE)
+                        for one, other in (LEAVES, LEAVES[::-1])
+                    )
+                ),
+            ),
+            Claim(
+                "... with small values of epsilon, the Laplace mechanism consistently outperforms the exponential one.",
+                all_of(
+                    *(
+                        check_above(curve_name(v, "laplace"), curve_name(v, "exponential"), only=_is_small_epsilon)
+                        for v in (PUBLISHED, BASELINE)
+                    )
+                ),
+            ),
         ),
     ),
-)  # fmt: skip
+)

@@ -122,27 +122,36 @@ def _train_once(engine: Engine, variant: str, records: SharedRows, domain: Domai
 PANELS = [f"{panel}, {name}" for panel in SHAPES for name in (SECONDS, TRAFFIC)]
 EXHIBITS = (
     Exhibit(
-        "secure", "figure 5", "Run time and traffic of secure training against depth",
+        "secure",
+        "figure 5",
+        "Run time and traffic of secure training against depth",
         "Three processes on one machine, one thread each, epsilon 1, once. CPU seconds and MB sent of one server, "
         "the largest of "
         "three, noise included. Random rows of the shapes of the training sets. ODP+FMPC with exponential leaves is "
         "not built: "
         "Laplace leaves are cheaper and better. Adult of depth 5 only on words of 32 bits.",
-        Experiment("secure-runtime", list_jobs, measure_job, packages=("mpyc",)), line_chart("depth", "seconds, or MB", log_y=True,
-        columns=2),
+        Experiment("secure-runtime", list_jobs, measure_job, packages=("mpyc",)),
+        line_chart("depth", "seconds, or MB", log_y=True, columns=2),
         quick="Titanic, depths 2 to 4.",
         claims=(
-            Claim("Overall, our solution (as published) is computationally more expensive than the existing one for "
-                  "both run time "
-                  "and network traffic.", check_above(PUBLISHED, (LAPLACE, EXPONENTIAL))),
-            Claim("The run time and the network traffic greatly increase as the depth of the tree increases.",
-                  all_of(*(check_rises(PUBLISHED, panel=panel) for panel in PANELS))),
-            Claim("There was no clear distinction between the leaves for the existing approach (run times within a "
-                  "factor 2).",
-                  lambda values: _have_similar_cost(values)),
+            Claim(
+                "Overall, our solution (as published) is computationally more expensive than the existing one for "
+                "both run time "
+                "and network traffic.",
+                check_above(PUBLISHED, (LAPLACE, EXPONENTIAL)),
+            ),
+            Claim(
+                "The run time and the network traffic greatly increase as the depth of the tree increases.",
+                all_of(*(check_rises(PUBLISHED, panel=panel) for panel in PANELS)),
+            ),
+            Claim(
+                "There was no clear distinction between the leaves for the existing approach (run times within a "
+                "factor 2).",
+                lambda values: _have_similar_cost(values),
+            ),
         ),
     ),
-)  # fmt: skip
+)
 
 
 def _have_similar_cost(values: Any) -> bool | None:

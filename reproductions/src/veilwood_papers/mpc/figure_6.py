@@ -46,16 +46,25 @@ def best_size(values: Values) -> Values:
 
 EXHIBITS = (
     Exhibit(
-        "secure", "figure 6", "Accuracy of forests on disjoint rows",
+        "secure",
+        "figure 6",
+        "Accuracy of forests on disjoint rows",
         "80:20 splits, depths 2 to 5 and 1 to 10 trees, the best size chosen on the test rows, as in the paper: "
         "optimistic for every "
-        "curve. 20 splits, 10 of Adult.", Experiment("secure-forests", list_jobs, measure_job), line_chart("epsilon", "accuracy",
-        log_x=True),
-        quick="5 splits, 2 of Adult.", derive=best_size,
+        "curve. 20 splits, 10 of Adult.",
+        Experiment("secure-forests", list_jobs, measure_job),
+        line_chart("epsilon", "accuracy", log_x=True),
+        quick="5 splits, 2 of Adult.",
+        derive=best_size,
         claims=(
-            Claim("Our solution (as published) provides a better accuracy than extra trees.", check_above(PUBLISHED, EXTRA)),
-            Claim("A forest that pays for its splits (ours) does so too (in three of four cells).",
-                  check_above(OURS, EXTRA, fraction=0.75)),
+            Claim(
+                "Our solution (as published) provides a better accuracy than extra trees.",
+                check_above(PUBLISHED, EXTRA),
+            ),
+            Claim(
+                "A forest that pays for its splits (ours) does so too (in three of four cells).",
+                check_above(OURS, EXTRA, fraction=0.75),
+            ),
         ),
     ),
-)  # fmt: skip
+)

@@ -43,8 +43,13 @@ def deviation_reason(cell: Cell) -> str:
 
 EXHIBITS = (
     Exhibit(
-        "secure", "table 1", "Sizes of the data sets", "After numbers were cut and categories grouped, as in the "
-                                                       "figures.",
-        Experiment("secure-sizes", list_jobs, measure_job), draw_agreement, published=published_values, why=deviation_reason,
+        "secure",
+        "table 1",
+        "Sizes of the data sets",
+        "After numbers were cut and categories grouped, as in the figures.",
+        Experiment("secure-sizes", list_jobs, measure_job),
+        draw_agreement,
+        published=published_values,
+        why=deviation_reason,
     ),
-)  # fmt: skip
+)

@@ -88,11 +88,19 @@ EXPERIMENT = Experiment("mrf-queries", list_jobs, measure_job)
 def queries_exhibit(name: str, title: str, shown: Sequence[str], *claims: Claim) -> Exhibit:
     """Show some of the curves, with what the paper says about them."""
     return Exhibit(
-        "mrf", name, title, SETTINGS, EXPERIMENT, line_chart("inference queries", "accuracy", log_x=True),
-        quick="3 repeats of two draws.", published_once=True, shows=lambda cell: cell.curve in shown,
-        published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in shown}, why=deviation_reason,
+        "mrf",
+        name,
+        title,
+        SETTINGS,
+        EXPERIMENT,
+        line_chart("inference queries", "accuracy", log_x=True),
+        quick="3 repeats of two draws.",
+        published_once=True,
+        shows=lambda cell: cell.curve in shown,
+        published=lambda: {cell: value for cell, value in published_values().items() if cell.curve in shown},
+        why=deviation_reason,
         claims=claims,
-    )  # fmt: skip
+    )
 
 
 EXHIBITS = (

@@ -84,12 +84,20 @@ def published_votes() -> Values:
 
 EXHIBITS = (
     Exhibit(
-        "mrf", "figure 3a", "Accuracy against the number of trees",
+        "mrf",
+        "figure 3a",
+        "Accuracy against the number of trees",
         f"Car, depth 4, epsilon 2. {methods.ONE_FOREST} 10 repeats.",
-        Experiment("mrf-trees", partial(tree_jobs, weight=5.0),
-                   partial(measure_job, names=methods.BATCH, trees={}, depth={"Car": 4})),
-        line_chart("number of trees", "accuracy", log_x=True), quick="3 repeats of two draws, every other count.",
-        published=published_trees, published_once=True, why=methods.deviation_reason,
+        Experiment(
+            "mrf-trees",
+            partial(tree_jobs, weight=5.0),
+            partial(measure_job, names=methods.BATCH, trees={}, depth={"Car": 4}),
+        ),
+        line_chart("number of trees", "accuracy", log_x=True),
+        quick="3 repeats of two draws, every other count.",
+        published=published_trees,
+        published_once=True,
+        why=methods.deviation_reason,
         claims=(
             Claim("DP batch training preserves good accuracy as the number of trees increases.", check_keeps(TRAIN)),
             Claim("Batch training with the Laplace mechanism suffers from more trees.", check_falls(LAPLACE)),
@@ -97,36 +105,63 @@ EXHIBITS = (
         ),
     ),
     Exhibit(
-        "mrf", "appendix figure 1", "Accuracy against depth",
+        "mrf",
+        "appendix figure 1",
+        "Accuracy against depth",
         f"Car, 128 trees, epsilon 2. {methods.ONE_FOREST} 10 repeats.",
-        Experiment("mrf-depth", depth_jobs, partial(measure_job, names=methods.BATCH[:-1], trees={"Car": 128}, depth={})),
+        Experiment(
+            "mrf-depth", depth_jobs, partial(measure_job, names=methods.BATCH[:-1], trees={"Car": 128}, depth={})
+        ),
         line_chart("depth", "accuracy"),
-        quick="3 repeats of two draws.", published=published_depths, published_once=True, why=methods.deviation_reason,
+        quick="3 repeats of two draws.",
+        published=published_depths,
+        published_once=True,
+        why=methods.deviation_reason,
         claims=(
-            Claim("The optimised approaches show the best accuracy of 84 % at depth 4 (within 3 points).",
-                  all_of(*(check_between(curve, "Car", "4", 0.81, 0.87) for curve in (TRAIN, PREDICT)))),
-            Claim("At depth 4 the existing approaches show an accuracy of 48 % (within 8 points).",
-                  all_of(*(check_between(curve, "Car", "4", 0.40, 0.56) for curve in EXISTING))),
-            Claim("The existing approaches have their best accuracy of 72 % at depth 2 (within 3 points) ...",
-                  all_of(*(check_between(curve, "Car", "2", 0.69, 0.75) for curve in EXISTING))),
-            Claim("... and as the tree becomes deeper the accuracy degrades.", all_of(check_falls(LAPLACE), check_falls(FLOATING))),
-            Claim("Our techniques consistently outperform the baseline, regardless of depth (within 1 point).",
-                  check_above((TRAIN, PREDICT), EXISTING, by=-0.01)),
+            Claim(
+                "The optimised approaches show the best accuracy of 84 % at depth 4 (within 3 points).",
+                all_of(*(check_between(curve, "Car", "4", 0.81, 0.87) for curve in (TRAIN, PREDICT))),
+            ),
+            Claim(
+                "At depth 4 the existing approaches show an accuracy of 48 % (within 8 points).",
+                all_of(*(check_between(curve, "Car", "4", 0.40, 0.56) for curve in EXISTING)),
+            ),
+            Claim(
+                "The existing approaches have their best accuracy of 72 % at depth 2 (within 3 points) ...",
+                all_of(*(check_between(curve, "Car", "2", 0.69, 0.75) for curve in EXISTING)),
+            ),
+            Claim(
+                "... and as the tree becomes deeper the accuracy degrades.",
+                all_of(check_falls(LAPLACE), check_falls(FLOATING)),
+            ),
+            Claim(
+                "Our techniques consistently outperform the baseline, regardless of depth (within 1 point).",
+                check_above((TRAIN, PREDICT), EXISTING, by=-0.01),
+            ),
         ),
     ),
     Exhibit(
-        "mrf", "appendix figure 5", "Votes of subsample-and-aggregate against depth and number of trees",
+        "mrf",
+        "appendix figure 5",
+        "Votes of subsample-and-aggregate against depth and number of trees",
         f"Car, epsilon 2. {methods.ONE_FOREST} 10 repeats.",
-        Experiment("mrf-subsample-sizes", partial(tree_jobs, weight=15.0),
-                   partial(measure_job, names=methods.SUBSAMPLE, trees={BY_DEPTH: 16}, depth={BY_TREES: 3})),
+        Experiment(
+            "mrf-subsample-sizes",
+            partial(tree_jobs, weight=15.0),
+            partial(measure_job, names=methods.SUBSAMPLE, trees={BY_DEPTH: 16}, depth={BY_TREES: 3}),
+        ),
         line_chart("depth, or trees", "accuracy", columns=2),
-        quick="3 repeats of two draws, every other count.", published=published_votes, published_once=True,
+        quick="3 repeats of two draws, every other count.",
+        published=published_votes,
+        published_once=True,
         why=methods.deviation_reason,
         claims=(
-            Claim("Weight voting tends to exhibit poor accuracy with deeper trees ...",
-                  check_falls(methods.WEIGHT, 0.03, panel=BY_DEPTH)),
+            Claim(
+                "Weight voting tends to exhibit poor accuracy with deeper trees ...",
+                check_falls(methods.WEIGHT, 0.03, panel=BY_DEPTH),
+            ),
             Claim("... and a larger number of trees,", check_falls(methods.WEIGHT, 0.03, panel=BY_TREES)),
             Claim("... hard voting does not.", check_keeps(methods.HARD, 0.05)),
         ),
     ),
-)  # fmt: skip
+)

@@ -20,6 +20,7 @@ from veilwood.errors import ParameterError
 from veilwood.estimators.base import BaseForest, Classifier, Regressor, RunParameters
 from veilwood.estimators.method import FitRequest, Floats, ForestDesign, Parameters
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.levelwise import LevelNodes
 from veilwood.forests.medians import MedianForest, MedianForestParameters, MedianLevel, Variant
 from veilwood.forests.random_trees import RandomTrees, RandomTreesClassifierParameters
@@ -48,7 +49,7 @@ PARTS_PER_ROW = 2**20
 class PaperParameters(Parameters):
     """What a paper calls epsilon, which is not a privacy loss; papers know neither declared rows nor cleaned leaves."""
 
-    epsilon_in_paper: float = 1.0
+    epsilon_in_paper: float = parameter(1.0, role=Role.PROMISE)
     n_rows: int | None = field(default=None, init=False)
     leaves: str = field(default="plain", init=False)
 

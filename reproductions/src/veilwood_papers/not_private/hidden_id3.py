@@ -1,23 +1,41 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ODP+FMPC-ID3 as the paper publishes it: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE.
+"""MPC-ID3 and ODP+FMPC-ID3 as published: exact splits, opened or hidden. NOT PRIVATE.
 
-The sound hidden tree is in ``secure.protocols.hidden_tree``, planned in ``secure.protocols.plans``.
+With this package installed, ``veilwood secure`` runs them as the protocols ``mpc-id3`` and ``odp-id3``. The hidden tree
+with a guarantee is in ``veilwood_secure.protocols.hidden_trees``, its plan in ``protocols.hidden_forest``.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
-from veilwood.privacy.loss import exact_fraction
+from veilwood.privacy.loss import Loss, exact_fraction
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine
-from veilwood_secure.protocols.hidden_forest import plan_hidden_forest
+from veilwood_secure.protocols.hidden_forest import HiddenPlan, forest_layout, plan_hidden_forest
 from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_tree_noise, grow_hidden_tree
+from veilwood_secure.protocols.public_trees import (
+    SelectFeatures,
+    SelectLabels,
+    select_best_features,
+    select_best_labels,
+)
 from veilwood_secure.protocols.records import Domain, SharedRows
-from veilwood_secure.roles.public_programs import EXACT_SPLITS_REASON
+from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.program import complete_settings
+from veilwood_secure.roles.public_programs import PublicTrees
+
+EXACT_TREE_REASON: Final = "splits and classes of leaves are opened as they are, without noise"
+EXACT_SPLITS_REASON: Final = (
+    "splits are chosen without noise and users see predictions, which depend on them: one row can turn a prediction "
+    "around with any certainty, so no finite epsilon holds (proofs/secure.md)"
+)
 
 
 class ExactHiddenSplitTreeNotPrivate:
@@ -68,3 +86,40 @@ class ExactHiddenSplitTreeNotPrivate:
     def train(self, engine: Engine, records: SharedRows) -> HiddenTree:
         """Train in shares; nothing is opened, and nothing is promised."""
         return grow_hidden_tree(engine, records, self.recipe, draw_tree_noise(engine, self.recipe))
+
+
+class ExactTreesNotPrivate(PublicTrees):
+    """MPC-ID3: the best splits and classes, opened. NOT PRIVATE."""
+
+    not_private = EXACT_TREE_REASON
+
+    def _make_plan(self) -> Plan:
+        loss = Loss.unbounded()
+        levels = [Step(f"splits at depth {level}", loss, None, 1, (self.max_nodes(level), self.domain.n_features))
+                  for level in range(self.depth)]  # fmt: skip
+        leaves = Step("classes of leaves", loss, None, 1, (self.max_nodes(self.depth), self.domain.n_classes))
+        return self.build_plan(loss, [*levels, leaves], "a tree as it is, without noise")
+
+    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
+        """Return the exact argmax for splits and labels."""
+        return [(select_best_features, select_best_labels)] * self.n_trees
+
+
+class ExactHiddenSplitsNotPrivate(HiddenForest):
+    """ODP+FMPC-ID3 as published: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE."""
+
+    not_private = EXACT_SPLITS_REASON
+
+    def _make_plan(self) -> HiddenPlan:
+        chosen = complete_settings(self.task, self.settings)
+        depth, n_trees = int(chosen["max_depth"]), int(chosen["n_trees"])
+        recipe = Recipe(self.domain, (None,) * depth, 1 / self.task.exact_epsilon, leaf_distribution="laplace")
+        loss = Loss.unbounded()
+        step = Step("classes of leaves", loss, None, 1, (n_trees * recipe.n_nodes(depth), self.domain.n_classes))
+        plan = Plan(
+            estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=(step,),
+            released="predictions of a forest that stays in shares, whose splits are exact",
+            schema_name=self.schema.name, schema_hash=self.schema.fingerprint(),
+            layout=forest_layout(recipe, n_trees), expected_leaf_mse=0.0,
+        )  # fmt: skip
+        return HiddenPlan(plan, recipe, n_trees)

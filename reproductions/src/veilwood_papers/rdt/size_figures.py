@@ -87,24 +87,33 @@ def rules_agree(values: Values) -> bool | None:
 def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
     """Make one of the figures."""
     return Exhibit(
-        "rdt", f"figure {number}", f"Errors of dpRFMV, dpRFTA and dpRFPA at all sizes: {', '.join(panels)}",
+        "rdt",
+        f"figure {number}",
+        f"Errors of dpRFMV, dpRFTA and dpRFPA at all sizes: {', '.join(panels)}",
         "90:10 splits, eta = 1000 / n_train, 10 runs. a) and c): two numbers of trees, two heights; b) and d): the "
         "smallest, "
         "mean and largest error of dpRFMV over all numbers of trees, or over all heights. As printed: noise of scale "
         "eta/k; "
         "scale of the proof: k/eta, simulated on the forest that the library grows.",
-        EXPERIMENT, line_chart("h or k", ERROR, columns=3), quick="5 runs, 2 of Adult and Covertype, fewer sizes.",
-        shows=lambda cell: cell.panel in panels and cell.x.startswith("k=") and cell.curve in SHOWN, derive=arrange_panels,
+        EXPERIMENT,
+        line_chart("h or k", ERROR, columns=3),
+        quick="5 runs, 2 of Adult and Covertype, fewer sizes.",
+        shows=lambda cell: cell.panel in panels and cell.x.startswith("k=") and cell.curve in SHOWN,
+        derive=arrange_panels,
         claims=(
-            Claim("RFPA is worse than RFMV and RFTA (in nine of ten cells).",
-                  check_above(PRINTED["RFPA"], (PRINTED["RFMV"], PRINTED["RFTA"]), fraction=0.9)),
+            Claim(
+                "RFPA is worse than RFMV and RFTA (in nine of ten cells).",
+                check_above(PRINTED["RFPA"], (PRINTED["RFMV"], PRINTED["RFTA"]), fraction=0.9),
+            ),
             Claim("With one tree, majority voting and threshold averaging are equivalent.", rules_agree),
             Claim("dpRFMV has comparable performance to dpRFTA (the best within two points) ...", is_comparable),
-            Claim("... but is much less sensitive to the setting of the forest parameters (in most panels).",
-                  less_sensitive),
+            Claim(
+                "... but is much less sensitive to the setting of the forest parameters (in most panels).",
+                less_sensitive,
+            ),
         ),
         wants=lambda job: job.settings["panel"] in panels,
-    )  # fmt: skip
+    )
 
 
 EXHIBITS = tuple(make_exhibit(2 * n - 1, panels) for n, panels in enumerate(PANELS, 1))

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fits forests of another library, inside an environment that has it: this file is run there, by its path.
 
-It knows nothing of Veilwood. ``python peer_worker.py DEFAULT_FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits each
+It knows nothing of Veilwood. ``python peer_worker.py FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits each
 job in turn, writes FOLDER/N.npz for the N-th, and prints its number and CPU seconds, or why it was refused, as JSON.
 """
 

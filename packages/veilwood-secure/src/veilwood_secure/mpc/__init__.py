@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Arithmetic on secret shares among three servers."""
+"""Secure three-party computation on replicated secret shares."""

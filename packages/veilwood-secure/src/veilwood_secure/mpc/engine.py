@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What three servers can compute on shared integers: the handles `Shared` and `Bits`, and the interface `Engine`.
+"""Shared integers (`Shared`), shared bits (`Bits`), and the interface `Engine` for computing on them.
 
-How shares are made, sent and multiplied is not here: see replicated.py (three servers) and plain.py (simulation).
+How shares are sent and multiplied among three servers is in replicated.py.
 
-The same program runs at the three servers and calls the same methods in the same order. Integers live in the ring
-of the engine's words, two's complement, and wrap around: a program must keep what it adds within their range.
+All three servers run the same program and call the same methods in the same order. Integers are elements of the ring
+of the engine's words, in two's complement, and wrap around: a program must keep its sums within range.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Kind = TypeVar("Kind", "Shared", "Bits")
 
 @dataclass
 class Stats:
-    """What a server has done so far: rounds of messages, bytes it sent, secret products and comparisons."""
+    """Cost counters of a server: rounds of messages, bytes sent, products and comparisons of secrets."""
 
     rounds: int = 0
     bytes_sent: int = 0
@@ -37,7 +37,7 @@ class Stats:
 
 
 class Product(NamedTuple):
-    """A product of two secrets that is wanted: place by place, of matrices, or added up along an axis."""
+    """A requested product of two secrets: elementwise, of matrices, or summed along an axis."""
 
     kind: Literal["mul", "matmul", "dot"]
     x: Shared
@@ -46,13 +46,13 @@ class Product(NamedTuple):
 
 
 class Parts:
-    """An array of secrets, as the parts of it that this server holds; every method here is local.
+    """An array of secrets, represented by the parts that this server holds. All methods are local.
 
-    A public number is added to one part only: `public_at` says which of the parts held here, if any.
+    Public numbers are added to one part only: `public_at` is its index among the parts held here, or None.
     """
 
     __slots__ = ("parts", "public_at")
-    __array_ufunc__ = None  # so that `numbers + shared` asks the handle, not numpy
+    __array_ufunc__ = None  # `numbers + shared` must call Shared.__radd__, not numpy
 
     def __init__(self, parts: Sequence[RingArray], public_at: int | None) -> None:
         self.parts = tuple(parts)
@@ -83,7 +83,7 @@ class Parts:
         return self.map_parts(lambda part: part[index])
 
     def map_parts(self, operation: Callable[[RingArray], RingArray]) -> Self:
-        """Return the array whose parts are the changed parts; right only for changes that are linear."""
+        """Apply an operation to every part. Correct for linear operations only."""
         return type(self)([np.asarray(operation(part)) for part in self.parts], self.public_at)
 
     def reshape(self, *shape: int) -> Self:
@@ -99,11 +99,11 @@ class Parts:
         return self.map_parts(lambda part: np.broadcast_to(part, shape))
 
     def _combine_parts(self, other: Self, operation: Callable[[RingArray, RingArray], RingArray]) -> Self:
-        """Return the parts of two arrays joined one by one."""
+        """Apply an operation to the corresponding parts of two arrays."""
         return type(self)([operation(a, b) for a, b in zip(self.parts, other.parts, strict=True)], self.public_at)
 
     def _combine_public(self, values: ArrayLike, operation: Callable[[RingArray, RingArray], RingArray]) -> Self:
-        """Return the array after public values were joined to the one part that takes them."""
+        """Apply an operation with public values to the one part that takes them."""
         words = as_ring_array(values, self.dtype)
         shape = np.broadcast_shapes(self.shape, words.shape)
         joined = [
@@ -114,7 +114,7 @@ class Parts:
 
 
 class Shared(Parts):
-    """Secret integers: the sum of all parts, modulo the range of the words.
+    """Secret integers: the sum of all parts, modulo 2 to the number of bits of a word.
 
     Supports ``+``, ``-``, indexing, `sum`, and products with *public* integers and matrices, all without a message.
     The product of two secrets takes one: see `Engine.mul`.
@@ -198,7 +198,7 @@ class Bits(Parts):
 
 
 class Engine(ABC):
-    """What three servers can do together with shared integers.
+    """Operations that three servers carry out together on shared integers.
 
     Parameters
     ----------
@@ -223,15 +223,15 @@ class Engine(ABC):
 
     @abstractmethod
     def load(self, parts: Sequence[RingArray]) -> Shared:
-        """Return the shared array of which this server got `parts`, from a client or from storage."""
+        """Return the shared array of which this server holds `parts`, from an owner, a user or storage."""
 
     def local_shares(self, x: Shared) -> tuple[RingArray, ...]:
-        """Return the parts this server holds, for storage or for a user; `refresh` first what is linear in inputs."""
+        """Return the parts held here, for storage or for a user. Call `refresh` first if they are linear in inputs."""
         return x.parts
 
     @abstractmethod
     def refresh(self, x: Shared) -> Shared:
-        """Return the same secrets in fresh, independent shares; one round."""
+        """Return the same secrets in fresh, independent shares (resharing); one round."""
 
     @abstractmethod
     def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
@@ -247,17 +247,17 @@ class Engine(ABC):
 
     @abstractmethod
     def is_all_zero(self, x: Shared) -> bool:
-        """Return whether all secrets are zero; two rounds. While they are, nothing else is learnt."""
+        """Return True if all secrets are zero; two rounds. If they are, nothing else is learned."""
 
     @abstractmethod
     def is_consistent(self, x: Shared) -> bool:
-        """Return whether servers that hold the same part hold the same numbers (so that `x` is shared at all)."""
+        """Return True if servers that hold the same part hold equal values, so that `x` is a valid sharing."""
 
     # Products: one round each, traffic of the size of the result
 
     @abstractmethod
     def mul(self, x: Shared, y: Shared) -> Shared:
-        """Return the products of secrets, broadcast as numpy does."""
+        """Return the elementwise products of secrets, broadcast as in numpy."""
 
     @abstractmethod
     def matmul(self, x: Shared, y: Shared) -> Shared:
@@ -265,7 +265,7 @@ class Engine(ABC):
 
     @abstractmethod
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
-        """Return the products, broadcast as numpy does, added up along an axis (counted after broadcasting)."""
+        """Return the products, broadcast as in numpy, summed along an axis of the broadcast shape."""
 
     @abstractmethod
     def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
@@ -287,22 +287,29 @@ class Engine(ABC):
 
     @abstractmethod
     def toss_coins(self, count: int) -> Ints:
-        """Return this many words of fair coins that all servers see, and nobody before; one round."""
+        """Return uniform public words that no server could predict (coin tossing); one round."""
 
     # Comparisons
 
     @abstractmethod
     def split(self, x: Shared) -> tuple[Bits, Bits]:
-        """Return shared words u, v with u + v = x: u is dealt by server 0, v is known to 1 and 2; one round."""
+        """Return shared words u, v with u + v = x; one round.
+
+        First step from arithmetic to binary shares (A2B): server 0 deals u, servers 1 and 2 know v.
+        """
 
     @abstractmethod
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
-        """Return integers c, d of 0 or 1 whose exclusive or is the lowest bit of `x`, as in `split`; one round."""
+        """Return integers c, d of 0 or 1 whose exclusive or is the lowest bit of `x`; one round.
+
+        First step from binary to arithmetic shares (B2A); c is dealt and d is known as in `split`.
+        """
 
     def sign_bits(self, x: Shared) -> Bits:
-        """Return the sign of each integer in the lowest bit of a word: 1 where negative; seven rounds (32 bits).
+        """Return the sign of each integer in the lowest bit of a word, 1 if negative; seven rounds (32 bits).
 
-        Words with a bit each can be joined by `land` before `to_ring` makes integers of them.
+        A2B by a parallel prefix adder, of which only the top carry is computed. Combine bits with `land` before
+        `to_ring` turns them into integers.
         """
         self.stats.comparisons += x.size
         u, v = self.split(x)
@@ -310,7 +317,7 @@ class Engine(ABC):
         propagate = u ^ v
         sign = propagate >> top
         # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join
-        # neighbouring groups of 1, 2, 4, ... bits; after the last step the top bit speaks for all of them. The group
+        # neighbouring groups of 1, 2, 4, ... bits; the last step leaves the carry of all in the top bit. The group
         # that ends below bit 0 generates nothing, and what the shifts bring in is 0.
         generate = self.land(u, v) << 1
         propagate = propagate << 1
@@ -325,7 +332,7 @@ class Engine(ABC):
         return sign ^ (generate >> top)
 
     def to_ring(self, x: Bits) -> Shared:
-        """Return the lowest bit of each word as an integer 0 or 1; two rounds."""
+        """Convert the lowest bit of each word to an integer 0 or 1 (B2A); two rounds."""
         c, d = self.split_bits(x)
         return c + d - self.mul(c, d) * 2
 
@@ -348,11 +355,11 @@ def as_ring_array(values: ArrayLike, dtype: np.dtype[Any]) -> RingArray:
     """Return public integers as words that wrap around."""
     array = np.asarray(values)
     if array.dtype.kind not in "iub":
-        raise MechanismError(f"shared integers take integers, got {array.dtype}. Hint: scale and round first.")
+        raise MechanismError(f"only integers can be shared, got {array.dtype}. Hint: scale and round the values first.")
     return array.astype(dtype, copy=False)
 
 
 def _join_parts(arrays: Sequence[Kind], join: Callable[[list[RingArray]], RingArray]) -> Kind:
-    """Return one array made of the parts of several."""
+    """Join several arrays part by part."""
     parts = [join(list(parts)) for parts in zip(*(array.parts for array in arrays), strict=True)]
     return type(arrays[0])(parts, arrays[0].public_at)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """`ReplicatedEngine`: one of three servers that compute on replicated shares (Araki et al., CCS 2016).
 
-The circuits above these operations are in engine.py, the channels in links.py.
+The interface and its circuits are in engine.py. Links between threads, for tests, are here; links over TLS are in
+``roles.transport``.
 
 Parts and keys of an array x at server i (all indices modulo 3):
 
@@ -35,7 +36,7 @@ __all__ = ["Links", "ReplicatedEngine", "ThreadLinks", "agree_keys", "run_in_thr
 
 Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
-THREAD_TIMEOUT_S = 120.0  # how long a thread waits for another
+THREAD_TIMEOUT_S = 120.0  # seconds a thread waits for a message of another
 
 
 class Links(Protocol):
@@ -44,14 +45,14 @@ class Links(Protocol):
     party: int
 
     def send(self, to: int, data: Buffer) -> None:
-        """Send a message; returns at once, even if the other server does not read yet. `data` is not changed later."""
+        """Send a message without waiting for the other server to read it. The caller must not change `data` later."""
 
     def receive(self, sender: int) -> Buffer:
-        """Return the next message of another server, waiting for it."""
+        """Wait for the next message of another server and return it."""
 
 
 class ThreadLinks:
-    """Links between three threads; for tests."""
+    """Links between three threads, for tests."""
 
     def __init__(self, party: int, queues: dict[tuple[int, int], SimpleQueue[Buffer | None]]) -> None:
         self.party = party
@@ -72,21 +73,21 @@ class ThreadLinks:
         return data
 
     def close(self) -> None:
-        """Tell both others that nothing more will come."""
+        """Signal the end of messages to both other threads."""
         for other in range(3):
             if other != self.party:
                 self._queues[self.party, other].put(None)
 
 
 def agree_keys(links: Links) -> tuple[bytes, bytes]:
-    """Return two fresh keys: the one shared with the server before this one, and the one with the server after it."""
-    mine = entropy.secret_key()
-    links.send((links.party - 1) % 3, mine)
-    return mine, bytes(links.receive((links.party + 1) % 3))
+    """Return two fresh keys: one shared with the previous server, one with the next."""
+    own = entropy.secret_key()
+    links.send((links.party - 1) % 3, own)
+    return own, bytes(links.receive((links.party + 1) % 3))
 
 
 def run_in_threads(program: Callable[[Links], Result]) -> list[Result]:
-    """Run a program at three servers that are threads of this process; return the three results."""
+    """Run a program at three servers, as threads of this process, and return the three results."""
     queues: dict[tuple[int, int], SimpleQueue[Buffer | None]]
     queues = {(a, b): SimpleQueue() for a in range(3) for b in range(3) if a != b}
 
@@ -99,21 +100,21 @@ def run_in_threads(program: Callable[[Links], Result]) -> list[Result]:
 
     with ThreadPoolExecutor(3) as pool:
         waiting = [pool.submit(run_party, party) for party in range(3)]
-    # A server whose neighbour stopped stops too: report the first error that is not an echo of another one.
+    # A server stops if its neighbour does: raise the first error that did not follow from another server's.
     errors = [error for future in waiting if (error := future.exception())]
     for error in sorted(errors, key=lambda error: isinstance(error, PartyError)):
         raise error
     return [future.result() for future in waiting]
 
 
-BLOCK_BYTES = 1 << 20  # worked on and sent at a time: stays in the processor's cache, and sending starts early
-MAX_PENDING_BLOCKS = 16
+BLOCK_BYTES = 1 << 20  # per message: fits the processor's cache, and sending starts early
+MAX_PENDING_BLOCKS = 16  # messages sent before the first reply is read
 Operation = Callable[..., Any]
 Index = slice | EllipsisType
 
 
 class KeyStream:
-    """Pseudorandom words that two servers with the same key draw alike: AES-256 in counter mode."""
+    """Pseudorandom words common to two servers with the same key: AES-256 in counter mode."""
 
     _zeros = bytes(BLOCK_BYTES)
 
@@ -124,7 +125,7 @@ class KeyStream:
     def next_integers(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> RingArray:
         """Return the next words of the stream."""
         count = int(np.prod(shape)) * dtype.itemsize
-        stream = bytearray(count + 16)  # the cipher wants room for one block more
+        stream = bytearray(count + 16)  # update_into requires room for one more cipher block
         view = memoryview(stream)
         for start in range(0, count, BLOCK_BYTES):
             size = min(BLOCK_BYTES, count - start)
@@ -133,14 +134,17 @@ class KeyStream:
 
 
 class ReplicatedEngine(Engine):
-    """The view of one server.
+    """Engine of one server, on replicated shares.
+
+    Secure against one semi-honest server. A server that deviates can add a value of its choice to a product unnoticed
+    (an additive attack), and may then learn more than it should.
 
     Parameters
     ----------
     links
         Channels to the other two servers.
     keys
-        Keys k_i and k_(i+1) of this server; never used for another session. None agrees on fresh ones.
+        Keys k_i and k_(i+1) of this server, for one session only. By default, fresh keys are agreed.
     ring
         Word type of the integers.
 
@@ -177,11 +181,11 @@ class ReplicatedEngine(Engine):
         return Shared(self._pair_at_part(0, words), self._public_at)
 
     def load(self, parts: Sequence[RingArray]) -> Shared:
-        """Return the shared array of which this server got a pair."""
+        """Return the shared array of which this server holds a pair."""
         first, second = (np.asarray(part) for part in parts)
         if first.shape != second.shape or {first.dtype, second.dtype} != {self.ring}:
             raise MechanismError(
-                f"a pair of {self.ring} words of one shape is needed, got {first.dtype} {first.shape} and "
+                f"expected a pair of {self.ring} words of equal shapes, got {first.dtype} {first.shape} and "
                 f"{second.dtype} {second.shape}. Hint: make it with veilwood_secure.mpc.shares.share."
             )
         return Shared([first, second], self._public_at)
@@ -239,7 +243,7 @@ class ReplicatedEngine(Engine):
         return self._share_sums(arithmetic.sum_products_along(_cross_terms(x, y), axis))
 
     def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
-        """Return several products: the brackets are added up locally, and all sent in one message."""
+        """Return several products: cross terms are summed locally and sent in one message."""
         if len(products) == 1:
             kind, x, y, axis = products[0]
             return [self.dot(x, y, axis) if kind == "dot" else getattr(self, kind)(x, y)]
@@ -251,30 +255,30 @@ class ReplicatedEngine(Engine):
     # Random secrets
 
     def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
-        """Return words of uniform secret bits: the pair streams are such a sharing already."""
+        """Return words of uniform secret bits without a message: pseudorandom secret sharing (PRSS)."""
         return Bits([stream.next_integers(shape, np.dtype(dtype)) for stream in self._streams], self._public_at)
 
     # Comparisons: server 0 knows the parts 0 and 1, servers 1 and 2 both know part 2
 
     def toss_coins(self, count: int) -> Ints:
-        """Return fair coins; they are no result, so that whoever records what is opened does not see them here."""
+        """Return public random words. They are not a result, so subclasses that record openings do not record them."""
         words = self.random_words((count,), self.ring.type)
         return ReplicatedEngine.open(self, Shared(words.parts, self._public_at))
 
     def split(self, x: Shared) -> tuple[Bits, Bits]:
-        """Return shared words u = x_0 + x_1 and v = x_2."""
-        mine = x.parts[0] + x.parts[1] if self.party == 0 else None
-        dealt = self._deal_pair(0, mine, x.shape, x.dtype, np.bitwise_xor)
+        """Return shared words u = x_0 + x_1 and v = x_2 (first step of A2B)."""
+        sums = x.parts[0] + x.parts[1] if self.party == 0 else None
+        dealt = self._deal_pair(0, sums, x.shape, x.dtype, np.bitwise_xor)
         return Bits(dealt, self._public_at), Bits(self._pair_of_part_2(x.parts), self._public_at)
 
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
-        """Return shared integers c = x_0 ^ x_1 and d = x_2, of the lowest bit alone."""
-        x = x & 1  # the other bits of the parts are random, even where the secret has none
-        mine = (x.parts[0] ^ x.parts[1]).astype(self.ring) if self.party == 0 else None
-        dealt = self._deal_pair(0, mine, x.shape, self.ring, np.subtract)
+        """Return shared integers c = x_0 ^ x_1 and d = x_2 of the lowest bit (first step of B2A)."""
+        x = x & 1  # the other bits of the parts are random even if those of the secret are 0
+        sums = (x.parts[0] ^ x.parts[1]).astype(self.ring) if self.party == 0 else None
+        dealt = self._deal_pair(0, sums, x.shape, self.ring, np.subtract)
         return Shared(dealt, self._public_at), Shared(self._pair_of_part_2(x.parts, self.ring), self._public_at)
 
-    # Below: messages
+    # Messages
 
     def _multiply_shared(
         self, x: Parts, y: Parts, times: Operation, plus: Operation, minus: Operation
@@ -294,7 +298,7 @@ class ReplicatedEngine(Engine):
         return self._reshare(shape, x.dtype, fill_block, plus=plus, minus=minus)
 
     def _share_sums(self, sums: RingArray) -> Shared:
-        """Return the shared array of which each server has one part, a sum of products."""
+        """Reshare a sum of products, of which each server has one part."""
         self.stats.products += sums.size
         return Shared(self._reshare(sums.shape, sums.dtype, None, into=sums), self._public_at)
 
@@ -308,37 +312,39 @@ class ReplicatedEngine(Engine):
         plus: Operation = np.add,
         minus: Operation = np.subtract,
     ) -> list[RingArray]:
-        """Return the pair of the secret of which each server has one part, given by `fill` or already `into`.
+        """Reshare a secret of which each server has one part, computed by `fill` or given in `into`; return the pair.
 
-        The part goes to the server before, hidden by stream k_i minus stream k_(i+1): over the servers these masks
-        add up to zero, and to the receiver, who lacks k_(i+1), each is uniform.
+        The part is sent to the previous server, masked by stream k_i minus stream k_(i+1). Over the three servers these
+        masks add up to zero. To the receiver, who lacks k_(i+1), each is uniform.
         """
-        mine = np.empty(shape, dtype) if into is None else into
-        theirs = np.empty(shape, dtype)
+        own = np.empty(shape, dtype) if into is None else into
+        received = np.empty(shape, dtype)
         blocks = list(_iter_blocks(shape, dtype.itemsize))
         for number, at in enumerate(blocks):
-            out = mine[at]
+            out = own[at]
             if fill is not None:
                 fill(at, out)
             for stream, join in zip(self._streams, (plus, minus), strict=True):
                 join(out, stream.next_integers(out.shape, dtype), out=out)
             self._send_array(self._previous, out)
-            # Take in what has come while working, so that no more than a few blocks wait in between.
+            # Read replies while sending, so that only a few blocks are in flight.
             if number >= MAX_PENDING_BLOCKS:
-                self._receive_into(theirs, blocks[number - MAX_PENDING_BLOCKS])
+                self._receive_into(received, blocks[number - MAX_PENDING_BLOCKS])
         for at in blocks[max(len(blocks) - MAX_PENDING_BLOCKS, 0) :]:
-            self._receive_into(theirs, at)
+            self._receive_into(received, at)
         self.stats.rounds += 1
-        return [mine, theirs]
+        return [own, received]
 
     def _deal_pair(
         self, server: int, words: RingArray | None, shape: tuple[int, ...], dtype: np.dtype[Any], minus: Operation
     ) -> list[RingArray]:
-        """Return the pair of words one server knows: its own stream, the rest (sent to the next), and zero."""
+        """Share words that one server knows: its own stream, the rest (sent to the next server), and zero."""
         self.stats.rounds += 1
         if self.party == server:
             if words is None:
-                raise MechanismError(f"server {server} deals, so it must give values. Hint: only others pass None.")
+                raise MechanismError(
+                    f"server {server} deals and must pass values. Hint: pass None at the other servers only."
+                )
             mask = self._streams[0].next_integers(shape, dtype)
             rest = np.asarray(minus(words, mask))
             self._send_array(self._next, rest)
@@ -349,31 +355,31 @@ class ReplicatedEngine(Engine):
         return [zero, self._streams[1].next_integers(shape, dtype)]
 
     def _pair_of_part_2(self, parts: Sequence[RingArray], dtype: np.dtype[Any] | None = None) -> list[RingArray]:
-        """Return the pair of what part 2 holds, which servers 1 and 2 know."""
+        """Share the value of part 2, which servers 1 and 2 know."""
         if self.party == 0:
             return self._pair_at_part(2, np.zeros(parts[0].shape, dtype or parts[0].dtype))
         known = parts[1 if self.party == 1 else 0]
         return self._pair_at_part(2, known.astype(dtype or known.dtype, copy=False))
 
     def _pair_at_part(self, part: int, words: RingArray) -> list[RingArray]:
-        """Return the pair of a secret that lies in one part alone."""
+        """Return the pair of a secret that is held in one part alone; the other parts are zero."""
         zero = np.broadcast_to(np.zeros((), words.dtype), words.shape)
         return [words if (self.party + at) % 3 == part else zero for at in range(2)]
 
     def _all_agree(self, claim: RingArray, own: RingArray) -> bool:
-        """Return whether every server's `own` is what the server before it claims, by their digests."""
+        """Return True if every server's `own` equals what the previous server claims, by their digests."""
         self._send_bytes(self._next, _hash_array(claim))
         agrees = bytes(self._links.receive(self._previous)) == _hash_array(own)
         verdict = bytes([agrees])
         for other in (self._previous, self._next):
             self._send_bytes(other, verdict)
-        # Receive both before deciding, so that all servers come to the same answer and none is left waiting.
+        # Receive both verdicts before deciding: all servers then decide alike, and none is left waiting.
         verdicts = [bytes(self._links.receive(other)) for other in (self._previous, self._next)]
         self.stats.rounds += 2
         return agrees and verdicts == [b"\1", b"\1"]
 
     def _send_array(self, to: int, words: RingArray) -> None:
-        """Send words as they lie in memory."""
+        """Send words in their memory layout."""
         self._send_bytes(to, np.ascontiguousarray(words).reshape(-1).view(np.uint8).data)
 
     def _send_bytes(self, to: int, data: bytes | memoryview) -> None:
@@ -389,17 +395,17 @@ class ReplicatedEngine(Engine):
         """Return the words of the next message."""
         data = np.frombuffer(self._links.receive(sender), np.uint8)
         expected = int(np.prod(shape)) * dtype.itemsize
-        if data.size != expected:  # how many is not said: it may tell the number of rows, and errors are passed on
+        if data.size != expected:  # no length in the message: it could reveal the number of rows
             raise PartyError(
-                f"server {sender} sent more or fewer bytes than were due. "
-                "Hint: all three servers must run the same program on data of the same shape.",
+                f"server {sender} sent a message of unexpected length. "
+                "Hint: run the same version of the program on data of the same shape at all three servers.",
                 party=f"server {sender}",
             )
         return data.view(dtype).reshape(shape)
 
 
 def _iter_blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
-    """Return indices along the first axis that cut an array into blocks of about BLOCK_BYTES."""
+    """Yield indices along the first axis that split an array into blocks of about BLOCK_BYTES."""
     if not shape:
         yield ...
         return
@@ -409,7 +415,7 @@ def _iter_blocks(shape: tuple[int, ...], itemsize: int) -> Iterator[Index]:
 
 
 def _cross_terms(x: Shared, y: Shared) -> list[tuple[RingArray, RingArray]]:
-    """Return the factors whose products add up to this server's part of a product: see `_multiply_shared`."""
+    """Return the factors whose products sum to this server's part of a product: see `_multiply_shared`."""
     return [(x.parts[0], y.parts[0] + y.parts[1]), (x.parts[1], y.parts[0])]
 
 

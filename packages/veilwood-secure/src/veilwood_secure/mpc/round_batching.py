@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Several programs in the rounds of one: the trees of a forest send their messages together.
+"""Lockstep execution: several programs, such as the trees of a forest, share communication rounds.
 
-Each program runs by itself until it needs a message; then the next one does. When all of them wait, what they want to
-send goes out as one. Which program runs when follows from their order alone, so that all three servers do the same.
+Each program runs until it needs a message, then the next one runs. When all of them wait, their messages are sent as
+one. The schedule depends on the order of the programs alone, so it is the same at all three servers.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Kind = TypeVar("Kind", Shared, Bits)
 
 
 def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result]]) -> list[Result]:
-    """Run programs that do not wait for one another; return what each returns.
+    """Run independent programs in common rounds and return their results in order.
 
     Examples
     --------
     >>> from veilwood_testing.mpc_oracle import PlainEngine
     >>> engine = PlainEngine()
     >>> x = engine.constant([3, -4])
-    >>> found = run_in_lockstep(engine, [lambda e: e.negative(x), lambda e: e.negative(x - 5)])
+    >>> found = run_in_lockstep(engine, [lambda e: e.is_negative(x), lambda e: e.is_negative(x - 5)])
     >>> [engine.open(one).tolist() for one in found], engine.stats.rounds
     ([[0, 1], [1, 1]], 11)
     """
@@ -44,8 +44,8 @@ def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result
             for lane, answer in zip(lanes, answers, strict=True):
                 if not lane.is_done:
                     lane.resume(answer)
-            wanted = [None if lane.is_done else lane.pending_request for lane in lanes]
-            answers = _serve_requests(engine, wanted)
+            requests = [None if lane.is_done else lane.pending_request for lane in lanes]
+            answers = _serve_requests(engine, requests)
     finally:
         for lane in lanes:
             lane.stop()
@@ -53,11 +53,11 @@ def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result
 
 
 class _LaneStopped(BaseException):
-    """Another program failed."""
+    """Raised inside a program because another one failed."""
 
 
 class _Lane(Engine):
-    """An engine for one of the programs; what needs a message waits for the others."""
+    """Engine of one program. Operations that need a message wait for the other programs."""
 
     def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
         super().__init__(engine.party, engine.ring.type)
@@ -83,7 +83,7 @@ class _Lane(Engine):
         self._has_paused.release()
 
     def resume(self, answer: Any) -> None:
-        """Run until the next message is needed, or to the end."""
+        """Run the program until it needs a message or ends."""
         self._answer = answer
         self._may_run.release()
         self._has_paused.acquire()
@@ -91,7 +91,7 @@ class _Lane(Engine):
             raise self._error
 
     def stop(self) -> None:
-        """End the program wherever it is."""
+        """Stop the program wherever it is."""
         if not self.is_done:
             self._stopped = True
             self.resume(None)
@@ -104,21 +104,21 @@ class _Lane(Engine):
             raise _LaneStopped
         return self._answer
 
-    # -- without a message ---------------------------------------------------------------------------------------
+    # Without a message
 
     def constant(self, values: ArrayLike) -> Shared:
         """Return public integers as a shared array."""
         return self._engine.constant(values)
 
     def load(self, parts: Sequence[RingArray]) -> Shared:
-        """Return the shared array of which this server got `parts`."""
+        """Return the shared array of which this server holds `parts`."""
         return self._engine.load(parts)
 
     def random_words(self, shape: tuple[int, ...], dtype: type[np.unsignedinteger[Any]] = np.uint64) -> Bits:
         """Return words of uniform secret bits."""
         return self._engine.random_words(shape, dtype)
 
-    # -- with a message ------------------------------------------------------------------------------------------
+    # With a message
 
     def mul(self, x: Shared, y: Shared) -> Shared:
         """Return the products of secrets."""
@@ -129,7 +129,7 @@ class _Lane(Engine):
         return self._request("product", Product("matmul", x, y))  # type: ignore[no-any-return]
 
     def dot(self, x: Shared, y: Shared, axis: int) -> Shared:
-        """Return the products added up along an axis."""
+        """Return the products summed along an axis."""
         return self._request("product", Product("dot", x, y, axis))  # type: ignore[no-any-return]
 
     def multiply_many(self, products: Sequence[Product]) -> list[Shared]:
@@ -157,7 +157,7 @@ class _Lane(Engine):
         return self._request("open", x)  # type: ignore[no-any-return]
 
     def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
-        """Return integers that one server knows as a shared array."""
+        """Share integers that one server knows."""
         return self._request("alone", self._engine.deal_values, server, values, shape)  # type: ignore[no-any-return]
 
     def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
@@ -165,49 +165,49 @@ class _Lane(Engine):
         return self._request("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
 
     def toss_coins(self, count: int) -> Ints:
-        """Return fair coins."""
+        """Return uniform public words."""
         return self._request("alone", self._engine.toss_coins, count)  # type: ignore[no-any-return]
 
     def is_all_zero(self, x: Shared) -> bool:
-        """Return whether all secrets are zero."""
+        """Return True if all secrets are zero."""
         return self._request("alone", self._engine.is_all_zero, x)  # type: ignore[no-any-return]
 
     def is_consistent(self, x: Shared) -> bool:
-        """Return whether servers that hold the same part hold the same numbers."""
+        """Return True if servers that hold the same part hold equal values."""
         return self._request("alone", self._engine.is_consistent, x)  # type: ignore[no-any-return]
 
 
 def _serve_requests(engine: Engine, requests: Sequence[tuple[str, Any] | None]) -> list[Any]:
-    """Send what all programs want to send, each kind in one message; return the answers."""
+    """Serve the pending requests of all programs, each kind in one message; return the answers."""
     answers: list[Any] = [None] * len(requests)
     groups: dict[Any, list[int]] = {}
-    for place, wish in enumerate(requests):
-        if wish is not None:
-            kind, about = wish
-            word = about[0].dtype if kind in ("land", "split_bits") else None
-            groups.setdefault((kind, word), []).append(place)
-    for (kind, _), places in groups.items():
-        asked = [requests[place][1] for place in places]  # type: ignore[index]
-        for place, answer in zip(places, _serve_batch(engine, kind, asked), strict=True):
-            answers[place] = answer
+    for index, request in enumerate(requests):
+        if request is not None:
+            kind, arguments = request
+            word = arguments[0].dtype if kind in ("land", "split_bits") else None
+            groups.setdefault((kind, word), []).append(index)
+    for (kind, _), indices in groups.items():
+        batch = [requests[index][1] for index in indices]  # type: ignore[index]
+        for index, answer in zip(indices, _serve_batch(engine, kind, batch), strict=True):
+            answers[index] = answer
     return answers
 
 
 def _serve_batch(engine: Engine, kind: str, requests: Sequence[Any]) -> Sequence[Any]:
     if kind == "alone":
-        return [call(*about) for call, *about in requests]
+        return [call(*arguments) for call, *arguments in requests]
     if kind == "product":
         return engine.multiply_many([product for (product,) in requests])
-    shapes = [np.broadcast_shapes(*(one.shape for one in about)) for about in requests]
-    joined = [_flatten_arrays([about[place] for about in requests], shapes) for place in range(len(requests[0]))]
+    shapes = [np.broadcast_shapes(*(one.shape for one in arguments)) for arguments in requests]
+    joined = [_flatten_arrays([arguments[i] for arguments in requests], shapes) for i in range(len(requests[0]))]
     if kind == "open":
         opened = engine.open(joined[0])
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
         return [part.reshape(shape) for part, shape in zip(np.split(opened, ends[:-1]), shapes, strict=True)]
-    found = getattr(engine, kind)(*joined)
-    if isinstance(found, tuple):
-        return list(zip(*(_split_arrays(part, shapes) for part in found), strict=True))
-    return _split_arrays(found, shapes)
+    result = getattr(engine, kind)(*joined)
+    if isinstance(result, tuple):
+        return list(zip(*(_split_arrays(part, shapes) for part in result), strict=True))
+    return _split_arrays(result, shapes)
 
 
 def _flatten_arrays(arrays: Sequence[Kind], shapes: Sequence[tuple[int, ...]]) -> Kind:
@@ -215,9 +215,9 @@ def _flatten_arrays(arrays: Sequence[Kind], shapes: Sequence[tuple[int, ...]]) -
 
 
 def _split_arrays(joined: Kind, shapes: Sequence[tuple[int, ...]]) -> list[Kind]:
-    found, start = [], 0
+    arrays, start = [], 0
     for shape in shapes:
         size = int(np.prod(shape))
-        found.append(joined[start : start + size].reshape(*shape))
+        arrays.append(joined[start : start + size].reshape(*shape))
         start += size
-    return found
+    return arrays

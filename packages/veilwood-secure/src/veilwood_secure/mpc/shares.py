@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Splitting integers into shares for three servers, and joining them again; what clients and users need.
+"""Secret shares of integers for three servers: splitting, joining, serialising, and sums of products in the ring.
 
-Nothing is computed on shares here: see engine.py.
+Owners and users need no more than this. Computation on shares is in engine.py.
 
 An integer x is written as a sum of three parts x0 + x1 + x2 that wraps around. Server i gets the pair
 (x_i, x_(i+1)): any two servers can rebuild x, and the pair of one server is uniform whatever x is.
@@ -39,11 +39,11 @@ Floats = NDArray[np.float64]
 # doubles are exact. 32-bit words: 2 limbs of 16 bits, inner dimension up to 2**21. 64-bit words: 3 limbs of 22 bits,
 # inner dimension up to 2**9.
 LIMB_BITS = {4: 16, 8: 22}
-BLOCK_VALUES = 1 << 17  # doubles made of one operand at a time: a megabyte, which stays near the processor
+BLOCK_VALUES = 1 << 17  # doubles per operand and block: one megabyte, which fits the processor's cache
 
 
 def sum_matrix_products(terms: Sequence[tuple[RingArray, RingArray]]) -> RingArray:
-    """Return the sum of the matrix products x @ y of all terms, over the last two axes; leading axes broadcast.
+    """Return the sum of the matrix products x @ y of all terms over the last two axes; leading axes broadcast.
 
     Examples
     --------
@@ -73,7 +73,7 @@ def sum_matrix_products(terms: Sequence[tuple[RingArray, RingArray]]) -> RingArr
 
 
 def sum_products_along(terms: Sequence[tuple[RingArray, RingArray]], axis: int) -> RingArray:
-    """Return the sum of the products x * y of all terms, added up along an axis, without storing all products.
+    """Return the products x * y of all terms, summed over terms and along an axis, without storing all products.
 
     Examples
     --------
@@ -94,15 +94,13 @@ def sum_products_along(terms: Sequence[tuple[RingArray, RingArray]], axis: int) 
 
 
 def to_signed(words: RingArray) -> NDArray[np.int64]:
-    """Return words as the integers they stand for in two's complement."""
+    """Return ring elements as signed integers (two's complement)."""
     return words.view(f"i{words.dtype.itemsize}").astype(np.int64)
 
 
 def _split_limbs(words: RingArray, bits: int, count: int) -> list[Floats]:
     """Return the limbs of words as doubles, lowest first."""
-    if (
-        words.dtype == np.dtype("<u4") and words.size and sys.byteorder == "little"
-    ):  # halves of a word are there to read
+    if words.dtype == np.dtype("<u4") and words.size and sys.byteorder == "little":  # 16-bit limbs can be read in place
         if words.strides[-1] == 4:
             halves = words.view(np.uint16)
             return [halves[..., at::2].astype(np.float64) for at in range(2)]
@@ -117,7 +115,7 @@ N_SERVERS = 3
 
 
 def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) -> list[SharePair]:
-    """Split integers into the pairs of servers 0, 1 and 2, with bits of the operating system.
+    """Split integers into the pairs of servers 0, 1 and 2, with randomness of the operating system.
 
     Examples
     --------
@@ -133,7 +131,7 @@ def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) ->
 
 
 def reconstruct(pairs: Sequence[SharePair]) -> NDArray[np.int64]:
-    """Join the pairs of servers 0, 1 and 2, after checking that servers with the same part agree on it.
+    """Reconstruct integers from the pairs of servers 0, 1 and 2. Servers that hold the same part must agree on it.
 
     Raises
     ------
@@ -143,21 +141,21 @@ def reconstruct(pairs: Sequence[SharePair]) -> NDArray[np.int64]:
     for i in range(N_SERVERS):
         if not np.array_equal(pairs[i][1], pairs[(i + 1) % N_SERVERS][0]):
             raise UnreadableError(
-                f"servers {i} and {(i + 1) % N_SERVERS} disagree about a part they both hold. "
-                "Hint: one of them sent something else than it computed; do not use the result."
+                f"servers {i} and {(i + 1) % N_SERVERS} hold different values of the same part. "
+                "Hint: discard the result; one of them did not send what it computed."
             )
     return to_signed(pairs[0][0] + pairs[1][0] + pairs[2][0])
 
 
 def pair_to_bytes(pair: SharePair) -> bytes:
-    """Return a pair as raw little-endian words, first part first."""
+    """Serialise a pair as little-endian words, first part first."""
     return b"".join(np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<")).tobytes() for part in pair)
 
 
 def pair_from_bytes(
     data: bytes | memoryview, shape: tuple[int, ...], ring: type[np.unsignedinteger[Any]] = np.uint32
 ) -> SharePair:
-    """Return the pair that `pair_to_bytes` wrote, of arrays of a shape agreed before.
+    """Parse the output of `pair_to_bytes`, of arrays of a shape that both sides know.
 
     Examples
     --------
@@ -171,7 +169,7 @@ def pair_from_bytes(
     if len(data) != expected:
         raise UnreadableError(
             f"{len(data)} bytes are not a pair of shape {shape}, which takes {expected}. "
-            "Hint: both sides must agree on shape and word type."
+            "Hint: use the same shape and word type on both sides."
         )
     first, second = np.frombuffer(data, dtype=word).astype(ring, copy=False).reshape(2, *shape)
     return first, second

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Circuits on secret bits, 64 rows in a word: adding, comparing, looking up in public tables, counting.
+"""Circuits on shared integers and on bit-sliced shares: comparison, argmax, addition, lookup tables, counting.
 
-A number is a stack of planes, its binary digits from the lowest on, in two's complement; a plane has one bit for each
-row. "Exclusive or" costs nothing and "and" a message, so that circuits are written with few and shallow ones. Nothing
-is opened here, and the messages depend on shapes alone.
+In bit slicing, a number is a stack of planes: its binary digits in two's complement, lowest first. A plane holds one
+bit per row, 64 rows to a word. "Exclusive or" is free and "and" takes a message, so circuits use few and shallow
+"and"s. Nothing is opened here, and messages depend on shapes alone.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
 MAX_ALL_PAIRS = 16
-"""Candidates that are compared each with each: more comparisons than a tournament, in a fraction of its rounds."""
+"""Candidates up to which all pairs are compared: more comparisons than a tournament, in a fraction of its rounds."""
 
 RADIX, QUOTIENT_DIGITS = 16, 8
-"""Digits of quotients on shares: more comparisons than bit by bit, in a quarter of the rounds."""
+"""Base and number of digits of quotients: more comparisons than base 2, in a quarter of the rounds."""
 
 
 def absolute(engine: Engine, x: Shared) -> Shared:
@@ -28,7 +28,7 @@ def absolute(engine: Engine, x: Shared) -> Shared:
 
 
 def maximum(engine: Engine, x: Shared) -> Shared:
-    """Return the largest number along the first axis, by a tournament."""
+    """Return the maximum along the first axis, by a tournament."""
     while x.shape[0] > 1:
         half = x.shape[0] // 2
         left, right = x[:half], x[half : 2 * half]
@@ -42,22 +42,22 @@ def maximum(engine: Engine, x: Shared) -> Shared:
 def floor_divide(engine: Engine, x: Shared, y: Shared) -> Shared:
     """Return x // y, digit by digit, for x from 0 to 2^58, y from 1 to 2^26 and quotients below 2^32.
 
-    A digit says how many of the fifteen multiples of y, shifted to its place, the rest has room for.
+    A digit is the number of the fifteen multiples of y, shifted to its place, that do not exceed the remainder.
     """
-    rest, found = x, x * 0
+    remainder, quotient = x, x * 0
     times = np.arange(1, RADIX).reshape(-1, *[1] * len(x.shape))
     for place in reversed(range(QUOTIENT_DIGITS)):
         shifted = y * RADIX**place
         multiples = shifted.reshape(1, *y.shape).broadcast_to((RADIX - 1, *y.shape)) * times
-        too_large = engine.is_negative(rest.reshape(1, *x.shape).broadcast_to(multiples.shape) - multiples)
+        too_large = engine.is_negative(remainder.reshape(1, *x.shape).broadcast_to(multiples.shape) - multiples)
         digit = RADIX - 1 - too_large.sum(axis=0)
-        rest = rest - engine.mul(digit, shifted)
-        found = found + digit * RADIX**place
-    return found
+        remainder = remainder - engine.mul(digit, shifted)
+        quotient = quotient + digit * RADIX**place
+    return quotient
 
 
 def and_reduce(engine: Engine, bits: Bits) -> Bits:
-    """Return the "and" of words of bits along the first axis, in as many rounds as halvings."""
+    """Return the bitwise "and" along the first axis, in log2(n) rounds."""
     while bits.shape[0] > 1:
         half = bits.shape[0] // 2
         both = engine.land(bits[:half], bits[half : 2 * half])
@@ -66,10 +66,10 @@ def and_reduce(engine: Engine, bits: Bits) -> Bits:
 
 
 def argmax(engine: Engine, x: Shared) -> Shared:
-    """Return the place of the largest number along the first axis as one-hot; the first of equals wins.
+    """Return the index of the maximum along the first axis, one-hot encoded. Ties go to the lowest index.
 
-    Up to ``MAX_ALL_PAIRS`` candidates are compared each with each, in the rounds of one comparison; more are cut into
-    groups whose winners meet again.
+    Up to ``MAX_ALL_PAIRS`` candidates are compared pairwise, in the rounds of one comparison. More are split into
+    groups, and the winners are compared again.
     """
     count = x.shape[0]
     if count == 1:
@@ -77,9 +77,9 @@ def argmax(engine: Engine, x: Shared) -> Shared:
     if count > MAX_ALL_PAIRS:
         return _argmax_by_groups(engine, x)
     first, second = np.triu_indices(count, 1)
-    later_wins = engine.sign_bits(x[first] - x[second])  # the earlier one keeps a tie
+    later_wins = engine.sign_bits(x[first] - x[second])  # ties go to the earlier one
     verdicts = concatenate([later_wins, later_wins ^ 1], axis=0)
-    place = np.empty((count, count), np.int64)  # of the verdict that i wins against j
+    place = np.empty((count, count), np.int64)  # index of the verdict that i wins against j
     place[second, first] = np.arange(len(first))
     place[first, second] = np.arange(len(first)) + len(first)
     others = place[~np.eye(count, dtype=bool)].reshape(count, count - 1)
@@ -89,7 +89,7 @@ def argmax(engine: Engine, x: Shared) -> Shared:
 def _argmax_by_groups(engine: Engine, x: Shared) -> Shared:
     groups = np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // MAX_ALL_PAIRS))
     width = len(groups[0])
-    # The last member stands in for the missing ones of short groups: as a later twin it never wins.
+    # Short groups are padded with copies of their last member, which lose ties and so never win.
     members = np.array([np.pad(group, (0, width - len(group)), mode="edge") for group in groups])
     rest = x.shape[1:]
     within = argmax(engine, x[members.T])  # (width, groups, ...)
@@ -106,7 +106,7 @@ BitWords = NDArray[np.unsignedinteger[Any]]
 
 
 def decompose_bits(engine: Engine, x: Shared) -> Bits:
-    """Return the words of shared integers as shared bits: those that owners packed their rows into."""
+    """Convert shared integers to shared bits (A2B): the words that owners packed their rows into."""
     u, v = engine.split(x)
     carries, propagates, reach = engine.land(u, v), u ^ v, 1
     total = propagates
@@ -117,23 +117,23 @@ def decompose_bits(engine: Engine, x: Shared) -> Bits:
 
 
 def public_planes(like: Bits, digits: NDArray[np.bool_]) -> Bits:
-    """Return planes that are all ones or all zeros, by public digits; ``like`` is any plane."""
+    """Return planes of all ones or all zeros, by public digits. ``like`` is any plane of the right shape."""
     words = np.where(digits, ALL_ONES, np.uint64(0)).reshape(*digits.shape, *[1] * len(like.shape))
     return (like & 0).broadcast_to((*digits.shape, *like.shape)) ^ words
 
 
 def binary_digits(values: Any, n_digits: int) -> NDArray[np.bool_]:
-    """Return the lowest binary digits of public whole numbers, along a new first axis.
+    """Return the lowest binary digits of public integers, along a new first axis.
 
     >>> binary_digits([5, -1], 4).astype(int).T.tolist()
     [[1, 0, 1, 0], [1, 1, 1, 1]]
     """
-    whole = np.asarray(values, np.int64)
-    return np.stack([(whole >> digit & 1).astype(bool) for digit in range(n_digits)])
+    integers = np.asarray(values, np.int64)
+    return np.stack([(integers >> digit & 1).astype(bool) for digit in range(n_digits)])
 
 
 def add_bits(engine: Engine, x: Bits, y: Bits, *, plus_one: bool = False) -> Bits:
-    """Return x + y (and 1 more) in as many digits as they have."""
+    """Return x + y (+ 1 if ``plus_one``), modulo 2 to the number of digits, by a parallel prefix adder."""
     propagates, carries, reach = x ^ y, engine.land(x, y), 1
     total = propagates
     if plus_one:
@@ -148,26 +148,26 @@ def add_bits(engine: Engine, x: Bits, y: Bits, *, plus_one: bool = False) -> Bit
 
 
 def subtract_bits(engine: Engine, x: Bits, y: Bits) -> Bits:
-    """Return x - y in as many digits as they have."""
+    """Return x - y, modulo 2 to the number of digits."""
     return add_bits(engine, x, ~y, plus_one=True)
 
 
 def mux(engine: Engine, condition: Bits, x: Bits, y: Bits) -> Bits:
-    """Return x where a bit is set, y elsewhere."""
+    """Return x where the condition bit is set, else y."""
     return y ^ engine.land(condition.broadcast_to(x.shape), x ^ y)
 
 
 def saturate(engine: Engine, x: Bits, n_digits: int) -> Bits:
-    """Return a number that is not negative in fewer digits, the largest that they hold where it is larger."""
+    """Return a non-negative number in ``n_digits`` digits, saturated at the largest value."""
     if len(x) <= n_digits:
         return concatenate([x, (x[:1] & 0).broadcast_to((n_digits - len(x), *x.shape[1:]))])
     small = and_reduce(engine, ~x[n_digits:])
-    # All ones where it is not small: ~(small & ~x).
+    # All ones unless it is small: ~(small & ~x).
     return ~engine.land(small[None].broadcast_to((n_digits, *x.shape[1:])), ~x[:n_digits])
 
 
 def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
-    """Return a plane for each value below ``n_values``, set where a number has it; other numbers have none."""
+    """Return one plane per value below ``n_values``, set in rows with that value. Other values set no plane."""
     if len(x) == 0:
         raise ValueError("a number without digits has no planes")
     if len(x) == 1:
@@ -180,13 +180,13 @@ def one_hot_bits(engine: Engine, x: Bits, n_values: int) -> Bits:
 
 
 def lookup(planes: Bits, values: Any, n_digits: int) -> Bits:
-    """Return, for planes of which at most one is set, the digits of its value in a public table; no message."""
+    """Return the digits of a public table's value, selected by one-hot planes. No message."""
     digits = binary_digits(values, n_digits)
     return planes.map_parts(lambda part: np.stack([np.bitwise_xor.reduce(part[chosen], axis=0) for chosen in digits]))
 
 
 def popcount(engine: Engine, planes: Bits) -> Shared:
-    """Return how many bits of each plane (last axis: its words) are set, as integers."""
+    """Return the number of set bits of each plane (last axis: words), as shared integers."""
     number = planes[None]
     while number.shape[-1] > 1:
         if number.shape[-1] % 2:
@@ -195,7 +195,7 @@ def popcount(engine: Engine, planes: Bits) -> Shared:
         half = number.shape[-1] // 2
         number = add_bits(engine, number[..., :half], number[..., half:])
     lanes = WORD_BITS // 2
-    while lanes:  # fold the word: above the lanes that are left lies what does not count
+    while lanes:  # fold the word: lanes above the remaining ones are ignored
         number = concatenate([number, number[:1] & 0])
         number = add_bits(engine, number, number >> lanes)
         lanes //= 2
@@ -204,7 +204,7 @@ def popcount(engine: Engine, planes: Bits) -> Shared:
 
 
 def to_rows(engine: Engine, planes: Bits) -> Shared:
-    """Return the bits of planes as integers 0 and 1, one for each row along the last axis."""
+    """Convert the bits of planes to integers 0 and 1, one per row along the last axis (B2A)."""
     return engine.to_ring(planes.map_parts(unpack_bits))
 
 
@@ -215,7 +215,7 @@ def unpack_bits(words: BitWords) -> BitWords:
 
 
 def pack_bits(bits: NDArray[Any]) -> BitWords:
-    """Return rows of bits in words, along the last axis, filled up with zeros; the inverse of ``unpack_bits``.
+    """Pack bits into words along the last axis, padded with zeros. Inverse of ``unpack_bits``.
 
     >>> pack_bits(np.array([[1, 0, 1]])).tolist()
     [[5]]

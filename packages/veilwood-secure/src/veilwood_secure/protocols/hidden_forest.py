@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forests of hidden trees from shared rows, each row given to one tree (appendix D of the paper).
+"""Hidden forests: their plans, and training on shared rows with each row in one tree (appendix D of the paper).
 
-Single trees are in ``hidden_tree``; forests that owners count themselves in ``joint_forest``.
+Single trees are in ``hidden_trees``, forests from sums over owners' rows in ``joint_forest``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_tree
 from veilwood_secure.protocols.records import Domain, SharedRows
 
 SPLIT_FRACTION = Fraction(3, 10)
-"""Share of epsilon that chooses the splits; the leaves get the rest."""
+"""Fraction of epsilon for the splits; the rest is for the leaves."""
 
 LEVEL_GROWTH = Fraction(3, 2)
-"""Each level gets this many times the budget of the level above: deeper nodes hold fewer rows."""
+"""Ratio of the budgets of successive levels: deeper nodes hold fewer rows."""
 
 MAX_NOISE = 1 << 26
-"""Noise reaches this far at most, so that scores of up to 2^26 rows stay within 32-bit words."""
+"""Bound on the noise, in rows: scores of up to 2^26 rows then stay within 32-bit words."""
 
 
 @dataclass(frozen=True)
 class HiddenPlan:
-    """The plan of a hidden forest and the recipe its trees are grown by; both public."""
+    """Public plan of a hidden forest and the recipe of its trees."""
 
     plan: Plan
     recipe: Recipe
@@ -49,7 +49,7 @@ class HiddenPlan:
 
 
 def level_epsilons(epsilon: Fraction, depth: int) -> tuple[Fraction, ...]:
-    """Return the budgets of the levels of splits and, last, of the leaves; they add up to ``epsilon``.
+    """Return the budgets of the levels of splits and, last, of the leaves. They sum to ``epsilon``.
 
     >>> [str(part) for part in level_epsilons(Fraction(1), 2)]
     ['3/25', '9/50', '7/10']
@@ -68,14 +68,14 @@ def plan_hidden_forest(
     adjacency: str = "add-remove",
     n_cuts: int | None = None,
 ) -> HiddenPlan:
-    """Plan a hidden tree, or a forest of hidden trees each grown on records of its own; ``n_cuts`` as in ``Recipe``.
+    """Plan a hidden tree, or a forest of hidden trees on disjoint rows. ``n_cuts`` is as in ``Recipe``.
 
     Notes
     -----
     Guarantee
 
     Every prediction, and all of them together, is a function of the hidden forest, which costs ``plan.loss``: the
-    levels of one tree add up, and a record is in one tree only (proofs/secure.md, attacked by
+    losses of the levels of one tree add up, and a row is in one tree only (proofs/secure.md, attacked by
     packages/veilwood-secure/tests/protocols/test_hidden_privacy.py::test_hidden_splits_cost_their_loss).
 
     Examples
@@ -91,7 +91,7 @@ def plan_hidden_forest(
     loss = requested_loss(epsilon, 0)
     if loss.epsilon is None:
         raise MechanismError(
-            "epsilon=inf trains without noise. Hint: vw.secure has no such mode; use id3.best_feature."
+            "epsilon=inf would train without noise, which vw.secure does not offer. Hint: choose a finite epsilon."
         )
     domain = Domain.from_schema(schema)
     budgets = level_epsilons(loss.epsilon, max_depth)
@@ -102,7 +102,7 @@ def plan_hidden_forest(
     if reach > MAX_NOISE:
         raise MechanismError(
             f"epsilon={epsilon} over {max_depth} levels needs noise of up to {reach:.3g} rows, more than words hold. "
-            "Hint: a larger epsilon or a smaller depth."
+            "Hint: increase epsilon or reduce the depth."
         )
     names = [f"splits at depth {level}" for level in range(max_depth)] + ["classes of leaves"]
     steps = tuple(
@@ -128,49 +128,53 @@ def plan_hidden_forest(
 
 
 def forest_layout(recipe: Recipe, n_trees: int) -> Layout:
-    """Return the layout of a hidden forest, whose trees each have rows of their own."""
+    """Return the layout of a hidden forest, whose trees have disjoint rows."""
     records = EACH_TO_ONE_TREE if n_trees > 1 else ALL_TO_EVERY_TREE
     return Layout(n_trees, n_trees * recipe.n_nodes(recipe.depth), recipe.depth, records)
 
 
 def sampling_delta(epsilon: Fraction, draws: Sequence[tuple[Fraction, int]]) -> Fraction:
-    """Return the delta of noise sampled in shares, from the scales and numbers of all geometric draws.
+    """Return the delta of noise sampled on shares, from the scales and numbers of all geometric draws.
 
-    Together they are within some t of the exact law, for either of two neighbours: (1 + e^epsilon) t pays for both.
+    Their joint distribution is within total variation t of the exact one, for both of two neighbours, so delta is
+    (1 + e^epsilon) t.
     """
     if epsilon > 20:
-        raise MechanismError(f"epsilon={float(epsilon):g} protects nothing. Hint: 0.1 to 2 is usual.")
+        raise MechanismError(f"epsilon={float(epsilon):g} protects nothing. Hint: choose 0.1 to 2.")
     distance = sum((noise.total_variation(scale, count) for scale, count in draws), Fraction(0))
     delta = (1 + Fraction(math.nextafter(math.exp(epsilon), math.inf))) * distance
     if delta >= SAMPLING_DELTA:
         raise MechanismError(
-            f"so many draws at epsilon={float(epsilon):g} add {float(delta):.2g} to delta. Hint: fewer."
+            f"sampling errors at epsilon={float(epsilon):g} add {float(delta):.2g} to delta, which is too much. "
+            "Hint: reduce the number of trees or their depth."
         )
     return delta
 
 
 def assign_rows_to_trees(engine: Engine, n_rows: int, n_trees: int) -> Ints:
-    """Give each row to one tree, by a key that the servers draw together; they see it, owners and users do not.
+    """Assign each row to one tree, by a key that the servers draw jointly.
+
+    Servers see the key; owners and users do not.
 
     Notes
     -----
     Guarantee
 
-    The tree of a row is drawn by its place alone, independently of all rows' values, so a forest costs what one
-    tree costs (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
+    The tree of a row depends on its index and the key alone, not on any row's values, so a forest costs as much as
+    one tree (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
     """
     words = engine.open(engine.deal_sum(lambda: entropy.random_integers(8, 32).astype(np.int64), (8,)))
     return Assignment(words.tobytes(), n_trees).trees_of_rows(0, 0, n_rows).astype(np.int64)
 
 
 def select_tree_rows(records: SharedRows, tree_of_row: Ints, tree: int) -> SharedRows:
-    """Return the rows that were given to one tree."""
+    """Return the rows assigned to one tree."""
     rows = np.flatnonzero(tree_of_row == tree)
     return SharedRows(records.features[..., rows], records.classes[:, rows])
 
 
 def grow_hidden_forest(engine: Engine, records: SharedRows, planned: HiddenPlan) -> list[HiddenTree]:
-    """Train a hidden tree, or several on disjoint records (ID3-based forest), all in the rounds of one.
+    """Train a hidden tree, or several on disjoint rows (ID3-based forest) in the rounds of one.
 
     Everything stays in shares.
     """

@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Hidden trees: trained, kept and asked in shares; every choice is a noisy maximum drawn inside the protocol.
+"""Hidden trees: training and prediction on shares, with noisy maxima drawn inside the protocol.
 
-Nothing is opened here. What a tree costs is planned in ``plans``; the public trees of the paper are in ``id3``.
+Multiway trees come first, binary trees below. Nothing is opened here. Forests and their plans are in
+``hidden_forest``, public trees in ``public_trees``.
 
 | letter | meaning |
 |---|---|
 | n, m, w, u | rows, features, values of a feature, classes, as in ``records`` |
-| W | nodes of a level: w to the power of its depth |
-| g | numbers kept for each cell: the u class counts, or for two classes their difference alone |
+| W | nodes of a level: w (binary trees: 2) to the power of its depth |
+| S, q | one-hot values of all features; candidate cuts (binary trees) |
+| g | numbers signed_classes for each cell: the u class counts, or for two classes their difference alone |
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ MAX_BINARY_LEVELS: Final = 12
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a tree is grown; public."""
+    """Public parameters of a hidden tree: shape and noise scales."""
 
     domain: Domain
     """The shape of rows."""
@@ -42,29 +44,32 @@ class Recipe:
     leaf_scale: Fraction | None
     """The scale of the noise on the class counts of leaves; None for no noise."""
     leaf_distribution: Literal["geometric", "laplace"] = "geometric"
-    """The law of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts."""
+    """Distribution of that noise: geometric for a noisy maximum, discrete Laplace for the paper's noisy counts."""
     n_cuts: int | None = None
-    """In binary trees, the number of candidates at a node; None where a split has a branch for each value."""
+    """Number of candidate cuts of a node in binary trees; None for multiway trees, with one branch per value."""
 
     def __post_init__(self) -> None:
         if self.n_cuts is not None:
             if not 1 <= self.depth <= MAX_BINARY_LEVELS:
-                raise UseError(f"a binary tree of depth {self.depth} cannot be grown. Hint: up to {MAX_BINARY_LEVELS}.")
+                raise UseError(
+                    f"a binary tree of depth {self.depth} cannot be grown. "
+                    f"Hint: choose a depth from 1 to {MAX_BINARY_LEVELS}."
+                )
             return
         if not 1 <= self.depth <= self.domain.n_features:
             raise UseError(
                 f"a tree of depth {self.depth} cannot use each of {self.domain.n_features} features once on a path. "
-                f"Hint: a depth from 1 to {self.domain.n_features}."
+                f"Hint: choose a depth from 1 to {self.domain.n_features}."
             )
 
     @property
     def depth(self) -> int:
-        """Number of levels of splits."""
+        """Number of levels with splits."""
         return len(self.split_scales)
 
     @property
     def n_candidates(self) -> int:
-        """Between how many splits a node chooses."""
+        """Number of candidate splits of a node."""
         return self.domain.n_features if self.n_cuts is None else self.n_cuts
 
     def n_nodes(self, level: int) -> int:
@@ -74,9 +79,9 @@ class Recipe:
 
 @dataclass(frozen=True)
 class TreeNoise:
-    """The noise of one tree: for each level shape (m, W), for the leaves shape (u, W); None for none.
+    """Secret noise of one tree: shape (m, W) for each level, (u, W) for the leaves, or None.
 
-    It depends on no data, so it can be drawn before the data arrive.
+    It does not depend on data and can be drawn before the data arrive.
     """
 
     splits: tuple[Shared | None, ...]
@@ -98,7 +103,7 @@ def draw_tree_noise(engine: Engine, recipe: Recipe) -> TreeNoise:
 
 @dataclass(frozen=True)
 class HiddenTree:
-    """A complete w-ary tree in shares.
+    """A complete tree in shares.
 
     ``splits[l]`` holds the feature of each node at depth l as one-hot, shape (m, W); ``leaves`` the class of each
     leaf as one-hot, shape (u, W). Branch v of node i is node i w + v of the next level.
@@ -116,20 +121,20 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
     Guarantee
 
     A server sees uniformly random shares only, whatever the rows. With geometric noise at every level and at the
-    leaves the tree, and so any number of its predictions, costs the sum over the levels of 1/scale
+    leaves, the tree and hence any number of its predictions cost the sum over the levels of 1/scale
     (proofs/secure.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_privacy.py).
     """
     domain, n = recipe.domain, records.n_rows
     m, w, two = domain.n_features, domain.width, domain.n_classes == 2
     # Of two classes only the difference matters: |n_0 - n_1| = 2 max(n_0, n_1) - (n_0 + n_1), and n_0 + n_1 summed
     # over the values is the same for all features, so sums of |n_0 - n_1| order them as the max operator (eq. 1) does.
-    kept = (records.classes[0] - records.classes[1]).reshape(1, n) if two else records.classes
-    g = kept.shape[0]
-    cells = engine.mul(records.features.reshape(1, m, w, n), kept.reshape(g, 1, 1, n))
+    signed_classes = (records.classes[0] - records.classes[1]).reshape(1, n) if two else records.classes
+    g = signed_classes.shape[0]
+    cells = engine.mul(records.features.reshape(1, m, w, n), signed_classes.reshape(g, 1, 1, n))
 
     splits: list[Shared] = []
     rows_in: Shared | None = None  # (W, n): which rows are in which node; None for the root, which has all
-    free = engine.constant(np.ones((m, 1), np.int64))  # (m, W): 1 for features not yet used on the path
+    free = engine.constant(np.ones((m, 1), np.int64))  # (m, W): 1 for features not used on the path
     counts = cells.sum(axis=3).reshape(g, m, w, 1)  # (g, m, w, W)
     for level in range(recipe.depth):
         nodes, extra = recipe.n_nodes(level), tree_noise.splits[level]
@@ -137,7 +142,7 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
         if extra is not None:
             scores = scores + (extra * 2 if two else extra)
         if level:
-            scores = engine.mul(scores + 1, free)  # no score is negative, so that a used feature loses
+            scores = engine.mul(scores + 1, free)  # scores are not negative, so used features lose
         chosen = argmax(engine, scores)
         splits.append(chosen)
         if level + 1 == recipe.depth:
@@ -145,7 +150,7 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
         free = (free - chosen).reshape(m, nodes, 1).broadcast_to((m, nodes, w)).reshape(m, nodes * w)
         branch = _row_branches(engine, records.features, chosen, rows_in)  # (w, n)
         if level + 2 == recipe.depth and rows_in is not None and g * m < nodes:
-            # The masks of the last level would be used once; the cells times the branch are fewer.
+            # The row masks of the last level would be used only once; the products of cells and branches are fewer.
             parts = engine.mul(cells.reshape(g * m * w, 1, n), branch.reshape(1, w, n)).reshape(g * m * w * w, n)
             table = engine.matmul(parts, rows_in.transpose()).reshape(g, m, w, w, nodes)
             counts = table.transpose(0, 1, 2, 4, 3).reshape(g, m, w, nodes * w)
@@ -153,23 +158,23 @@ def grow_hidden_tree(engine: Engine, records: SharedRows, recipe: Recipe, tree_n
             rows_in = _descend_multiway(engine, rows_in, branch)
             counts = engine.matmul(cells.reshape(g * m * w, n), rows_in.transpose()).reshape(g, m, w, nodes * w)
 
-    # The counts of the leaves stand in the last table already: those of the chosen feature.
+    # The counts of the leaves are in the last table: those of the chosen feature.
     totals = engine.dot(counts, splits[-1].reshape(1, m, 1, -1), axis=1)  # (g, w, W)
     labels = label_leaves(engine, totals.transpose(0, 2, 1).reshape(g, -1), tree_noise.leaves)
     return HiddenTree(tuple(splits), labels)
 
 
 def label_leaves(engine: Engine, totals: Shared, extra: Shared | None) -> Shared:
-    """Choose the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
+    """Select the class of each leaf from its counts, or from the difference of two; one-hot, shape (u, W)."""
     if totals.shape[0] > 1:
         return argmax(engine, totals if extra is None else totals + extra)
     difference = totals[0] if extra is None else totals[0] + extra[0] - extra[1]
-    second = engine.is_negative(difference)  # the first class keeps a tie
+    second = engine.is_negative(difference)  # ties go to the first class
     return stack([1 - second, second])
 
 
 def _row_branches(engine: Engine, features: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
-    """Return which value each row has in the feature of its node, one-hot, shape (w, n)."""
+    """Return the value of each row in the feature of its node, one-hot, shape (w, n)."""
     m, w, n = features.shape
     if rows_in is None:
         return engine.matmul(chosen.transpose(), features.reshape(m, w * n)).reshape(w, n)
@@ -178,7 +183,7 @@ def _row_branches(engine: Engine, features: Shared, chosen: Shared, rows_in: Sha
 
 
 def _descend_multiway(engine: Engine, rows_in: Shared | None, branch: Shared) -> Shared:
-    """Return which rows are in which node of the next level, shape (W w, n)."""
+    """Return the row masks of the nodes of the next level, shape (W w, n)."""
     if rows_in is None:
         return branch
     (nodes, n), w = rows_in.shape, branch.shape[0]
@@ -186,9 +191,9 @@ def _descend_multiway(engine: Engine, rows_in: Shared | None, branch: Shared) ->
 
 
 def classify_queries(engine: Engine, tree: HiddenTree, queries: Shared) -> Shared:
-    """Return the class a hidden tree gives to each query, one-hot, shape (u, queries) (Algorithm 4).
+    """Return the predicted class of each query, one-hot, shape (u, queries) (Algorithm 4).
 
-    ``queries`` are one-hot rows of shape (m, w, queries). Nothing is compared.
+    ``queries`` are one-hot rows of shape (m, w, queries). No comparison is needed.
     """
     rows_in: Shared | None = None
     for chosen in tree.splits[:-1]:
@@ -198,12 +203,12 @@ def classify_queries(engine: Engine, tree: HiddenTree, queries: Shared) -> Share
     if rows_in is None:
         return engine.matmul(tree.leaves, branch)
     leaves = tree.leaves.reshape(u, -1, w).transpose(0, 2, 1).reshape(u * w, -1)
-    below = engine.matmul(leaves, rows_in).reshape(u, w, n)  # the classes below the last node of each query
-    return engine.dot(below, branch.reshape(1, w, n), axis=1)
+    class_below = engine.matmul(leaves, rows_in).reshape(u, w, n)  # the classes below the last node of each query
+    return engine.dot(class_below, branch.reshape(1, w, n), axis=1)
 
 
 def sum_votes(engine: Engine, trees: Sequence[HiddenTree], queries: Shared) -> Shared:
-    """Return how many trees vote for each class, all trees in the same rounds; shape (u, queries)."""
+    """Return the votes of all trees for each class, in the rounds of one; shape (u, queries)."""
     cast = run_in_lockstep(engine, [partial(classify_queries, tree=tree, queries=queries) for tree in trees])
     total = cast[0]
     for one in cast[1:]:
@@ -223,7 +228,7 @@ def predict_queries(engine: Engine, trees: Sequence[HiddenTree], queries: Shared
 
 @dataclass(frozen=True)
 class CutCandidates:
-    """The questions that a node can ask: public, from the schema.
+    """Public candidate cuts of a binary node, from the schema.
 
     >>> CutCandidates((3, 2, 4), (True, False, False)).n_cuts
     7
@@ -234,18 +239,18 @@ class CutCandidates:
 
     @classmethod
     def from_schema(cls, schema: Schema) -> CutCandidates:
-        """Numbers in bins have thresholds, categories have values."""
+        """Return the cuts of a schema: thresholds between bins, and single categories."""
         return cls(Domain.from_schema(schema).sizes, tuple(column.kind == "numeric" for column in schema.features))
 
     @property
     def n_cuts(self) -> int:
-        """How many there are: a column of two values, and each threshold, has one side only."""
+        """Number of cuts. A column of two values has one cut."""
         return sum(
             size - 1 if number or size == 2 else size for size, number in zip(self.sizes, self.ordered, strict=True)
         )
 
     def left_indicators(self, features: Shared) -> Shared:
-        """Return, from one-hot features (S, n), which rows each cut sends to the left, shape (q, n); no message."""
+        """Return the rows that each cut sends to the left, shape (q, n), from one-hot features (S, n). No message."""
         parts, start = [], 0
         for size, number in zip(self.sizes, self.ordered, strict=True):
             own = features[start : start + size]
@@ -263,24 +268,24 @@ def grow_binary_tree(
     -----
     Guarantee
 
-    A row is in one node of a level and on one side of each cut, so that the score of a cut, the rows of the most
-    frequent class of both sides, grows by 0 or 1: what ``hidden_tree.grow_hidden_tree`` costs (proofs/secure.md, attacked by
-    packages/veilwood-secure/tests/protocols/test_binary_tree.py).
+    A row is in one node of a level and on one side of each cut. The score of a cut is the number of rows of the most
+    frequent class, summed over both sides, so a row increases it by 0 or 1: the cost is that of
+    ``grow_hidden_tree`` (proofs/secure.md, attacked by packages/veilwood-secure/tests/protocols/test_binary_tree.py).
     """
     n, two = features.shape[-1], recipe.domain.n_classes == 2
-    kept = (classes[0] - classes[1]).reshape(1, n) if two else classes
-    g = kept.shape[0]
+    signed_classes = (classes[0] - classes[1]).reshape(1, n) if two else classes
+    g = signed_classes.shape[0]
     left = cuts.left_indicators(features)
     q = left.shape[0]
-    cells = engine.mul(left.reshape(q, 1, n), kept.reshape(1, g, n)).reshape(q * g, n)
+    cells = engine.mul(left.reshape(q, 1, n), signed_classes.reshape(1, g, n)).reshape(q * g, n)
     splits: list[Shared] = []
     rows_in: Shared | None = None
     for level in range(recipe.depth):
         nodes, extra = recipe.n_nodes(level), tree_noise.splits[level]
         if rows_in is None:
-            counts, totals = cells.sum(axis=1).reshape(q, g, 1), kept.sum(axis=1).reshape(g, 1)
+            counts, totals = cells.sum(axis=1).reshape(q, g, 1), signed_classes.sum(axis=1).reshape(g, 1)
         else:
-            both = engine.matmul(concatenate([cells, kept]), rows_in.transpose())
+            both = engine.matmul(concatenate([cells, signed_classes]), rows_in.transpose())
             counts, totals = both[: q * g].reshape(q, g, nodes), both[q * g :]
         sides = stack([counts, totals.reshape(1, g, nodes) - counts])  # (2, q, g, W)
         if two:
@@ -293,14 +298,14 @@ def grow_binary_tree(
         splits.append(chosen)
         if level + 1 < recipe.depth:
             rows_in = _descend_binary(engine, left, chosen, rows_in)
-    # What the leaves count stands in the last table already: the sides of the chosen cut.
+    # The counts of the leaves are in the last table: the sides of the chosen cut.
     first = engine.dot(counts, chosen.reshape(q, 1, -1), axis=0)  # (g, W)
     leaves = stack([first, totals - first], axis=2).reshape(g, -1)
     return HiddenTree(tuple(splits), label_leaves(engine, leaves, tree_noise.leaves))
 
 
 def _descend_binary(engine: Engine, left: Shared, chosen: Shared, rows_in: Shared | None) -> Shared:
-    """Return which rows are in which node of the next level, left before right, shape (2 W, n)."""
+    """Return the row masks of the nodes of the next level, left before right, shape (2 W, n)."""
     goes_left = engine.matmul(chosen.transpose(), left)  # (W, n)
     nodes, n = goes_left.shape
     if rows_in is None:
@@ -319,7 +324,7 @@ def classify_binary(engine: Engine, tree: HiddenTree, cuts: CutCandidates, queri
 
 
 def drop_dummy_values(one_hot: np.ndarray, sizes: Sequence[int]) -> np.ndarray:
-    """Return one-hot features without the values that fill them up: (m, w, n) to (S, n).
+    """Return one-hot features without dummy values: (m, w, n) to (S, n).
 
     >>> drop_dummy_values(np.arange(6).reshape(2, 3, 1), (3, 1)).ravel().tolist()
     [0, 1, 2, 3]

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordinary estimators fitted by several owners and three servers: the same method, with other sources and doors.
+"""Federated fitting: owners and three servers run an ordinary method with a secret-shared source and door.
 
-Everybody runs ``method.measure`` on the same public design. Owners add up their own rows and share the sums; servers
-add the owners' shares up, draw noise on shares and open the result; the analyst repeats what was opened. What comes
-next follows from what was opened, so all of them ask the same questions. Hidden trees are in ``hidden_forest``, and
-sums over rows that are themselves in shares in ``rows_on_shares``.
+All parties run ``method.measure_rows`` on the same public design. Owners sum over their own rows and share the sums.
+Servers add the owners' shares, draw noise on shares and open the result. The analyst replays the opened values. The
+next query depends on opened values only, so all parties run the same queries. Hidden trees are in ``hidden_forest``;
+queries on rows that are themselves in shares are in ``shared_backend``.
 """
 
 from __future__ import annotations
@@ -46,73 +46,78 @@ NoiseProtocol = Literal["dealt", "sampled"]
 NOISE_PROTOCOLS: tuple[NoiseProtocol, ...] = ("dealt", "sampled")
 
 RING = np.uint64
-"""Word type for sums: the weighted ones of a matrix strategy can leave 32 bits."""
+"""Word type of sums: weighted sums of a matrix strategy can exceed 32 bits."""
 
 DEALT_VARIANCE_FACTOR = Fraction(3, 2)
-"""Three servers deal half a discrete Laplace each, so that two of them suffice."""
+"""Three servers deal half a discrete Laplace each, so that any two parts suffice."""
 
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
-"""What all noise of a fit whose steps are not known before may add to delta; a door refuses more."""
+"""Bound on the delta of all noise in an adaptive fit; the door rejects any step beyond it."""
 
 EXCLUDED_SCORE: Final = -(1 << 61)
-"""The score of what may not be chosen."""
+"""Score of inadmissible candidates."""
 
 
-# -- what is agreed on: public ---------------------------------------------------------------------------------------
+# Public agreement of all parties
 
 
 def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
-    """Return the public design that all agree on; refuse what cannot be released jointly, or was charged otherwise."""
+    """Return the public design that all parties derive.
+
+    Raise ``UseError`` or ``PlanError`` if it cannot be released jointly or differs from the charged plan.
+    """
     if not isinstance(estimator, BaseForest):
-        raise UseError(f"{type(estimator).__name__} has no method that owners and servers could carry out.")
+        raise UseError(f"{type(estimator).__name__} has no method that owners and servers can run.")
     if not isinstance(estimator.random_state, int | np.integer):
         raise UseError(
-            f"random_state={estimator.random_state!r}: owners must grow the same trees. Hint: a public whole number."
+            f"random_state={estimator.random_state!r}: owners must grow the same trees. Hint: pass a public integer."
         )
     if isinstance(estimator.schema, str) and estimator.schema == "infer":
-        raise UseError("schema='infer' reads the rows, which nobody here sees. Hint: declare a schema.")
+        raise UseError("schema='infer' would read the rows, which no party sees. Hint: declare a schema.")
     _, neighbours = estimator._requested_privacy()
     if isinstance(neighbours.unit, RowsOf):
         raise UseError(
-            f"privacy_unit={estimator.privacy_unit!r}: owners cannot tell which rows of one person others hold. "
-            "Hint: a number of rows, counting all owners."
+            f"privacy_unit={estimator.privacy_unit!r}: owners cannot determine which rows of one person others hold. "
+            "Hint: protect a number of rows, counted over all owners."
         )
     schema, not_private = estimator._resolve_schema()
     if not_private:
         raise UseError(f"owners must not share rows for a model that is not private: {not_private}.")
     design = estimator._design_for(schema)
     if design.plan.loss.accounting_open:
-        raise PlanError("later steps may need Gaussian noise, and servers add discrete Laplace noise. Hint: delta=0.")
+        raise PlanError(
+            "later steps may need Gaussian noise, but servers add discrete Laplace noise. Hint: pass delta=0."
+        )
     for step in design.plan.steps:
         if not isinstance(step.mechanism, DiscreteLaplace | NoisyMax | PermuteAndFlip):
             raise PlanError(
-                f"step {step.name!r} is planned with {step.mechanism_text}, and servers add discrete Laplace noise or choose "
-                "by noisy maxima. Hint: delta=0, a finite epsilon, and selection='flip' where there is one."
+                f"step {step.name!r} is planned with {step.mechanism_text}, but servers add discrete Laplace noise or "
+                "select by noisy maxima. Hint: use delta=0, a finite epsilon and, if there is one, selection='flip'."
             )
-    own = design.plan  # without the delta of noise that is sampled in shares
+    own = design.plan  # without the delta of noise sampled on shares
     if charged is not None and (own.neighbours, own.loss.epsilon) != (charged.neighbours, charged.loss.epsilon):
         raise PlanError(f"what costs {own.loss} for {own.neighbours} is not {charged.loss} for {charged.neighbours}.")
     return design
 
 
 def needs_online_owners(estimator: Any) -> bool:
-    """Whether owners answer question after question, and do not share one array of sums and leave."""
+    """Return True if owners must answer several queries, rather than share one array of sums and leave."""
     return not isinstance(estimator, OnePassForest)
 
 
 def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
-    """Return the plan as servers carry it out: with the variance of dealt noise, or the delta of sampled noise."""
+    """Return the plan that servers execute: with the variance of dealt noise, or the delta of sampled noise."""
     plan = joint_design(estimator).plan
     assert plan.loss.epsilon is not None
     if needs_online_owners(estimator):
         if noise_protocol == "dealt":
             raise ParameterError(
-                "law",
+                "noise_protocol",
                 noise_protocol,
-                "is for forests that are counted once",
-                "law='sampled': choices are drawn on shares",
+                "needs a forest that counts rows once",
+                "use noise_protocol='sampled', which draws selections on shares",
             )
-        sampling_delta(plan.loss.epsilon, [])  # refuses what protects nothing
+        sampling_delta(plan.loss.epsilon, [])  # raises MechanismError if epsilon protects nothing
         return replace(plan, loss=Loss(plan.loss.epsilon, ADAPTIVE_DELTA))
     if noise_protocol == "sampled":
         draws = [(_laplace_scale(step), 2 * math.prod(step.shape)) for step in plan.steps]
@@ -120,14 +125,14 @@ def joint_plan(estimator: Any, noise_protocol: NoiseProtocol) -> Plan:
     for step in plan.steps:
         if _laplace_scale(step) > noise.MAX_DEALT_SCALE:  # here, before anything is charged
             raise MechanismError(
-                f"step {step.name!r} needs noise of scale {float(_laplace_scale(step)):.6g}, and servers deal up to "
-                f"{noise.MAX_DEALT_SCALE}. Hint: law='sampled', or a larger epsilon."
+                f"step {step.name!r} needs noise of scale {float(_laplace_scale(step)):.6g}, but servers deal at most "
+                f"{noise.MAX_DEALT_SCALE}. Hint: use noise_protocol='sampled', or increase epsilon."
             )
     return replace(plan, expected_leaf_mse=float(DEALT_VARIANCE_FACTOR) * plan.expected_leaf_mse)
 
 
 def default_noise_protocol(estimator: Any) -> NoiseProtocol:
-    """Dealt noise takes one round; choices, and noise larger than what is dealt, are sampled."""
+    """Return "dealt", which takes one round, unless selections or noise beyond the dealt range require "sampled"."""
     if needs_online_owners(estimator):
         return "sampled"
     wide = any(_laplace_scale(step) > noise.MAX_DEALT_SCALE for step in joint_design(estimator).plan.steps)
@@ -139,7 +144,7 @@ def _laplace_scale(step: Step) -> Fraction:
     return step.mechanism.scale
 
 
-# -- at an owner -------------------------------------------------------------------------------------------------------
+# Owners
 
 
 class OwnerChannel(Protocol):
@@ -153,60 +158,62 @@ class OwnerChannel(Protocol):
 
 
 class ServerChannels:
-    """The three servers, as an owner that stays talks to them."""
+    """Channels of an online owner to the three servers."""
 
     def __init__(self, channels: Sequence[OwnerChannel]) -> None:
         self._channels = channels
 
     def send_share(self, sums: Ints) -> None:
         """Send each server its share of an owner's sums."""
-        for voice, pair in zip(self._channels, share(sums, RING), strict=True):
-            voice.send(pair_to_bytes(pair))
+        for channel, pair in zip(self._channels, share(sums, RING), strict=True):
+            channel.send(pair_to_bytes(pair))
 
     def receive_opened(self, count: int) -> Ints:
-        """Return what the servers opened, on which all three agree."""
-        said = [bytes(voice.receive()) for voice in self._channels]
+        """Return the values that the servers opened; raise PartyError if they differ."""
+        messages = [bytes(channel.receive()) for channel in self._channels]
         for party in range(3):
-            if said.count(said[party]) == 1:
-                raise PartyError(f"server {party} opened something else.", party=f"server {party}")
-        return parse_opened(said[0], count)
+            if messages.count(messages[party]) == 1:
+                raise PartyError(
+                    f"server {party} reports other opened values than the others.", party=f"server {party}"
+                )
+        return parse_opened(messages[0], count)
 
 
 def parse_opened(data: bytes, count: int) -> Ints:
-    """Return opened numbers as they travel."""
+    """Parse opened values from a message."""
     if len(data) != 8 * count:
-        raise PartyError(f"the servers opened another number of results than the {count} that are due.")
+        raise PartyError(f"the servers opened another number of values than the expected {count}.")
     return np.frombuffer(data, "<i8").astype(np.int64)
 
 
 @dataclass(frozen=True, repr=False)
 class OwnerRowSource(Source):
-    """An owner's rows: what they add up to goes to the servers in shares, and zeros take its place here."""
+    """An owner's rows: their sums are shared with the servers and replaced by zeros here."""
 
     servers: ServerChannels | None = None
 
     def share_sums(self, sums: Ints) -> Ints:
-        """Share the sums."""
+        """Share the sums with the servers and return zeros."""
         assert self.servers is not None
         self.servers.send_share(np.asarray(sums, np.int64))
         return np.zeros(sums.shape, np.int64)
 
     @property
     def is_complete(self) -> bool:
-        """Others have rows too."""
+        """False: other owners have rows too."""
         return False
 
 
 def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Sequence[OwnerChannel]) -> None:
-    """Answer the servers' questions about an owner's rows until the method has ended.
+    """Answer queries on an owner's rows until the method has ended.
 
-    A ledger of the estimator is charged here; in a deployment the owner's own is, before (``secure.roles.client``).
+    The estimator's ledger is charged here. In a deployment the owner's own ledger is charged before (``roles.owner``).
 
     Notes
     -----
     Guarantee
 
-    All that leaves the owner are shares of sums; the loss stands in its ledger before the first of them
+    Only shares of sums leave the owner, and the loss is recorded in its ledger before the first of them
     (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
     """
     design, method, servers = joint_design(estimator, plan), estimator._make_method(), ServerChannels(channels)
@@ -217,32 +224,33 @@ def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Seque
         method.measure_rows(design, source, door, estimator.n_jobs)
 
 
-# -- at a server -------------------------------------------------------------------------------------------------------
+# Servers
 
 
 class OnlineOwners:
-    """The owners that stay, as a server hears them."""
+    """Online owners, as seen by a server."""
 
     def __init__(self, engine: Engine, channels: Mapping[str, OwnerChannel], estimator: BaseForest) -> None:
         self._engine, self._channels, self._histograms = engine, channels, estimator._make_method().histogram_kind
 
     def collect_sums(self, shape: tuple[int, ...]) -> Shared:
-        """Return what all owners' rows add up to, in shares, if nothing of it can wrap around.
+        """Return the sums over all owners' rows, in shares; raise PartyError if they could wrap around.
 
         Notes
         -----
         Guarantee
 
-        A wrong owner adds a constant to what others send and turns no small difference into a large one
+        A deviating owner adds a constant to the sums of others (an additive attack) and turns no small difference into
+        a large one
         (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
         """
-        owners = sorted(self._channels)  # servers check them in one order, whoever came first
+        owners = sorted(self._channels)  # the same order at all servers, independent of arrival
         parts = {owner: self._engine.load(self._receive_share(owner, shape)) for owner in owners}
         for owner, part in parts.items():
             if not may_be_summed(self._engine, part, len(parts), self._histograms):
                 raise PartyError(
-                    f"client {owner} sent shares that do not fit together, or sums of more rows than there can be.",
-                    party=f"client {owner}",
+                    f"owner {owner} sent shares that do not fit together, or sums of more rows than are allowed.",
+                    party=f"owner {owner}",
                 )
         return sum_shares(list(parts.values()))
 
@@ -252,17 +260,17 @@ class OnlineOwners:
             return pair_from_bytes(memoryview(data), shape, RING)
         except ValueError:
             raise PartyError(
-                f"client {owner} answered another question. Hint: compare versions.", party=f"client {owner}"
+                f"owner {owner} sent an answer of the wrong shape. Hint: compare versions.", party=f"owner {owner}"
             ) from None
 
     def broadcast(self, opened: Ints) -> None:
-        """Tell every owner what was opened."""
-        for voice in self._channels.values():
-            voice.send(np.ascontiguousarray(opened, "<i8").tobytes())
+        """Send the opened values to every owner."""
+        for channel in self._channels.values():
+            channel.send(np.ascontiguousarray(opened, "<i8").tobytes())
 
 
 def sum_shares(parts: Sequence[Shared]) -> Shared:
-    """Return the sum of the owners' shares."""
+    """Add the owners' shares."""
     total = parts[0]
     for part in parts[1:]:
         total = total + part
@@ -271,18 +279,18 @@ def sum_shares(parts: Sequence[Shared]) -> Shared:
 
 @dataclass(frozen=True, repr=False)
 class SharedSums(Source):
-    """No rows at all: sums arrive in shares."""
+    """Source of a server: it has no rows, and sums arrive in shares."""
 
     engine: Engine | None = None
     collect: Callable[[tuple[int, ...]], Shared] | None = None
 
     @classmethod
     def from_collector(cls, engine: Engine, collect: Callable[[tuple[int, ...]], Shared]) -> SharedSums:
-        """Return the source of a server; ``collect`` returns sums of a shape."""
+        """Return the source of a server; ``collect`` returns shared sums of a given shape."""
         return cls(no_batches, False, 1, engine, collect)
 
     def share_sums(self, sums: Ints) -> Ints:
-        """Put the shares of all owners in the place of sums over no rows."""
+        """Return the shares of all owners in place of sums over no rows."""
         assert self.engine is not None
         assert self.collect is not None
         found: Any = SecretArray(self.engine, self.collect(sums.shape))
@@ -290,12 +298,12 @@ class SharedSums(Source):
 
     @property
     def is_complete(self) -> bool:
-        """Others have the rows."""
+        """False: the owners have the rows."""
         return False
 
 
 def no_batches() -> Iterator[Callable[[], Batch]]:
-    """Read nothing."""
+    """Return no batches."""
     return iter(())
 
 
@@ -307,14 +315,15 @@ def run_server(
     source: Source,
     broadcast: Callable[[Ints], None] | None = None,
 ) -> Ints:
-    """Carry a method out on shares: the servers' part; return all that was opened, one after the other.
+    """Run a method on shares, at a server. Return all opened values in order, flattened.
 
     Notes
     -----
     Guarantee
 
-    What is opened costs the plan's loss, also towards one of the servers (proofs/secure-joint.md, attacked by
-    packages/veilwood-secure/tests/protocols/test_joint_forest.py and packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
+    The opened values cost the plan's loss, also towards one of the servers (proofs/secure-joint.md, attacked by
+    packages/veilwood-secure/tests/protocols/test_joint_forest.py and
+    packages/veilwood-secure/tests/protocols/test_joint_private_forest.py).
     """
     design, method = joint_design(estimator, plan), estimator._make_method()
     with ServerDoor(plan, engine, noise_protocol, broadcast) as door:
@@ -323,12 +332,12 @@ def run_server(
 
 
 class ServerDoor(UnchargedDoor):
-    """The door at a server: noise is drawn on shares, and only what the step releases is opened.
+    """Release door of a server: draws noise on shares and opens only what the step releases.
 
-    The server's ledger is charged before it is made; owners and analyst have doors and ledgers of their own.
+    The server's ledger is charged before the door is created. Owners and analyst have doors and ledgers of their own.
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise, to each table by itself
+    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
 
     def __init__(
         self, plan: Plan, engine: Engine, noise_protocol: NoiseProtocol, broadcast: Callable[[Ints], None] | None = None
@@ -339,14 +348,14 @@ class ServerDoor(UnchargedDoor):
         self.opened: list[Ints] = []
 
     def refine(self, plan: Plan) -> None:
-        """Go on under a plan made of what was opened, with the delta that sampled noise is allowed."""
+        """Replace the plan by one derived from opened values, and keep the delta allowed for sampled noise."""
         super().refine(replace(plan, loss=self.plan.loss))
 
     def release_counts(self, step: Step, exact: Any) -> Ints:
-        """Add the planned noise on shares, and open."""
+        """Add the planned noise on shares and open the result."""
         self._admit(step, exact.shape)
         if not isinstance(step.mechanism, DiscreteLaplace):
-            raise PlanError(f"step {step.name!r} is planned with {step.mechanism_text}, and servers add Laplace noise.")
+            raise PlanError(f"step {step.name!r} is planned with {step.mechanism_text}, but servers add Laplace noise.")
         shared, scale = _to_shared(self._engine, exact), step.mechanism.scale
         if self._noise_protocol == "dealt":
             added = noise.dealt_laplace(self._engine, scale, shared.shape)
@@ -356,13 +365,13 @@ class ServerDoor(UnchargedDoor):
         return self._record_opened(self._engine.open(shared + added))
 
     def select(self, step: Step, scores: Any, admissible: NDArray[np.bool_] | None = None) -> Ints:
-        """Choose by a noisy maximum on shares, and open the place of the winner alone."""
+        """Select by a noisy maximum on shares and open only the index of the winner."""
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
         self._admit(step, (step.shape[0], scores.shape[1]))
         if not isinstance(step.mechanism, NoisyMax | PermuteAndFlip):
             raise PlanError(
-                f"step {step.name!r} is planned with {step.mechanism_text}, and servers choose by noisy maxima."
+                f"step {step.name!r} is planned with {step.mechanism_text}, but servers select by noisy maxima."
             )
         if not len(scores):
             return self._record_opened(np.zeros(0, np.int64))
@@ -371,23 +380,25 @@ class ServerDoor(UnchargedDoor):
         self._check_delta(scale, shared.size)
         noisy = shared + noise.geometric(self._engine, scale, shared.shape)
         if admissible is not None:
-            kept = np.broadcast_to(admissible, shared.shape).astype(np.int64)
-            noisy = noisy * kept + EXCLUDED_SCORE * (1 - kept)
+            mask = np.broadcast_to(admissible, shared.shape).astype(np.int64)
+            noisy = noisy * mask + EXCLUDED_SCORE * (1 - mask)
         winner = argmax(self._engine, noisy.transpose())
-        place = np.arange(winner.shape[0]).reshape(-1, 1)
-        return self._record_opened(self._engine.open((winner * place).sum(axis=0)))
+        index = np.arange(winner.shape[0]).reshape(-1, 1)
+        return self._record_opened(self._engine.open((winner * index).sum(axis=0)))
 
     def release_sparse(self, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
-        """Refuse: which cells hold rows is nobody's to list."""
-        raise PlanError("cells that hold rows cannot be listed on shares.")
+        """Raise PlanError: no party may list the non-empty cells."""
+        raise PlanError("non-empty cells cannot be listed on shares.")
 
     def _check_delta(self, scale: Fraction, draws: int) -> None:
-        """Refuse noise whose distance from its law, with all before, exceeds what the plan allows."""
+        """Raise MechanismError if the sampling error of all noise so far exceeds the plan's delta."""
         self._draws.append((scale, draws))
         epsilon = self.plan.loss.epsilon
         assert epsilon is not None
         if sampling_delta(epsilon, self._draws) > self.plan.loss.delta:
-            raise MechanismError("so many draws exceed what the plan allows for delta. Hint: a smaller epsilon.")
+            raise MechanismError(
+                "the sampling error of the noise exceeds the plan's delta. Hint: choose a smaller epsilon."
+            )
 
     def _record_opened(self, opened: Ints) -> Ints:
         self.opened.append(opened.ravel())
@@ -397,35 +408,35 @@ class ServerDoor(UnchargedDoor):
 
 
 def _to_shared(engine: Engine, exact: Any) -> Shared:
-    """Return exact numbers in shares; those that no row can move, such as leaves never grown, are public zeros."""
+    """Return exact numbers in shares. Numbers that no row can change, such as unused leaves, are public zeros."""
     return exact.shared if isinstance(exact, SecretArray) else engine.constant(exact)
 
 
-# -- one array of sums, shared once --------------------------------------------------------------------------------
+# One array of sums, shared once
 
 
 def compute_owner_sums(estimator: Any, X: Any, y: Any = None) -> Ints:
-    """Return what an owner's rows add to the estimator's sums: exact, so to be shared and never sent as it is."""
+    """Return the exact sums over an owner's rows. They must be shared, never sent in plaintext."""
     design = joint_design(estimator)
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
-    return source.aggregate(estimator._make_method().count(design), n_jobs=estimator.n_jobs).ravel()
+    return source.aggregate(estimator._make_method().make_count(design), n_jobs=estimator.n_jobs).ravel()
 
 
-# -- at the analyst ----------------------------------------------------------------------------------------------------
+# Analyst
 
 
 class JointDoor(Door):
-    """The door of whoever is told by servers what was released: it charges its own ledger as any door does.
+    """Release door of an owner or analyst: charges its own ledger and releases the values that servers opened.
 
     Notes
     -----
     Guarantee
 
-    The loss stands in the ledger before the servers are asked (proofs/secure.md, attacked by
+    The loss is recorded in the ledger before the servers are contacted (proofs/secure.md, attacked by
     packages/veilwood-secure/tests/protocols/test_joint_forest.py).
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise, to each table by itself
+    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
 
     def __init__(
         self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], noise_protocol: NoiseProtocol
@@ -434,73 +445,76 @@ class JointDoor(Door):
         self._receive_opened, self._participation = receive_opened, ServerParticipation(noise_protocol, "counts")
 
     def refine(self, plan: Plan) -> None:
-        """Go on under a plan made of what was opened, with the delta that sampled noise is allowed."""
+        """Replace the plan by one derived from opened values, and keep the delta allowed for sampled noise."""
         super().refine(replace(plan, loss=self.plan.loss))
 
     def release_counts(self, step: Step, exact: Ints) -> Ints:
-        """Hand out what the servers opened; nothing was counted here."""
+        """Return the values that the servers opened; nothing is counted here."""
         self._admit(step, exact.shape)
         return self._receive_opened(math.prod(step.shape)).reshape(step.shape)
 
     def select(self, step: Step, scores: Ints, admissible: NDArray[np.bool_] | None = None) -> Ints:
-        """Hand out the choices that the servers opened."""
+        """Return the selections that the servers opened."""
         self._admit(step, (step.shape[0], scores.shape[1]))
         chosen = self._receive_opened(len(scores))
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < scores.shape[1]:
-            raise PartyError(f"the servers chose what is no candidate in step {step.name!r}.")
+            raise PartyError(f"the servers selected an index that is not a candidate of step {step.name!r}.")
         return chosen
 
 
 @dataclass(frozen=True, repr=False)
 class NoRows(Source):
-    """What an analyst has: nothing. All sums are zeros, which the door replaces."""
+    """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
 
     @property
     def is_complete(self) -> bool:
-        """Others have the rows."""
+        """False: the owners have the rows."""
         return False
 
 
 class Parties(ABC):
-    """Owners and servers as an estimator sees them: ``PrivateForestClassifier(...).fit(parties)``.
+    """Owners and servers as input of ``fit``: ``PrivateForestClassifier(...).fit(parties)``.
 
     Parameters
     ----------
     noise_protocol : {"dealt", "sampled"}, optional
-        Each server adds a part of the noise, or all three draw it together in shares; by default what fits.
+        Each server adds a part of the noise, or all three sample it on shares. By default, dealt noise if it is
+        sufficient.
     """
 
     def __init__(self, noise_protocol: NoiseProtocol | None = None) -> None:
         if noise_protocol is not None and noise_protocol not in NOISE_PROTOCOLS:
-            raise ParameterError("law", noise_protocol, "is not known", "'dealt' or 'sampled'")
+            raise ParameterError(
+                "noise_protocol", noise_protocol, "is not a noise protocol", "choose 'dealt' or 'sampled'"
+            )
         self.noise_protocol = noise_protocol
 
     @abstractmethod
     def release(self, estimator: BaseForest, plan: Plan) -> Ints:
-        """Have owners and servers carry the plan out; return what was opened, one after the other."""
+        """Have owners and servers execute the plan. Return the opened values in order, flattened."""
 
     def resolve_noise_protocol(self, estimator: BaseForest) -> NoiseProtocol:
-        """Return the law of the noise."""
+        """Return the requested noise protocol, or the default of the estimator."""
         return self.noise_protocol or default_noise_protocol(estimator)
 
     def fit_estimator(self, estimator: BaseForest) -> None:
-        """Fit the estimator from what the servers release, charging its ledger before they are asked."""
-        design, law = joint_design(estimator), self.resolve_noise_protocol(estimator)
-        plan = joint_plan(estimator, law)
-        left: list[Ints] = []
+        """Fit the estimator from values that the servers release. Its ledger is charged before they are contacted."""
+        design, noise_protocol = joint_design(estimator), self.resolve_noise_protocol(estimator)
+        plan = joint_plan(estimator, noise_protocol)
+        remaining: list[Ints] = []
 
         def take_opened(count: int) -> Ints:
-            if not left:
-                left.append(self.release(estimator, plan))
-            if len(left[0]) < count:
+            if not remaining:
+                remaining.append(self.release(estimator, plan))
+            if len(remaining[0]) < count:
                 raise PartyError("the servers released fewer numbers than the plan has.")
-            first, left[0] = left[0][:count], left[0][count:]
+            first, remaining[0] = remaining[0][:count], remaining[0][count:]
             return first
 
-        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, law)
+        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, noise_protocol)
         method = estimator._make_method()
         estimator._run_release(
             door, design, method, lambda door: method.measure_rows(design, NoRows(no_batches), door, estimator.n_jobs)
         )
-        if left and len(left[0]):
+        if remaining and len(remaining[0]):
             raise PartyError("the servers released more numbers than the plan has.")

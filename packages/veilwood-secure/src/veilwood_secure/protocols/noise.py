@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secret noise: geometric and discrete Laplace that no server knows, or of which each server knows its own part only.
+"""Geometric and discrete Laplace noise in shares: sampled so that no server knows it, or dealt in parts by the servers.
 
-No sensitivity and no privacy claim lives here; noise drawn in the clear is in samplers.py.
+Sensitivities and privacy claims are elsewhere, plaintext samplers in ``veilwood.privacy.samplers``.
 
 | symbol | meaning |
 |---|---|
-| b | scale: the geometric law is P(z) proportional to exp(-z/b) on z = 0, 1, 2, ... |
+| b | scale: the geometric distribution is P(z) proportional to exp(-z/b) on z = 0, 1, 2, ... |
 | z_j | binary digit j of z; digits are independent, P(z_j = 1) = 1 / (1 + exp(2**j / b)) |
-| J | digits that are drawn; P(z >= 2**J) is at most 2**-PRECISION |
+| J | number of digits drawn; P(z >= 2**J) is at most 2**-PRECISION |
 
 Proof page: proofs/secure-noise.md.
 """
@@ -27,11 +27,11 @@ from veilwood_secure.mpc.engine import Bits, Engine, Ints, Shared, concatenate, 
 
 __all__ = ["dealt_laplace", "discrete_laplace", "geometric", "max_draw", "total_variation"]
 
-PRECISION_BITS = 80  # bits of a secret uniform number that decide a digit
+PRECISION_BITS = 80  # of the secret uniform number that is compared with a digit's probability
 WORD_BITS = 64
-WORDS_PER_BATCH = 1 << 22  # words of secret random bits worked on together: bounds memory
-COINS_PER_BATCH = 1 << 26
-MAX_DEALT_SCALE = 1 << 12  # rejection takes about b**1.5 coins a draw
+WORDS_PER_BATCH = 1 << 22  # words of secret random bits per batch: bounds memory
+COINS_PER_BATCH = 1 << 26  # plaintext coins per batch: bounds memory
+MAX_DEALT_SCALE = 1 << 12  # rejection sampling takes about b**1.5 coins per draw
 
 
 def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
@@ -51,7 +51,7 @@ def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared
 def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
     """Draw integers from P(x) proportional to exp(-abs(x)/scale) that no server knows.
 
-    Needs no data, so it can be drawn before there is any.
+    The noise does not depend on data and can be drawn before the data arrive.
 
     Examples
     --------
@@ -64,15 +64,15 @@ def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) ->
 
 
 def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
-    """Return noise to which each server adds a part it knows; any two parts together are a discrete Laplace.
+    """Return the sum of three parts, each drawn and known by one server. Any two parts sum to a discrete Laplace.
 
-    One round. To a server, which can take its own part off, the rest is discrete Laplace of this scale; to everybody
-    else there is half as much noise again (1.5 times the variance).
+    One round. A server can subtract its own part; what remains is discrete Laplace noise of this scale. To everybody
+    else the noise has 1.5 times the variance.
     """
     if not 0 < scale <= MAX_DEALT_SCALE:
         raise MechanismError(
-            f"scale must be above 0 and at most {MAX_DEALT_SCALE} for noise that servers deal, got {scale}. "
-            "Hint: draw it jointly, with discrete_laplace."
+            f"the scale of dealt noise must be above 0 and at most {MAX_DEALT_SCALE}, got {scale}. "
+            "Hint: sample it on shares, with discrete_laplace."
         )
     count = int(np.prod(shape))
     return engine.deal_sum(lambda: (sample_polya(scale, count) - sample_polya(scale, count)).reshape(shape), shape)
@@ -84,34 +84,34 @@ def max_draw(scale: Fraction) -> int:
 
 
 def total_variation(scale: Fraction, count: int) -> Fraction:
-    """Return a bound on the distance of `count` geometric draws from the exact law; a Laplace counts as two.
+    """Bound the total variation distance of `count` geometric draws from exact ones; a Laplace counts as two.
 
     Examples
     --------
     >>> total_variation(Fraction(1), 1000) < Fraction(1, 2**60)
     True
     """
-    # Each digit's probability is off by less than 2 units of the last bit; cutting the law at J digits adds one.
+    # The error of each digit's probability is below 2 units of the last bit; truncation at J digits adds one unit.
     return Fraction(count * (2 * len(_digit_thresholds(scale)) + 1), 1 << PRECISION_BITS)
 
 
 def sample_polya(scale: Fraction, n: int) -> Ints:
-    """Draw from the Polya law of index 1/2, in the clear and exactly: two of them add up to a geometric.
+    """Draw exactly from the Polya distribution of index 1/2, in plaintext: two draws sum to a geometric.
 
-    P(k) is proportional to C(2k, k) / 4**k * exp(-k/scale): a geometric draw k, kept if 2k coins show k heads.
+    P(k) is proportional to C(2k, k) / 4**k * exp(-k/scale): a geometric draw k, accepted if 2k coins show k heads.
     """
     drawn = np.empty(n, dtype=np.int64)
     missing = np.arange(n)
     while missing.size:
         proposal = samplers.geometric(scale, missing.size)
-        kept = _count_heads(2 * proposal) == proposal
-        drawn[missing[kept]] = proposal[kept]
-        missing = missing[~kept]
+        accepted = _count_heads(2 * proposal) == proposal
+        drawn[missing[accepted]] = proposal[accepted]
+        missing = missing[~accepted]
     return drawn
 
 
 def _count_heads(coins: Ints) -> Ints:
-    """Toss so many fair coins each, and return how many show heads."""
+    """Toss ``coins[i]`` fair coins for each i and return the numbers of heads."""
     heads = np.zeros(coins.size, dtype=np.int64)
     words = -(-coins // WORD_BITS)
     ends = np.cumsum(words)
@@ -122,7 +122,7 @@ def _count_heads(coins: Ints) -> Ints:
         batch = words[start:stop]
         owner = np.repeat(np.arange(start, stop), batch)
         tossed = entropy.random_integers(int(batch.sum()), WORD_BITS).copy()
-        # The last word of each is used in part: shift away what is too much.
+        # The last word of each is used in part: shift the surplus bits out.
         last = np.cumsum(batch)[batch > 0] - 1
         surplus = (batch * WORD_BITS - coins[start:stop])[batch > 0]
         tossed[last] >>= surplus.astype(np.uint64)
@@ -134,25 +134,25 @@ def _count_heads(coins: Ints) -> Ints:
 def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ...], signs: tuple[int, ...]) -> Shared:
     """Return the sum of one geometric draw for each sign."""
     if scale <= 0:
-        raise MechanismError(f"scale must be positive, got {scale}. Hint: it is sensitivity / epsilon.")
+        raise MechanismError(f"scale must be positive, got {scale}. Hint: pass sensitivity / epsilon.")
     thresholds = _digit_thresholds(scale)
     digits = len(thresholds)
     if digits > 8 * engine.ring.itemsize - 3:
         raise MechanismError(
             f"noise of scale {scale} does not fit {engine.ring} words. "
-            "Hint: use ring=numpy.uint64, or a larger epsilon."
+            "Hint: use ring=numpy.uint64, or increase epsilon."
         )
     count = int(np.prod(shape))
-    if not count or not digits:  # no digits: the law gives anything but 0 less than 2**-PRECISION
+    if not count or not digits:  # no digits: values other than 0 have probability below 2**-PRECISION
         return engine.constant(np.zeros(shape, dtype=np.int64))
     weights = np.array([[sign << j] for sign in signs for j in range(digits)], dtype=np.int64)
-    words_a_draw = PRECISION_BITS * len(weights) / WORD_BITS
-    at_a_time = max(int(WORDS_PER_BATCH / words_a_draw), WORD_BITS)
+    words_per_draw = PRECISION_BITS * len(weights) / WORD_BITS
+    batch_size = max(int(WORDS_PER_BATCH / words_per_draw), WORD_BITS)
     drawn = []
-    for start in range(0, count, at_a_time):
-        now = min(at_a_time, count - start)
+    for start in range(0, count, batch_size):
+        now = min(batch_size, count - start)
         bits = _uniform_below(engine, thresholds * len(signs), -(-now // WORD_BITS))
-        # x = sum_j w_j (c_j ^ d_j), where a ^ b = a + b - 2ab: one round for all the products, added up before it.
+        # x = sum_j w_j (c_j ^ d_j), where a ^ b = a + b - 2ab: one round for all products, summed locally before.
         c, d = engine.split_bits(bits.map_parts(partial(unpack_first_bits, count=now)))
         weighted = c * weights
         drawn.append(weighted.sum(axis=0) + (d * weights).sum(axis=0) - engine.dot(weighted, d, axis=0) * 2)
@@ -162,8 +162,8 @@ def _sum_signed_geometrics(engine: Engine, scale: Fraction, shape: tuple[int, ..
 def _uniform_below(engine: Engine, thresholds: list[int], words: int) -> Bits:
     """Return secret bits, 1 where a fresh uniform number of PRECISION bits is below its row's threshold.
 
-    64 numbers lie side by side in a word, bit k of all of them in words[k]; a tree of depth log2(PRECISION) joins
-    `less` and `equal` of ever longer pieces, the most significant first.
+    The numbers are bit-sliced: words[k] holds bit k of 64 numbers. A tree of depth log2(PRECISION) combines `less` and
+    `equal` of ever longer pieces, the most significant first.
     """
     uniform = engine.random_words((PRECISION_BITS, len(thresholds), words))
     ones = np.uint64(2**WORD_BITS - 1)
@@ -193,6 +193,6 @@ def _digit_thresholds(scale: Fraction) -> list[int]:
     thresholds: list[int] = []
     while True:
         low, high = samplers.exp_minus(2 ** len(thresholds) / scale, bits)
-        if high <= 1 << (bits - PRECISION_BITS):  # exp(-2**J / b): what lies beyond J digits
+        if high <= 1 << (bits - PRECISION_BITS):  # exp(-2**J / b): the probability beyond J digits
             return thresholds
         thresholds.append((low << PRECISION_BITS) // ((1 << bits) + low))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public trees from shared rows: MPC-ID3, the baseline CDP+PMPC-ID3 (Algorithms 7 to 10) and extra trees (appendix D).
+"""Public trees from shared rows: MPC-ID3, CDP+PMPC-ID3 (Algorithms 7 to 10) and extra trees (appendix D).
 
-The servers open what is chosen, so the tree is public; hidden trees, whose choices stay in shares, are in
-``hidden_tree``.
+Splits and leaf labels are opened, so the tree is public. The exponential mechanism on shares is here too. Hidden trees,
+which stay in shares, are in ``hidden_trees``.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ Bools = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class PlainTree:
-    """A multiway tree in the open: the feature of each node, level by level, and the class of each leaf.
+    """Plaintext multiway tree: the feature of each node, level by level, and the class of each leaf.
 
-    A node that splits on feature f has ``sizes[f]`` branches; the nodes of the next level are the branches of this
+    A node that splits on feature f has ``sizes[f]`` branches. The nodes of the next level are the branches of this
     one, in order.
     """
 
@@ -40,7 +40,7 @@ class PlainTree:
     sizes: tuple[int, ...]
 
     def leaf_indices(self, codes: Ints) -> Ints:
-        """Return the leaf that each row falls into."""
+        """Return the index of the leaf of each row."""
         node = np.zeros(len(codes), np.int64)
         for feature in self.splits:
             branches = np.array(self.sizes)[feature]
@@ -55,7 +55,7 @@ class PlainTree:
 
 @dataclass(frozen=True)
 class PendingLevel:
-    """The choice of splits that a level of a public tree waits for."""
+    """A level of a public tree whose splits are to be selected."""
 
     depth: int
     unused_features: Bools  # (m, nodes): features not yet used on the path to a node
@@ -63,10 +63,10 @@ class PendingLevel:
 
 
 SelectFeatures = Callable[[Engine, PendingLevel], Ints]
-"""Chooses the feature of each node of a level, in the open."""
+"""Selects the feature of each node of a level and opens it."""
 
 SelectLabels = Callable[[Engine, Shared], Ints]
-"""Chooses the class of each leaf, in the open, from shared class counts of shape (u, leaves)."""
+"""Selects the class of each leaf from shared class counts, shape (u, leaves), and opens it."""
 
 
 def grow_public_tree(
@@ -77,10 +77,10 @@ def grow_public_tree(
     select_features: SelectFeatures,
     select_labels: SelectLabels,
 ) -> PlainTree:
-    """Train a tree whose choices are opened level by level, all nodes of a level in the same rounds.
+    """Train a public tree level by level, all nodes of a level in the same rounds.
 
-    What is opened is what ``select_features`` and ``select_labels`` open, and nothing else. A node has as many branches as its feature
-    has values: no dummies are needed where features are known.
+    Nothing is opened except by ``select_features`` and ``select_labels``. A node has one branch per value of its
+    feature: since features are public, no dummy branches are needed.
     """
     if not 1 <= depth <= domain.n_features:
         raise UseError(f"depth={depth} must be between 1 and the number of features, {domain.n_features}.")
@@ -104,7 +104,7 @@ def grow_public_tree(
         feature = chosen[parent]
         value = np.arange(len(parent)) - np.repeat(np.cumsum(sizes[chosen]) - sizes[chosen], sizes[chosen])
         free = free[:, parent] & (np.arange(m)[:, None] != feature)
-    totals = counts[:, feature, value, parent]  # of the leaves: they stand in the last table already
+    totals = counts[:, feature, value, parent]  # of the leaves, taken from the last table
     return PlainTree(tuple(splits), select_labels(engine, totals), domain.sizes)
 
 
@@ -115,16 +115,16 @@ def _score_function(counts: Shared, free: Bools) -> Callable[[Engine], Shared]:
     return compute_scores
 
 
-# -- choices of features ---------------------------------------------------------------------------------------
+# Selection of features
 
 
 def select_best_features(engine: Engine, level: PendingLevel) -> Ints:
-    """Open the feature with the largest score: MPC-ID3, which is not private."""
+    """Open the feature with the largest score (MPC-ID3). Not private."""
     return _open_index(engine, argmax(engine, level.scores(engine)))
 
 
 def noisy_max_selector(scale: Fraction) -> SelectFeatures:
-    """Return the choice by geometric noise of a scale: one level costs score range / scale (proofs/secure.md)."""
+    """Return a selector by noisy maxima with geometric noise: a level costs score range / scale (proofs/secure.md)."""
 
     def select_features(engine: Engine, level: PendingLevel) -> Ints:
         drawn = noise.geometric(engine, scale, level.unused_features.shape)
@@ -136,7 +136,7 @@ def noisy_max_selector(scale: Fraction) -> SelectFeatures:
 
 
 def random_selector(rng: np.random.Generator) -> SelectFeatures:
-    """Return the choice without data: a free feature, uniformly, from public randomness (extra trees, appendix D)."""
+    """Return a selector of uniformly random unused features, from public randomness (extra trees, appendix D)."""
 
     def select_features(engine: Engine, level: PendingLevel) -> Ints:
         return np.asarray(np.where(level.unused_features, rng.random(level.unused_features.shape), -1.0).argmax(axis=0))
@@ -144,16 +144,16 @@ def random_selector(rng: np.random.Generator) -> SelectFeatures:
     return select_features
 
 
-# -- classes of leaves -------------------------------------------------------------------------------------------
+# Labels of leaves
 
 
 def select_best_labels(engine: Engine, totals: Shared) -> Ints:
-    """Open the most frequent class: not private."""
+    """Open the most frequent class. Not private."""
     return _open_index(engine, argmax(engine, totals))
 
 
 def noisy_count_labeller(scale: Fraction) -> SelectLabels:
-    """Return the label by discrete Laplace noise on counts, opened and compared in the clear (Algorithm 9)."""
+    """Return a labeller that opens counts with discrete Laplace noise and compares them in plaintext (Algorithm 9)."""
 
     def select_labels(engine: Engine, totals: Shared) -> Ints:
         return np.asarray(engine.open(totals + noise.discrete_laplace(engine, scale, totals.shape)).argmax(axis=0))
@@ -162,7 +162,7 @@ def noisy_count_labeller(scale: Fraction) -> SelectLabels:
 
 
 def noisy_max_labeller(scale: Fraction) -> SelectLabels:
-    """Return the label by a noisy maximum, of which the winner alone is opened."""
+    """Return a labeller by noisy maxima; only the winners are opened."""
 
     def select_labels(engine: Engine, totals: Shared) -> Ints:
         return _open_index(engine, argmax(engine, totals + noise.geometric(engine, scale, totals.shape)))
@@ -171,12 +171,12 @@ def noisy_max_labeller(scale: Fraction) -> SelectLabels:
 
 
 def _open_index(engine: Engine, one_hot: Shared) -> Ints:
-    """Open the place of the 1 along the first axis."""
-    place = np.arange(one_hot.shape[0]).reshape(-1, *[1] * (len(one_hot.shape) - 1))
-    return engine.open((one_hot * place).sum(axis=0))
+    """Open the index of the 1 along the first axis."""
+    index = np.arange(one_hot.shape[0]).reshape(-1, *[1] * (len(one_hot.shape) - 1))
+    return engine.open((one_hot * index).sum(axis=0))
 
 
-# -- forests -----------------------------------------------------------------------------------------------------
+# Forests
 
 
 def grow_public_forest(
@@ -186,7 +186,7 @@ def grow_public_forest(
     depth: int,
     selection_rules: Sequence[tuple[SelectFeatures, SelectLabels]],
 ) -> list[PlainTree]:
-    """Train a tree for each way to choose, each on records of its own, all in the same rounds."""
+    """Train one tree per selection rule, on disjoint rows if there are several, all in the same rounds."""
     if len(selection_rules) == 1:
         return [grow_public_tree(engine, records, domain, depth, *selection_rules[0])]
     tree_of_row = assign_rows_to_trees(engine, records.n_rows, len(selection_rules))
@@ -209,13 +209,13 @@ def grow_extra_trees(
     leaf_scale: Fraction,
     random_state: int | None = None,
 ) -> list[PlainTree]:
-    """Train trees on random features and disjoint records: the classes of leaves are chosen with noise and opened.
+    """Train trees with random features on disjoint rows; leaf labels are noisy maxima and are opened.
 
     Notes
     -----
     Guarantee
 
-    The structure comes from public randomness. A record changes one count of one leaf by one, so all trees together
+    The structure comes from public randomness. A row changes one count of one leaf by one, so all trees together
     cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
     reproductions/tests/mpc/test_extra_trees.py).
     """
@@ -227,14 +227,15 @@ def grow_extra_trees(
 
 
 WEIGHT_BITS = 28  # of the largest weight
-COIN_BITS = 29  # of the uniform number; weight times number must fit 63 bits
-MAX_COMPARISONS = 1 << 24
+COIN_BITS = 29  # of the uniform number; its product with the total weight must fit 63 bits
+MAX_COMPARISONS = 1 << 24  # per selection, which bounds memory
 
 
 def exponential_delta(epsilon: Fraction, n_candidates: int, n_selections: int) -> float:
-    """Return a bound on the delta of ``n_selections`` choices: weights and the uniform number are rounded.
+    """Return a bound on the delta of ``n_selections`` selections, due to rounding of weights and of the uniform number.
 
-    A weight is off by less than one unit of a total of at least 2^WEIGHT_BITS, a boundary by less than one coin.
+    The error of a weight is less than one unit of a total of at least 2^WEIGHT_BITS, that of a boundary less than one
+    coin.
     """
     distance = n_selections * n_candidates * (2.0**-WEIGHT_BITS + 2.0**-COIN_BITS)
     return (1 + math.exp(epsilon)) * distance
@@ -243,16 +244,17 @@ def exponential_delta(epsilon: Fraction, n_candidates: int, n_selections: int) -
 def _cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
     """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
     if engine.ring != np.uint64:
-        raise MechanismError("weights need 64-bit words. Hint: an engine with ring=numpy.uint64.")
+        raise MechanismError("exponential weights need 64-bit words. Hint: create the engine with ring=numpy.uint64.")
     rate = float(epsilon) / 2  # the paper's form, with twice the sensitivity 1
     table = np.floor(2.0**WEIGHT_BITS * np.exp(-rate * np.arange(math.ceil(WEIGHT_BITS * math.log(2) / rate) + 1)))
     if len(table) * scores.size > MAX_COMPARISONS:
         raise MechanismError(
-            f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. Hint: noisy maxima need few."
+            f"epsilon={float(epsilon):g} needs {len(table) * scores.size:,} comparisons. "
+            "Hint: use noisy maxima, which need few."
         )
     steps = (table - np.append(table[1:], 0)).astype(np.int64)
     gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)
-    # A weight is the sum of the steps from its gap on: as many comparisons as the table is long, and no exponential.
+    # A weight is the sum of the table's steps from its gap on: one comparison per entry, and no exponential on shares.
     reached = engine.is_negative(gap - np.arange(1, len(steps) + 1)[:, None])  # gap <= 0, 1, 2, ...
     weights: Shared = (reached * steps[:, None]).sum(axis=0).reshape(*scores.shape)
     return (weights * allowed).cumsum(axis=0)
@@ -266,7 +268,7 @@ def _draw_threshold(engine: Engine, total: Shared) -> Shared:
 
 
 def select_exponential(engine: Engine, scores: Shared, epsilon: Fraction) -> Shared:
-    """Choose along the first axis by the exponential mechanism; one-hot, by comparing with every candidate in turn."""
+    """Select along the first axis by the exponential mechanism; one-hot, with one comparison per candidate."""
     running = _cumulative_weights(engine, scores, epsilon, np.ones(scores.shape, np.int64))
     mark = _draw_threshold(engine, running[-1]).reshape(1, *scores.shape[1:])
     below = engine.is_negative(mark - running[:-1] * (1 << COIN_BITS))  # 0 ... 0 1 ... 1
@@ -275,7 +277,7 @@ def select_exponential(engine: Engine, scores: Shared, epsilon: Fraction) -> Sha
 
 
 def open_exponential_selection(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Ints:
-    """Choose as `select_exponential` and open the place, found by binary search: log2 of the candidates comparisons."""
+    """Select as `select_exponential` and open the index, by binary search: log2(candidates) comparisons."""
     running = _cumulative_weights(engine, scores, epsilon, allowed)
     mark = _draw_threshold(engine, running[-1])
     columns = np.arange(scores.shape[1])
@@ -288,7 +290,7 @@ def open_exponential_selection(engine: Engine, scores: Shared, epsilon: Fraction
 
 
 def exponential_selector(epsilon: Fraction) -> SelectFeatures:
-    """Return the paper's choice of splits (Algorithm 8)."""
+    """Return the paper's selector of splits (Algorithm 8)."""
 
     def select_features(engine: Engine, level: PendingLevel) -> Ints:
         return open_exponential_selection(engine, level.scores(engine), epsilon, level.unused_features.astype(np.int64))
@@ -297,7 +299,7 @@ def exponential_selector(epsilon: Fraction) -> SelectFeatures:
 
 
 def exponential_labeller(epsilon: Fraction) -> SelectLabels:
-    """Return the paper's choice of classes of leaves (Algorithm 10)."""
+    """Return the paper's labeller of leaves (Algorithm 10)."""
 
     def select_labels(engine: Engine, totals: Shared) -> Ints:
         return open_exponential_selection(engine, totals, epsilon, np.ones(totals.shape, np.int64))

@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows as shares of one-hot codes: what owners encode, how servers join it, and the checks before it is used.
+"""One-hot rows in shares: encoding by owners, joining at servers, and validity checks on shares.
 
-How shares are made is in ``shares``; what is computed from them in ``hidden_tree``, ``id3`` and ``forests``.
+Shares are made in ``mpc.shares``; training on them is in ``hidden_trees``, ``public_trees`` and ``hidden_forest``.
 
 | letter | meaning |
 |---|---|
 | n | rows |
 | m | features |
-| w | values of a feature: the largest domain; smaller ones are filled with dummy values that never occur |
+| w | values of a feature: the largest domain; smaller ones are padded with dummy values that never occur |
 | u | classes |
 """
 
@@ -29,19 +29,20 @@ from veilwood_secure.mpc.engine import Engine, Shared, concatenate
 OneHot = NDArray[np.uint8]
 
 MAX_CELLS = 1 << 31
+"""One-hot values of a table above which encoding is refused: what does not fit one message does not fit memory."""
+
 MAX_COUNT: Final = 1 << 26
-"""Rows of all owners where histograms are counted: what is computed of them stays below 2^60."""
+"""Rows of all owners for histograms: all values computed from them stay below 2^60."""
 
 MAX_TOTAL: Final = 1 << 60
-"""What the sizes of all other sums of a question add up to at most, whatever owners send: words have 64 bits."""
+"""Bound on the L1 norm of all other sums of a query, whatever owners send: words have 64 bits."""
 
-N_SUBSETS = 80  # whose sums are looked at: a number that is too large stays unseen in half of them
-"""One-hot cells of a table above which encoding is refused: what does not fit one message does not fit memory."""
+N_SUBSETS = 80  # random subset sums per check: each misses a value that is too large with probability 1/2
 
 
 @dataclass(frozen=True)
 class Domain:
-    """The public shape of rows: how many values each feature has, and how many classes there are.
+    """Public shape of rows: the number of values of each feature, and the number of classes.
 
     >>> Domain((3, 2), 2).width
     3
@@ -52,13 +53,18 @@ class Domain:
 
     def __post_init__(self) -> None:
         if not self.sizes or min(self.sizes) < 1 or self.n_classes < 2:
-            raise UseError(f"sizes={self.sizes}, n_classes={self.n_classes}: features and classes are missing.")
+            raise UseError(
+                f"sizes={self.sizes}, n_classes={self.n_classes}: need at least one feature and two classes."
+            )
 
     @classmethod
     def from_schema(cls, schema: Schema) -> Domain:
-        """Read the domain off a schema: categories, and the bins of numeric columns."""
+        """Return the domain of a schema: categories, and the bins of numeric columns."""
         if schema.task != "classification":
-            raise SchemaError(f"schema {schema.name!r} is for {schema.task}, and secure trees predict classes.")
+            raise SchemaError(
+                f"schema {schema.name!r} is for {schema.task}, but secure trees predict classes. "
+                "Hint: declare a categorical target."
+            )
         return cls(Encoding(schema, "bins").n_codes, len(schema.classes))
 
     @property
@@ -68,43 +74,43 @@ class Domain:
 
     @property
     def width(self) -> int:
-        """The common number of values, w."""
+        """Number of values of the largest feature, w."""
         return max(self.sizes)
 
     @property
     def dummy_mask(self) -> NDArray[np.bool_]:
-        """Which of the m times w values are fillers that no row has."""
+        """Mask of the dummy values, shape (m, w)."""
         return np.arange(self.width) >= np.array(self.sizes)[:, None]
 
 
 def encode_one_hot(codes: ArrayLike, domain: Domain) -> OneHot:
-    """Return the one-hot codes of rows, shape (m, w, n); what an owner or a user then shares.
+    """Return the one-hot codes of rows, shape (m, w, n), for an owner or a user to share.
 
     >>> encode_one_hot([[0, 1], [2, 0]], Domain((3, 2), 2))[:, :, 0].tolist()
     [[1, 0, 0], [0, 1, 0]]
     """
-    places = np.asarray(codes)
-    if places.ndim != 2 or places.shape[1] != domain.n_features:
-        raise UseError(f"rows have shape {places.shape}, and the domain has {domain.n_features} features.")
-    if places.size * domain.width > MAX_CELLS:
-        raise DomainTooLargeError(f"{len(places)} rows are too many for one table. Hint: send them in parts.")
-    if places.size and (places.min() < 0 or (places.max(axis=0) >= np.array(domain.sizes)).any()):
+    values = np.asarray(codes)
+    if values.ndim != 2 or values.shape[1] != domain.n_features:
+        raise UseError(f"rows have shape {values.shape}, but the domain has {domain.n_features} features.")
+    if values.size * domain.width > MAX_CELLS:
+        raise DomainTooLargeError(f"{len(values)} rows are too many for one table. Hint: send them in parts.")
+    if values.size and (values.min() < 0 or (values.max(axis=0) >= np.array(domain.sizes)).any()):
         raise OutOfSchemaError(f"a code lies outside the domain {domain.sizes}. Hint: encode rows by the schema.")
-    return np.asarray(places.T[:, None, :] == np.arange(domain.width)[:, None], np.uint8)
+    return np.asarray(values.T[:, None, :] == np.arange(domain.width)[:, None], np.uint8)
 
 
 def encode_classes(target: ArrayLike, domain: Domain) -> OneHot:
-    """Return the one-hot classes of rows, shape (u, n); a row of class -1 is padding and counts nowhere.
+    """Return the one-hot classes of rows, shape (u, n). A row of class -1 is padding and is not counted.
 
-    Padding hides how many rows an owner has: fill up to a number that is public.
+    Padding up to a public number hides the number of rows of an owner.
 
     >>> encode_classes([1, 0, -1], Domain((3,), 2)).tolist()
     [[0, 1, 0], [1, 0, 0]]
     """
-    places = np.asarray(target)
-    if places.size and (places.min() < -1 or places.max() >= domain.n_classes):
-        raise OutOfSchemaError(f"a class lies outside 0 to {domain.n_classes - 1}. Hint: -1 marks padding.")
-    return np.asarray(places == np.arange(domain.n_classes)[:, None], np.uint8)
+    classes = np.asarray(target)
+    if classes.size and (classes.min() < -1 or classes.max() >= domain.n_classes):
+        raise OutOfSchemaError(f"a class is outside 0 to {domain.n_classes - 1}. Hint: use -1 for padding.")
+    return np.asarray(classes == np.arange(domain.n_classes)[:, None], np.uint8)
 
 
 def encode_table(schema: Schema, X: Any, y: Any) -> tuple[OneHot, OneHot]:
@@ -122,7 +128,7 @@ class SharedRows:
 
     @property
     def n_rows(self) -> int:
-        """Rows, padding included: what servers see of the number of records."""
+        """Number of rows, including padding: all that servers see of it."""
         return self.features.shape[-1]
 
 
@@ -136,27 +142,27 @@ def stack_owner_rows(parts: Sequence[SharedRows]) -> SharedRows:
 def join_owner_columns(features: Sequence[Shared], classes: Shared) -> SharedRows:
     """Join the columns of owners that hold the same rows in the same order (vertical partition).
 
-    Rows are matched by position: which rows belong together must be agreed before.
+    Rows are matched by position: owners must agree beforehand which rows belong together.
     """
     counts = {part.shape[-1] for part in [*features, classes]}
     if len(counts) > 1:
         raise UseError(
-            f"owners of columns hold {', '.join(map(str, sorted(counts)))} rows. Hint: all must send the same rows "
-            "in the same order."
+            f"owners of columns hold {', '.join(map(str, sorted(counts)))} rows. Hint: send the same rows in the same "
+            "order from all owners."
         )
     return SharedRows(concatenate(features, axis=0), classes)
 
 
 def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
-    """Whether every feature of every row has exactly one value, and no dummy value; reveals only the answer.
+    """Return True if every feature of every row has exactly one value, and no dummy value. Reveals only the answer.
 
-    In a ring of 2^k elements x (1 - x) = 0 has the roots 0 and 1 alone, because one of its factors is odd.
+    In a ring of 2^k elements, x (1 - x) = 0 has the roots 0 and 1 only, because one of the factors is odd.
 
     Notes
     -----
     Guarantee
 
-    One row then moves one count of each feature by one, which the sensitivities rest on (proofs/secure.md, attacked
+    A row then changes one count of each feature by one; the sensitivities rely on this (proofs/secure.md, attacked
     by packages/veilwood-secure/tests/protocols/test_records.py::test_rows_that_are_not_one_hot_are_refused).
     """
     if features.shape[:-1] != (domain.n_features, domain.width):
@@ -168,7 +174,7 @@ def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
 
 
 def are_valid_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
-    """Whether every row has one class, or none (padding); reveals only the answer."""
+    """Return True if every row has one class, or none (padding). Reveals only the answer."""
     if classes.shape[:-1] != (domain.n_classes,):
         return False
     total = classes.sum(axis=0)
@@ -179,9 +185,9 @@ def are_valid_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
 def may_be_summed(
     engine: Engine, sums: Shared, n_owners: int, histograms: Literal["counts", "moments"] | None = None
 ) -> bool:
-    """Whether an owner's shares fit together, and its sums are such that nothing wraps around with those of others.
+    """Return True if an owner's shares are consistent, and its sums plus those of others cannot wrap around.
 
-    Sums along three axes may be ``histograms``, which are held to what rows can have.
+    Sums with three axes may be ``histograms``; these must be possible for some rows.
     """
     if not engine.is_consistent(sums):
         return False
@@ -191,17 +197,17 @@ def may_be_summed(
 
 
 def are_valid_histograms(engine: Engine, histograms: Shared, max_rows: int, kind: Literal["counts", "moments"]) -> bool:
-    """Whether each histogram of class counts, or of numbers, sums and squares, is one that ``max_rows`` rows can have.
+    """Return True if each histogram (class counts, or counts, sums and squares) is possible for ``max_rows`` rows.
 
-    A cell's numbers are compared one after the other, each with a bound that the one before has passed, so that
-    nothing wraps around: counts with ``max_rows``, sums with what so many rows can have, squares with sums.
+    Counts are bounded by ``max_rows``, sums by the counts, and squares by the sums. Each bound has passed the check
+    before it, so no comparison wraps around.
 
     Notes
     -----
     Guarantee
 
-    The spread of such cells, and how many rows are on either side, move by no more than the plan says when a row of
-    another owner comes (proofs/secure-joint.md, attacked by
+    The squared error of such cells, and the number of rows on either side, change by no more than the plan says when
+    another owner adds a row (proofs/secure-joint.md, attacked by
     packages/veilwood-secure/tests/protocols/test_joint_quotients.py::test_histograms_that_no_rows_have_are_refused).
     """
     if not histograms.size:  # a level whose nodes are all leaves
@@ -216,16 +222,17 @@ def are_valid_histograms(engine: Engine, histograms: Shared, max_rows: int, kind
 
 
 def are_bounded(engine: Engine, numbers: Shared, bound: int) -> bool:
-    """Whether no number is beyond ``2 * bound``; numbers whose sizes add up to at most ``bound`` always pass.
+    """Return True if no magnitude exceeds ``2 * bound``. Numbers with an L1 norm of at most ``bound`` always pass.
 
-    Coins that are tossed now put each number into a half of 80 sums. One that is too large makes at least one of two
-    sums too large that differ by it alone, so that it passes with probability 2^-80 at most.
+    Public coins, tossed after the numbers were shared, select each number into 80 subset sums with probability 1/2.
+    Of two sums that differ by one too large number, at least one is too large. So it passes with probability at most
+    2^-80.
 
     Notes
     -----
     Guarantee
 
-    Sums, sizes and maxima of what passes do not wrap around (proofs/secure-joint.md, attacked by
+    Sums, magnitudes and maxima of numbers that pass do not wrap around (proofs/secure-joint.md, attacked by
     packages/veilwood-secure/tests/protocols/test_joint_private_forest.py::test_numbers_that_would_wrap_around_are_refused).
     """
     row = -(-numbers.size // 8)
@@ -237,6 +244,6 @@ def are_bounded(engine: Engine, numbers: Shared, bound: int) -> bool:
         chosen = (flat[np.unpackbits(each, count=flat.size).astype(bool)] for each in coins)
         return np.array([each.sum(dtype=flat.dtype) for each in chosen], flat.dtype)
 
-    found = numbers.map_parts(subset_sums)
-    beyond = engine.is_negative(concatenate([found + bound, bound - found]))
-    return engine.is_all_zero(beyond.sum().reshape(1))
+    sums = numbers.map_parts(subset_sums)
+    too_large = engine.is_negative(concatenate([sums + bound, bound - sums]))
+    return engine.is_all_zero(too_large.sum().reshape(1))

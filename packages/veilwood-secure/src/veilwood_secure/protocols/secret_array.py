@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`SecretArray`: whole numbers that three servers hold in shares, with the verbs of a numpy array.
+"""`SecretArray`: an array of shared integers with a part of the numpy interface.
 
-Methods of ``forests`` add, compare and choose among exact sums before the door sees them. A server runs the same lines
-on these instead of arrays. Every verb is a protocol whose messages depend on shapes alone; nothing is opened here.
+The methods in ``veilwood.forests`` add, compare and select among exact sums before they reach the door. A server runs
+the same code on these arrays. Messages depend on shapes alone, and nothing is opened here.
 """
 
 from __future__ import annotations
@@ -49,16 +49,16 @@ class SecretArray:
 
     @property
     def size(self) -> int:
-        """How many numbers there are."""
+        """The number of elements."""
         return self.shared.size
 
     def __len__(self) -> int:
         return len(self.shared)
 
     def __repr__(self) -> str:
-        return f"SecretNumbers(shape={self.shape})"
+        return f"SecretArray(shape={self.shape})"
 
-    # -- without a message -----------------------------------------------------------------------------------------
+    # Without a message
 
     def __getitem__(self, index: Any) -> SecretArray:
         return self._wrap_shared(self.shared[index])
@@ -68,7 +68,7 @@ class SecretArray:
         return self._wrap_shared(self.shared.map_parts(lambda part: part.reshape(*shape)))
 
     def ravel(self) -> SecretArray:
-        """Return the numbers one after the other."""
+        """Return the flattened array."""
         return self.reshape(-1)
 
     def sum(self, axis: int | None = None, *, keepdims: bool = False) -> SecretArray:
@@ -102,7 +102,7 @@ class SecretArray:
 
     __rmul__ = __mul__
 
-    # -- with messages ---------------------------------------------------------------------------------------------
+    # With messages
 
     def __abs__(self) -> SecretArray:
         return self._wrap_shared(absolute(self.engine, self.shared))
@@ -118,16 +118,16 @@ class SecretArray:
         return -(-self).max(axis)
 
     def clip_below(self, other: Any) -> SecretArray:
-        """Return the larger of two numbers, place by place."""
+        """Return the elementwise maximum with other values."""
         above = self - other
         positive = self.engine.mul(above.shared, 1 - self.engine.is_negative(above.shared))
         return self._wrap_shared(positive + _unwrap_shared(other))
 
     def __floordiv__(self, other: SecretArray) -> SecretArray:
-        """Return whole quotients of numbers that are not negative by positive ones, both of the size of counts."""
+        """Return x // y for non-negative x and positive y within the range of ``floor_divide``."""
         return self._wrap_shared(floor_divide(self.engine, self.shared, other.shared))
 
-    # -- numpy's functions -----------------------------------------------------------------------------------------
+    # numpy's functions
 
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **more: Any) -> Any:
         if ufunc is np.add and method == "reduceat":
@@ -151,7 +151,7 @@ class SecretArray:
 
 def _unsupported_error(name: str) -> MechanismError:
     return MechanismError(
-        f"servers cannot compute {name} on shares. Hint: a method whose choices need sums, sizes and maxima."
+        f"servers cannot compute {name} on shares. Hint: choose a method that needs sums, magnitudes and maxima only."
     )
 
 
@@ -160,20 +160,20 @@ def _unwrap_shared(other: Any) -> Any:
 
 
 def _share_all(parts: Sequence[Any]) -> tuple[Engine, list[Shared]]:
-    """Return arrays of which some are public as shared ones."""
+    """Return arrays as shared ones, converting those that are public."""
     engine = next(part.engine for part in parts if isinstance(part, SecretArray))
     return engine, [part.shared if isinstance(part, SecretArray) else engine.constant(part) for part in parts]
 
 
 def _np_subtract(x: Any, y: Any) -> SecretArray:
-    found: SecretArray = x - y if isinstance(x, SecretArray) else y.__rsub__(x)
-    return found
+    difference: SecretArray = x - y if isinstance(x, SecretArray) else y.__rsub__(x)
+    return difference
 
 
 def _np_maximum(x: Any, y: Any) -> SecretArray:
     secret, other = (x, y) if isinstance(x, SecretArray) else (y, x)
-    found: SecretArray = secret.clip_below(other)
-    return found
+    larger: SecretArray = secret.clip_below(other)
+    return larger
 
 
 def _np_concatenate(parts: Sequence[Any], axis: int = 0) -> SecretArray:
@@ -192,11 +192,11 @@ def _np_split(x: SecretArray, places: Any, axis: int = 0) -> list[SecretArray]:
 
 
 def _np_where(mask: Any, x: Any, y: Any) -> SecretArray:
-    """Take numbers of either by a public mask."""
+    """Select elements by a public mask."""
     engine, (first, second) = _share_all([np.asarray(part) if not isinstance(part, SecretArray) else part
                                        for part in (x, y)])  # fmt: skip
-    kept = np.asarray(mask, np.int64)
-    return SecretArray(engine, first * kept + second * (1 - kept))
+    weights = np.asarray(mask, np.int64)
+    return SecretArray(engine, first * weights + second * (1 - weights))
 
 
 def _np_take_along_axis(x: SecretArray, places: NDArray[np.int64], axis: int) -> SecretArray:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that only three servers together hold, asked by PrivateForest: its questions, answered on secret bits.
+"""Backend of PrivateForest for rows in shares: its row queries, evaluated on bit-sliced shares.
 
-For owners that share their rows and leave, and for owners of columns. A row is the digits of its cells and its
-target, 64 rows in a word; what public steps give its cells is added to a secret score, and gradients are looked up in
-public tables by the highest digits of it. They are rounded to ``GRADIENT_LEVELS``, and what a row adds stays within
-``rows.gradient_norms``. Owners that stay online answer from rows in memory instead (``joint_forest``).
+It serves owners that share their rows and leave, and owners of columns. A row consists of the binary digits of its
+bins and its target, 64 rows to a word. Public score updates are added to its secret score, and gradients are looked
+up in public tables by the highest digits of the score. Gradients are rounded to ``GRADIENT_LEVELS``, and the
+contribution of a row stays within ``row_backend.gradient_norms``. Owners that stay online answer from rows in memory
+instead (``joint_forest``).
 
 | letter | meaning |
 |---|---|
@@ -25,7 +26,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import MechanismError
-from veilwood.forests.adaptive import row_backend as asked
+from veilwood.forests.adaptive import row_backend as queries
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
@@ -55,18 +56,18 @@ from veilwood_secure.protocols.secret_array import SecretArray
 GRADIENT_LEVELS: Final = 256
 GRADIENT_UNIT: Final = GRADIENT_UNITS // GRADIENT_LEVELS
 GRADIENT_DIGITS: Final = 10  # -256 to 256
-SCORE_DIGITS: Final = 27  # up to MAX_SCORE, twice, and a sign
+SCORE_DIGITS: Final = 27  # twice MAX_SCORE, and a sign
 TARGET_DIGITS: Final = 16
-IGNORED_DIGITS: Final = 6  # the lowest digits of log-odds, below a sixteenth, do not count
-LOOKUP_DIGITS: Final = 8  # digits of what is looked up: log-odds from -8 to 8
+IGNORED_DIGITS: Final = 6  # the lowest digits of log-odds, below a sixteenth, are ignored
+LOOKUP_DIGITS: Final = 8  # of the table index: log-odds from -8 to 8
 EXP_DIGITS: Final = 10
 RESIDUAL_DIGITS: Final = 9
-MAX_CACHED_PLANES: Final = 400  # planes kept as integers
+MAX_CACHED_PLANES: Final = 400  # planes cached as integers: bounds memory
 
 
 @dataclass(frozen=True, repr=False)
 class BitslicedRows(Source):
-    """Rows in shares; PrivateForest asks them through ``make_backend``."""
+    """Rows in bit-sliced shares; PrivateForest queries them through ``make_backend``."""
 
     engine: Engine | None = None
     cells: tuple[Bits, ...] = ()
@@ -75,16 +76,16 @@ class BitslicedRows(Source):
 
     @classmethod
     def from_shares(cls, engine: Engine, cells: Sequence[Bits], target: Bits, valid: Bits) -> BitslicedRows:
-        """Return the rows of a server: digits of each column's cell, of the target, and which rows are there."""
+        """Return the rows of a server: digits of each column's bin and of the target, and the mask of valid rows."""
         return cls(no_batches, False, 1, engine, tuple(cells), target, valid)
 
     @property
     def is_complete(self) -> bool:
-        """Nobody alone has them."""
+        """False: no server holds the rows by itself."""
         return False
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SharedBackend:
-        """Return them ready to be asked."""
+        """Return a backend for these rows, with scores of zero."""
         assert self.engine is not None
         assert self.target is not None
         assert self.valid is not None
@@ -92,13 +93,14 @@ class BitslicedRows(Source):
 
 
 class SharedBackend(NoHoldout):
-    """Asks rows on shares (``forests.cells.rows.RowBackend``).
+    """Row queries on shares (``veilwood.forests.adaptive.row_backend.RowBackend``).
 
     Notes
     -----
     Guarantee
 
-    What a row adds to an answer is bounded as for rows in memory, and servers see uniform words whatever the rows
+    The contribution of a row to an answer is bounded as for rows in memory, and servers see uniform words whatever the
+    rows
     (proofs/secure-joint.md, attacked by packages/veilwood-secure/tests/protocols/test_shared_backend.py).
     """
 
@@ -112,7 +114,7 @@ class SharedBackend(NoHoldout):
         n_outputs: int,
     ) -> None:
         self._engine, self._target, self._valid = engine, target, valid
-        # A cell's number that no cell has, from an owner that does not keep to the schema, is in none.
+        # A bin number outside the schema, from an owner that violates it, sets no plane.
         self._bin_planes = [
             engine.land(one_hot_bits(engine, digits, column.n_bins), valid[None])
             for column, digits in zip(columns, cells, strict=True)
@@ -121,7 +123,7 @@ class SharedBackend(NoHoldout):
         self._plane_cache: dict[Any, Bits] = {}
         self._indicator_cache: dict[Any, Shared] = {}
 
-    # -- the interface -------------------------------------------------------------------------------------------
+    # Interface
 
     def run(self, query: RowQuery) -> Ints:
         """Return the answer, in shares."""
@@ -129,72 +131,71 @@ class SharedBackend(NoHoldout):
         return answer  # type: ignore[no-any-return]
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about all rows."""
+        """Run the query on all rows: sampling would not save work here."""
         return self.run(query), 1.0
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Add what a step gives each cell to the scores."""
+        """Add a score update per cell to the scores of its rows."""
         planes = self._cell_planes(table)
         for output, score in enumerate(self._scores):
-            given = np.clip(values[:, output], -MAX_SCORE, MAX_SCORE)
-            raised = add_bits(self._engine, score, circuits.lookup(planes, given, SCORE_DIGITS))
-            self._scores[output] = raised
+            updates = np.clip(values[:, output], -MAX_SCORE, MAX_SCORE)
+            self._scores[output] = add_bits(self._engine, score, circuits.lookup(planes, updates, SCORE_DIGITS))
 
-    # -- questions -----------------------------------------------------------------------------------------------
+    # Queries
 
     @singledispatchmethod
     def _evaluate_query(self, query: Any) -> Shared:
         raise MechanismError(f"servers cannot answer {type(query).__name__} on shares.")
 
     @_evaluate_query.register
-    def _(self, query: asked.RowCount) -> Shared:
+    def _row_count(self, query: queries.RowCount) -> Shared:
         return popcount(self._engine, self._valid[None])
 
     @_evaluate_query.register
-    def _(self, query: asked.ClassCounts) -> Shared:
+    def _class_counts(self, query: queries.ClassCounts) -> Shared:
         return popcount(self._engine, self._class_planes(query.n_classes))
 
     @_evaluate_query.register
-    def _(self, query: asked.TargetHistogram) -> Shared:
+    def _target_histogram(self, query: queries.TargetHistogram) -> Shared:
         lowest = TARGET_DIGITS - TARGET_CELLS.bit_length() + 1
         return popcount(
             self._engine, self._mask_padding(one_hot_bits(self._engine, self._target[lowest:], TARGET_CELLS))
         )
 
     @_evaluate_query.register
-    def _(self, query: asked.TargetSums) -> Shared:
+    def _target_sums(self, query: queries.TargetSums) -> Shared:
         found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
         up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
         return stack([up, found[-1] * TARGET_LEVELS - up])
 
     @_evaluate_query.register
-    def _(self, query: asked.ResidualHistogram) -> Shared:
-        away, _ = self._absolute_residual()
+    def _residual_histogram(self, query: queries.ResidualHistogram) -> Shared:
+        magnitude, _ = self._absolute_residual()
         n = len(query.marks)
-        digits = circuits.binary_digits(query.marks, len(away))  # (digits, marks)
+        digits = circuits.binary_digits(query.marks, len(magnitude))  # (digits, marks)
         marks = circuits.public_planes(self._valid, digits)
-        wide = away[:, None].broadcast_to((len(away), n, *away.shape[1:]))
-        above = subtract_bits(self._engine, marks, wide)[-1]  # set where the residual is larger than a mark
+        wide = magnitude[:, None].broadcast_to((len(magnitude), n, *magnitude.shape[1:]))
+        above = subtract_bits(self._engine, marks, wide)[-1]  # set if the residual exceeds a mark
         up_to = ~above
         first = concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
         return popcount(self._engine, self._mask_padding(first))
 
     @_evaluate_query.register
-    def _(self, query: asked.Histogram) -> Shared:
+    def _bin_histogram(self, query: queries.Histogram) -> Shared:
         return popcount(self._engine, self._bin_planes[query.column][: query.n_cells])
 
     @_evaluate_query.register
-    def _(self, query: asked.RowsByCell) -> Shared:
+    def _rows_by_cell(self, query: queries.RowsByCell) -> Shared:
         return popcount(self._engine, self._cell_planes(query.table))
 
     @_evaluate_query.register
-    def _(self, query: asked.ClassesByCell) -> Shared:
+    def _classes_by_cell(self, query: queries.ClassesByCell) -> Shared:
         cells = concatenate([self._cell_planes(table) for table in query.tables])
         classes = self._class_planes(query.n_classes)
         return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
 
     @_evaluate_query.register
-    def _(self, query: asked.GradientSums) -> Shared:
+    def _gradient_sums(self, query: queries.GradientSums) -> Shared:
         gradients = self._row_gradients(query.n_classes, query.limit)  # (outputs, rows)
         outputs, n = gradients.shape
         by_prefix: dict[Any, list[int]] = {}
@@ -217,10 +218,10 @@ class SharedBackend(NoHoldout):
                 start += size
         return concatenate([found[place] for place in range(len(query.tables))]) * GRADIENT_UNIT
 
-    # -- what they are made of -----------------------------------------------------------------------------------
+    # Planes and indicators
 
     def _mask_padding(self, planes: Bits) -> Bits:
-        """Leave out padding."""
+        """Clear the bits of padding rows."""
         return self._engine.land(planes, self._valid[None].broadcast_to(planes.shape))
 
     def _class_planes(self, n_classes: int) -> Bits:
@@ -229,7 +230,7 @@ class SharedBackend(NoHoldout):
         )
 
     def _cell_planes(self, table: ContingencyTable) -> Bits:
-        """Return a plane for each cell of a table, shape (C, W)."""
+        """Return one plane per cell of a table, shape (C, W)."""
         if not table.axes:
             return self._valid[None]
         planes = self._group_planes(table.axes[0])
@@ -239,14 +240,14 @@ class SharedBackend(NoHoldout):
         return planes
 
     def _group_planes(self, axis: Axis) -> Bits:
-        """Return a plane for each group of a column; no message."""
+        """Return one plane per group of a column's bins. No message."""
         fine, groups = self._bin_planes[axis.feature], axis.groups[: len(self._bin_planes[axis.feature])]
         return fine.map_parts(
             lambda part: np.stack([np.bitwise_xor.reduce(part[groups == group], axis=0) for group in range(axis.size)])
         )
 
     def _cell_indicators(self, axes: tuple[Axis, ...]) -> Shared:
-        """Return which rows are in which cell as integers, shape (C, rows)."""
+        """Return the row indicators of cells as integers, shape (C, rows)."""
         key = tuple(map(_axis_key, axes))
         if key not in self._indicator_cache:
             while sum(len(one) for one in self._indicator_cache.values()) > MAX_CACHED_PLANES:
@@ -259,51 +260,52 @@ class SharedBackend(NoHoldout):
             self._plane_cache[key] = make()
         return self._plane_cache[key]
 
-    # -- gradients -----------------------------------------------------------------------------------------------
+    # Gradients
 
     def _row_gradients(self, n_classes: int, limit: int) -> Shared:
-        """Return what each row adds in ``GRADIENT_LEVELS``, shape (outputs, rows)."""
+        """Return the gradients of rows in units of 1 / ``GRADIENT_LEVELS``, shape (outputs, rows)."""
         if n_classes > 2:
             return self._multiclass_gradients(n_classes)
         digits = self._binary_gradients(limit) if n_classes else self._regression_gradients(limit)
         weights = 1 << np.arange(GRADIENT_DIGITS)
         weights[-1] *= -1
-        whole = to_rows(self._engine, self._mask_padding(digits))
-        return (whole * weights[:, None]).sum(axis=0).reshape(1, -1)
+        integers = to_rows(self._engine, self._mask_padding(digits))
+        return (integers * weights[:, None]).sum(axis=0).reshape(1, -1)
 
     def _binary_gradients(self, limit: int) -> Bits:
-        """Class less probability of the second class, cut to the limit."""
+        """Return class minus probability of the second class, clipped to the limit."""
         engine, score = self._engine, self._scores[0]
-        shown, sign = score[IGNORED_DIGITS:], score[-1]
+        digits_used, sign = score[IGNORED_DIGITS:], score[-1]
         inside = and_reduce(
-            engine, ~(shown[LOOKUP_DIGITS - 1 : -1] ^ sign[None].broadcast_to(shown[LOOKUP_DIGITS - 1 : -1].shape))
+            engine,
+            ~(digits_used[LOOKUP_DIGITS - 1 : -1] ^ sign[None].broadcast_to(digits_used[LOOKUP_DIGITS - 1 : -1].shape)),
         )
-        # The digits where they fit; else all ones above, and zeros below: with the sign turned, 0 to 255.
+        # The digits if they fit, else saturated: all ones above, zeros below. With the sign inverted: 0 to 255.
         beyond = (~sign)[None].broadcast_to((LOOKUP_DIGITS - 1, *sign.shape))
-        place = concatenate([mux(engine, inside[None], shown[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]])
+        index = concatenate([mux(engine, inside[None], digits_used[: LOOKUP_DIGITS - 1], beyond), (~sign)[None]])
         log_odds = (
             (np.arange(1 << LOOKUP_DIGITS) + 0.5 - (1 << LOOKUP_DIGITS - 1)) * (1 << IGNORED_DIGITS) / SCORE_UNITS
         )
         second = np.rint(GRADIENT_LEVELS / (1 + np.exp(-log_odds))).astype(np.int64)
-        most = limit // GRADIENT_UNIT
-        planes = one_hot_bits(engine, place, 1 << LOOKUP_DIGITS)
-        if_first = circuits.lookup(planes, -np.minimum(second, most), GRADIENT_DIGITS)
-        if_second = circuits.lookup(planes, np.minimum(GRADIENT_LEVELS - second, most), GRADIENT_DIGITS)
+        max_gradient = limit // GRADIENT_UNIT
+        planes = one_hot_bits(engine, index, 1 << LOOKUP_DIGITS)
+        if_first = circuits.lookup(planes, -np.minimum(second, max_gradient), GRADIENT_DIGITS)
+        if_second = circuits.lookup(planes, np.minimum(GRADIENT_LEVELS - second, max_gradient), GRADIENT_DIGITS)
         return mux(engine, self._target[:1], if_second, if_first)
 
     def _regression_gradients(self, limit: int) -> Bits:
-        """Residual by the limit, cut to 1."""
-        away, sign = self._absolute_residual()
+        """Return residual / limit, clipped to [-1, 1]."""
+        magnitude, sign = self._absolute_residual()
         drop = max(0, int(limit).bit_length() - (RESIDUAL_DIGITS - 1))
-        place = saturate(self._engine, away[drop:], RESIDUAL_DIGITS)
+        index = saturate(self._engine, magnitude[drop:], RESIDUAL_DIGITS)
         size = np.minimum((np.arange(1 << RESIDUAL_DIGITS) << drop) * GRADIENT_LEVELS // limit, GRADIENT_LEVELS)
-        planes = one_hot_bits(self._engine, place, 1 << RESIDUAL_DIGITS)
+        planes = one_hot_bits(self._engine, index, 1 << RESIDUAL_DIGITS)
         above = circuits.lookup(planes, size, GRADIENT_DIGITS)
         below = circuits.lookup(planes, -size, GRADIENT_DIGITS)
         return mux(self._engine, sign[None], below, above)
 
     def _absolute_residual(self) -> tuple[Bits, Bits]:
-        """Return the size of target less score, and its sign."""
+        """Return the magnitude of target minus score, and its sign."""
         engine, score = self._engine, self._scores[0]
         zeros = (self._target[:1] & 0).broadcast_to((SCORE_DIGITS, *self._target.shape[1:]))
         shift = LEVEL_UNITS.bit_length() - 1
@@ -314,7 +316,7 @@ class SharedBackend(NoHoldout):
         return add_bits(engine, turned, concatenate([sign[None], zeros[1:]])), sign
 
     def _multiclass_gradients(self, n_classes: int) -> Shared:
-        """Class less probability, one number for each class; all classes side by side on the second axis."""
+        """Return class minus probability, one number per class. Classes are stacked on the second axis."""
         engine = self._engine
         largest = self._scores[0]
         for score in self._scores[1:]:
@@ -322,29 +324,29 @@ class SharedBackend(NoHoldout):
             largest = mux(engine, behind, score, largest)
         scores = stack(self._scores, axis=1)  # (digits, classes, W)
         wide = largest[:, None].broadcast_to(scores.shape)
-        place = saturate(engine, subtract_bits(engine, wide, scores)[IGNORED_DIGITS:], LOOKUP_DIGITS - 1)
+        index = saturate(engine, subtract_bits(engine, wide, scores)[IGNORED_DIGITS:], LOOKUP_DIGITS - 1)
         log_odds = (np.arange(1 << LOOKUP_DIGITS - 1) + 0.5) * (1 << IGNORED_DIGITS) / SCORE_UNITS
         exp = np.rint(((1 << EXP_DIGITS) - 1) * np.exp(-log_odds)).astype(np.int64)
-        powers = circuits.lookup(one_hot_bits(engine, place, 1 << LOOKUP_DIGITS - 1), exp, EXP_DIGITS)
+        powers = circuits.lookup(one_hot_bits(engine, index, 1 << LOOKUP_DIGITS - 1), exp, EXP_DIGITS)
         n_digits = EXP_DIGITS + (n_classes - 1).bit_length() + 2
-        nothing = powers[:1] & 0
-        powers = concatenate([powers, nothing.broadcast_to((n_digits - EXP_DIGITS, *powers.shape[1:]))])
+        zero = powers[:1] & 0
+        powers = concatenate([powers, zero.broadcast_to((n_digits - EXP_DIGITS, *powers.shape[1:]))])
         total = powers[:, 0]
         for one in range(1, n_classes):
             total = add_bits(engine, total, powers[:, one])
         total = total[:, None].broadcast_to(powers.shape)
-        rest, quotient = powers, []
+        remainder, quotient = powers, []
         for _ in range(GRADIENT_LEVELS.bit_length() - 1):  # long division, the highest digit first
-            rest = concatenate([nothing, rest[:-1]])
-            less = subtract_bits(engine, rest, total)
+            remainder = concatenate([zero, remainder[:-1]])
+            less = subtract_bits(engine, remainder, total)
             fits = ~less[-1:]
-            rest = mux(engine, fits, less, rest)
+            remainder = mux(engine, fits, less, remainder)
             quotient.append(fits[0])
         probability = stack(quotient[::-1])  # (digits, classes, W)
-        whole = to_rows(engine, engine.land(probability, self._valid.broadcast_to(probability.shape)))
+        integers = to_rows(engine, engine.land(probability, self._valid.broadcast_to(probability.shape)))
         weights = (1 << np.arange(len(quotient))).reshape(-1, 1, 1)
         own = to_rows(engine, self._class_planes(n_classes))
-        return own * GRADIENT_LEVELS - (whole * weights).sum(axis=0)
+        return own * GRADIENT_LEVELS - (integers * weights).sum(axis=0)
 
 
 def _axis_key(axis: Axis) -> tuple[int, bytes]:

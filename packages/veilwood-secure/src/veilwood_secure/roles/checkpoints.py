@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a server must still know after it was killed: rows in shares, trainings under way, what was opened, counters.
+"""Encrypted state of a server on disk: rows in shares, begun trainings, opened values, counters, and stored models.
 
-Everything is encrypted under the operator's secret. What is done with it is decided in ``training``.
+It survives a crash of the server. All files are encrypted under the operator's secret. The recovery itself is in
+``training``.
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ _SALT, _NONCE = 16, 12
 
 
 class EncryptedFolder:
-    """A folder of small encrypted files that only their owner may read; the key is derived once.
+    """A folder of small encrypted files. The key is derived once.
 
     Parameters
     ----------
     folder : Path
-        Where the files are; made if it is not there.
+        Folder of the files; created if missing.
     secret : bytes
-        What the key is derived from (scrypt, with a salt of this folder).
+        Secret from which the key is derived (scrypt, with a salt per folder).
     owner : str
-        Who the files belong to: those of another server do not open here.
+        Party that the files belong to; files of another server do not open.
 
     Examples
     --------
@@ -67,11 +68,11 @@ class EncryptedFolder:
         if not salt.exists():
             write_file(salt, secrets.token_bytes(_SALT))
         self._cipher = AESGCM(Scrypt(salt=salt.read_bytes(), length=32, n=1 << 14, r=8, p=1).derive(secret))
-        for left_over in folder.rglob(".*.part"):  # of a write that a crash cut short
+        for left_over in folder.rglob(".*.part"):  # of an interrupted write
             left_over.unlink()
 
     def write(self, name: str, plaintext: bytes) -> None:
-        """Write a file so that a crash leaves the old one or the new one."""
+        """Write a file atomically: a crash leaves the old or the new version."""
         path = self._folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         nonce = secrets.token_bytes(_NONCE)
@@ -79,13 +80,16 @@ class EncryptedFolder:
             path, _CHECKPOINT_MAGIC + nonce + self._cipher.encrypt(nonce, plaintext, self._associated_data(name))
         )
         path.chmod(0o600)
-        if os.name == "posix":  # the name must survive a power failure too
+        if os.name == "posix":  # the directory entry must survive a power failure too
             folder = os.open(path.parent, os.O_RDONLY)
             os.fsync(folder)
             os.close(folder)
 
     def read(self, name: str) -> bytes | None:
-        """Return what a file holds, None if there is none; refuse one that was altered, moved or is another's."""
+        """Return the content of a file, or None if it is missing.
+
+        Raise ModelFileError if the file was altered, moved or belongs to another server.
+        """
         try:
             data = (self._folder / name).read_bytes()
         except FileNotFoundError:
@@ -98,11 +102,11 @@ class EncryptedFolder:
         except InvalidTag:
             raise ModelFileError(
                 f"checkpoint {name!r} does not open: altered, of another server, or another secret. Hint: restore the "
-                "newest, or delete it and contribute again."
+                "newest version, or delete it and contribute again."
             ) from None
 
     def remove(self, name: str) -> None:
-        """Forget a file, or a folder of files."""
+        """Delete a file or a folder of files."""
         path = self._folder / name
         if path.is_dir():
             shutil.rmtree(path)
@@ -114,25 +118,26 @@ class EncryptedFolder:
 
 
 class Checkpoint:
-    """What one server keeps of one task on disk.
+    """The state of one task at one server, on disk.
 
     Parameters
     ----------
-    folder : Safe
-        Where it is kept.
+    folder : EncryptedFolder
+        Storage of the state.
     task : str
-        The task's name.
+        Name of the task.
     subject : str
-        What the owners agree to by sending rows. What is on disk for something else is forgotten.
+        Use of rows that the owners consent to. State on disk for another subject is deleted.
 
     Notes
     -----
     Guarantee
 
-    Rows and openings serve the subject they came for, and no other that goes by the same name. A number is counted up
-    with every change and told to the other servers, which keep the highest they heard: a server that comes back with
-    older files is refused. Every opening is recorded by all three before it happens (proofs/secure-crash.md, attacked
-    by packages/veilwood-secure/tests/roles/test_server_crashes.py and packages/veilwood-secure/tests/roles/test_uploads.py).
+    Rows and openings are used for their subject only, not for another task of the same name. A counter increases with
+    every change and is sent to the other servers, which store the highest value received: a server that returns with
+    older files is rejected. Every opening is recorded by all three servers before it happens (proofs/secure-crash.md,
+    attacked by packages/veilwood-secure/tests/roles/test_server_crashes.py and
+    packages/veilwood-secure/tests/roles/test_uploads.py).
     """
 
     def __init__(self, folder: EncryptedFolder, task: str, subject: str = "") -> None:
@@ -141,7 +146,7 @@ class Checkpoint:
         facts: dict[str, Any] = {} if data is None else read_json(data)
         self.counter: int = facts.get("counter", 0)
         self.heard: list[int] = facts.get("heard", [0, 0, 0])
-        self._heard_before = list(self.heard)  # in the life of the process before this one
+        self._heard_before = list(self.heard)  # by the previous process of this server
         self.parts: dict[str, dict[str, dict[str, Any]]] = facts.get("parts", {})
         self.attempt: dict[str, Any] | None = facts.get("attempt")
         self.intents: int = facts.get("intents", 0)
@@ -154,7 +159,7 @@ class Checkpoint:
         if not self.ticket:
             self.renew_ticket()
             self._write_state()
-        if data is not None and facts.get("subject") != subject:  # the spend of what was under way stays in the ledger
+        if data is not None and facts.get("subject") != subject:  # the charge of a begun training stays in the ledger
             self.end_training()
             self.forget_rows()
             self.renew_ticket()
@@ -162,19 +167,19 @@ class Checkpoint:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to go on with."""
+        """Whether there is no state to resume from."""
         return not self.parts and self.attempt is None and not self.intents
 
     def renew_ticket(self) -> None:
-        """Give the next charge a name of its own; owners agree to be charged under the names of all three servers."""
+        """Draw the ticket of the next charge. Owners consent to a charge under the tickets of all three servers."""
         self.ticket = secrets.token_hex(8)
 
     def disagreeing_owners(self, party: int) -> list[str]:
-        """Return the owners that have agreed to another charge than the next one."""
-        return [owner for owner, word in self.approvals.items() if word["tickets"][party] != self.ticket]
+        """Return the owners that have not consented to the next charge, but to another one."""
+        return [owner for owner, approval in self.approvals.items() if approval["tickets"][party] != self.ticket]
 
     def save(self) -> None:
-        """Write the facts, under the next number."""
+        """Write the state under the next counter."""
         self.counter += 1
         self._write_state()
 
@@ -183,17 +188,17 @@ class Checkpoint:
         self._folder.write(f"{self._task}/state", json.dumps({key: getattr(self, key) for key in keys}).encode())
 
     def check_counters(self, counters: Sequence[Any], *, concurrent: bool = False) -> None:
-        """Take what all three servers say of their numbers; refuse one that was further before.
+        """Record the counters of all three servers. Raise PartyError if one is lower than before.
 
-        Where ``concurrent`` owners upload at once, what they say may come in another order than it was said. Then the
-        numbers of the life before decide; a training, of which there is one at a time, compares with all.
+        With ``concurrent`` uploads, counters may arrive out of order, so they are compared with those of the previous
+        process only. Trainings run one at a time and compare with all counters received.
         """
         known = self._heard_before if concurrent else self.heard
         for party, count in enumerate(counters):
             if not isinstance(count, int) or count < known[party]:
                 raise PartyError(
                     f"server {party} came back with older files of task {self._task!r} than it had. Hint: restore its "
-                    "newest, or retire the task.",
+                    "newest files, or retire the task.",
                     party=f"server {party}",
                 )
         highest = [max(pair) for pair in zip(self.heard, counters, strict=True)]
@@ -203,13 +208,14 @@ class Checkpoint:
 
     @property
     def state_summary(self) -> tuple[int, bool, list[int]]:
-        """What the others are told before an owner is admitted."""
+        """Summary sent to the other servers before an owner is admitted."""
         return self.counter, self.is_empty, self.heard
 
     def agree_on_state(self, summaries: Sequence[tuple[int, bool, list[int]]], party: int) -> None:
-        """Hear the standings of all three; if none has anything to go on with, nothing of theirs can be older.
+        """Compare the summaries of all three servers, as ``check_counters`` does.
 
-        Then each goes on from the highest number that anybody heard of it, so that what it had before stays older.
+        If no server has state to resume from, none can be older. Each then continues from the highest counter that any
+        server received from it, so its earlier files stay older.
         """
         counters, empty, heard = zip(*summaries, strict=True)
         if not all(empty) or not self.is_empty:
@@ -219,61 +225,61 @@ class Checkpoint:
         self.counter = max(self.counter, self.heard[party])
         self._write_state()
 
-    # -- rows ----------------------------------------------------------------------------------------------------
+    # Rows
 
     def read_piece(self, owner: str, part: str, number: int) -> bytes | None:
-        """Return the shares of a piece of an owner's rows, as they arrived."""
+        """Return the shares of a piece of an owner's rows as received, or None."""
         return self._folder.read(self._piece_path(owner, part, number))
 
     def write_piece(self, owner: str, part: str, number: int, data: bytes) -> None:
-        """Write a piece of an owner's rows."""
+        """Store a piece of an owner's rows."""
         self._folder.write(self._piece_path(owner, part, number), data)
 
     def drop_part(self, owner: str, part: str) -> None:
-        """Forget a part of an owner's rows."""
+        """Delete a part of an owner's rows."""
         self.parts.get(owner, {}).pop(part, None)
         self._folder.remove(f"{self._task}/rows/{owner}/{part}")
 
     def forget_owner_rows(self, owner: str) -> None:
-        """Forget all rows of an owner, which must send them again."""
+        """Delete all rows of an owner, which must send them again."""
         self.parts.pop(owner, None)
         self._folder.remove(f"{self._task}/rows/{owner}")
 
     def forget_rows(self) -> None:
-        """Forget all rows, and what their owners agreed to: the training has ended."""
+        """Delete all rows and the consent of their owners."""
         self.parts, self.approvals = {}, {}
         self._folder.remove(f"{self._task}/rows")
 
     def _piece_path(self, owner: str, part: str, number: int) -> str:
         return f"{self._task}/rows/{owner}/{part}/{number}"
 
-    # -- trainings -----------------------------------------------------------------------------------------------
+    # Trainings
 
     def begin_training(self, training: str, entry: int) -> None:
-        """Record a training whose loss stands in the ledger, before anything of it is opened."""
+        """Record a training that has been charged, before anything of it is opened."""
         self.forget_openings()
         self.attempt = {"training": training, "entry": entry}
         self.ledger_entries = max(self.ledger_entries, entry)
         self.save()
 
     def end_training(self) -> None:
-        """Forget a training under way."""
+        """Delete the record of a begun training."""
         self.forget_openings()
         self.attempt = None
 
     def forget_openings(self) -> None:
-        """Forget what was opened."""
+        """Delete all opened values."""
         for number in range(len(self.opened)):
             self._folder.remove(f"{self._task}/opening-{number}")
         self.opened, self.intents = [], 0
 
     def record_intent(self, number: int) -> None:
-        """Record that a number will be opened."""
+        """Record the intent to open the value of this number."""
         self.intents = number + 1
         self.save()
 
     def record_opening(self, values: Ints) -> None:
-        """Record what was opened."""
+        """Store opened values."""
         data = io.BytesIO()
         np.save(data, values, allow_pickle=False)
         self._folder.write(f"{self._task}/opening-{len(self.opened)}", data.getvalue())
@@ -281,10 +287,10 @@ class Checkpoint:
 
 
 class RecordedEngine(ReplicatedEngine):
-    """An engine of three servers that record every opening before it happens, and reopen nothing.
+    """Engine that records every opening before it happens, and opens no value twice.
 
-    What a training opened before it was interrupted is returned as it was; the noise drawn for it anew is thrown
-    away, in shares. Keys are agreed anew, as for every session.
+    Values that an interrupted training had opened are returned unchanged. The noise drawn again for them is discarded
+    in shares. Fresh keys are agreed, as for every session.
     """
 
     def __init__(self, links: TlsLinks, ring: type[np.unsignedinteger[Any]], state: Checkpoint) -> None:
@@ -292,14 +298,17 @@ class RecordedEngine(ReplicatedEngine):
         self._tls_links, self._state, self._number = links, state, 0
 
     def open(self, x: Shared) -> Ints:
-        """Return the integers themselves."""
+        """Open the integers, or return them if this opening is recorded."""
         number, state = self._number, self._state
         self._number += 1
         if number < len(state.opened):
-            found = state.opened[number]
-            if found.shape != x.shape:
-                raise PartyError(f"opening {number} has another shape than it had. Hint: compare versions.")
-            return found
+            recorded = state.opened[number]
+            if recorded.shape != x.shape:
+                raise PartyError(
+                    f"opening {number} has another shape than before. "
+                    "Hint: check that all parties run the same version."
+                )
+            return recorded
         state.record_intent(number)
         state.check_counters(agree_on_facts(self._tls_links, {"opening": number}, exchange=state.counter))
         values = super().open(x)
@@ -308,7 +317,7 @@ class RecordedEngine(ReplicatedEngine):
 
 
 def sync_openings(links: TlsLinks, state: Checkpoint, opening_counts: Sequence[int]) -> None:
-    """Give servers that miss the last openings what the others have: all three knew it, or were about to."""
+    """Copy the last openings to servers that lack them. All three had opened them or recorded the intent to."""
     best = int(np.argmax(opening_counts))
     if links.party == best:
         data = io.BytesIO()
@@ -319,7 +328,7 @@ def sync_openings(links: TlsLinks, state: Checkpoint, opening_counts: Sequence[i
     with np.load(io.BytesIO(bytes(links.receive(best))), allow_pickle=False) as found:
         values = [found[f"arr_{number}"] for number in range(len(found.files))]
     if len(values) != opening_counts[best] or not all(map(np.array_equal, state.opened, values)):
-        raise PartyError(f"server {best} opened something else than server {links.party}.", party=f"server {best}")
+        raise PartyError(f"server {best} reports other openings than server {links.party}.", party=f"server {best}")
     for value in values[len(state.opened) :]:
         state.record_opening(value.astype(np.int64))
     state.intents = len(values)
@@ -330,7 +339,7 @@ _MODEL_MAGIC: Final = b"VWSHARE1"
 
 @dataclass(frozen=True)
 class StoredModel:
-    """One server's part of a model: public facts, and arrays that are uniformly random by themselves."""
+    """One server's part of a model: public facts, released arrays, and shares, which are uniform by themselves."""
 
     facts: Mapping[str, Any]
     arrays: Mapping[str, NDArray[Any]]
@@ -342,29 +351,29 @@ class ModelStore:
     Parameters
     ----------
     folder, secret, owner
-        As of ``checkpoints.EncryptedFolder``, but that each file has a salt of its own.
+        As for ``EncryptedFolder``, except that each file has a salt of its own.
 
     Examples
     --------
     >>> import tempfile
-    >>> vault = ModelStore(Path(tempfile.mkdtemp()), b"secret", "server 0")
-    >>> vault.save("flowers", StoredModel({"rounds": 3}, {"leaves": np.arange(4)}))
-    >>> vault.names(), vault.load("flowers").facts
+    >>> store = ModelStore(Path(tempfile.mkdtemp()), b"secret", "server 0")
+    >>> store.save("flowers", StoredModel({"rounds": 3}, {"leaves": np.arange(4)}))
+    >>> store.list_names(), store.load("flowers").facts
     (['flowers'], {'rounds': 3})
     """
 
     def __init__(self, folder: Path, secret: bytes, owner: str) -> None:
         self._folder, self._secret, self._owner = folder, secret, owner
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob(".*.part"):  # of a write that a crash cut short: encrypted, and of no use
+        for left_over in folder.glob(".*.part"):  # of an interrupted write: encrypted and unusable
             left_over.unlink()
 
     def list_names(self) -> list[str]:
-        """Which models are stored."""
+        """Return the names of stored models."""
         return sorted(path.stem for path in self._folder.glob("[!.]*.share"))
 
     def save(self, name: str, model: StoredModel) -> None:
-        """Write a model so that a crash leaves the old file or the new one, and nothing in clear."""
+        """Write an encrypted model atomically: a crash leaves the old or the new file."""
         facts = np.frombuffer(json.dumps(dict(model.facts)).encode(), np.uint8)
         plain = write_arrays(
             {"facts": facts} | {f"array.{key}": np.ascontiguousarray(a) for key, a in model.arrays.items()}
@@ -375,7 +384,7 @@ class ModelStore:
         self._sync_folder()
 
     def load(self, name: str) -> StoredModel:
-        """Read a model, refusing a file that was altered, swapped or written under another secret."""
+        """Load a model. Raise ModelFileError if the file was altered, swapped or written under another secret."""
         data = self._model_path(name).read_bytes()
         start = len(_MODEL_MAGIC) + _SALT
         salt, nonce, sealed = data[len(_MODEL_MAGIC) : start], data[start : start + _NONCE], data[start + _NONCE :]
@@ -392,7 +401,7 @@ class ModelStore:
         return StoredModel(facts, {key.removeprefix("array."): array for key, array in arrays.items()})
 
     def delete(self, name: str) -> None:
-        """Forget a model."""
+        """Delete a model."""
         self._model_path(name).unlink(missing_ok=True)
         self._sync_folder()
 
@@ -406,7 +415,7 @@ class ModelStore:
         return AESGCM(Scrypt(salt=salt, length=32, n=1 << 14, r=8, p=1).derive(self._secret))
 
     def _sync_folder(self) -> None:
-        """Make names survive a power failure, as contents do."""
+        """Flush directory entries, so that they survive a power failure."""
         if os.name == "posix":
             folder = os.open(self._folder, os.O_RDONLY)
             os.fsync(folder)

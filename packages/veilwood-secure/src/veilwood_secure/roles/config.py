@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one file each role is given: who it is, where the servers are, and the tasks all have agreed to.
+"""Configuration of a role: its name, the servers' addresses and the agreed training tasks; and setup of all roles.
 
-Keys and certificates are made in ``identity``; what a task means is decided in ``programs``.
+Keys and certificates are created in ``identity``; the meaning of a task is defined by its program (``registry``).
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ __all__ = ["Address", "Config", "Task", "default_task_name", "set_up_roles"]
 
 CONFIG_FILE: Final = "config.json"
 SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
-_PARTICIPANTS: Final[tuple[Role, ...]] = ("client", "user")
+_PARTICIPANTS: Final[tuple[Role, ...]] = ("owner", "user")
 
 
 @dataclass(frozen=True)
 class Task:
-    """What owners, servers and users agree to compute, before any data is shared.
+    """A training task, as agreed by owners, servers and users before any data is shared.
 
     Parameters
     ----------
     name : str
-        What it is called, and the trained model with it.
+        Name of the task and of the trained model.
     schema : dict
         The schema's JSON form.
     epsilon : str
-        The privacy loss of training, a decimal number or a fraction, kept exactly.
+        Privacy loss of training: a decimal number or a fraction, stored exactly.
     owners : dict
-        Whose rows are needed, all of them. The value is None where an owner holds whole rows, or the columns it
-        holds where every owner has some columns of the same rows, in the same order.
+        Owners by name; all of them must contribute. The value is None if owners hold whole rows, or the columns that
+        an owner holds if owners hold columns of the same rows in the same order.
     users : tuple of str
-        Who may ask the trained model.
+        Names of those who may query the trained model.
     protocol : str
-        How it is trained; see ``programs``.
+        Name of the protocol; see ``registry.PROTOCOLS``.
     settings : dict
         Parameters of the protocol, such as ``max_depth``.
 
@@ -71,16 +71,16 @@ class Task:
     settings: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for role, names in (("client", [self.name, *self.owners]), ("user", self.users)):
+        for role, names in (("owner", [self.name, *self.owners]), ("user", self.users)):
             for name in names:
                 PartyName(role, name)  # type: ignore[arg-type]
         if not self.owners:
-            raise UseError(f"task {self.name!r} has no owners. Hint: name those who hold the rows.")
+            raise UseError(f"task {self.name!r} has no owners. Hint: name the owners of the rows.")
         if self.exact_epsilon <= 0:
-            raise UseError(f"task {self.name!r} has epsilon {self.epsilon}. Hint: it must be above 0.")
+            raise UseError(f"task {self.name!r} has epsilon {self.epsilon}, but it must be above 0. Hint: increase it.")
         if self.public_schema.inferred:
             raise SchemaError(
-                f"the schema of task {self.name!r} is an unreviewed draft, so nothing it is used for is private. "
+                f"the schema of task {self.name!r} is an unreviewed draft, so no result would be private. "
                 'Hint: replace its bounds by public knowledge and delete the marks "bounds", "notes" and "inferred".'
             )
         self._check_columns()
@@ -93,21 +93,21 @@ class Task:
         if None in self.owners.values() or sorted(held) != wanted:
             raise UseError(
                 f"task {self.name!r}: the owners hold the columns {sorted(held)}, the schema has {wanted}. "
-                "Hint: give every column to exactly one owner, or none to any."
+                "Hint: assign every column to exactly one owner, or no columns at all."
             )
 
     @property
     def is_vertical(self) -> bool:
-        """Whether owners hold columns of the same rows (vertical), not rows of the same columns."""
+        """Whether owners hold columns of the same rows (vertical partition) rather than whole rows."""
         return any(columns is not None for columns in self.owners.values())
 
     def feature_indices(self, owner: str) -> list[int]:
-        """The places of the features an owner holds."""
+        """Return the indices of the features that an owner holds."""
         held = self.owners[owner]
         return [i for i, name in enumerate(self.public_schema.feature_names) if held is None or name in held]
 
     def holds_target(self, owner: str) -> bool:
-        """Whether an owner holds the column to be predicted."""
+        """Return True if an owner holds the target column."""
         held = self.owners[owner]
         return held is None or self.public_schema.target.name in held
 
@@ -122,111 +122,111 @@ class Task:
         return parse_fraction(self.epsilon, "epsilon")
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of everything above: roles that mean the same task share it."""
+        """Return the SHA-256 of all fields. Roles compare it to detect different tasks of the same name."""
         return hashlib.sha256(json.dumps(self.to_dict(), sort_keys=True).encode()).hexdigest()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values, for JSON."""
+        """Return a dict of plain values for JSON."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Task:
-        """Read what ``to_dict`` wrote."""
+        """Rebuild a task from ``to_dict``."""
         try:
             return cls(**{**data, "users": tuple(data["users"]), "epsilon": str(data["epsilon"])})
         except (TypeError, KeyError, AttributeError) as error:
-            raise SetupError(f"a task of the configuration cannot be read ({error}).") from None
+            raise SetupError(
+                f"a task of the configuration cannot be read ({error}). "
+                "Hint: compare it with the output of veilwood secure setup."
+            ) from None
 
 
 class Address(NamedTuple):
-    """Where one server is reached: by the other servers, and by clients and users."""
+    """Address of a server: host, port for the other servers, port for owners and users."""
 
     host: str
     peers: int
-    people: int
+    participants: int
 
 
 @dataclass(frozen=True)
 class Config:
-    """One role's configuration; paths are relative to the folder of its file."""
+    """Configuration of one role. Paths are relative to the folder of its file."""
 
     folder: Path
-    """Where the file, the certificate and the encrypted key are."""
+    """Folder of the file, the certificate and the encrypted key."""
     role: Role
     name: str
-    """Who this is, as in the certificate."""
+    """Name of the party in its certificate."""
     servers: tuple[Address, ...]
-    """The three servers."""
+    """Addresses of the three servers."""
     tasks: tuple[Task, ...] = ()
-    """What this role takes part in."""
+    """Tasks that this role takes part in."""
     secret: str | None = None
-    """File that holds the secret which opens key and models; None: asked for, or in VEILWOOD_SECRET."""
+    """File with the secret that decrypts key and models. If None: VEILWOOD_SECRET, or a prompt."""
     listen: str = "127.0.0.1"
-    """The address a server listens on."""
+    """Address on which a server listens."""
     timeout: float = 60.0
-    """Seconds without a word after which another party counts as lost."""
+    """Seconds without a message after which another party counts as lost."""
     largest_message: int = 1 << 30
-    """Bytes beyond which a message is refused unread."""
+    """Size in bytes above which a message is rejected unread."""
     refused: tuple[str, ...] = ()
-    """Whom this server serves no more, whatever the tasks say: ``"user analyst"``, or one certificate by the SHA-256
-    of its DER form in hexadecimal digits.
-    """
+    """Revoked parties (``"user analyst"``) or certificates (SHA-256 of the DER form in hexadecimal), for any task."""
     faulty: tuple[tuple[Any, str], ...] = ()
-    """Tasks of the file that make no sense, as they stand there, each with the reason: the others are not harmed."""
+    """Invalid tasks of the file, in raw form with the reason. They do not affect the other tasks."""
 
     @property
     def party_name(self) -> PartyName:
-        """The name in this role's certificate."""
+        """Name in this role's certificate."""
         return PartyName(self.role, self.name)
 
     @property
     def servers_authority(self) -> Path:
-        """The certificate of the authority that signs the servers."""
+        """Certificate of the authority that signs servers."""
         return self.folder / "servers.pem"
 
     @property
     def participants_authority(self) -> Path:
-        """The certificate of the authority that signs clients and users."""
-        return self.folder / "people.pem"
+        """Certificate of the authority that signs owners and users."""
+        return self.folder / "participants.pem"
 
     @cached_property
     def identity(self) -> Identity:
-        """Certificate, key and the secret that opens it."""
+        """Certificate, key and the secret that decrypts it."""
         return Identity(self.folder / "certificate.pem", self.folder / "key.pem", self._read_secret())
 
     def _read_secret(self) -> bytes:
-        """From the environment, the operator's file, or the operator."""
+        """Read the secret from the environment, the operator's file or the terminal."""
         if SECRET_VARIABLE in os.environ:
             return os.environ[SECRET_VARIABLE].encode()
         if self.secret is not None and (self.folder / self.secret).exists():
             return (self.folder / self.secret).read_bytes().strip()
         if sys.stdin.isatty():
             return getpass.getpass(f"Secret of {self.party_name}: ").encode()
-        place = self.folder / self.secret if self.secret else "no file is named"
+        place = self.folder / self.secret if self.secret else "no file is configured"
         raise SetupError(
-            f"the secret of {self.party_name} is not at hand ({place}). Hint: put the file back, or set {SECRET_VARIABLE}."
+            f"the secret of {self.party_name} was not found ({place}). "
+            f"Hint: restore the file, or set {SECRET_VARIABLE}."
         )
 
     def find_task(self, name: str | None) -> Task:
-        """The task of a name; without one, the only task there is."""
+        """Return the task of a name, or the only task if ``name`` is None. Raise SetupError if there is none."""
         named = {task.name: task for task in self.tasks}
         if name is None and len(named) == 1:
             return self.tasks[0]
         for raw, reason in self.faulty:
             if name is not None and isinstance(raw, dict) and raw.get("name") == name:
-                raise SetupError(
-                    f"the configuration of {self.party_name} has a task {name!r} that makes no sense: {reason}"
-                )
+                raise SetupError(f"the configuration of {self.party_name} has an invalid task {name!r}: {reason}")
         if name not in named:
             asked = f"has no task {name!r}" if name is not None else "has several tasks"
             raise SetupError(
-                f"the configuration of {self.party_name} {asked}. Hint: one of {', '.join(named) or 'none'}."
+                f"the configuration of {self.party_name} {asked}. Hint: choose one of {', '.join(named) or 'none'}."
             )
         return named[name]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Config:
-        """Read a configuration from its file, or from the folder it is in."""
+        """Read a configuration from its file or folder."""
         file = Path(path) / CONFIG_FILE if Path(path).is_dir() else Path(path)
         try:
             data = read_json(read_text(file))
@@ -235,34 +235,36 @@ class Config:
             data["refused"] = tuple(map(_parse_refusal, data.get("refused", ())))
             found = cls(folder=file.parent, **data)
         except FileNotFoundError:
-            raise SetupError(f"there is no configuration {str(file)!r}. Hint: veilwood secure setup.") from None
+            raise SetupError(
+                f"there is no configuration {str(file)!r}. Hint: create it with veilwood secure setup."
+            ) from None
         except (OSError, TypeError, KeyError, AttributeError, ValueError) as error:
             raise SetupError(f"configuration {str(file)!r} cannot be read: {error}.") from None
         if len(found.servers) != 3:
-            raise SetupError(f"configuration {str(file)!r} names {len(found.servers)} servers; there are three.")
+            raise SetupError(f"configuration {str(file)!r} names {len(found.servers)} servers instead of three.")
         return found
 
     @classmethod
     def load_for_role(cls, role: str, config: Config | str | os.PathLike[str]) -> Config:
-        """Return a configuration, given as such or by its place, that must belong to a role."""
+        """Return a configuration, given directly or as a path. Raise UseError if it belongs to another role."""
         found = config if isinstance(config, Config) else cls.load(config)
         if found.role != role:
-            raise UseError(f"{found.folder} belongs to {found.party_name}. Hint: give the folder of a {role}.")
+            raise UseError(f"{found.folder} belongs to {found.party_name}. Hint: pass the folder of a {role}.")
         return found
 
     def save(self) -> None:
-        """Write the file into the role's folder."""
-        kept = [key for key in self.__dataclass_fields__ if key not in ("folder", "faulty")]
-        data = {key: getattr(self, key) for key in kept} | {"servers": [server._asdict() for server in self.servers]}
+        """Write the file to the role's folder, atomically."""
+        keys = [key for key in self.__dataclass_fields__ if key not in ("folder", "faulty")]
+        data = {key: getattr(self, key) for key in keys} | {"servers": [server._asdict() for server in self.servers]}
         data["tasks"] = [task.to_dict() for task in self.tasks] + [raw for raw, _ in self.faulty]
         text = json.dumps(data, indent=1) + "\n"
         new = self.folder / f"{CONFIG_FILE}.new"
         new.write_text(text, encoding="utf-8")
-        new.replace(self.folder / CONFIG_FILE)  # a server may be reading it
+        new.replace(self.folder / CONFIG_FILE)  # atomic: a server may be reading it
 
 
 def _parse_refusal(text: str) -> str:
-    """Read whom a server refuses: a hash as tools write it, or a role and name; anything else would refuse nobody."""
+    """Parse an entry of "refused": a hash as tools print it, or a role and name. Raise ValueError for anything else."""
     if (digits := re.sub(r"[:\s]|-$", "", text).lower()) and re.fullmatch(r"[0-9a-f]{64}", digits):
         return digits
     role, _, name = text.partition(" ")
@@ -272,7 +274,7 @@ def _parse_refusal(text: str) -> str:
 
 
 def _parse_tasks(raw_tasks: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tuple[Any, str], ...]]:
-    """Read the tasks of a file: one that makes no sense must not keep a server from serving the others."""
+    """Parse the tasks of a file. An invalid one must not keep a server from serving the others."""
     tasks, faulty = [], []
     for raw in raw_tasks:
         try:
@@ -285,7 +287,7 @@ def _parse_tasks(raw_tasks: Sequence[Any]) -> tuple[tuple[Task, ...], tuple[tupl
 
 
 def default_task_name(schema: Schema) -> str:
-    """Return a name for the task of a schema, as certificates and files can hold it.
+    """Return a task name derived from the schema's, valid in certificates and file names.
 
     Examples
     --------
@@ -306,13 +308,11 @@ def set_up_roles(
     days: int = 365,
     keys: bool = True,
 ) -> list[Config]:
-    """Make a folder for each role, or add a task and its people to folders made before.
+    """Create a folder for each role, or add a task and its participants to existing folders.
 
-    Without ``keys``, each role draws its own and asks for a certificate (``enrolment``).
-
-    Each role's folder holds its configuration, certificate and encrypted key; ``secrets/`` holds, for each
-    role, the secret that opens them, to be handed over by another way and kept elsewhere. Where the servers are is
-    asked for once: an added task has those of the first.
+    A role's folder holds its configuration, certificate and encrypted key. ``secrets/`` holds for each role the secret
+    that decrypts them; hand it over by another channel. Without ``keys``, each role draws its own key and requests a
+    certificate (``identity.request_certificate``). An added task uses the server addresses of the first.
     """
     if (folder / "server-0" / CONFIG_FILE).exists():
         addresses = Config.load(folder / "server-0").servers
@@ -320,15 +320,16 @@ def set_up_roles(
     secrets = folder / "secrets"
     secrets.mkdir(mode=0o700, exist_ok=True)
     signers: dict[Role, Authority] = {"server": load_or_create_authority(folder, "servers", ("server",))}
-    signers["client"] = signers["user"] = load_or_create_authority(folder, "people", _PARTICIPANTS)
-    people = [PartyName("client", owner) for owner in task.owners] + [PartyName("user", user) for user in task.users]
+    signers["owner"] = signers["user"] = load_or_create_authority(folder, "participants", _PARTICIPANTS)
+    participants = [PartyName("owner", owner) for owner in task.owners]
+    participants += [PartyName("user", user) for user in task.users]
     made = []
-    for who in [*(PartyName("server", str(party)) for party in range(3)), *people]:
+    for who in [*(PartyName("server", str(party)) for party in range(3)), *participants]:
         place = folder / f"{who.role}-{who.name}"
         if (place / CONFIG_FILE).exists():
             config = Config.load(place)
             if any(known.name == task.name for known in config.tasks):
-                raise UseError(f"{place} has a task {task.name!r} already. Hint: give another --name.")
+                raise UseError(f"{place} has a task {task.name!r} already. Hint: choose another --name.")
         else:
             place.mkdir(exist_ok=True)
             if who.role != "user":
@@ -336,7 +337,7 @@ def set_up_roles(
             if keys:
                 identity = signers[who.role].issue(who, place / "certificate.pem", place / "key.pem", days=days)
                 write_private_file(secrets / f"{place.name}.secret", identity.secret + b"\n")
-            for authority in ("servers", "people"):
+            for authority in ("servers", "participants"):
                 (place / f"{authority}.pem").write_bytes((folder / "authorities" / f"{authority}.pem").read_bytes())
             at = (listen or [address.host for address in addresses])[int(who.name)] if who.role == "server" else ""
             secret = f"../secrets/{place.name}.secret" if keys else "secret"
@@ -348,7 +349,7 @@ def set_up_roles(
 
 
 def load_or_create_authority(folder: Path, name: str, roles: tuple[Role, ...]) -> Authority:
-    """Load an authority of this folder, or draw it."""
+    """Load an authority of this folder, or create it."""
     place, secret = folder / "authorities", folder / "secrets" / f"authority-{name}.secret"
     place.mkdir(exist_ok=True)
     certificate, key = place / f"{name}.pem", place / f"{name}.key"

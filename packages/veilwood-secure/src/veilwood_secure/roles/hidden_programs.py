@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees and forests that stay in shares, for each role: what owners and users share, and what servers do with it.
+"""Programs whose trees stay in shares: hidden forests, private votes and binary trees.
 
-The protocols themselves are in ``secure.protocols``; how shares travel is in ``server``.
+The protocols themselves are in ``veilwood_secure.protocols``; shares are sent and received in ``server``.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ from veilwood_secure.roles.program import (
 )
 
 TARGET_ACCURACY: Final = 0.95
-"""Of the questions on which all trees agree, what private votes answer rightly by default."""
+"""Default fraction of correct answers of private votes to queries on which all trees agree."""
 MAX_TREES: Final = 1000
 REPORTED_FRACTIONS: Final = (1.0, 0.8, 0.6)
 
 
 class HiddenForest(OneHotRows):
-    """One or more trees that stay in shares, and answer in shares; the default."""
+    """The default program: one or more trees that stay in shares and answer in shares."""
 
     opens_values = False
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 1}
@@ -80,36 +80,36 @@ class HiddenForest(OneHotRows):
             self.schema, epsilon=self.task.exact_epsilon, **complete_settings(self.task, self.settings)
         )
 
-    # -- servers -------------------------------------------------------------------------------------------------
+    # Servers
 
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Grow the forest; nothing is opened."""
+        """Train the forest; nothing is opened."""
         trees = grow_hidden_forest(engine, self.join_rows(engine, rows), self._planned)
         return self.pack_trees(trees)
 
     def pack_trees(self, trees: Sequence[HiddenTree]) -> TrainingResult:
-        """Return what stays at the servers."""
+        """Return the trees as arrays in shares."""
         hidden: dict[str, Shared] = {}
         for number, tree in enumerate(trees):
             hidden |= {f"{number}.{level}": part for level, part in enumerate(tree.splits)}
             hidden[f"{number}.leaves"] = tree.leaves
         return TrainingResult(hidden)
 
-    # -- users ---------------------------------------------------------------------------------------------------
+    # Users
 
     def encode_queries(self, X: Any) -> tuple[Arrays, int]:
-        """Encode a user's queries as the arrays it shares."""
+        """Return the arrays that a user shares, and the number of queries."""
         bits = records.encode_one_hot(Encoding(self.schema, "bins").encode(X), self.domain)
         return {"features": bits}, bits.shape[-1]
 
     def query_shapes(self, rows: int) -> Shapes:
-        """The shapes of these arrays."""
+        """Return the shapes of these arrays."""
         return {"features": (self.domain.n_features, self.domain.width, rows)}
 
     def answer_queries(self, engine: Engine, model: Shares, query: Shares) -> Shared:
-        """Predict in shares: for each query the place of its class."""
+        """Predict in shares: the class index of each query."""
         return predict_queries(engine, self._unpack_trees(model), query["features"])
 
     def _unpack_trees(self, model: Shares) -> list[HiddenTree]:
@@ -120,14 +120,14 @@ class HiddenForest(OneHotRows):
         ]
 
     def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Refuse, by name, a user whose questions are not rows; the model is not touched before.
+        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before.
 
         Notes
         -----
         Guarantee
 
-        A user learns the classes of rows, and nothing else of a tree: answers are multilinear in a question, so that
-        others would read its splits (proofs/secure.md, attacked by
+        A user learns the classes of rows and nothing else of a tree. Answers are multilinear in a query, so queries
+        that are not one-hot would reveal its splits (proofs/secure.md, attacked by
         packages/veilwood-secure/tests/roles/test_answers.py::test_three_servers_do_not_let_a_tree_be_read).
         """
         features = query["features"]
@@ -135,21 +135,21 @@ class HiddenForest(OneHotRows):
             raise invalid_queries_error(user)
 
     def query_loss(self, rows: int) -> Loss | None:
-        """What answers cost beyond training; None if nothing."""
+        """Return the loss of answers beyond training, or None."""
         return None
 
 
 class PrivateVotes(HiddenForest):
-    """Exact trees on disjoint rows, hidden; each answer is the noisy majority of their votes, and costs.
+    """Hidden exact trees on disjoint rows. Each answer is a noisy majority of their votes and has a privacy loss.
 
     Notes
     -----
     Guarantee
 
-    One row is in one tree, so it moves at most one vote from one class to another: the scores of a noisy maximum
-    change by -1 and +1, a range of 2 (4 if a row is replaced). Each question costs ``query_epsilon``, questions add
-    up, whatever was asked before, and the plan's epsilon is the most that is ever answered. That needs queries that
-    are one-hot, which is checked (proofs/private-votes.md, attacked by
+    A row is in one tree, so it moves at most one vote from one class to another: the scores of a noisy maximum
+    change by -1 and +1, a range of 2 (4 if a row is replaced). Each query costs ``query_epsilon``. Losses of adaptive
+    queries add up, and the plan's epsilon bounds their total. Queries must be one-hot, which is checked
+    (proofs/private-votes.md, attacked by
     packages/veilwood-secure/tests/roles/test_hidden_programs.py::test_the_law_of_private_votes).
     """
 
@@ -165,7 +165,7 @@ class PrivateVotes(HiddenForest):
         if n_trees is None and self.max_answers >= 1:
             n_trees = choose_n_trees(each, neighbours.score_range(2), self.domain.n_classes)
         if self.max_answers < 1 or n_trees < 1:
-            raise UseError(f"task {task.name!r}: epsilon {task.epsilon} does not pay for one answer of {each}.")
+            raise UseError(f"task {task.name!r}: epsilon {task.epsilon} is less than the loss {each} of one answer.")
         score_range = neighbours.score_range(2)
         self._scale = score_range / each
         epsilon, shape = self.max_answers * each, (self.max_answers, self.domain.n_classes)
@@ -178,8 +178,8 @@ class PrivateVotes(HiddenForest):
             neighbours=neighbours,
             steps=(
                 Step(
-                    f"majority of votes, up to {self.max_answers} times", Loss.pure(epsilon), NoisyMax(each, score_range),
-                    score_range, shape, selections_per_row=self.max_answers,
+                    f"majority of votes, up to {self.max_answers} times", Loss.pure(epsilon),
+                    NoisyMax(each, score_range), score_range, shape, selections_per_row=self.max_answers,
                 ),
             ),
             released="nothing but noisy majorities of the votes of trees that stay in shares",
@@ -196,20 +196,20 @@ class PrivateVotes(HiddenForest):
         return HiddenPlan(plan, recipe, n_trees)
 
     def query_loss(self, rows: int) -> Loss | None:
-        """Return the price of a batch: each question as much as any other."""
+        """Return the loss of a batch of queries, proportional to their number."""
         each = self._answer_loss
         assert each.epsilon is not None
         return Loss(rows * each.epsilon, rows * each.delta)
 
     def answer_queries(self, engine: Engine, model: Shares, query: Shares) -> Shared:
-        """Return the place of the class with the most votes, after noise that nobody knows."""
+        """Return the class index of the noisy maximum of votes, with noise that no server knows."""
         total = sum_votes(engine, self._unpack_trees(model), query["features"])
         winner = argmax(engine, total + noise.geometric(engine, self._scale, total.shape))
         return engine.refresh((winner * np.arange(winner.shape[0])[:, None]).sum(axis=0))
 
 
 def vote_accuracy(n_trees: int, fraction_right: float, epsilon: Fraction, score_range: int, n_classes: int) -> float:
-    """Return how often a noisy majority is right, if a share of the trees is and the others agree on another class.
+    """Return the accuracy of a noisy majority if a fraction of trees is right and the others agree on one wrong class.
 
     >>> vote_accuracy(15, 1.0, Fraction(1, 10), 2, 2) < 0.8 < 0.95 < vote_accuracy(30, 1.0, Fraction(1, 4), 2, 2)
     True
@@ -220,7 +220,7 @@ def vote_accuracy(n_trees: int, fraction_right: float, epsilon: Fraction, score_
 
 
 def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
-    """Return how many trees it takes until unanimous ones are answered rightly in ``TARGET_ACCURACY`` of cases."""
+    """Return the smallest number of trees whose unanimous vote is reported with accuracy ``TARGET_ACCURACY``."""
     few, many = 1, 2
     while vote_accuracy(many, 1.0, epsilon, score_range, n_classes) < TARGET_ACCURACY and many < MAX_TREES:
         few, many = many, 2 * many
@@ -232,14 +232,14 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 
 
 def invalid_queries_error(user: str) -> PartyError:
-    """One refusal for all questions of a message and for everything that can be wrong with one of them."""
+    """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
     return PartyError(
         f"user {user} sent questions that are not rows of the schema: none of them is answered.", party=f"user {user}"
     )
 
 
 class BinaryForest(HiddenForest):
-    """Hidden trees whose nodes ask for a threshold or a value."""
+    """Hidden binary trees: a node splits on a threshold or on one value."""
 
     def _make_plan(self) -> HiddenPlan:
         self._cuts = CutCandidates.from_schema(self.schema)
@@ -251,16 +251,16 @@ class BinaryForest(HiddenForest):
         )
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
-        """Encode an owner's rows as one-hot features, each column in its own width."""
+        """Encode an owner's rows as one-hot features, each column with its own number of values."""
         arrays, rows = super().encode_rows(owner, X, y, pad_to)
         return {**arrays, "features": drop_dummy_values(arrays["features"], self._owner_sizes(owner))}, rows
 
     def row_shapes(self, owner: str, rows: int) -> Shapes:
-        """The shapes of these arrays."""
+        """Return the shapes of these arrays."""
         return {**super().row_shapes(owner, rows), "features": (sum(self._owner_sizes(owner)), rows)}
 
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Whether features and classes are one-hot."""
+        """Check that features and classes are one-hot."""
         if not _is_one_hot(engine, shares["features"], self._owner_sizes(owner)):
             return "features that are not one-hot"
         if "classes" in shares and not are_valid_classes(engine, shares["classes"], self.domain):
@@ -271,7 +271,7 @@ class BinaryForest(HiddenForest):
         return [self.domain.sizes[place] for place in self.task.feature_indices(owner)]
 
     def join_rows(self, engine: Engine, rows: Mapping[str, Shares]) -> SharedRows:
-        """The rows of all owners as one table: below each other, or columns in the schema's order."""
+        """Return the rows of all owners as one table: stacked, or columns joined in the schema's order."""
         if not self.task.is_vertical:
             features = concatenate([part["features"] for part in rows.values()], axis=1)
             return SharedRows(features, concatenate([part["classes"] for part in rows.values()], axis=1))
@@ -286,7 +286,7 @@ class BinaryForest(HiddenForest):
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Grow the trees, all in the same rounds; nothing of them is opened."""
+        """Train the trees, all in the same rounds; nothing is opened."""
         records, recipe, n_trees = self.join_rows(engine, rows), self._planned.recipe, self._planned.n_trees
         tree_of_row = assign_rows_to_trees(engine, records.n_rows, n_trees) if n_trees > 1 else None
 
@@ -297,25 +297,25 @@ class BinaryForest(HiddenForest):
         return self.pack_trees(run_in_lockstep(engine, [partial(grow_tree, tree) for tree in range(n_trees)]))
 
     def encode_queries(self, X: Any) -> tuple[Arrays, int]:
-        """Encode a user's queries as the arrays it shares."""
+        """Return the arrays that a user shares, and the number of queries."""
         arrays, rows = super().encode_queries(X)
         return {"features": drop_dummy_values(arrays["features"], self.domain.sizes)}, rows
 
     def query_shapes(self, rows: int) -> Shapes:
-        """The shapes of these arrays."""
+        """Return the shapes of these arrays."""
         return {"features": (sum(self.domain.sizes), rows)}
 
     def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Refuse, by name, a user whose questions are not rows; the model is not touched before."""
+        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before."""
         features = query["features"]
         if not engine.is_consistent(features) or not _is_one_hot(engine, features, self.domain.sizes):
             raise invalid_queries_error(user)
 
     def answer_queries(self, engine: Engine, model: Shares, query: Shares) -> Shared:
-        """Predict in shares: for each query the place of its class."""
+        """Predict in shares: the class index of each query."""
         trees = self._unpack_trees(model)
-        ways = [partial(classify_binary, tree=tree, cuts=self._cuts, queries=query["features"]) for tree in trees]
-        votes = run_in_lockstep(engine, ways)
+        programs = [partial(classify_binary, tree=tree, cuts=self._cuts, queries=query["features"]) for tree in trees]
+        votes = run_in_lockstep(engine, programs)
         total = votes[0]
         for one in votes[1:]:
             total = total + one

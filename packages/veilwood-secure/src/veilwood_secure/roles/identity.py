@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who is who: two authorities, certificates whose name is the role, and the TLS settings that insist on them.
+"""Identities: two certificate authorities, certificates that name a role, enrolment, and TLS settings.
 
-What travels over a connection is in ``transport``; which files hold a role's identity is decided in ``config``.
+Messages over a connection are in ``transport``; the files of a role's identity are named in ``config``.
 """
 
 from __future__ import annotations
@@ -43,23 +43,23 @@ __all__ = [
 ]
 
 
-Role = Literal["server", "client", "user"]
+Role = Literal["server", "owner", "user"]
 
 _DOMAIN = "veilwood"
 _PLAIN_NAME = re.compile(r"[a-z0-9]([a-z0-9-]{0,38}[a-z0-9])?")
-_PEER = re.compile(rf"({_PLAIN_NAME.pattern})\.(server|client|user)\.{_DOMAIN}")
+_PEER = re.compile(rf"({_PLAIN_NAME.pattern})\.(server|owner|user)\.{_DOMAIN}")
 _SIGNATURE = re.compile(r"[0-9a-f]{128}")
 _CLOCK_SKEW = timedelta(minutes=5)
 
 
 @dataclass(frozen=True)
 class PartyName:
-    """A role and a name in it, as written into a certificate: ``north.client.veilwood``.
+    """A role and the name of a party in it, as written into its certificate: ``north.owner.veilwood``.
 
     Examples
     --------
-    >>> PartyName("client", "north").dns_name
-    'north.client.veilwood'
+    >>> PartyName("owner", "north").dns_name
+    'north.owner.veilwood'
     >>> str(PartyName("server", "2"))
     'server 2'
     """
@@ -69,13 +69,13 @@ class PartyName:
 
     def __post_init__(self) -> None:
         if not _PLAIN_NAME.fullmatch(self.name):
-            raise UseError(f"{self.name!r} is not a name for a {self.role}. Hint: use a-z, 0-9 and '-', up to 40.")
+            raise UseError(f"{self.name!r} is not a name for a {self.role}. Hint: use up to 40 of a-z, 0-9 and '-'.")
         if self.role == "server" and self.name not in ("0", "1", "2"):
-            raise UseError(f"there is no server {self.name!r}. Hint: servers are 0, 1 and 2.")
+            raise UseError(f"there is no server {self.name!r}. Hint: choose 0, 1 or 2.")
 
     @property
     def dns_name(self) -> str:
-        """The name in the certificate."""
+        """DNS name in the certificate."""
         return f"{self.name}.{self.role}.{_DOMAIN}"
 
     def __str__(self) -> str:
@@ -84,7 +84,7 @@ class PartyName:
 
 @dataclass(frozen=True)
 class Identity:
-    """The files by which a role proves who it is; the key is encrypted under the operator's secret."""
+    """Files that authenticate a role. The key is encrypted under the operator's secret."""
 
     certificate: Path
     key: Path
@@ -92,19 +92,19 @@ class Identity:
 
 
 def generate_secret() -> bytes:
-    """Draw what an operator keeps apart from the machine's disk: it opens keys and stored models."""
+    """Draw a secret that decrypts keys and stored models. Operators must store it apart from the machine's disk."""
     return secrets.token_hex(32).encode()
 
 
 class Authority:
-    """Signs certificates, either of the three servers or of clients and users, never of both.
+    """Certificate authority, either of the three servers or of owners and users, never of both.
 
     Parameters
     ----------
     roles : tuple of str
-        What this authority may sign.
+        Roles that this authority may sign.
     certificate, key
-        Its own; ``create`` draws them, ``load`` reads them.
+        Of the authority itself; see ``create`` and ``load``.
     """
 
     def __init__(self, roles: tuple[Role, ...], certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey) -> None:
@@ -112,7 +112,7 @@ class Authority:
 
     @classmethod
     def create(cls, roles: tuple[Role, ...], days: int = 3650) -> Authority:
-        """Draw a new authority."""
+        """Create a new authority."""
         key = ec.generate_private_key(ec.SECP256R1())
         who = _x509_name(f"{_DOMAIN} authority of {' and '.join(roles)}s {secrets.token_hex(4)}")
         builder = (
@@ -124,22 +124,22 @@ class Authority:
 
     @classmethod
     def load(cls, roles: tuple[Role, ...], certificate: Path, key: Path, secret: bytes) -> Authority:
-        """Read an authority that ``save`` wrote."""
+        """Load an authority written by ``save``."""
         opened = read_private_key(key, secret)
         return cls(roles, x509.load_pem_x509_certificate(certificate.read_bytes()), opened)
 
     def save(self, certificate: Path, key: Path, secret: bytes) -> None:
-        """Write the certificate, and the key encrypted."""
+        """Write the certificate and the encrypted key."""
         certificate.write_bytes(self.certificate)
         write_private_file(key, encrypt_key(self._key, secret))
 
     @property
     def certificate(self) -> bytes:
-        """The public certificate, as PEM."""
+        """Public certificate of the authority, as PEM."""
         return self._certificate.public_bytes(Encoding.PEM)
 
     def issue(self, name: PartyName, certificate: Path, key: Path, *, days: int = 365) -> Identity:
-        """Draw a key for a name and sign it; return the files and the new secret that opens the key."""
+        """Draw a key for a name and sign it. Return the files and the new secret that decrypts the key."""
         secret, own = generate_secret(), ec.generate_private_key(ec.SECP256R1())
         signed = self.sign(name, own.public_key(), days=days)
         certificate.write_bytes(signed)
@@ -147,9 +147,12 @@ class Authority:
         return Identity(certificate, key, secret)
 
     def sign(self, name: PartyName, public_key: ec.EllipticCurvePublicKey, *, days: int = 365) -> bytes:
-        """Return a certificate, as PEM, that a key belongs to a name."""
+        """Return a certificate, as PEM, that binds a public key to a name."""
         if name.role not in self.roles:
-            raise UseError(f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}.")
+            raise UseError(
+                f"the authority of {' and '.join(self.roles)}s does not sign for a {name.role}. "
+                "Hint: use the other authority."
+            )
         usages = [ExtendedKeyUsageOID.CLIENT_AUTH]
         if name.role == "server":
             usages.append(ExtendedKeyUsageOID.SERVER_AUTH)
@@ -165,7 +168,7 @@ class Authority:
 
 
 def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLContext:
-    """TLS 1.3 with a certificate demanded from the other side, signed by the one authority in ``trusted``.
+    """Return a TLS 1.3 context that requires a certificate of the peer, signed by the one authority in ``trusted``.
 
     A dialling side also checks the name in the certificate: pass ``PartyName(...).dns_name`` as ``server_hostname``.
     A listening side reads it with ``peer_name``.
@@ -175,20 +178,20 @@ def tls_context(identity: Identity, trusted: Path, *, listens: bool) -> ssl.SSLC
     context.verify_mode = ssl.CERT_REQUIRED
     context.check_hostname = not listens
     if listens:
-        context.num_tickets = 0  # no resumption: every connection shows its certificate, and idle links stay silent
+        context.num_tickets = 0  # no resumption: every connection presents its certificate, and idle links send nothing
     try:
         context.load_verify_locations(trusted)
         context.load_cert_chain(identity.certificate, identity.key, password=identity.secret)
     except (OSError, ssl.SSLError) as error:
         raise SetupError(
             f"cannot use certificate {identity.certificate} with its key: {error.strerror or error}. "
-            "Hint: is this the secret that was made with them?"
+            "Hint: check that this is the secret that was made with them."
         ) from None
     return context
 
 
 def peer_name(connection: ssl.SSLSocket) -> PartyName:
-    """The one name in the certificate of the other side."""
+    """Return the one name in the peer's certificate. Raise PartyError if it names no role."""
     certificate: Any = connection.getpeercert() or {}
     names = [value for kind, value in certificate.get("subjectAltName", ()) if kind == "DNS"]
     found = _PEER.fullmatch(names[0]) if len(names) == 1 else None
@@ -198,13 +201,13 @@ def peer_name(connection: ssl.SSLSocket) -> PartyName:
 
 
 def sign_text(identity: Identity, text: str) -> str:
-    """Sign words with a role's key; return the signature in hexadecimal digits, always as many."""
+    """Sign a text with a role's key. Return the signature as a fixed number of hexadecimal digits."""
     signature = read_private_key(identity.key, identity.secret).sign(text.encode(), ec.ECDSA(hashes.SHA256()))
     return "".join(f"{number:064x}" for number in decode_dss_signature(signature))
 
 
 def is_signed(certificate: bytes, text: str, signature: object) -> bool:
-    """Whether words were signed with the key of a certificate, given in DER form."""
+    """Return True if a text was signed with the key of a certificate in DER form."""
     public = x509.load_der_x509_certificate(certificate).public_key()
     assert isinstance(public, ec.EllipticCurvePublicKey)
     digits = str(signature)
@@ -219,7 +222,7 @@ def is_signed(certificate: bytes, text: str, signature: object) -> bool:
 
 
 def certificate_dns_name(certificate: x509.Certificate) -> str:
-    """The one name in a certificate."""
+    """Return the names in a certificate, joined; there should be one."""
     found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return " ".join(found.get_values_for_type(x509.DNSName))
 
@@ -229,13 +232,13 @@ def read_private_key(path: Path, secret: bytes) -> ec.EllipticCurvePrivateKey:
     try:
         key = load_pem_private_key(path.read_bytes(), secret)
     except ValueError:
-        raise SetupError(f"{path} does not open with this secret. Hint: each role has its own.") from None
+        raise SetupError(f"{path} does not open with this secret. Hint: use the secret of this role.") from None
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     return key
 
 
 def write_private_file(path: Path, data: bytes) -> None:
-    """Write a file that only its owner can read, from the first moment on."""
+    """Write a file that is readable by its owner only, from its creation on."""
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
@@ -273,7 +276,7 @@ _KEY_USAGES: Final = (
 
 
 def _key_usage(*uses: str) -> x509.KeyUsage:
-    """Allow these uses of a key and no other."""
+    """Return a key usage extension that allows these uses only."""
     return x509.KeyUsage(**{use: use in uses for use in _KEY_USAGES})
 
 
@@ -282,20 +285,20 @@ _NEW_KEY_FILE = "key.new.pem"
 
 
 def request_certificate(folder: Path, name: PartyName, secret: bytes | None = None) -> bytes:
-    """Draw a key for a role into its own folder and return the request that an authority signs.
+    """Draw a key for a role in its own folder and return a certificate request for an authority to sign.
 
-    The key is encrypted under the role's secret, which is drawn if none is given and written to ``secret`` in the
-    folder: move it elsewhere. Where a certificate is there already, it stays in use until the new one is installed.
+    The key is encrypted under the role's secret. If none is given, one is drawn and written to ``secret`` in the
+    folder; move it elsewhere. An existing certificate stays in use until the new one is installed.
 
     Examples
     --------
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
-    >>> request_certificate(folder, PartyName("client", "north"))[:35]
+    >>> request_certificate(folder, PartyName("owner", "north"))[:35]
     b'-----BEGIN CERTIFICATE REQUEST-----'
-    >>> authority = Authority.create(("client", "user"))
-    >>> signed = sign_request(authority, (folder / "request.pem").read_bytes(), PartyName("client", "north"))
-    >>> install_certificate(folder, signed, PartyName("client", "north"))
+    >>> authority = Authority.create(("owner", "user"))
+    >>> signed = sign_request(authority, (folder / "request.pem").read_bytes(), PartyName("owner", "north"))
+    >>> install_certificate(folder, signed, PartyName("owner", "north"))
     """
     folder.mkdir(parents=True, exist_ok=True)
     if secret is None:
@@ -312,36 +315,40 @@ def request_certificate(folder: Path, name: PartyName, secret: bytes | None = No
 
 
 def sign_request(authority: Authority, request: bytes, name: PartyName, *, days: int = 365) -> bytes:
-    """Sign a request for a name that the authority's keeper has made sure of; return the certificate.
+    """Sign a certificate request for a name that the authority's operator has verified; return the certificate.
 
-    Nothing but the public key is taken from the request; it must ask for that name, and prove that it has the key.
+    Only the public key is taken from the request. The request must name that party and prove possession of the key.
     """
     try:
         read = x509.load_pem_x509_csr(request)
         names = read.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-        asked = names.get_values_for_type(x509.DNSName)
+        requested_names = names.get_values_for_type(x509.DNSName)
     except (ValueError, x509.ExtensionNotFound):
-        raise UseError("this is not a request for a certificate. Hint: veilwood secure request makes one.") from None
+        raise UseError(
+            "this is not a request for a certificate. Hint: create one with veilwood secure request."
+        ) from None
     public = read.public_key()
     if not read.is_signature_valid or not isinstance(public, ec.EllipticCurvePublicKey):
-        raise UseError("the request is not signed by the key it is for. Hint: ask for it once more.")
-    if asked != [name.dns_name]:
-        raise UseError(f"the request is not for {name}. Hint: make sure whose it is before it is signed.")
+        raise UseError("the request is not signed by the key that it names. Hint: request a new one.")
+    if requested_names != [name.dns_name]:
+        raise UseError(f"the request is not for {name}. Hint: verify its origin before you sign it.")
     return authority.sign(name, public, days=days)
 
 
 def install_certificate(folder: Path, certificate: bytes, name: PartyName, secret: bytes | None = None) -> None:
-    """Put a certificate in the place of the old one, with the key it was asked for; a running server takes it up."""
+    """Install a certificate and the key it was requested for. A running server uses it for new connections."""
     secret = (folder / "secret").read_bytes().strip() if secret is None else secret
     new = folder / _NEW_KEY_FILE
     if not new.exists():
-        raise SetupError(f"{folder} waits for no certificate. Hint: veilwood secure request.")
+        raise SetupError(f"{folder} waits for no certificate. Hint: run veilwood secure request first.")
     try:
         read = x509.load_pem_x509_certificate(certificate)
     except ValueError:
-        raise SetupError("this is not a certificate. Hint: give the file that veilwood secure sign wrote.") from None
+        raise SetupError("this is not a certificate. Hint: pass the file that veilwood secure sign wrote.") from None
     if certificate_dns_name(read) != name.dns_name or read.public_key() != read_private_key(new, secret).public_key():
-        raise SetupError(f"the certificate is not the one that {name} asked for here. Hint: compare requests.")
+        raise SetupError(
+            f"the certificate is not the one that {name} asked for here. Hint: sign the present request.pem."
+        )
     (folder / "certificate.new.pem").write_bytes(certificate)
     new.replace(folder / "key.pem")
     (folder / "certificate.new.pem").replace(folder / "certificate.pem")

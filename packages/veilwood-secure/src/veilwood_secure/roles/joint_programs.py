@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ordinary estimators for each role: owners who answer with sums of their rows, or share the rows, and servers.
+"""Programs that fit ordinary estimators: on sums that owners share, or on rows in shares.
 
-The protocols themselves are in ``secure.protocols``; how shares travel is in ``server``.
+The protocols themselves are in ``veilwood_secure.protocols``; shares are sent and received in ``server``.
 """
 
 from __future__ import annotations
@@ -37,74 +37,84 @@ from veilwood_secure.roles.program import (
 
 
 class JointForest(Program):
-    """An ordinary estimator: owners share sums of their rows, servers add noise, and what was opened is released.
+    """An ordinary estimator: owners share sums over their rows, servers add noise, and opened values are released.
 
-    Forests that are counted once take one array of sums from each owner. Others ask question after question: their
-    owners attend.
+    Forests that count rows once take one array of sums from each owner. Other estimators run several queries, and
+    their owners stay online.
     """
 
     opens_values = True
     ring = joint.RING
     settings: ClassVar[Mapping[str, Any]] = {
-        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": None,
+        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": None,
     }  # fmt: skip
     estimator_names: ClassVar[tuple[str, ...]] = tuple(n for n in estimators.__all__ if n != "MatrixForestPredictor")
-    alternatives_hint: ClassVar[str] = "answers to one batch of questions are no model; MatrixForestClassifier is one"
+    alternatives_hint: ClassVar[str] = (
+        "MatrixForestPredictor answers one batch and is not a model, so use MatrixForestClassifier"
+    )
     allows_columns: ClassVar[bool] = False
 
     def __init__(self, task: Task) -> None:
         self.task = task
         chosen = complete_settings(task, self.settings)
-        name, law = chosen["estimator"], chosen["law"]
-        if law not in (None, *joint.NOISE_PROTOCOLS):
-            raise UseError(f"task {task.name!r}: law {law!r} is not known. Hint: {' or '.join(joint.NOISE_PROTOCOLS)}.")
+        name, requested = chosen["estimator"], chosen["noise_protocol"]
+        if requested not in (None, *joint.NOISE_PROTOCOLS):
+            raise UseError(
+                f"task {task.name!r}: noise_protocol {requested!r} does not exist. "
+                f"Hint: choose {' or '.join(joint.NOISE_PROTOCOLS)}."
+            )
         if name not in self.estimator_names:
             raise UseError(
                 f"task {task.name!r}: estimator {name!r} cannot be trained by {task.protocol!r}. Hint: "
-                f"{', '.join(self.estimator_names)}; {self.alternatives_hint}."
+                f"choose one of {', '.join(self.estimator_names)}; {self.alternatives_hint}."
             )
         if task.is_vertical and not self.allows_columns:
             raise UseError(
-                f"task {task.name!r}: owners of columns cannot add up rows. Hint: protocol 'forest-on-shares'."
+                f"task {task.name!r}: owners of columns cannot sum over rows. Hint: use protocol 'forest-on-shares'."
             )
         try:
             self.estimator = getattr(estimators, name)(
                 task.public_schema, epsilon=task.exact_epsilon, **chosen["parameters"]
             )
         except TypeError:
-            raise UseError(f"task {task.name!r}: {name} does not take all of these parameters.") from None
-        self.noise_protocol: joint.NoiseProtocol = law or joint.default_noise_protocol(self.estimator)
+            raise UseError(
+                f"task {task.name!r}: {name} does not accept all of these parameters. "
+                "Hint: compare them with its documentation."
+            ) from None
+        self.noise_protocol: joint.NoiseProtocol = requested or joint.default_noise_protocol(self.estimator)
         self.plan = joint.joint_plan(self.estimator, self.noise_protocol)
         self.participation = ServerParticipation(self.noise_protocol, "counts")
         self.needs_online_owners = joint.needs_online_owners(self.estimator)
         self._n_sums = sum(math.prod(step.shape) for step in self.plan.steps)
 
     def owner_schema(self, owner: str) -> Schema:
-        """The whole schema: owners hold whole rows."""
+        """Return the whole schema: owners hold whole rows."""
         return self.task.public_schema
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
-        """Count an owner's rows; servers do not learn how many there are."""
+        """Return the sums over an owner's rows. Servers do not learn the number of rows."""
         if self.needs_online_owners:
-            raise UseError(f"owners of task {self.task.name!r} answer while it is trained. Hint: attend.")
+            raise UseError(
+                f"owners of task {self.task.name!r} must stay online during training. Hint: call participate."
+            )
         return {"sums": joint.compute_owner_sums(self.estimator, X, y)}, 1
 
     def row_shapes(self, owner: str, rows: int) -> Shapes:
-        """The shape of these sums; owners that attend send them one after the other, as they are asked."""
+        """Return the shape of these sums; none for online owners, which send sums query by query."""
         return {} if self.needs_online_owners else {"sums": (self._n_sums,)}
 
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Find nothing: a wrong count harms the model, and no other owner."""
+        """Return None: wrong sums harm the model but no other owner."""
         return None
 
     def run_owner(self, X: Any, y: Any, channels: Sequence[joint.OwnerChannel]) -> None:
-        """Answer the servers, at an owner, until the training has ended."""
+        """Answer queries at an owner until the training has ended."""
         joint.run_owner(self.estimator, self.plan, X, y, channels)
 
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Carry the estimator's method out on the owners' sums."""
+        """Run the estimator's method on the owners' sums."""
         if self.needs_online_owners:
             owners = joint.OnlineOwners(engine, owner_channels, self.estimator)
             source = joint.SharedSums.from_collector(engine, owners.collect_sums)
@@ -117,13 +127,13 @@ class JointForest(Program):
 
 
 class ForestOnShares(JointForest):
-    """PrivateForest on rows that owners share once, whole rows or columns: servers answer its questions on shares."""
+    """PrivateForest on rows that owners share once, as whole rows or columns. Servers run its queries on shares."""
 
     settings: ClassVar[Mapping[str, Any]] = {
-        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "law": "sampled",
+        "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": "sampled",
     }  # fmt: skip
     estimator_names: ClassVar[tuple[str, ...]] = ("PrivateForestClassifier", "PrivateForestRegressor")
-    alternatives_hint: ClassVar[str] = "others by protocol 'public-forest', where owners hold whole rows"
+    alternatives_hint: ClassVar[str] = "for others, use protocol 'public-forest' with owners of whole rows"
     allows_columns: ClassVar[bool] = True
 
     def __init__(self, task: Task) -> None:
@@ -136,13 +146,13 @@ class ForestOnShares(JointForest):
         self._target_digits = max((classes - 1).bit_length(), 1) if classes else TARGET_LEVELS.bit_length()
 
     def owner_schema(self, owner: str) -> Schema:
-        """The schema of an owner's own table; its target is not in the table of every owner."""
+        """Return the schema of an owner's own table. Not every owner's table has the target."""
         public = self.task.public_schema
         features = tuple(public.features[place] for place in self.task.feature_indices(owner))
         return Schema(public.name, public.task, public.target, features)
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
-        """Encode an owner's rows as binary digits, 64 rows in a word; padding counts nowhere."""
+        """Encode an owner's rows as binary digits, 64 rows to a word. Padding is not counted."""
         encoding = Encoding(self.owner_schema(owner), "grid")
         codes, places = encoding.encode(X), self.task.feature_indices(owner)
         rows = padded_row_count(len(codes), pad_to)
@@ -151,25 +161,23 @@ class ForestOnShares(JointForest):
         out: Arrays = {"cells": circuits.pack_bits(_pad_planes(np.concatenate(digits), rows))}
         if self.task.holds_target(owner):
             if y is None:
-                raise UseError(
-                    f"client {owner} holds the target {self.task.public_schema.target.name!r}. Hint: give y."
-                )
+                raise UseError(f"owner {owner} holds the target {self.task.public_schema.target.name!r}. Hint: pass y.")
             target = encoding.encode_target(y)
             if len(target) != len(codes):
-                raise UseError("X and y have different numbers of rows.")
+                raise UseError("X and y have different numbers of rows. Hint: pass one target per row.")
             there = np.ones((1, len(target)), bool)
             planes = np.concatenate([circuits.binary_digits(target, self._target_digits), there])
             out["target"] = circuits.pack_bits(_pad_planes(planes, rows))
         return out, rows
 
     def row_shapes(self, owner: str, rows: int) -> Shapes:
-        """The shapes of these words."""
+        """Return the shapes of these words."""
         words = -(-rows // circuits.WORD_BITS)
         out: Shapes = {"cells": (sum(self._digits[place] for place in self.task.feature_indices(owner)), words)}
         return out | ({"target": (self._target_digits + 1, words)} if self.task.holds_target(owner) else {})
 
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Whether every cell, and class, is one that the schema has."""
+        """Check that every bin and class exists in the schema."""
         planes = circuits.decompose_bits(engine, shares["cells"])
         sizes = [self._columns[place].n_bins for place in self.task.feature_indices(owner)]
         parts = list(zip(self._split_columns(planes, owner), sizes, strict=True))
@@ -182,13 +190,13 @@ class ForestOnShares(JointForest):
             if size < 1 << len(digits)
         ]
         if wrong and not engine.is_all_zero(circuits.popcount(engine, stack(wrong))):
-            return "cells or classes that the schema does not have"
+            return "cells or classes that are not in the schema"
         return None
 
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Carry PrivateForest out on the shared rows."""
+        """Run PrivateForest on the shared rows."""
         cells: dict[int, Bits] = {}
         if self.task.is_vertical:
             for owner, part in rows.items():
@@ -208,20 +216,20 @@ class ForestOnShares(JointForest):
         )
 
     def _split_columns(self, planes: Bits, owner: str) -> list[Bits]:
-        """Return the digits of each of an owner's columns."""
+        """Split planes into the digits of each of an owner's columns."""
         ends = np.cumsum([self._digits[place] for place in self.task.feature_indices(owner)]).tolist()
         return [planes[start:end] for start, end in zip([0, *ends[:-1]], ends, strict=True)]
 
 
 def padded_row_count(rows: int, pad_to: int | None) -> int:
-    """Return how many rows are shared, filled up to a public number if one is given."""
+    """Return the number of rows that are shared, padded to a public number if one is given."""
     if rows == 0:
-        raise UseError("there are no rows. Hint: some are needed.")
+        raise UseError("there are no rows. Hint: pass at least one.")
     if pad_to is not None and pad_to < rows:
-        raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
+        raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: choose a larger public number.")
     return rows if pad_to is None else pad_to
 
 
 def _pad_planes(planes: NDArray[np.bool_], rows: int) -> NDArray[np.bool_]:
-    """Add rows of zeros: no such row is there."""
+    """Append padding rows of zeros, which are not valid rows."""
     return np.pad(planes, ((0, 0), (0, rows - planes.shape[1])))

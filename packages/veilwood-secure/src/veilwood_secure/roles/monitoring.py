@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the operator of a server can watch: metrics for Prometheus, and whether the server is alive and ready.
+"""Logging and monitoring of a server: JSON log lines, Prometheus metrics, liveness and readiness.
 
-Served on the loopback address, without a certificate. Nothing in it depends on a row: no size, no duration.
+The endpoint is served on the loopback address without a certificate. Nothing here depends on rows: no sizes, no
+durations.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from veilwood_secure.roles.transport import Listener
 __all__ = ["Counters", "Endpoint", "JsonFormatter", "MonitoringMixin", "configure_logging"]
 
 
-_TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"  # whole ones: how long a training took would tell how many rows there were
+_TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"  # whole seconds: durations reveal the number of rows
 
 
 class JsonFormatter(logging.Formatter):
-    """Writes a record as one line of JSON: line breaks and control characters of quoted texts are escaped.
+    """Formatter that writes a log record as one line of JSON. Control characters of quoted texts are escaped.
 
     Examples
     --------
@@ -48,52 +49,55 @@ class JsonFormatter(logging.Formatter):
         self._party_name = str(party_name)
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line."""
-        words = {
+        """Return the record as one line of JSON."""
+        fields = {
             "time": self.formatTime(record, self.datefmt),
             "level": record.levelname.lower(),
             "who": self._party_name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            words["details"] = self.formatException(record.exc_info)
-        return json.dumps(words)
+            fields["details"] = self.formatException(record.exc_info)
+        return json.dumps(fields)
 
 
 def configure_logging(party_name: PartyName, level: str = "info") -> None:
-    """Have this process log in such lines, to stderr, from a level on."""
+    """Log JSON lines to standard error, from the given level on."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonFormatter(party_name))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
 HEARTBEAT_LIMIT_S: Final = 60.0
-"""A server that has not looked after itself for so long is taken for dead; it does so twice a second."""
+"""Seconds without a heartbeat after which a server counts as dead; heartbeats come twice a second."""
 
 _CONTENT: Final = "text/plain; version=0.0.4; charset=utf-8"
 _HELP: Final = {
     "veilwood_secure_info": ("gauge", "The version that runs."),
-    "veilwood_secure_tasks": ("gauge", "Tasks by phase; those of the configuration that make no sense are faulty."),
-    "veilwood_secure_connections": ("gauge", "Open connections of known parties, by port."),
-    "veilwood_secure_requests_total": ("counter", "Requests of owners and users, by what was asked and how it ended."),
-    "veilwood_secure_trainings_total": ("counter", "Trainings since the start, by how they ended."),
-    "veilwood_secure_epsilon_spent": ("gauge", "Sum of the server's ledger; +Inf after what is not private."),
+    "veilwood_secure_tasks": ("gauge", "Tasks by phase; invalid tasks of the configuration are faulty."),
+    "veilwood_secure_connections": ("gauge", "Open authenticated connections, by port."),
+    "veilwood_secure_requests_total": ("counter", "Requests of owners and users, by kind and outcome."),
+    "veilwood_secure_trainings_total": ("counter", "Trainings since the start, by outcome."),
+    "veilwood_secure_epsilon_spent": (
+        "gauge",
+        "Total of the server's ledger; +Inf after a training that is not private.",
+    ),
     "veilwood_secure_epsilon_budget": ("gauge", "Budget of the server's ledger, if it has one."),
-    "veilwood_secure_certificate_expires_seconds": ("gauge", "When the certificate ends, in seconds since 1970."),
+    "veilwood_secure_certificate_expires_seconds": ("gauge", "Expiry of the certificate, in seconds since 1970."),
 }
 
 MetricValues = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 
 
 class Counters:
-    """Counts events since the start, under names and labels of a fixed set.
+    """Thread-safe event counters since the start, with names and labels of a fixed set.
 
     Examples
     --------
-    >>> figures = Counters()
-    >>> figures.count("veilwood_secure_trainings_total", end="trained")
-    >>> print(figures.text({}))
-    # HELP veilwood_secure_trainings_total Trainings since the start, by how they ended.
+    >>> counters = Counters()
+    >>> counters.increment("veilwood_secure_trainings_total", end="trained")
+    >>> print(counters.to_prometheus({}))
+    # HELP veilwood_secure_trainings_total Trainings since the start, by outcome.
     # TYPE veilwood_secure_trainings_total counter
     veilwood_secure_trainings_total{end="trained"} 1
     <BLANKLINE>
@@ -109,34 +113,34 @@ class Counters:
             self._counts[name, tuple(sorted(labels.items()))] += 1
 
     def to_prometheus(self, gauges: MetricValues) -> str:
-        """Return all counts, and the given values of this moment, as Prometheus reads them."""
+        """Return all counters and the given gauges in the Prometheus text format."""
         with self._lock:
             values: MetricValues = {**gauges, **self._counts}
         lines = []
-        for name, (kind, words) in _HELP.items():
-            found = sorted((labels, value) for (of, labels), value in values.items() if of == name)
-            if found:
-                lines += [f"# HELP {name} {words}", f"# TYPE {name} {kind}"]
-            for labels, value in found:
-                inside = ",".join(f'{key}="{word}"' for key, word in labels)
+        for name, (kind, help_text) in _HELP.items():
+            samples = sorted((labels, value) for (metric, labels), value in values.items() if metric == name)
+            if samples:
+                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
+            for labels, value in samples:
+                label_text = ",".join(f'{key}="{word}"' for key, word in labels)
                 number = "+Inf" if value == float("inf") else f"{value:.12g}"
-                lines.append(f"{name}{{{inside}}} {number}" if inside else f"{name} {number}")
+                lines.append(f"{name}{{{label_text}}} {number}" if label_text else f"{name} {number}")
         return "\n".join(lines) + "\n"
 
 
 class Endpoint:
-    """Answers ``/metrics``, ``/health`` and ``/ready`` on a port of the loopback address.
+    """HTTP endpoint for ``/metrics``, ``/health`` and ``/ready`` on the loopback address.
 
     Parameters
     ----------
     port : int
-        Where; 0 takes a free one.
+        Port; 0 selects a free one.
     metrics : callable
-        Returns the text of the metrics.
+        Returns the metrics as text.
     find_problems : callable
-        Returns why the server is not ready; nothing if it is.
+        Returns the reasons why the server is not ready, or an empty list.
     is_alive : callable
-        Whether it is alive.
+        Returns True if the server is alive.
     """
 
     def __init__(
@@ -162,7 +166,7 @@ class Endpoint:
             def do_GET(self) -> None:
                 try:
                     status, text = make_response(self.path)
-                except Exception as error:  # whatever is wrong, whoever watches hears it
+                except Exception as error:  # report any failure to the monitoring system
                     status, text = 500, f"unexpected {type(error).__name__}\n"
                 body = text.encode()
                 self.send_response(status)
@@ -180,19 +184,19 @@ class Endpoint:
         threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the endpoint."""
         self._server.shutdown()
         self._server.server_close()
 
 
 class MonitoringMixin:
-    """What a server shows to its operator; the part of ``Server`` that nobody else talks to.
+    """The part of ``Server`` that its operator monitors.
 
     Notes
     -----
     Guarantee
 
-    No figure depends on rows: calls, trainings and spends are counted, and neither sizes nor durations
+    No metric depends on rows: requests, trainings and privacy losses are counted, but neither sizes nor durations
     (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_operation.py).
     """
 
@@ -206,14 +210,14 @@ class MonitoringMixin:
     _closed: threading.Event
 
     def start_endpoint(self, port: int) -> Endpoint:
-        """Answer whoever asks for metrics and health on this machine."""
+        """Start the endpoint for metrics and health on this machine."""
         return Endpoint(port, self.metrics_text, self.find_problems, self.is_alive)
 
     def _count_request(self, request: str, party_name: PartyName, outcome: str) -> None:
         self.counters.increment("veilwood_secure_requests_total", do=request, end=outcome, role=party_name.role)
 
     def metrics_text(self) -> str:
-        """Return all metrics, as Prometheus reads them."""
+        """Return all metrics in the Prometheus text format."""
         phases = Counter({"waiting": 0, "training": 0, "trained": 0, "faulty": len(self._task_faults)})
         phases.update(study.phase for study in list(self._task_states.values()))
         spent, budget = self._ledger.spent.epsilon, self._ledger.budget
@@ -226,23 +230,23 @@ class MonitoringMixin:
         if budget is not None and budget.epsilon is not None:
             now["veilwood_secure_epsilon_budget", ()] = float(budget.epsilon)
         now |= {("veilwood_secure_tasks", (("phase", phase),)): count for phase, count in phases.items()}
-        for port, listener in zip(("peers", "people"), self._listeners, strict=False):
+        for port, listener in zip(("peers", "participants"), self._listeners, strict=False):
             now["veilwood_secure_connections", (("port", port),)] = listener.n_connections
         return self.counters.to_prometheus(now)
 
     def find_problems(self) -> list[str]:
-        """Return why this server cannot serve now; faulty tasks harm no other, and are among the metrics."""
-        found = []
+        """Return the reasons why this server cannot serve now. Faulty tasks are reported in the metrics instead."""
+        problems = []
         if len(self._listeners) < 2 or self._closed.is_set():
-            found.append("it does not listen")
+            problems.append("it does not listen")
         if not os.access(self.config.folder, os.W_OK):
-            found.append("its folder cannot be written")
+            problems.append("its folder cannot be written")
         try:
             self._ledger.head()
         except VeilwoodError as error:
-            found.append(str(error))
-        return found
+            problems.append(str(error))
+        return problems
 
     def is_alive(self) -> bool:
-        """Whether this server looked after itself not long ago."""
+        """Return True if the last heartbeat is recent."""
         return time.monotonic() - self.last_heartbeat < HEARTBEAT_LIMIT_S

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner of rows: encodes them by the public schema, splits them into shares, and sees the training end.
+"""An owner of rows: encodes and shares them, consents to charges, and waits for the trained model.
 
-Rows leave this process as shares only; what the servers do with them is in ``programs``.
+Rows leave this process as shares only. What servers compute on them is defined by the program of the task.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ __all__ = ["Owner", "ServerConnections"]
 
 
 class ServerConnections:
-    """Connections to the three servers, about one task.
+    """Connections of an owner or user to the three servers, for one request about a task.
 
     Parameters
     ----------
     config : Config
-        Of the client or user.
+        Configuration of the owner or user.
     task : Task
-        What it is about; servers refuse if it means something else to them.
+        The task; servers reject the request if theirs of that name differs.
     do : str
-        What is wanted.
-    words
-        More about it.
+        Kind of request.
+    **fields
+        Further fields of the request.
     """
 
     def __init__(self, config: Config, task: Task, do: str, **fields: Any) -> None:
@@ -55,7 +55,7 @@ class ServerConnections:
                 self.channels.append(
                     dial_server(
                         address.host,
-                        address.people,
+                        address.participants,
                         context,
                         name,
                         timeout=config.timeout,
@@ -68,39 +68,39 @@ class ServerConnections:
             raise
 
     def send_fields(self, **fields: Any) -> None:
-        """Tell all three the same."""
+        """Send the same fields to all three servers."""
         for channel in self.channels:
             channel.send_fields(**fields)
 
     def start(self) -> None:
-        """Tell server 0 that all three are ready to begin."""
+        """Signal server 0 that all three servers are ready."""
         self.channels[0].send_fields(go=True)
 
     def receive_fields(self, *keys: str) -> list[dict[str, Any]]:
-        """What each server says."""
+        """Return the next fields of each server."""
         return [channel.receive_fields(*keys, watched=self.channels) for channel in self.channels]
 
     def receive_all(self) -> list[bytearray]:
-        """A message of each server."""
+        """Return the next message of each server."""
         return [channel.receive(self.channels) for channel in self.channels]
 
     def send_shares(self, arrays: Mapping[str, NDArray[Any]], ring: Any) -> None:
-        """Split arrays and send each server its shares, in the order it asks for."""
-        wanted = [list(words["send"]) for words in self.receive_fields("send")]
+        """Split arrays and send each server its shares, in the order it requests."""
+        wanted = [list(fields["send"]) for fields in self.receive_fields("send")]
         if any(names != list(arrays) for names in wanted):
-            raise SetupError(f"the servers ask for {wanted}, and there is {list(arrays)}. Hint: compare versions.")
+            raise SetupError(f"the servers expect {wanted}, but this role has {list(arrays)}. Hint: compare versions.")
         for array in arrays.values():
             pairs: list[SharePair] = share(array, ring)
             for channel, pair in zip(self.channels, pairs, strict=True):
                 channel.send(pair_to_bytes(pair))
 
     def send_parts(self, parts: Sequence[bytes]) -> None:
-        """Send each server its own."""
+        """Send each server its own part."""
         for channel, part in zip(self.channels, parts, strict=True):
             channel.send(part)
 
     def close(self) -> None:
-        """End the conversation."""
+        """Close the connections."""
         for channel in self.channels:
             channel.close()
 
@@ -113,28 +113,29 @@ class ServerConnections:
 
 _POLL_INTERVAL_S = 0.2
 _RETRY_DELAY_S = 0.5
-WAIT_TIMEOUT_S: Final = 24 * 3600.0
+WAIT_TIMEOUT_S: Final = 24 * 3600.0  # a day: owners may contribute at different times
 
 
 class Owner:
-    """One owner of rows in one task.
+    """An owner of rows in one task.
 
     Parameters
     ----------
     config : Config or path
-        The configuration that ``veilwood secure setup`` made for this owner, or its folder.
+        Configuration written by ``veilwood secure setup`` for this owner, or its folder.
     task : str, optional
-        Which task, where there are several.
+        Name of the task; required if there are several.
     ledger : Ledger or path, optional
-        Where this owner writes down what its rows are used for; by default ``ledger.db`` in its folder. A budget in
-        it, or in ``budgets/task-NAME.db`` beside it, is kept here, whatever the servers allow.
+        Ledger of the uses of this owner's rows; by default ``ledger.db`` in its folder. Its budget, and that of
+        ``budgets/task-NAME.db`` next to it, is enforced here, whatever the servers allow.
 
     Notes
     -----
     Guarantee
 
-    The loss stands in the owner's ledger before anything that depends on a row leaves this process, and what the
-    servers charge again is agreed to first (proofs/secure-crash.md, attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
+    The loss is recorded in the owner's ledger before anything that depends on a row leaves this process. Servers charge
+    a training again only with the owner's consent (proofs/secure-crash.md, attacked by
+    packages/veilwood-secure/tests/roles/test_budgets.py).
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Owner:
         task: str | None = None,
         ledger: Ledger | str | os.PathLike[str] | None = None,
     ) -> None:
-        self.config = Config.load_for_role("client", config)
+        self.config = Config.load_for_role("owner", config)
         self.task = self.config.find_task(task)
         self._program = program_for_task(self.task)
         own = role_ledger(self.config.folder) if ledger is None else open_ledger(ledger)
@@ -151,12 +152,12 @@ class Owner:
 
     @property
     def schema(self) -> Schema:
-        """What is public of this owner's table."""
+        """Public schema of this owner's table."""
         return self._program.owner_schema(self.config.name)
 
     @property
     def holds_target(self) -> bool:
-        """Whether this owner's table has the column to be predicted."""
+        """Whether this owner's table has the target column."""
         return self.task.holds_target(self.config.name)
 
     def contribute(
@@ -170,11 +171,11 @@ class Owner:
         patience: float = 60.0,
         progress: Callable[[float], None] | None = None,
     ) -> None:
-        """Share rows with the three servers, in pieces, which they check together and refuse if they are no rows.
+        """Share rows with the three servers, which check them piece by piece and reject invalid rows.
 
-        Training begins when the last owner of the task has contributed. A part that is contributed again before
-        that is replaced, so that no row counts twice; other parts are added to it. What was cut short goes on where
-        it stopped, also from another process, if the rows are the same.
+        Training begins when the last owner of the task has contributed. Until then, contributing a part again replaces
+        it, so that no row counts twice; other parts are added. An interrupted upload of the same rows resumes where it
+        stopped, also from another process.
 
         Parameters
         ----------
@@ -183,49 +184,49 @@ class Owner:
         y : array-like, optional
             The target, from the owner that holds it.
         pad_to : int, optional
-            Fill up to this many rows with some that count nowhere, so that servers do not learn how many there are;
-            owners of columns must agree on it.
+            Pad to this number of rows, to hide the real number from servers. Padding is not counted. Owners of columns
+            must agree on it.
         part : str
-            What these rows are called, where an owner contributes several times.
+            Name of these rows, if an owner contributes several times.
         more : bool
-            Whether another part will follow: training waits for it.
+            Whether another part will follow. Training waits for it.
         patience : float
-            Seconds to wait for a server that is lost on the way.
+            Seconds to wait for a server that is lost during the upload.
         progress : callable, optional
-            Told after each piece which share of the rows has arrived.
+            Called after each piece with the fraction of rows that has arrived.
         """
-        PartyName("client", part)  # a plain name
+        PartyName("owner", part)  # validates the name
         secret, about = self.config.identity.secret, f"{self.task.fingerprint()} {part}"
         order = order_key(secret, about) if self._program.shuffles_rows else None
         pieces = UploadPieces(self._program, self.config.name, X, y, pad_to, order)
         upload = pieces.upload_token(secret, self.task.fingerprint())
-        until, again = time.monotonic() + patience, False
+        deadline, is_retry = time.monotonic() + patience, False
         while True:
             try:
                 return self._send_pieces(pieces, part, upload, more, progress or (lambda share: None))
             except LostError as error:
-                if time.monotonic() > until or not (error.party or "").startswith("server"):
+                if time.monotonic() > deadline or not (error.party or "").startswith("server"):
                     raise
-                again = True
+                is_retry = True
                 time.sleep(_RETRY_DELAY_S)
             except PartyError:
-                with suppress(LostError):  # of a server that is lost meanwhile
-                    found = self._request_status(upload=upload) if again else []
-                    if found and all(server["arrived"] for server in found):  # before the line was lost
+                with suppress(LostError):  # a server may be lost again
+                    statuses = self._request_status(upload=upload) if is_retry else []
+                    if statuses and all(status["arrived"] for status in statuses):  # the upload had completed
                         return None
-                    if time.monotonic() > until or not any(server["phase"] == "training" for server in found):
+                    if time.monotonic() > deadline or not any(status["phase"] == "training" for status in statuses):
                         raise
                 time.sleep(_RETRY_DELAY_S)
 
     def consent(self) -> dict[str, Any]:
-        """Charge this owner's ledger, once for what the servers charge once, and sign what may be trained for it.
+        """Charge this owner's ledger once per charge of the servers, and sign what may be trained for it.
 
         Servers train only what all owners have signed: task, plan, version, and the ticket of one charge.
         """
-        found = self.status()
-        if len({server["training"] for server in found}) == 1 and found[0]["training"] is not None:
+        statuses = self.status()
+        if len({status["training"] for status in statuses}) == 1 and statuses[0]["training"] is not None:
             raise PartyError(f"task {self.task.name!r} is trained already. Hint: retire it first.")
-        tickets = [str(server["ticket"]) for server in found]
+        tickets = [str(status["ticket"]) for status in statuses]
         self._ledgers.reserve(self._charge_key(tickets))
         return {"tickets": tickets, "approval": sign_text(self.config.identity, self._program.approval_text(tickets))}
 
@@ -235,8 +236,8 @@ class Owner:
     def _send_pieces(
         self, pieces: UploadPieces, part: str, upload: str, more: bool, progress: Callable[[float], None]
     ) -> None:
-        words = {"rows": pieces.n_rows, "part": part, "upload": upload, "more": more, **self.consent()}
-        with ServerConnections(self.config, self.task, "contribute", **words) as call:
+        fields = {"rows": pieces.n_rows, "part": part, "upload": upload, "more": more, **self.consent()}
+        with ServerConnections(self.config, self.task, "contribute", **fields) as call:
             start = min(int(server["held"]) for server in call.receive_fields("send", "held"))
             call.send_fields(start=start)
             for number in range(start, len(pieces.row_counts)):
@@ -248,95 +249,98 @@ class Owner:
 
     @property
     def participates(self) -> bool:
-        """Whether this owner stays while the servers train, and answers them (``participate``), or contributes once."""
+        """Whether this owner must stay online during training (``participate``), or contributes once."""
         return self._program.needs_online_owners
 
     def participate(self, X: Any, y: Any = None, *, patience: float = WAIT_TIMEOUT_S) -> None:
-        """Stay until the model is trained, and answer the servers with sums of these rows, in shares.
+        """Stay online until the model is trained, and answer queries with shares of sums over these rows.
 
-        What is asked follows from the task and from what the servers have released so far: this owner works it out
-        by itself, and would not answer anything else.
+        The queries follow from the task and the values released so far. This owner derives them itself and answers
+        nothing else.
 
         Parameters
         ----------
         X : dataframe, array or path
             This owner's rows.
         y : array-like, optional
-            The target, where ``X`` does not hold it.
+            The target, if ``X`` does not contain it.
         patience : float
             Seconds to wait for the other owners.
         """
         if not isinstance(self._program, JointForest) or not self.participates:
-            raise UseError(f"task {self.task.name!r} takes rows once. Hint: contribute them.")
+            raise UseError(f"task {self.task.name!r} takes rows once. Hint: call contribute.")
         until = time.monotonic() + patience
         while True:
             try:
                 return self._participate_once(self._program, X, y, patience)
-            except LostError as error:  # a server is lost, and will be back: what was opened stays as it was
+            except LostError as error:  # a lost server may return; opened values do not change
                 if time.monotonic() > until or not (error.party or "").startswith("server"):
                     raise
                 time.sleep(_RETRY_DELAY_S)
 
     def _participate_once(self, program: JointForest, X: Any, y: Any, patience: float) -> None:
-        words = {"plan": program.plan.fingerprint(), **self.consent()}
-        with ServerConnections(self.config, self.task, "attend", **words) as call:
+        fields = {"plan": program.plan.fingerprint(), **self.consent()}
+        with ServerConnections(self.config, self.task, "attend", **fields) as call:
             call.receive_fields("received")
             call.start()
             call.receive_fields("accepted")
-            usual = [channel.timeout for channel in call.channels]
+            timeouts = [channel.timeout for channel in call.channels]
             for channel in call.channels:
                 channel.timeout = patience
             call.receive_fields("begins")
-            for channel, timeout in zip(call.channels, usual, strict=True):
+            for channel, timeout in zip(call.channels, timeouts, strict=True):
                 channel.timeout = timeout
             program.run_owner(X, y, call.channels)
             call.receive_fields("trained")
         self._commit_charges()
 
     def status(self) -> list[dict[str, Any]]:
-        """What each server says of the task: ``phase``, the owners ``missing``, the last ``failure``."""
+        """Return each server's status of the task: ``phase``, the owners ``missing``, the last ``failure``."""
         return self._request_status()
 
     def _request_status(self, **upload: str) -> list[dict[str, Any]]:
-        """What each server says, and whether the ``upload`` of this owner that is named, if one is, has ``accepted_uploads``."""
+        """Return each server's status; ``arrived`` reports whether the given ``upload`` was accepted."""
         with ServerConnections(self.config, self.task, "status", **upload) as call:
-            found = call.receive_fields("phase", "missing", "failure", "training", "ticket", "disagree", "arrived")
+            statuses = call.receive_fields("phase", "missing", "failure", "training", "ticket", "disagree", "arrived")
             call.send_fields(more=False)
-        return found
+        return statuses
 
     def wait(self, seconds: float | None = None) -> PrivacyCertificate:
         """Wait until all three servers hold the trained model; return its certificate.
 
-        If the training was cut short so that it must be charged again, this owner's ledger decides whether it is.
+        If an interrupted training must be charged again, this owner consents if its ledger has the budget.
         """
-        found = wait_until_trained(self.config, self._program, seconds, self._send_consent)
+        certificate = wait_until_trained(self.config, self._program, seconds, self._send_consent)
         self._commit_charges()
-        return found
+        return certificate
 
     def _send_consent(self) -> None:
-        """Agree to be charged again, for rows that the servers have."""
+        """Consent to another charge, for rows that the servers have."""
         with ServerConnections(self.config, self.task, "agree", **self.consent()) as call:
             call.receive_fields("agreed")
             call.start()
 
     def _commit_charges(self) -> None:
-        """Record that a model was made: what was reserved for it is spent."""
+        """Commit what was reserved for the trained model."""
         for key in self._ledgers.unsettled_keys():
             self._ledgers.commit(key)
 
     def retire(self) -> None:
-        """Have the three servers forget the model: nobody can ask it again."""
+        """Have the three servers delete the model. It cannot be queried afterwards."""
         with ServerConnections(self.config, self.task, "retire") as call:
             tickets = [server["ticket"] for server in call.receive_fields("retired", "ticket")]
-        self._ledgers.cancel(self._charge_key(tickets))  # nothing was opened under them, and the rows are gone
+        self._ledgers.cancel(
+            self._charge_key(tickets)
+        )  # nothing was opened under these tickets, and the rows are deleted
 
 
 def wait_until_trained(
     config: Config, program: Program, seconds: float | None, renew_consent: Callable[[], None] | None = None
 ) -> PrivacyCertificate:
-    """Ask the servers now and then; return the certificate, or raise why there is none.
+    """Poll the servers until the model is trained; return its certificate.
 
-    A server that is lost meanwhile is waited for; an owner that has to ``renew_consent`` again does so, or raises why not.
+    Lost servers are waited for. ``renew_consent`` is called if an owner must agree to another charge. Raise PartyError
+    if training failed or ``seconds`` have passed.
     """
     until = time.monotonic() + (WAIT_TIMEOUT_S if seconds is None else seconds)
     while True:
@@ -355,7 +359,7 @@ def wait_until_trained(
 def _poll_certificate(
     config: Config, program: Program, seconds: float | None, until: float
 ) -> PrivacyCertificate | None:
-    """Return the certificate; None when this party has to agree to be charged again."""
+    """Return the certificate, or None if this owner must agree to another charge."""
     task = program.task
     with ServerConnections(config, task, "status") as call:
         while True:
@@ -365,7 +369,7 @@ def _poll_certificate(
                 return program.verify_certificates([server["statement"] for server in found])
             failures = [server["failure"] for server in found if server["failure"] and server["phase"] == "waiting"]
             disagree = [owner for server in found for owner in server["disagree"]]
-            if config.role == "client" and config.name in disagree:
+            if config.role == "owner" and config.name in disagree:
                 call.send_fields(more=False)
                 return None
             if failures and not disagree:

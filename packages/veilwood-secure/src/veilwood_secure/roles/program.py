@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a task's protocol means for each role: the interface of a program, and what all programs share.
+"""The interface of programs, and the base class for one-hot rows.
 
-The programs are in ``hidden_programs`` and ``joint_programs``, and their names in ``programs``.
+A program defines what each role does in a protocol. The programs are in ``hidden_programs``, ``joint_programs`` and
+``public_programs``, their names in ``registry``.
 """
 
 from __future__ import annotations
@@ -35,17 +36,17 @@ NO_OWNERS: Final[OwnerChannels] = {}
 
 @dataclass(frozen=True)
 class TrainingResult:
-    """What training leaves at a server: arrays in shares, and arrays that were released to everybody."""
+    """Result of training at a server: arrays in shares, and arrays released to all parties."""
 
     hidden: dict[str, Shared] = field(default_factory=dict)
     released: Arrays = field(default_factory=dict)
 
 
 class Program(ABC):
-    """A protocol applied to a task. Everything but the arguments of ``encode_*`` is public or in shares."""
+    """A protocol applied to a task. Everything except the arguments of ``encode_*`` is public or in shares."""
 
     opens_values: ClassVar[bool]
-    """Whether training opens anything; if not, a training that was cut short has cost nothing."""
+    """Whether training opens anything. If not, an interrupted training has no privacy loss."""
     ring: ClassVar[type[np.unsignedinteger[Any]]]
     """The word type of shares."""
     settings: ClassVar[Mapping[str, Any]]
@@ -53,81 +54,83 @@ class Program(ABC):
 
     task: Task
     needs_online_owners: bool = False
-    """Whether owners stay while the servers train, and answer them."""
+    """Whether owners stay online during training and answer queries."""
     shuffles_rows: bool = False
-    """Whether an owner sends its rows in a secret order, because what becomes of a row depends on its place."""
+    """Whether owners send rows in a secret order, because the treatment of a row depends on its position."""
     not_private: str | None = None
-    """Why nothing is guaranteed, for protocols that follow a paper to the letter."""
+    """Why the program gives no guarantee, or None if it does."""
     plan: Plan
     participation: ServerParticipation
-    """How the servers take part, which decides what the certificate rests on."""
+    """Role of the servers, on which the assumptions of the certificate depend."""
 
     @abstractmethod
     def owner_schema(self, owner: str) -> Schema:
-        """The schema of an owner's own table."""
+        """Return the schema of an owner's own table."""
 
     @abstractmethod
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
-        """Encode an owner's rows as the arrays it shares; also their number, as far as servers see it."""
+        """Return the arrays that an owner shares, and the number of rows that servers see."""
 
     @abstractmethod
     def row_shapes(self, owner: str, rows: int) -> Shapes:
-        """The shapes of these arrays: public, so that a server can refuse any other."""
+        """Return the public shapes of these arrays. Servers reject any other."""
 
     @abstractmethod
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """What is wrong with consistent shares of an owner, found in shares; None if nothing is."""
+        """Check consistent shares of an owner, on shares. Return a description of the fault, or None."""
 
     @abstractmethod
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Train on the rows of all owners, of which some may be present to answer."""
+        """Train on the rows of all owners. ``owner_channels`` reach the owners that are online."""
 
     def make_certificate(self, ledger: str, entry: int) -> PrivacyCertificate:
-        """The certificate of the trained model, whose spend stands in a server's ledger."""
+        """Return the certificate of the trained model, charged to an entry of a server's ledger."""
         spend = Spend(ledger, entry, self.plan.loss, not_private=self.not_private)
         return build_certificate(self.plan, spend, self.participation)
 
     def approval_text(self, tickets: Sequence[str]) -> str:
-        """What an owner signs before its rows are used: task, plan (with loss and schema), version, and one charge."""
+        """Return the text that an owner signs: task, plan (with loss and schema), version, and one charge."""
         return f"veilwood: train {self.training_subject()}, {' '.join(tickets)}"
 
     def training_subject(self) -> str:
-        """What rows are used for: the task, by one plan, carried out by one version."""
+        """Return the use of rows that owners consent to: the task, by one plan and one version of the code."""
         return f"task {self.task.fingerprint()} by plan {self.plan.fingerprint()} with {__version__}"
 
     def check_rows(self, engine: Engine, owner: str, shares: Shares) -> None:
-        """Refuse, by name, an owner whose shares do not fit together or are not rows; nothing else is learned."""
+        """Raise PartyError, naming the owner, if its shares are inconsistent or not rows. Reveals nothing else."""
         fault: str | None = "shares that do not fit together"
         if all([engine.is_consistent(share) for share in shares.values()]):
             fault = self.find_fault(engine, owner, shares)
         if fault is not None:
-            raise PartyError(f"client {owner} sent {fault}: its rows are refused.", party=f"client {owner}")
+            raise PartyError(f"owner {owner} sent {fault}: its rows are refused.", party=f"owner {owner}")
 
     def verify_certificates(self, claimed: Sequence[Any]) -> PrivacyCertificate:
-        """The certificate of the three servers, if each is what this role would write itself, but for the ledger."""
-        read = [PrivacyCertificate.from_dict(statement) for statement in claimed]
-        for party, statement in enumerate(read):
-            if statement.to_dict() != self.make_certificate(statement.ledger, statement.ledger_entry).to_dict():
+        """Return the servers' certificate. Raise PartyError unless it equals this role's own, up to the ledger."""
+        certificates = [PrivacyCertificate.from_dict(data) for data in claimed]
+        for party, found in enumerate(certificates):
+            if found.to_dict() != self.make_certificate(found.ledger, found.ledger_entry).to_dict():
                 raise PartyError(
-                    f"server {party} certifies another plan than task {self.task.name!r} has, or says otherwise what "
-                    "it rests on. Hint: compare versions.",
+                    f"the certificate of server {party} does not match task {self.task.name!r}. "
+                    "Hint: check that all parties run the same version.",
                     party=f"server {party}",
                 )
-        return read[0]
+        return certificates[0]
 
 
 def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a task, completed; an unknown one is refused."""
+    """Return the settings of a task with defaults filled in; raise UseError if one is unknown."""
     for key in task.settings:
         if key not in defaults:
-            raise UseError(f"task {task.name!r} has an unknown setting {key!r}. Hint: one of {', '.join(defaults)}.")
+            raise UseError(
+                f"task {task.name!r} has an unknown setting {key!r}. Hint: choose one of {', '.join(defaults)}."
+            )
     return {**defaults, **task.settings}
 
 
 class OneHotRows(Program):
-    """What owners do where servers hold one-hot rows in shares: whole rows, or columns of the same rows."""
+    """Base class of programs on one-hot rows in shares: owners hold whole rows, or columns of the same rows."""
 
     ring: ClassVar[type[np.unsignedinteger[Any]]] = np.uint32
 
@@ -138,7 +141,7 @@ class OneHotRows(Program):
         self.participation = ServerParticipation("sampled", "columns" if task.is_vertical else "rows")
 
     def owner_schema(self, owner: str) -> Schema:
-        """The schema of an owner's own table; its target is not in the table of every owner."""
+        """Return the schema of an owner's own table. Not every owner's table has the target."""
         features = tuple(self.schema.features[place] for place in self.task.feature_indices(owner))
         return Schema(self.schema.name, self.schema.task, self.schema.target, features)
 
@@ -148,33 +151,35 @@ class OneHotRows(Program):
         )
 
     def encode_rows(self, owner: str, X: Any, y: Any, pad_to: int | None = None) -> tuple[Arrays, int]:
-        """Encode an owner's rows as one-hot features and classes; padding has no class and counts nowhere."""
+        """Encode an owner's rows as one-hot features and classes. Padding has no class and is not counted."""
         encoding = Encoding(self.owner_schema(owner), "bins")
         out: Arrays = {"features": records.encode_one_hot(encoding.encode(X), self._owner_domain(owner))}
         if self.task.holds_target(owner):
             if y is None:
-                raise UseError(f"client {owner} holds the target {self.schema.target.name!r}. Hint: give y.")
+                raise UseError(f"owner {owner} holds the target {self.schema.target.name!r}. Hint: pass y.")
             out["classes"] = records.encode_classes(encoding.encode_target(y), self.domain)
         counts = {array.shape[-1] for array in out.values()}
         if len(counts) > 1 or 0 in counts:
-            raise UseError(f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: as many, and some.")
+            raise UseError(
+                f"X and y have {' and '.join(map(str, sorted(counts)))} rows. Hint: pass equal, positive numbers."
+            )
         rows = counts.pop()
         if pad_to is None:
             return out, rows
         if pad_to < rows:
-            raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: a larger public number.")
+            raise UseError(f"{rows} rows cannot be padded to {pad_to}. Hint: choose a larger public number.")
         padded = {key: np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, pad_to - rows)]) for key, array in out.items()}
         padded["features"][:, 0, rows:] = 1
         return padded, pad_to
 
     def row_shapes(self, owner: str, rows: int) -> Shapes:
-        """The shapes of one-hot features and classes."""
+        """Return the shapes of one-hot features and classes."""
         domain = self._owner_domain(owner)
         out: Shapes = {"features": (domain.n_features, domain.width, rows)}
         return out | ({"classes": (domain.n_classes, rows)} if self.task.holds_target(owner) else {})
 
     def find_fault(self, engine: Engine, owner: str, shares: Shares) -> str | None:
-        """Whether features and classes are one-hot."""
+        """Check that features and classes are one-hot."""
         if not records.are_one_hot(engine, shares["features"], self._owner_domain(owner)):
             return "features that are not one-hot"
         if "classes" in shares and not records.are_valid_classes(engine, shares["classes"], self.domain):
@@ -182,7 +187,7 @@ class OneHotRows(Program):
         return None
 
     def join_rows(self, engine: Engine, rows: Mapping[str, Shares]) -> SharedRows:
-        """The rows of all owners as one table: below each other, or side by side in the schema's order."""
+        """Return the rows of all owners as one table: stacked, or columns joined in the schema's order."""
         if not self.task.is_vertical:
             return records.stack_owner_rows([SharedRows(part["features"], part["classes"]) for part in rows.values()])
         places = [place for owner in rows for place in self.task.feature_indices(owner)]
@@ -193,7 +198,7 @@ class OneHotRows(Program):
         return SharedRows(joined.features[np.argsort(places)], classes)
 
     def _pad_values(self, engine: Engine, features: Shared) -> Shared:
-        """Fill up to the common number of values with values that never occur."""
+        """Pad to the common number of values with values that never occur."""
         m, w, n = features.shape
         never = engine.constant(np.zeros((m, self.domain.width - w, n), np.int64))
         return concatenate([features, never], axis=1) if w < self.domain.width else features

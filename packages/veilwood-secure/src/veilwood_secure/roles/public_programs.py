@@ -1,14 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocols of the paper on secure trees as programs: public trees, extra trees, and two that are NOT PRIVATE.
+"""Programs that train public trees: CDP+PMPC-ID3 (``cdp-id3``) and extra trees (``extra-trees``).
 
-The hidden tree that is private is in ``hidden_programs``; the protocols themselves are in ``secure.protocols``.
-
-| name in the paper | protocol |
-|---|---|
-| MPC-ID3 | ``mpc-id3``, NOT PRIVATE |
-| CDP+PMPC-ID3, Laplace or exponential leaves | ``cdp-id3`` |
-| ODP+FMPC-ID3 | ``odp-id3``, NOT PRIVATE |
-| ID3 forests, extra trees | the same with ``n_trees``; ``extra-trees`` |
+Programs for hidden trees are in ``hidden_programs``, the protocols themselves in ``protocols.public_trees``. The two
+programs of the paper that are NOT PRIVATE (``mpc-id3``, ``odp-id3``) are part of the reproductions and not shipped.
 """
 
 from __future__ import annotations
@@ -33,13 +27,10 @@ from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, P
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine, Ints
-from veilwood_secure.protocols import public_trees as exponential
-from veilwood_secure.protocols import public_trees as public_tree
-from veilwood_secure.protocols.hidden_forest import HiddenPlan, forest_layout, level_epsilons, sampling_delta
-from veilwood_secure.protocols.hidden_trees import Recipe
+from veilwood_secure.protocols import public_trees
+from veilwood_secure.protocols.hidden_forest import level_epsilons, sampling_delta
 from veilwood_secure.protocols.public_trees import PlainTree, SelectFeatures, SelectLabels, grow_public_forest
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.program import (
     NO_OWNERS,
     OneHotRows,
@@ -49,24 +40,19 @@ from veilwood_secure.roles.program import (
     complete_settings,
 )
 
-EXACT_TREE_REASON: Final = "splits and classes of leaves are opened as they are, without noise"
-EXACT_SPLITS_REASON: Final = (
-    "splits are chosen without noise and users see predictions, which depend on them: one row can turn a prediction "
-    "around with any certainty, so no finite epsilon holds (proofs/secure.md)"
-)
 LEAF_MECHANISMS: Final = ("laplace", "exponential", "noisy-max")
 SPLIT_MECHANISMS: Final = ("noisy-max", "exponential")
 
 
 @dataclass(frozen=True)
 class PublicForest:
-    """Trees that were opened; what they predict is free."""
+    """A model of public trees. Predictions are free."""
 
     schema: Schema
     trees: Sequence[PlainTree]
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the class that most trees vote for, the first of equals."""
+        """Return the class with the most votes of trees; ties go to the first class."""
         codes = np.asarray(Encoding(self.schema, "bins").encode(X), np.int64)
         votes = np.zeros((len(codes), len(self.schema.classes)), np.int64)
         for tree in self.trees:
@@ -75,7 +61,7 @@ class PublicForest:
 
 
 class PublicTrees(OneHotRows):
-    """Trees that are opened level by level, one or several on disjoint rows."""
+    """Base class of programs that open their trees level by level: one tree, or several on disjoint rows."""
 
     opens_values = True
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 1}
@@ -86,25 +72,25 @@ class PublicTrees(OneHotRows):
         self.depth, self.n_trees = int(self.options["max_depth"]), int(self.options["n_trees"])
         if not 1 <= self.depth <= self.domain.n_features or self.n_trees < 1:
             raise UseError(
-                f"task {task.name!r}: {self.n_trees} trees of depth {self.depth} cannot be grown. Hint: a depth of up "
-                f"to {self.domain.n_features}, and at least one tree."
+                f"task {task.name!r}: {self.n_trees} trees of depth {self.depth} cannot be grown. Hint: choose a depth "
+                f"from 1 to {self.domain.n_features} and at least one tree."
             )
         self.plan = self._make_plan()
 
     @abstractmethod
     def _make_plan(self) -> Plan:
-        """Return what is opened, and what it costs."""
+        """Return the plan: what is opened, and its loss."""
 
     @abstractmethod
     def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
-        """Return how each tree chooses its splits and classes."""
+        """Return the selectors of splits and labels of each tree."""
 
     def max_nodes(self, level: int) -> int:
-        """The most nodes that all trees together can have at a depth: each feature is used once on a path."""
+        """Return the largest number of nodes of all trees at a depth: each feature is used at most once on a path."""
         return self.n_trees * math.prod(sorted(self.domain.sizes, reverse=True)[:level])
 
     def build_plan(self, loss: Loss, steps: Sequence[Step], released: str) -> Plan:
-        """Put the plan together."""
+        """Return the plan with the layout of these trees."""
         records = EACH_TO_ONE_TREE if self.n_trees > 1 else ALL_TO_EVERY_TREE
         return Plan(
             estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=tuple(steps), released=released,
@@ -115,7 +101,7 @@ class PublicTrees(OneHotRows):
     def train(
         self, engine: Engine, rows: Mapping[str, Shares], owner_channels: OwnerChannels = NO_OWNERS
     ) -> TrainingResult:
-        """Grow the trees; what is chosen is opened."""
+        """Train the trees and open their splits and labels."""
         trees = grow_public_forest(
             engine, self.join_rows(engine, rows), self.domain, self.depth, self.selection_rules()
         )
@@ -124,7 +110,7 @@ class PublicTrees(OneHotRows):
         )
 
     def read_model(self, released: Ints) -> PublicForest:
-        """Read the trees that were released."""
+        """Parse the released trees."""
         sizes, left, trees = np.array(self.domain.sizes), released, []
         for _ in range(self.n_trees):
             splits, nodes = [], 1
@@ -135,43 +121,27 @@ class PublicTrees(OneHotRows):
             leaves, left = _take_indices(left, nodes, self.domain.n_classes)
             trees.append(PlainTree(tuple(splits), leaves, self.domain.sizes))
         if len(left):
-            raise PartyError("the servers released more than the trees of the task.")
+            raise PartyError("the servers released more values than the trees of the task have.")
         return PublicForest(self.schema, trees)
 
 
 def _take_indices(numbers: Ints, count: int, bound: int) -> tuple[Ints, Ints]:
-    """Return the first numbers, which must be places below a bound, and the rest."""
+    """Split off the first numbers, which must be indices below a bound."""
     first = numbers[:count]
     if len(first) < count or first.min() < 0 or first.max() >= bound:
-        raise PartyError("what the servers released does not fit the trees of the task.")
+        raise PartyError("the released values do not match the trees of the task.")
     return first, numbers[count:]
 
 
-class ExactTreesNotPrivate(PublicTrees):
-    """MPC-ID3: the best splits and classes, opened. NOT PRIVATE."""
-
-    not_private = EXACT_TREE_REASON
-
-    def _make_plan(self) -> Plan:
-        loss = Loss.unbounded()
-        levels = [Step(f"splits at depth {level}", loss, None, 1, (self.max_nodes(level), self.domain.n_features))
-                  for level in range(self.depth)]  # fmt: skip
-        leaves = Step("classes of leaves", loss, None, 1, (self.max_nodes(self.depth), self.domain.n_classes))
-        return self.build_plan(loss, [*levels, leaves], "a tree as it is, without noise")
-
-    def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
-        """The best."""
-        return [(public_tree.select_best_features, public_tree.select_best_labels)] * self.n_trees
-
-
 class NoisyPublicTrees(PublicTrees):
-    """CDP+PMPC-ID3: splits and leaves chosen with noise, and opened.
+    """CDP+PMPC-ID3: splits and labels are selected with noise and opened.
 
     Notes
     -----
     Guarantee
 
-    Levels and leaves add up to the task's epsilon, plus the delta of what is drawn on shares; a row is in one tree
+    The losses of levels and leaves sum to the task's epsilon, plus the delta of sampling on shares; a row is in one
+    tree
     (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_public_programs.py).
     """
 
@@ -184,8 +154,8 @@ class NoisyPublicTrees(PublicTrees):
         splits, leaves = self.options["splits"], self.options["leaves"]
         if splits not in SPLIT_MECHANISMS or leaves not in LEAF_MECHANISMS:
             raise UseError(
-                f"task {self.task.name!r}: splits={splits!r}, leaves={leaves!r} are not known. Hint: splits "
-                f"{' or '.join(SPLIT_MECHANISMS)}, leaves {' or '.join(LEAF_MECHANISMS)}."
+                f"task {self.task.name!r}: splits={splits!r}, leaves={leaves!r} are not mechanisms. "
+                f"Hint: choose splits {' or '.join(SPLIT_MECHANISMS)}, and leaves {' or '.join(LEAF_MECHANISMS)}."
             )
         neighbours, m, u = Neighbours(), self.domain.n_features, self.domain.n_classes
         self._score_range = neighbours.score_range(1)
@@ -193,15 +163,15 @@ class NoisyPublicTrees(PublicTrees):
         steps, draws, delta = [], [], Fraction(0)
         for level, budget in enumerate(self._budgets):
             last = level == len(self._budgets) - 1
-            way, width = (leaves, u) if last else (splits, m)
+            kind, width = (leaves, u) if last else (splits, m)
             shape = (self.max_nodes(self.depth if last else level), width)
             name = "classes of leaves" if last else f"splits at depth {level}"
-            if way == "laplace":
+            if kind == "laplace":
                 mechanism: Any = DiscreteLaplace(neighbours.l1_sensitivity(1) / budget)
                 draws.append((mechanism.scale, 2 * math.prod(shape)))
-            elif way == "exponential":
+            elif kind == "exponential":
                 mechanism = ExponentialMechanism(budget, self._score_range)
-                more = exponential.exponential_delta(self.task.exact_epsilon, width, shape[0])
+                more = public_trees.exponential_delta(self.task.exact_epsilon, width, shape[0])
                 delta += Fraction(math.nextafter(more, math.inf))
             else:
                 mechanism = NoisyMax(budget, self._score_range)
@@ -216,16 +186,16 @@ class NoisyPublicTrees(PublicTrees):
         return level_epsilons(self.task.exact_epsilon, self.depth)
 
     def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
-        """Choices with noise, level by level."""
+        """Return noisy selectors, level by level."""
         *levels, last = self._budgets
         chosen = [
-            exponential.exponential_selector(2 * budget / self._score_range)
+            public_trees.exponential_selector(2 * budget / self._score_range)
             if self.options["splits"] == "exponential"
-            else public_tree.noisy_max_selector(self._score_range / budget)
+            else public_trees.noisy_max_selector(self._score_range / budget)
             for budget in levels
         ]
 
-        def select_features(engine: Engine, level: public_tree.PendingLevel) -> Ints:
+        def select_features(engine: Engine, level: public_trees.PendingLevel) -> Ints:
             return chosen[level.depth](engine, level)
 
         return [(select_features, self._leaf_labeller(last))] * self.n_trees
@@ -233,14 +203,14 @@ class NoisyPublicTrees(PublicTrees):
     def _leaf_labeller(self, budget: Fraction) -> SelectLabels:
         leaves = self.options["leaves"]
         if leaves == "laplace":
-            return public_tree.noisy_count_labeller(Neighbours().l1_sensitivity(1) / budget)
+            return public_trees.noisy_count_labeller(Neighbours().l1_sensitivity(1) / budget)
         if leaves == "exponential":
-            return exponential.exponential_labeller(2 * budget / self._score_range)
-        return public_tree.noisy_max_labeller(self._score_range / budget)
+            return public_trees.exponential_labeller(2 * budget / self._score_range)
+        return public_trees.noisy_max_labeller(self._score_range / budget)
 
 
 class ExtraTrees(NoisyPublicTrees):
-    """Trees split by public chance, each on rows of its own; the classes of their leaves are chosen with noise."""
+    """Extra trees: random public splits, disjoint rows, and labels selected with noise."""
 
     settings: ClassVar[Mapping[str, Any]] = {"max_depth": 3, "n_trees": 10, "leaves": "noisy-max", "random_state": 0}
 
@@ -257,27 +227,7 @@ class ExtraTrees(NoisyPublicTrees):
         return (self.task.exact_epsilon,)
 
     def selection_rules(self) -> list[tuple[SelectFeatures, SelectLabels]]:
-        """Random features, the same for everybody who knows the seed."""
+        """Return random selectors from the public seed, the same for all parties."""
         seeds = np.random.SeedSequence(self._seed).spawn(self.n_trees)
         label = self._leaf_labeller(self.task.exact_epsilon)
-        return [(public_tree.random_selector(np.random.default_rng(seed)), label) for seed in seeds]
-
-
-class ExactHiddenSplitsNotPrivate(HiddenForest):
-    """ODP+FMPC-ID3 as published: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE."""
-
-    not_private = EXACT_SPLITS_REASON
-
-    def _make_plan(self) -> HiddenPlan:
-        chosen = complete_settings(self.task, self.settings)
-        depth, n_trees = int(chosen["max_depth"]), int(chosen["n_trees"])
-        recipe = Recipe(self.domain, (None,) * depth, 1 / self.task.exact_epsilon, leaf_distribution="laplace")
-        loss = Loss.unbounded()
-        step = Step("classes of leaves", loss, None, 1, (n_trees * recipe.n_nodes(depth), self.domain.n_classes))
-        plan = Plan(
-            estimator=type(self).__name__, loss=loss, neighbours=Neighbours(), steps=(step,),
-            released="predictions of a forest that stays in shares, whose splits are exact",
-            schema_name=self.schema.name, schema_hash=self.schema.fingerprint(),
-            layout=forest_layout(recipe, n_trees), expected_leaf_mse=0.0,
-        )  # fmt: skip
-        return HiddenPlan(plan, recipe, n_trees)
+        return [(public_trees.random_selector(np.random.default_rng(seed)), label) for seed in seeds]

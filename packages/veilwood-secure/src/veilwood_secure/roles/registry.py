@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The programs of all protocols, by the name that a task gives its protocol."""
+"""Programs by the name that a task gives its protocol."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from importlib.metadata import entry_points
 from typing import Final
 
 from veilwood.errors import UseError
@@ -11,13 +12,7 @@ from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.hidden_programs import BinaryForest, HiddenForest, PrivateVotes, invalid_queries_error
 from veilwood_secure.roles.joint_programs import ForestOnShares, JointForest
 from veilwood_secure.roles.program import Program, Shapes, TrainingResult
-from veilwood_secure.roles.public_programs import (
-    ExactHiddenSplitsNotPrivate,
-    ExactTreesNotPrivate,
-    ExtraTrees,
-    NoisyPublicTrees,
-    PublicTrees,
-)
+from veilwood_secure.roles.public_programs import ExtraTrees, NoisyPublicTrees, PublicTrees
 
 __all__ = [
     "PROTOCOLS",
@@ -31,7 +26,7 @@ __all__ = [
     "TrainingResult",
     "invalid_queries_error",
     "program_for_task",
-]  # fmt: skip
+]
 
 PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
     "hidden-tree": HiddenForest,
@@ -41,14 +36,23 @@ PROTOCOLS: Final[dict[str, Callable[[Task], Program]]] = {
     "forest-on-shares": ForestOnShares,
     "cdp-id3": NoisyPublicTrees,
     "extra-trees": ExtraTrees,
-    "mpc-id3": ExactTreesNotPrivate,
-    "odp-id3": ExactHiddenSplitsNotPrivate,
 }
-"""The protocols by their name in a task."""
+"""Protocols with a privacy guarantee, by their name in a task."""
+
+NOT_PRIVATE_GROUP: Final = "veilwood_secure.not_private"
+"""Entry points of programs without a guarantee: the reproductions register two protocols of a paper here."""
 
 
 def program_for_task(task: Task) -> Program:
-    """The program of a task's protocol."""
-    if task.protocol not in PROTOCOLS:
-        raise UseError(f"there is no protocol {task.protocol!r}. Hint: one of {', '.join(PROTOCOLS)}.")
-    return PROTOCOLS[task.protocol](task)
+    """Return the program of a task's protocol; raise UseError if there is no such protocol.
+
+    Programs of other packages must declare that they are not private, so that none of them can claim a guarantee.
+    """
+    if task.protocol in PROTOCOLS:
+        return PROTOCOLS[task.protocol](task)
+    for entry in entry_points(group=NOT_PRIVATE_GROUP, name=task.protocol):
+        program: Program = entry.load()(task)
+        if not program.not_private:
+            raise UseError(f"protocol {task.protocol!r} of another package must declare that it is not private.")
+        return program
+    raise UseError(f"there is no protocol {task.protocol!r}. Hint: choose one of {', '.join(PROTOCOLS)}.")

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One of the three servers: takes shares from owners, trains, keeps its part of models, answers users in shares.
+"""One of the three servers: receives shares from owners, trains, stores its part of models, answers users in shares.
 
-What is computed is in ``programs``, answers to users in ``answers``, connections in ``transport``, sessions among the
-servers in ``sessions``.
+The computation is defined by programs (``registry``). Training is in ``training``, connections are in ``transport``,
+sessions among the servers in ``sessions``.
 """
 
 from __future__ import annotations
@@ -47,29 +47,29 @@ __all__ = ["Server", "UserRequestsMixin", "parse_row_count"]
 
 
 IDLE_TIMEOUT_S: Final = 900.0
-"""How long a user may think between two questions before its session ends."""
+"""Seconds without a query after which a user's session ends."""
 
 SharePairs = dict[str, SharePair]
 
 
 class UserRequestsMixin:
-    """The part of ``Server`` that users talk to."""
+    """The part of ``Server`` that serves users."""
 
     config: Config
     party: int
     _sessions: SessionBroker
 
     def _reject_revoked(self, channel: Channel) -> None:
-        """Refuse whoever was revoked; ``Server`` knows who was."""
+        """Raise PartyError if the peer was revoked; implemented by ``Server``."""
         raise NotImplementedError
 
     def _receive_shares(
         self, channel: Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], size_error: PartyError
     ) -> SharePairs:
-        """Receive shares of public shapes, one message each; raise ``size_error`` if one has another width."""
+        """Receive shares of public shapes, one message each. Raise ``size_error`` if one has another length."""
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
-            raise DomainTooLargeError("these are more rows than this server takes. Hint: fewer rows at a time.")
+            raise DomainTooLargeError("these are more rows than this server takes. Hint: send fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.send_fields(send=list(shapes))
         try:
@@ -83,17 +83,17 @@ class UserRequestsMixin:
             raise size_error from None
 
     def _answer_queries(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Answer a user's questions, in order, until it leaves."""
+        """Answer a user's queries, in order, until it leaves."""
         model, program = self._require_model(task_state), task_state.program
         if not isinstance(program, HiddenForest):
-            raise UseError(f"the model of task {task_state.task.name!r} is public. Hint: fetch it.")
+            raise UseError(f"the model of task {task_state.task.name!r} is public. Hint: fetch it with User.model.")
         channel.send_fields(statement=model.facts["statement"], training=model.facts["training"])
         if self.party == 0:
             channel.receive_fields("go")
         with self._sessions.open_session(str(fields["session"]), task_state.task.name) as links:
             user = channel.peer.name
-            about = {"task": task_state.task.fingerprint(), "user": user, "training": model.facts["training"]}
-            agree_on_facts(links, about)
+            facts = {"task": task_state.task.fingerprint(), "user": user, "training": model.facts["training"]}
+            agree_on_facts(links, facts)
             engine = ReplicatedEngine(links, ring=task_state.program.ring)
             names = [key.removeprefix("first.") for key in model.arrays if key.startswith("first.")]
             hidden = {
@@ -111,35 +111,35 @@ class UserRequestsMixin:
                 agree_on_facts(links, {"rows": rows}, blame=str(channel.peer))
                 query = {name: engine.load(pair) for name, pair in pairs.items()}
                 program.check_queries(engine, user, query)
-                spend = self._charge_answers(
+                reservation = self._charge_answers(
                     task_state, model, links, program.query_loss(parse_row_count(rows)), channel.peer
                 )
                 first, second = engine.local_shares(program.answer_queries(engine, hidden, query))
-                if spend is not None:
-                    spend.commit()
+                if reservation is not None:
+                    reservation.commit()
                 channel.send(pair_to_bytes((first, second)))
             agree_on_facts(links, {"rows": 0}, blame=str(channel.peer))
 
     def _charge_answers(
         self, task_state: TaskState, model: StoredModel, links: TlsLinks, cost: Loss | None, user: PartyName
     ) -> Reservation | None:
-        """Charge what answers cost, where they do, at all three servers or none, before noise is drawn."""
+        """Charge the loss of answers, if any, at all three servers or none, before noise is drawn."""
         if cost is None:
             return None
         plan = task_state.program.plan
         file = self.config.folder / f"answers-{task_state.task.name}-{model.facts['training']}.db"
-        book = SQLiteLedger(file, epsilon=plan.loss.epsilon, delta=plan.loss.delta)
+        ledger = SQLiteLedger(file, epsilon=plan.loss.epsilon, delta=plan.loss.delta)
         what, neighbours = f"answers of {task_state.task.name} to {user}", str(plan.neighbours)
-        spend = book.reserve(cost, what=what, neighbours=neighbours, plan=plan.fingerprint())
+        reservation = ledger.reserve(cost, what=what, neighbours=neighbours, plan=plan.fingerprint())
         try:
             agree_on_facts(links, {"charged": str(cost)})
         except VeilwoodError:
-            spend.cancel()
+            reservation.cancel()
             raise
-        return spend
+        return reservation
 
     def _send_released(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Hand a user what training released; nothing else of a model is ever handed out."""
+        """Send a user the values that training released. Nothing else of a model is ever sent."""
         model = self._require_model(task_state)
         released = {key: array for key, array in model.arrays.items() if key.startswith("released.")}
         channel.send_fields(
@@ -161,35 +161,35 @@ class UserRequestsMixin:
 
 
 def parse_row_count(rows: object) -> int:
-    """A number of rows as somebody claims it."""
+    """Validate a number of rows sent by another party."""
     if not isinstance(rows, int) or isinstance(rows, bool) or not 0 < rows < 1 << 31:
-        raise UseError("what was sent is not a number of rows.")
+        raise UseError("the request is not a number of rows between 1 and 2^31.")
     return rows
 
 
 log = logging.getLogger("veilwood.secure")
 
 REQUEST_TIMEOUT_S: Final = 10.0
-"""How long somebody has to say what it wants."""
+"""Seconds within which a new connection must send its request."""
 
 WATCH_INTERVAL_S: Final = 0.5
-"""How often a server looks for a new configuration and certificate."""
+"""Seconds between checks for a new configuration and certificate."""
 
 
 class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
-    """Runs until closed; ``start`` returns at once.
+    """A server, which runs until it is closed. ``start`` returns immediately.
 
     Parameters
     ----------
     config : Config
-        Of the role ``server``.
+        Configuration of a role ``server``.
 
     Notes
     -----
     Guarantee
 
-    What a server says, logs and stores does not depend on how many rows an owner sent: no count, no length, no
-    duration stands in it (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_outside.py).
+    What a server sends, logs and stores does not depend on the number of rows an owner sent: it contains no count, no
+    length and no duration (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_outside.py).
     """
 
     def __init__(self, config: Config) -> None:
@@ -204,7 +204,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         self._lock = threading.RLock()
         self._config_mtime = 0.0
         self._revoked: tuple[str, ...] = ()
-        self._task_faults = {}  # why a task of the configuration is not served
+        self._task_faults = {}  # reasons why tasks of the configuration are not served
         self._listeners = []
         self.counters, self.last_heartbeat = Counters(), time.monotonic()
         dials = tls_context(config.identity, config.servers_authority, listens=False)
@@ -212,15 +212,15 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         self._sessions = SessionBroker(config, dials, self._join_training)
 
     def start(self) -> None:
-        """Reload what is stored, then listen."""
+        """Load the configuration and stored state, then listen."""
         self._reload_config()
         config, here = self.config, self.config.servers[self.party]
         peers = tls_context(config.identity, config.servers_authority, listens=True)
-        people = tls_context(config.identity, config.participants_authority, listens=True)
-        self._contexts += [peers, people]
-        for port, context, greet, of_one, most_bytes in (
+        participants = tls_context(config.identity, config.participants_authority, listens=True)
+        self._contexts += [peers, participants]
+        for port, context, on_connection, max_per_party, max_bytes in (
             (here.peers, peers, self._accept_peer, MAX_CONNECTIONS, None),
-            (here.people, people, self._serve_participant, MAX_PER_PARTY, MAX_INCOMING_BYTES),
+            (here.participants, participants, self._serve_participant, MAX_PER_PARTY, MAX_INCOMING_BYTES),
         ):
             self._listeners.append(
                 Listener(
@@ -228,15 +228,15 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                     port,
                     context,
                     config.timeout,
-                    greet,
-                    max_per_party=of_one,
-                    max_incoming_bytes=most_bytes,
+                    on_connection,
+                    max_per_party=max_per_party,
+                    max_incoming_bytes=max_bytes,
                 )
             )
-        log.info("%s listens on %s, ports %d and %d", config.party_name, config.listen, here.peers, here.people)
-        for study in list(self._task_states.values()):  # trainings that were cut short, or about to begin
-            if study.complete_uploads:
-                self._begin_training(study)
+        log.info("%s listens on %s, ports %d and %d", config.party_name, config.listen, here.peers, here.participants)
+        for state in list(self._task_states.values()):  # trainings that were interrupted or about to begin
+            if state.complete_uploads:
+                self._begin_training(state)
         threading.Thread(target=self._watch_files, daemon=True).start()
 
     def close(self) -> None:
@@ -246,7 +246,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             listener.close()
 
     def _watch_files(self) -> None:
-        """Take up tasks, refusals and a renewed certificate as they are put in place."""
+        """Apply changes of tasks, revocations and the certificate while the server runs."""
         while not self._closed.wait(WATCH_INTERVAL_S):
             self.last_heartbeat = time.monotonic()
             try:
@@ -256,20 +256,20 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                     for context in self._contexts:
                         context.load_cert_chain(identity.certificate, identity.key, password=identity.secret)
                     self._certificate_mtime = self._certificate_time()
-                    log.info("%s shows its new certificate from now on", self.config.party_name)
-            except OSError as error:  # certificate and key are being put in place: the next look finds both
-                log.debug("not taken up yet: %s", error)
+                    log.info("%s uses its new certificate from now on", self.config.party_name)
+            except OSError as error:  # certificate and key are being replaced: the next check finds both
+                log.debug("not applied yet: %s", error)
 
     def _certificate_time(self) -> int:
         return self.config.identity.certificate.stat().st_mtime_ns
 
     def _accept_peer(self, channel: Channel) -> None:
-        """Let another server in, unless its certificate was revoked."""
+        """Accept another server, unless its certificate was revoked."""
         self._reject_revoked(channel)
         self._sessions.accept_peer(channel)
 
     def _reject_revoked(self, channel: Channel) -> None:
-        """Refuse whoever was revoked; a session that is open is not spared."""
+        """Raise PartyError if the peer or its certificate was revoked. Called in open sessions too."""
         self._reload_config()
         if str(channel.peer) in self._revoked:
             raise PartyError(f"{channel.peer} was revoked.", party=str(channel.peer))
@@ -277,7 +277,7 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             raise PartyError(f"the certificate of {channel.peer} was revoked.", party=str(channel.peer))
 
     def _reload_config(self) -> None:
-        """Read tasks added since, and models stored before."""
+        """Read the configuration if it changed, and serve added tasks."""
         changed = (self.config.folder / CONFIG_FILE).stat().st_mtime
         with self._lock:
             if changed == self._config_mtime:
@@ -285,8 +285,8 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             self._config_mtime = changed
             try:
                 config = Config.load(self.config.folder)
-            except VeilwoodError as error:  # the tasks known so far go on
-                log.error("the configuration that was put in place is not used: %s", error)
+            except VeilwoodError as error:  # the tasks known so far continue
+                log.error("the new configuration is not used: %s", error)
                 return
             self._revoked = config.refused
             self._task_faults = {str(raw.get("name")): why for raw, why in config.faulty if isinstance(raw, dict)}
@@ -297,53 +297,53 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                 log.error("task %s is not served: %s", name[:60], why)
 
     def _add_task(self, task: Task) -> None:
-        """Begin to serve a task; one that cannot be served harms no other."""
+        """Begin to serve a task. A fault in one task does not affect others."""
         try:
             program = program_for_task(task)
-            study = TaskState(task, program, Checkpoint(self._checkpoint_folder, task.name, program.training_subject()))
+            state = TaskState(task, program, Checkpoint(self._checkpoint_folder, task.name, program.training_subject()))
             if task.name in self._model_store.list_names():
                 stored = self._model_store.load(task.name)
-                if stored.facts.get("task") == task.fingerprint():  # not one that others agreed to under this name
-                    study.model = stored
-            self._settle_interrupted(study)
+                if stored.facts.get("task") == task.fingerprint():  # not of another task with this name
+                    state.model = stored
+            self._settle_interrupted(state)
         except Exception as error:
             known = isinstance(error, VeilwoodError)
             self._task_faults[task.name] = str(error) if known else f"unexpected {type(error).__name__}."
         else:
-            self._task_states[task.name] = study
+            self._task_states[task.name] = state
 
     def _find_task(self, name: object, fingerprint: object) -> TaskState:
-        """The task somebody means, if it means the same to this server."""
+        """Return the state of a task. Raise PartyError if the task of that name differs at this server."""
         self._reload_config()
-        study = self._task_states.get(str(name))
-        if str(name) in self._task_faults and study is None:
+        state = self._task_states.get(str(name))
+        if str(name) in self._task_faults and state is None:
             raise PartyError(f"server {self.party} does not serve task {str(name)!r}: {self._task_faults[str(name)]}")
-        if study is None:
+        if state is None:
             raise PartyError(f"server {self.party} knows no task {str(name)[:60]!r}. Hint: compare configurations.")
-        if fingerprint != study.task.fingerprint():
+        if fingerprint != state.task.fingerprint():
             raise PartyError(
                 f"task {name!r} is another one at server {self.party}: schema, epsilon, owners, users or settings "
                 "differ. Hint: compare configurations."
             )
-        return study
+        return state
 
-    # -- owners and users ----------------------------------------------------------------------------------------
+    # Owners and users
 
     def _serve_participant(self, channel: Channel) -> None:
-        """Serve one connection of a client or user, whatever happens in it."""
-        who, do = channel.peer, "nothing"  # that this server knows of
+        """Serve one connection of an owner or user, and handle every error."""
+        who, do = channel.peer, "nothing"  # metric label of unknown requests
         try:
             self._reject_revoked(channel)
             words = channel.receive_fields("do", "task", "fingerprint", "session", time_limit=REQUEST_TIMEOUT_S)
-            study = self._find_task(words["task"], words["fingerprint"])
-            allowed = study.task.owners if who.role == "client" else study.task.users
-            if who.role not in ("client", "user") or who.name not in allowed:
-                raise PartyError(f"{who} has no part in task {study.task.name!r}.", party=str(who))
+            state = self._find_task(words["task"], words["fingerprint"])
+            allowed = state.task.owners if who.role == "owner" else state.task.users
+            if who.role not in ("owner", "user") or who.name not in allowed:
+                raise PartyError(f"{who} has no part in task {state.task.name!r}.", party=str(who))
             role, action = {
-                "contribute": ("client", self._receive_upload),
-                "attend": ("client", self._keep_online),
-                "agree": ("client", self._receive_consent),
-                "retire": ("client", self._retire_model),
+                "contribute": ("owner", self._receive_upload),
+                "attend": ("owner", self._keep_online),
+                "agree": ("owner", self._receive_consent),
+                "retire": ("owner", self._retire_model),
                 "ask": ("user", self._answer_queries),
                 "fetch": ("user", self._send_released),
                 "status": (who.role, self._send_status),
@@ -351,14 +351,14 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             if role != who.role:
                 raise PartyError(f"{who} may not do that.", party=str(who))
             do = str(words["do"])
-            action(channel, study, words)
+            action(channel, state, words)
             self._count_request(do, who, "done")
             channel.close()
         except VeilwoodError as error:
             self._count_request(do, who, "lost" if isinstance(error, LostError) else "refused")
             log.warning("%s: %s", who, error)
             channel.close_with_error(error)
-        except Exception as error:  # whatever a person sends, the server goes on
+        except Exception as error:  # no request may stop the server
             self._count_request(do, who, "failed")
             log.error("%s: unexpected %s", who, type(error).__name__, exc_info=log.isEnabledFor(logging.DEBUG))
             channel.close_with_error(error)
@@ -368,16 +368,16 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         while more:
             with task_state.lock:
                 facts = task_state.model.facts if task_state.model else {}
-                found: dict[str, Any] = {
+                status: dict[str, Any] = {
                     "phase": task_state.phase,
                     "missing": task_state.missing_owners,
                     "failure": task_state.failure,
                 }
-                found["disagree"] = task_state.disagreeing_owners
-                if channel.peer.role == "client":
-                    found["ticket"] = task_state.checkpoint.ticket
-                    found["arrived"] = fields.get("upload") in task_state.accepted_uploads(channel.peer.name)
-            channel.send_fields(**found, **{key: facts.get(key) for key in ("training", "statement")})
+                status["disagree"] = task_state.disagreeing_owners
+                if channel.peer.role == "owner":
+                    status["ticket"] = task_state.checkpoint.ticket
+                    status["arrived"] = fields.get("upload") in task_state.accepted_uploads(channel.peer.name)
+            channel.send_fields(**status, **{key: facts.get(key) for key in ("training", "statement")})
             more = bool(channel.receive_fields("more")["more"])
 
     def _retire_model(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
@@ -392,23 +392,27 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         channel.send_fields(retired=True, ticket=task_state.checkpoint.ticket)
 
     def _receive_upload(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Take an owner's shares, piece by piece, and check them together with the other servers."""
+        """Receive an owner's shares piece by piece, and check them with the other servers."""
         with task_state.lock:
             task_state.reject_if_training()
         owner, task, program = channel.peer.name, task_state.task, task_state.program
         if program.needs_online_owners:
-            raise UseError(f"the owners of task {task.name!r} answer while it is trained. Hint: attend.")
+            raise UseError(
+                f"the owners of task {task.name!r} must stay online during training. Hint: call participate."
+            )
         rows, part, upload = parse_row_count(fields.get("rows")), str(fields.get("part")), str(fields.get("upload"))
-        PartyName("client", part)  # a plain name, which the folder of the rows gets
+        PartyName("owner", part)  # validates the name, which becomes a folder
         task_state.reject_too_many_rows(owner, part, rows)
         counts = piece_row_counts(program, owner, rows)
         shapes = [program.row_shapes(owner, count) for count in (counts[0], counts[-1])]
-        there = task_state.checkpoint.parts.get(owner, {}).get(part)
-        held = there["held"] if there and (there["upload"], there["rows"]) == (upload, rows) else []
+        previous = task_state.checkpoint.parts.get(owner, {}).get(part)
+        held = previous["held"] if previous and (previous["upload"], previous["rows"]) == (upload, rows) else []
         task_state.reject_duplicate_rows(owner, part, upload)
         self._store_approval(channel, task_state, fields)
         widest = max((share_size(self.party, shape, program.ring) for shape in shapes[0].values()), default=0)
-        channel.limit = min(self.config.largest_message, max(widest, MAX_FIRST_MESSAGE))  # no more is held of an upload
+        channel.limit = min(
+            self.config.largest_message, max(widest, MAX_FIRST_MESSAGE)
+        )  # bounds the memory of an upload
         channel.send_fields(send=list(shapes[0]), held=len(held))
         start = channel.receive_fields("start")["start"]
         with self._sessions.open_session(str(fields["session"]), task.name) as links:
@@ -418,61 +422,64 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             }  # fmt: skip
             name = self._admit_owner(channel, task_state, links, facts)
             if not isinstance(start, int) or not 0 <= start <= len(held):
-                raise PartyError(f"{channel.peer} goes on where nothing is.", party=str(channel.peer))
+                raise PartyError(
+                    f"{channel.peer} tried to resume an upload that this server does not have. "
+                    "Hint: start the upload again.",
+                    party=str(channel.peer),
+                )
             with task_state.lock:
                 task_state.reject_if_training()
                 task_state.reject_length_mismatch(owner, part, rows)
-                kept = {"upload": upload, "rows": rows, "held": held[:start], "more": facts["more"]}
+                entry = {"upload": upload, "rows": rows, "held": held[:start], "more": facts["more"]}
                 if (
-                    there is not None
-                    and there == {**kept, "accepted": True}
-                    and task_state.is_current_upload(owner, part, there)
+                    previous is not None
+                    and previous == {**entry, "accepted": True}
+                    and task_state.is_current_upload(owner, part, previous)
                 ):
-                    kept = there  # it has arrived: nothing changes, nor does a training under way
+                    entry = previous  # already accepted: nothing changes, including a running training
                 else:
                     if start == 0:
                         task_state.checkpoint.drop_part(owner, part)
-                    task_state.checkpoint.parts.setdefault(owner, {})[part] = (
-                        kept  # whoever else sends this part has lost it
-                    )
-                    self._drop_attempt(task_state)  # of a training on other rows
+                    # A concurrent upload of this part becomes invalid.
+                    task_state.checkpoint.parts.setdefault(owner, {})[part] = entry
+                    self._drop_attempt(task_state)  # it was a training on other rows
                     task_state.checkpoint.save()
             engine = ReplicatedEngine(links, ring=program.ring)
             try:
                 for number in range(start, len(counts)):
-                    due = Piece(part, kept, name, number, shapes[number + 1 == len(counts)])
+                    due = Piece(part, entry, name, number, shapes[number + 1 == len(counts)])
                     self._receive_piece(channel, task_state, links, engine, due)
             except LostError:
                 raise
             except VeilwoodError:
                 with task_state.lock:
-                    if task_state.is_current_upload(owner, part, kept):
+                    if task_state.is_current_upload(owner, part, entry):
                         task_state.checkpoint.drop_part(owner, part)
                         task_state.checkpoint.save()
                 raise
-            self._accept_upload(channel, task_state, links, part, kept)
-        log.info("%s: accepted the shares of client %s", task.name, owner)
-        self._begin_training(task_state)  # first: the owner may be gone by now, and its rows are here
+            self._accept_upload(channel, task_state, links, part, entry)
+        log.info("%s: accepted the shares of owner %s", task.name, owner)
+        self._begin_training(task_state)  # first, because the owner may be gone while its rows are here
         channel.send_fields(accepted=True)
 
     def _accept_upload(
         self, channel: Channel, task_state: TaskState, links: TlsLinks, part: str, upload_entry: dict[str, Any]
     ) -> None:
-        """Know that all three servers have a part, each of its pieces from the same session: now it may be trained on.
+        """Accept a part if all three servers have it, with each piece from the same session.
 
-        Until then its owner is missing, so that no training begins with rows that one server has and another has not.
+        Until then its owner counts as missing, so no training begins with rows that only some servers have.
         """
-        said, owner = (
+        reports, owner = (
             agree_on_facts(links, {"accepted": upload_entry["upload"]}, exchange=list(upload_entry["held"])),
             channel.peer.name,
         )
-        same, here = said.count(said[0]) == 3, f"server {self.party}"
+        same, here = reports.count(reports[0]) == 3, f"server {self.party}"
         with task_state.lock:
             if task_state.checkpoint.parts.get(owner, {}).get(part, upload_entry) is not upload_entry:
-                raise LostError(f"{channel.peer} sends this part once more.", party=str(channel.peer))
+                raise LostError(f"{channel.peer} started this part again.", party=str(channel.peer))
             if (
                 task_state.is_current_upload(owner, part, upload_entry) and not task_state.is_training
-            ):  # otherwise the others were quicker, and train
+            ):  # otherwise the other servers have begun to train
                 if same:
                     upload_entry["accepted"] = True
                 else:
@@ -484,53 +491,53 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
     def _receive_piece(
         self, channel: Channel, task_state: TaskState, links: TlsLinks, engine: ReplicatedEngine, due: Piece
     ) -> None:
-        """Take a piece of an owner's rows, check it together with the other servers, and write it down.
+        """Receive a piece of an owner's rows, check it with the other servers, and store it.
 
         Notes
         -----
         Guarantee
 
-        What is written down is what was checked: servers that kept pieces of different sessions, of an owner that
-        sends one part several times at once, do not train on them (proofs/secure-crash.md, attacked by
+        Exactly the checked piece is stored. If an owner uploads one part several times at once and servers store pieces
+        of different sessions, they do not train on them (proofs/secure-crash.md, attacked by
         packages/veilwood-secure/tests/roles/test_uploads.py).
         """
-        (part, kept, session, number, shapes), program, owner = due, task_state.program, channel.peer.name
+        (part, entry, session, number, shapes), program, owner = due, task_state.program, channel.peer.name
         data = b""
         for shape in shapes.values():
             size = share_size(self.party, shape, program.ring)
-            found = channel.receive_large(size)
-            if len(found) != size:
-                raise PartyError(f"{channel.peer} sent shares of a wrong width.", party=str(channel.peer))
-            data += found
+            message = channel.receive_large(size)
+            if len(message) != size:
+                raise PartyError(f"{channel.peer} sent shares of a wrong length.", party=str(channel.peer))
+            data += message
         shares = {key: engine.load(pair) for key, pair in split_piece(self.party, data, shapes, program.ring).items()}
         program.check_rows(engine, owner, shares)
         with task_state.lock:
             task_state.reject_if_training()
-            if not task_state.is_current_upload(owner, part, kept):
-                raise LostError(f"{channel.peer} sends this part once more.", party=str(channel.peer))
+            if not task_state.is_current_upload(owner, part, entry):
+                raise LostError(f"{channel.peer} started this part again.", party=str(channel.peer))
             task_state.checkpoint.write_piece(owner, part, number, data)
-            kept["held"].append(session)
+            entry["held"].append(session)
             task_state.checkpoint.save()
-        said = agree_on_facts(links, {"piece": number}, exchange=task_state.checkpoint.counter)
+        counters = agree_on_facts(links, {"piece": number}, exchange=task_state.checkpoint.counter)
         with task_state.lock:
-            task_state.checkpoint.check_counters(said, concurrent=True)
+            task_state.checkpoint.check_counters(counters, concurrent=True)
         channel.send_fields(piece=number)
 
     def _store_approval(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Keep an owner's signature under what is to be trained; refuse its rows without one."""
-        found = fields.get("tickets")
-        tickets = [str(one) for one in found] if isinstance(found, list) else []
+        """Store an owner's signature under what is to be trained. Raise PartyError if it is missing or invalid."""
+        listed = fields.get("tickets")
+        tickets = [str(ticket) for ticket in listed] if isinstance(listed, list) else []
         if len(tickets) != 3 or not is_signed(
             channel.certificate_der, task_state.program.approval_text(tickets), fields.get("approval")
         ):
             raise PartyError(
-                f"{channel.peer} has not signed the plan of task {task_state.task.name!r} as server {self.party} knows it. "
-                "Hint: compare versions.",
+                f"{channel.peer} has not signed the plan of task {task_state.task.name!r} of server {self.party}. "
+                "Hint: check that all parties run the same version.",
                 party=str(channel.peer),
             )
         with task_state.lock:
             if tickets[self.party] != task_state.checkpoint.ticket:
-                raise LostError(f"server {self.party} trains anew.", party=f"server {self.party}")
+                raise LostError(f"server {self.party} begins another training.", party=f"server {self.party}")
             task_state.checkpoint.approvals[channel.peer.name] = {
                 "signature": str(fields["approval"]),
                 "tickets": tickets,
@@ -540,11 +547,11 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             ]
 
     def _receive_consent(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Take an owner's word that it may be charged again, for rows that are here."""
+        """Receive an owner's consent to another charge, for rows that are here."""
         with task_state.lock:
             task_state.reject_if_training()
             self._store_approval(channel, task_state, fields)
-            if not task_state.disagreeing_owners:  # nothing stands in the way any more
+            if not task_state.disagreeing_owners:  # training can begin
                 task_state.failure = None
             task_state.checkpoint.save()
         channel.send_fields(agreed=True)
@@ -553,38 +560,43 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
             self._begin_training(task_state)
 
     def _admit_owner(self, channel: Channel, task_state: TaskState, links: TlsLinks, facts: dict[str, Any]) -> str:
-        """Agree with the other servers that an owner may bring rows now, and forget a model that not all have.
+        """Agree with the other servers to admit an owner, and delete a model that not all of them have.
 
-        Return a name of the session that server 0 drew, so that no owner can give it to two.
+        Return a session name drawn by server 0, so that no owner can use one name for two sessions.
         """
         held = task_state.model.facts["training"] if task_state.model else None
-        said = agree_on_facts(
+        reports = agree_on_facts(
             links,
             facts,
             blame=str(channel.peer),
             exchange=[held, task_state.checkpoint.state_summary, secrets.token_hex(8)],
         )
         with task_state.lock:
-            task_state.checkpoint.agree_on_state([one[1] for one in said], self.party)
-        if held is not None and all(one[0] == held for one in said):
-            with suppress(PartyError):  # all three say so themselves, and none because another did
+            task_state.checkpoint.agree_on_state([report[1] for report in reports], self.party)
+        if held is not None and all(report[0] == held for report in reports):
+            with suppress(PartyError):  # every server raises its own error, not one of another server
                 agree_on_facts(links, {"trained": held})
             raise UseError(f"task {task_state.task.name!r} is trained already. Hint: retire it first.")
         with task_state.lock:
             task_state.reject_if_training()
             task_state.failure = None
-            if task_state.model is not None:  # of a training that did not end at all three servers: nobody can ask it
+            if (
+                task_state.model is not None
+            ):  # of a training that did not end at all three servers, so it cannot be queried
                 self._discard_model(task_state)
-        return str(said[0][2])
+        return str(reports[0][2])
 
     def _keep_online(self, channel: Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
-        """Hold the line of an owner that answers while the servers train, until they have done so."""
+        """Keep the connection of an online owner until the servers have trained."""
         program, owner, here = task_state.program, channel.peer.name, f"server {self.party}"
         if not program.needs_online_owners:
-            raise UseError(f"task {task_state.task.name!r} takes rows once. Hint: contribute them.")
+            raise UseError(f"task {task_state.task.name!r} takes rows once. Hint: call contribute.")
         if fields.get("plan") != program.plan.fingerprint():
-            raise PartyError(f"{channel.peer} plans another training. Hint: compare versions.", party=str(channel.peer))
-        if task_state.is_training:  # on lines that this owner has lost: it ends soon
+            raise PartyError(
+                f"{channel.peer} plans another training. Hint: check that all parties run the same version.",
+                party=str(channel.peer),
+            )
+        if task_state.is_training:  # on connections that this owner has lost: that training ends soon
             raise LostError(f"{here} still trains {task_state.task.name!r}.", party=here)
         self._store_approval(channel, task_state, fields)
         channel.limit = self.config.largest_message
@@ -603,15 +615,15 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
                 )
             agree_on_facts(links, {"accepted": session})
         channel.send_fields(accepted=True)
-        log.info("%s: client %s is present", task_state.task.name, owner)
+        log.info("%s: owner %s is present", task_state.task.name, owner)
         self._begin_training(task_state)
         while not ended.wait(1.0):
             with task_state.lock:
                 if task_state.is_training or ended.is_set():
                     continue
                 if task_state.owner_channels.get(owner) is not channel:
-                    raise LostError(f"{channel.peer} has come again.", party=str(channel.peer))
-                if channel.has_input:  # it says nothing before it is asked: it has gone
+                    raise LostError(f"{channel.peer} opened another connection.", party=str(channel.peer))
+                if channel.has_input:  # owners send nothing unasked: the connection was closed
                     del task_state.owner_channels[owner], task_state.online_sessions[owner]
                     raise LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with task_state.lock:

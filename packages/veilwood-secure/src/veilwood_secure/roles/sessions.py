@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sessions among the three servers: how the same conversation gets its own links, and how they make sure it is one.
+"""Sessions among the three servers: set-up of their channels, agreement on common facts, and ledgers of a task.
 
-What happens inside a session is decided in ``server``.
+The content of a session is defined in ``server`` and ``training``.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from veilwood.errors import PartyError
+from veilwood.privacy.ledger import SECURE_TRAINING, Purpose
 from veilwood.privacy.ledger_stores import Entry, Ledger, Reservation, SQLiteLedger
 from veilwood.safe_io import read_json
 from veilwood_secure.roles.config import Config, Task
@@ -27,34 +28,35 @@ __all__ = ["BUDGETS_FOLDER", "SessionBroker", "TaskLedgers", "agree_on_facts", "
 
 
 BUDGETS_FOLDER: Final = "budgets"
-"""The folder of a role in which ``task-NAME.db`` and ``owner-NAME.db`` limit one task, or one owner."""
+"""Folder of a role whose ledgers ``task-NAME.db`` and ``owner-NAME.db`` limit one task or one owner."""
 
 
 def role_ledger(folder: Path) -> SQLiteLedger:
-    """Return the ledger of a role; one without a limit is made if it is not there."""
+    """Open the ledger of a role. If missing, create one without a budget."""
     return SQLiteLedger(folder / "ledger.db")
 
 
 class TaskLedgers:
-    """The ledgers in which one task is written down by one role.
+    """The ledgers that one role charges for one task.
 
     Parameters
     ----------
     folder : Path
-        Of the role.
+        Folder of the role.
     program : Program
-        Of the task.
+        Program of the task.
     ledger : Ledger
-        The role's own, in which all of its tasks stand.
+        The role's own ledger, which records all of its tasks.
     owners : sequence of str
-        Whose budgets this role keeps too: at a server, those of the task's owners.
+        Owners whose budgets this role tracks too: at a server, the task's owners.
 
     Notes
     -----
     Guarantee
 
-    A training is charged in all of them or none, before anything of it is opened, and once for a key; what is refused
-    by one is not done (proofs/secure-crash.md, attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
+    A training is charged to all of them or none, before anything of it is opened, and once per key. If one of them
+    rejects the charge, the training does not run (proofs/secure-crash.md, attacked by
+    packages/veilwood-secure/tests/roles/test_budgets.py).
     """
 
     def __init__(self, folder: Path, program: Program, ledger: Ledger, owners: Sequence[str] = ()) -> None:
@@ -64,15 +66,15 @@ class TaskLedgers:
 
     @property
     def sub_ledgers(self) -> list[Ledger]:
-        """Those that there are now, beside the role's own."""
-        return [SQLiteLedger(place) for place in self._sub_ledger_paths if place.exists()]
+        """The existing ledgers besides the role's own."""
+        return [SQLiteLedger(path) for path in self._sub_ledger_paths if path.exists()]
 
     def reserve(self, key: str) -> Reservation:
-        """Charge a training in all ledgers, the role's own last, and return that spend."""
-        program, made = self._program, []
+        """Reserve a training in all ledgers, the role's own last, and return that reservation."""
+        program, reservations = self._program, []
         try:
             for ledger in [*self.sub_ledgers, self._role_ledger]:
-                made.append(
+                reservations.append(
                     ledger.reserve(
                         program.plan.loss,
                         what=entry_label(program.task),
@@ -80,73 +82,77 @@ class TaskLedgers:
                         plan=program.plan.fingerprint(),
                         not_private=program.not_private,
                         key=key,
+                        purpose=purpose_of(program.task),
                     )
                 )
         except BaseException:
-            for spend in made:
-                if spend.is_new:
-                    spend.cancel()
+            for reservation in reservations:
+                if reservation.is_new:
+                    reservation.cancel()
             raise
-        return made[-1]
+        return reservations[-1]
 
     def commit(self, key: str) -> None:
-        """Record that something was opened."""
+        """Commit a charge, of which something was opened."""
         for ledger, entry in self._reserved_entries(key):
             Reservation(ledger, entry.id).commit()
 
     def cancel(self, key: str) -> None:
-        """Take a charge back of which nothing was opened."""
+        """Cancel a charge, of which nothing was opened."""
         for ledger, entry in self._reserved_entries(key):
             Reservation(ledger, entry.id).cancel()
 
     def _reserved_entries(self, key: str) -> list[tuple[Ledger, Entry]]:
-        """What is not settled yet, in the role's own ledger first: what it lacks, no other needs."""
-        found = [(ledger, ledger.find(key)) for ledger in [self._role_ledger, *self.sub_ledgers]]
-        return [(ledger, entry) for ledger, entry in found if entry is not None and entry.state == "reserved"]
+        """Return the unsettled entries of a key, the role's own first: an entry missing there is missing everywhere."""
+        entries = [(ledger, ledger.find(key)) for ledger in [self._role_ledger, *self.sub_ledgers]]
+        return [(ledger, entry) for ledger, entry in entries if entry is not None and entry.state == "reserved"]
 
     def unsettled_keys(self) -> list[str]:
-        """Return the keys of this task's charges that are not settled in the role's own ledger."""
+        """Return the keys of this task's charges that are unsettled in the role's own ledger."""
         return [entry.key for entry in self.entries() if entry.state == "reserved"]
 
     def entries(self) -> list[Entry]:
-        """Return what the role's own ledger has about this task."""
-        return [
-            entry for entry in self._role_ledger.entries() if entry.what.startswith(entry_label(self._program.task))
-        ]
+        """Return the entries of this task in the role's own ledger."""
+        return [entry for entry in self._role_ledger.entries() if entry.purpose == purpose_of(self._program.task)]
 
     def cancel_orphans(self) -> None:
-        """Take back what a crash left in narrower ledgers and not in the role's own, which comes last."""
+        """Cancel charges that a crash left in sub-ledgers but not in the role's own, which is charged last."""
         known = {entry.key for entry in self.entries() if entry.is_counted}
         for ledger in self.sub_ledgers:
             for entry in ledger.entries():
-                ours = entry.state == "reserved" and entry.what.startswith(entry_label(self._program.task))
+                ours = entry.state == "reserved" and entry.purpose == purpose_of(self._program.task)
                 if ours and entry.key not in known:
                     Reservation(ledger, entry.id).cancel()
 
 
 def entry_label(task: Task) -> str:
-    """Return how a training stands in a ledger."""
+    """Return the label of a training in a ledger."""
     return f"secure training of {task.name} ({task.fingerprint()[:12]})"
 
 
+def purpose_of(task: Task) -> Purpose:
+    """Return the purpose of the ledger entries of a training task."""
+    return Purpose(SECURE_TRAINING, task.name, task.fingerprint()[:12])
+
+
 SESSION_TIMEOUT_S: Final = 15.0
-"""How long a server waits for another to come to a session."""
+"""Seconds that a server waits for another to join a session."""
 
 
 class SessionBroker:
-    """Brings the three servers together, once for each session.
+    """Connects the three servers for each session.
 
-    A session has a random name. Server 0 calls 1 and 2, server 1 calls 2; who is called holds the line until the
-    thread that serves the session takes it.
+    A session has a random name. Server 0 dials servers 1 and 2, server 1 dials server 2. A server that is dialled holds
+    the channel until the thread that serves the session takes it.
 
     Parameters
     ----------
     config : Config
-        Of this server.
-    context
-        TLS settings for calls to other servers.
-    invited
-        What to run, in a thread of its own, when server 0 begins something nobody here waits for.
+        Configuration of this server.
+    context : ssl.SSLContext
+        TLS settings for connections to other servers.
+    on_invite : callable
+        Called with task and session, in a thread of its own, if server 0 begins a session that no thread here awaits.
     """
 
     def __init__(self, config: Config, context: ssl.SSLContext, on_invite: Callable[[str, str], None]) -> None:
@@ -156,19 +162,21 @@ class SessionBroker:
         self._changed = threading.Condition()
 
     def accept_peer(self, channel: Channel) -> None:
-        """Take a call of another server."""
+        """Accept a connection of another server."""
         caller = int(channel.peer.name) if channel.peer.role == "server" else self._party
         if caller >= self._party:
-            raise PartyError(f"{channel.peer} has no business here.", party=str(channel.peer))
-        words = channel.receive_fields("session", "task", "invites", time_limit=SESSION_TIMEOUT_S)
-        session = str(words["session"])
+            raise PartyError(
+                f"{channel.peer} may not open a session with server {self._party}.", party=str(channel.peer)
+            )
+        fields = channel.receive_fields("session", "task", "invites", time_limit=SESSION_TIMEOUT_S)
+        session = str(fields["session"])
         channel.limit = self._config.largest_message
         with self._changed:
             self._held[session, caller] = channel
             self._changed.notify_all()
-        if words["invites"] and caller == 0:
+        if fields["invites"] and caller == 0:
             try:
-                self._on_invite(str(words["task"]), session)
+                self._on_invite(str(fields["task"]), session)
             except BaseException:
                 with self._changed:
                     self._held.pop((session, caller), None)
@@ -181,11 +189,11 @@ class SessionBroker:
 
     @contextmanager
     def open_session(self, name: str | None, task: str, *, invites: bool = False) -> Iterator[TlsLinks]:
-        """Links to the other two servers; whatever goes wrong inside is told to them."""
+        """Open links to the other two servers. An error inside the session is sent to them."""
         name = name or secrets.token_hex(16)
         links = TlsLinks(self._party, {})
         try:
-            for other in range(3):  # those before this one have called; those after it are called
+            for other in range(3):  # servers before this one dial it, those after it are dialled
                 if other < self._party:
                     links.add_channel(other, self._take_channel(name, other))
                 elif other > self._party:
@@ -200,7 +208,7 @@ class SessionBroker:
     def _take_channel(self, session: str, other: int) -> Channel:
         with self._changed:
             if not self._changed.wait_for(lambda: (session, other) in self._held, SESSION_TIMEOUT_S):
-                raise LostError(f"server {other} did not come to the session.", party=f"server {other}")
+                raise LostError(f"server {other} did not join the session.", party=f"server {other}")
             channel = self._held.pop((session, other))
             self._changed.notify_all()
         return channel
@@ -214,25 +222,26 @@ class SessionBroker:
 def agree_on_facts(
     links: TlsLinks, facts: Mapping[str, Any], *, blame: str | None = None, exchange: Any = None
 ) -> list[Any]:
-    """Make sure that all three servers hold the same facts; return what each said ``exchange``, by its number.
+    """Raise PartyError unless all three servers hold the same facts. Return the ``exchange`` values, by server.
 
-    A person who told the servers different things is to blame; otherwise the server that stands alone is.
+    ``blame`` names the participant who sent different facts to the servers. Otherwise the server that differs from the
+    other two is blamed.
     """
-    mine = json.dumps([facts, exchange], sort_keys=True)
+    own = json.dumps([facts, exchange], sort_keys=True)
     others = sorted(links.channels)
     for other in others:
-        links.send(other, mine.encode())
-    said = {links.party: mine} | {other: links.receive(other).decode(errors="replace") for other in others}
+        links.send(other, own.encode())
+    texts = {links.party: own} | {other: links.receive(other).decode(errors="replace") for other in others}
     try:
-        read = {party: read_json(text) for party, text in said.items()}
-        held = {party: json.dumps(read[party][0], sort_keys=True) for party in read}
-        extra = [read[party][1] for party in range(3)]
+        messages = {party: read_json(text) for party, text in texts.items()}
+        held = {party: json.dumps(messages[party][0], sort_keys=True) for party in messages}
+        exchanged = [messages[party][1] for party in range(3)]
     except (ValueError, TypeError, IndexError, KeyError):
-        raise PartyError("what the servers told each other cannot be read.", party=blame) from None
+        raise PartyError("a message between the servers cannot be read.", party=blame) from None
     if len(set(held.values())) > 1:
         alone = [party for party in held if list(held.values()).count(held[party]) == 1]
         culprit = blame or (f"server {alone[0]}" if len(alone) == 1 else "several servers")
-        keys = sorted({key for party in read for key in facts if read[party][0].get(key) != facts[key]})
+        keys = sorted({key for party in messages for key in facts if messages[party][0].get(key) != facts[key]})
         about = ", ".join(keys) or "the session"
         raise PartyError(f"the servers hold different facts about {about}: {culprit} differs.", party=culprit)
-    return extra
+    return exchanged

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Training at one of three servers: begun when all rows are there, charged first, and begun again when one was lost.
+"""Training at one of the three servers: charging, running the program, and retrying after a server was lost.
 
-What is computed is in ``programs``; what survives a crash is in ``checkpoints``.
+Training begins when the rows of all owners are present. The computation is defined by the program (``registry``); state
+that survives a crash is in ``checkpoints``.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 from veilwood.errors import PartyError, UseError, VeilwoodError
+from veilwood.privacy.ledger import SECURE_TRAINING
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedEngine, StoredModel, sync_openings
@@ -29,7 +31,7 @@ __all__ = ["TrainingMixin"]
 log = logging.getLogger("veilwood.secure")
 
 RETRY_DELAYS_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)
-"""Seconds between two attempts of a training that lost a server; the last is repeated."""
+"""Seconds between attempts of a training that lost a server; the last value is repeated."""
 
 
 class MissingConsentError(UseError):
@@ -37,14 +39,14 @@ class MissingConsentError(UseError):
 
     def __init__(self, owners: list[str]) -> None:
         super().__init__(
-            "it was cut short while a number was being opened, so that it must be charged again. Hint: "
-            f"{', '.join(owners)} must agree: run the client again, or let it wait."
+            "the training was interrupted while a value was being opened, so it must be charged again. Hint: "
+            f"ask {', '.join(owners)} to consent: run veilwood secure owner again, or let it wait."
         )
         self.owners = owners
 
 
 class IncompleteUploadError(UseError):
-    """The servers do not hold the same rows of some owners, whose uploads were cut short."""
+    """The servers do not hold the same rows of some owners, whose uploads were interrupted."""
 
     def __init__(self, owners: list[str]) -> None:
         super().__init__(f"not all servers have the rows of {', '.join(owners)}. Hint: wait until they are sent again.")
@@ -52,13 +54,13 @@ class IncompleteUploadError(UseError):
 
 
 class TrainingMixin:
-    """What a server does to train; the part of ``Server`` that people do not talk to."""
+    """The part of ``Server`` that trains."""
 
     config: Config
     party: int
     counters: Counters
     retry_timeout: float = 3600.0
-    """Seconds for which a training that lost a server is tried again."""
+    """Seconds during which a training that lost a server is retried."""
     _model_store: ModelStore
     _ledger: SQLiteLedger
     _sessions: SessionBroker
@@ -66,50 +68,52 @@ class TrainingMixin:
     _closed: threading.Event
 
     def _settle_interrupted(self, task_state: TaskState) -> None:
-        """Settle spends that a crash cut short: a stored model is paid for, and a training releases nothing else."""
-        kept = task_state.model.facts["entry"] if task_state.model else None
-        going_on = task_state.checkpoint.attempt["entry"] if task_state.checkpoint.attempt else None
-        books = self._task_ledgers(task_state)
-        last, named = task_state.checkpoint.ledger_entries, f"secure training of {task_state.task.name} ("
-        if last and not any(one.id == last and one.what.startswith(named) for one in self._ledger.entries()):
+        """Settle reservations that a crash interrupted. A charge with a stored model is committed."""
+        model_entry = task_state.model.facts["entry"] if task_state.model else None
+        attempt_entry = task_state.checkpoint.attempt["entry"] if task_state.checkpoint.attempt else None
+        ledgers = self._task_ledgers(task_state)
+        last = task_state.checkpoint.ledger_entries
+        recorded = self._ledger.entries_for(SECURE_TRAINING, task_state.task.name)
+        if last and not any(entry.id == last for entry in recorded):
             raise UseError(
-                f"the ledger of server {self.party} is older than its trainings of {task_state.task.name!r}. Hint: restore "
-                "the newest ledger.db."
+                f"the ledger of server {self.party} is older than its trainings of {task_state.task.name!r}. "
+                "Hint: restore the newest ledger.db."
             )
-        for entry in books.entries():
+        for entry in ledgers.entries():
             if entry.state != "reserved":
                 continue
-            if entry.id == kept:
-                books.commit(entry.key)
-            elif entry.id != going_on or not task_state.program.opens_values:
-                self._refund_charge(task_state, books, entry.key)
-        books.cancel_orphans()
+            if entry.id == model_entry:
+                ledgers.commit(entry.key)
+            elif entry.id != attempt_entry or not task_state.program.opens_values:
+                self._refund_charge(task_state, ledgers, entry.key)
+        ledgers.cancel_orphans()
 
     def _task_ledgers(self, task_state: TaskState) -> TaskLedgers:
         """Return the ledgers of a task at this server."""
         return TaskLedgers(self.config.folder, task_state.program, self._ledger, tuple(task_state.task.owners))
 
     def _refund_charge(self, task_state: TaskState, ledgers: TaskLedgers, key: str) -> None:
-        """Take back the spend of a training that left no model; where training opens anything, it stays spent.
+        """Cancel the charge of a training that left no model, unless the program opens values.
 
         Notes
         -----
         Guarantee
 
-        Nothing that may have been opened is ever refunded (proofs/secure.md, attacked by
-        packages/veilwood-secure/tests/roles/test_refunds.py). This and ``_drop_attempt`` are the only refunds of a training.
+        The charge of a value that may have been opened is never cancelled (proofs/secure.md, attacked by
+        packages/veilwood-secure/tests/roles/test_refunds.py). Only this method and ``_drop_attempt`` cancel the charge
+        of a training.
         """
         if not task_state.program.opens_values:
             ledgers.cancel(key)
 
     def _join_training(self, task: str, session: str) -> None:
         """Join a training that server 0 begins."""
-        study = self._task_states.get(task)
-        if study is not None:
-            self._train_once(study, session)
+        state = self._task_states.get(task)
+        if state is not None:
+            self._train_once(state, session)
 
     def _begin_training(self, task_state: TaskState) -> None:
-        """Begin a training, in a thread of its own, if this server is to and all rows are there."""
+        """Begin a training in a thread, if this is server 0 and all rows are present."""
         with task_state.lock:
             ready = (
                 self.party == 0
@@ -122,36 +126,36 @@ class TrainingMixin:
             threading.Thread(target=self._train_with_retries, args=(task_state,), daemon=True).start()
 
     def _train_with_retries(self, task_state: TaskState) -> None:
-        """Train, and again while a server is lost; what owners must be present for begins when they are."""
-        until, pauses = time.monotonic() + self.retry_timeout, iter(RETRY_DELAYS_S)
+        """Train, and retry while a server is lost. With online owners, training begins again when they reconnect."""
+        deadline, delays = time.monotonic() + self.retry_timeout, iter(RETRY_DELAYS_S)
         while True:
             self._train_once(task_state, None)
             with task_state.lock:
                 if (
                     task_state.lost_server is None
                     or task_state.program.needs_online_owners
-                    or time.monotonic() > until
+                    or time.monotonic() > deadline
                     or task_state.missing_owners
                 ):
                     break
-            if self._closed.wait(next(pauses, RETRY_DELAYS_S[-1])):
+            if self._closed.wait(next(delays, RETRY_DELAYS_S[-1])):
                 return
             with task_state.lock:
                 if task_state.is_training or task_state.missing_owners:
                     return
                 task_state.is_training = True
-        if not task_state.program.needs_online_owners:  # owners that are present are told whom they have to wait for
+        if not task_state.program.needs_online_owners:  # online owners still need the name of the lost server
             with task_state.lock:
                 task_state.lost_server = None
 
     def _train_once(self, task_state: TaskState, session: str | None) -> None:
-        """Train with the other servers: all three end with a stored part, or none with a usable one."""
+        """Train with the other servers. Afterwards all three have a stored part, or none has a usable one."""
         with task_state.lock:
             if session is not None and task_state.is_training:
                 raise LostError(
                     f"server {self.party} still trains {task_state.task.name!r}.", party=f"server {self.party}"
                 )
-            task_state.is_training, keep = True, True
+            task_state.is_training, release_owners = True, True
         try:
             with self._sessions.open_session(session, task_state.task.name, invites=True) as links:
                 self._train_in_session(task_state, links)
@@ -166,18 +170,18 @@ class TrainingMixin:
         except Exception as error:
             self._record_failure(task_state, error)
         except BaseException:
-            keep = False  # the end of this server: what is on disk stays as it is
+            release_owners = False  # this server ends: its disk stays unchanged
             raise
         finally:
             with task_state.lock:
-                if keep:
+                if release_owners:
                     task_state.release_owners()
                 task_state.is_training = False
                 task_state.training_ended.set()
                 task_state.training_ended = threading.Event()
 
     def _record_failure(self, task_state: TaskState, error: Exception) -> None:
-        """Keep rows and record of a training that lost a server, to try again; forget those of any other failure."""
+        """Record a failed training. Rows and checkpoint are kept for a retry if a server was lost, else deleted."""
         with task_state.lock:
             task_state.failure = (
                 str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
@@ -189,11 +193,11 @@ class TrainingMixin:
                 "veilwood_secure_trainings_total", end="failed" if task_state.lost_server is None else "lost"
             )
             log.debug("details", exc_info=error)
-            if isinstance(error, MissingConsentError):  # rows and record stay, until the owners have agreed again
+            if isinstance(error, MissingConsentError):  # rows and checkpoint stay until the owners consent
                 task_state.disagreeing_owners = list(error.owners)
                 task_state.lost_server = f"server {self.party}" if task_state.program.needs_online_owners else None
                 return
-            if isinstance(error, IncompleteUploadError):  # what others have sent stays, and they need not know
+            if isinstance(error, IncompleteUploadError):  # rows of other owners stay, and no failure is reported
                 task_state.failure, task_state.lost_server = (
                     None,
                     f"server {self.party}" if task_state.program.needs_online_owners else None,
@@ -202,9 +206,7 @@ class TrainingMixin:
                     task_state.checkpoint.forget_owner_rows(owner)
                 task_state.checkpoint.save()
                 return
-            if (
-                task_state.lost_server is not None or self._closed.is_set()
-            ):  # a server that is stopped keeps what is on its disk
+            if task_state.lost_server is not None or self._closed.is_set():  # a stopped server keeps its disk unchanged
                 return
             self._discard_model(task_state)
             self._drop_attempt(task_state)
@@ -216,27 +218,27 @@ class TrainingMixin:
         uploads = {owner: upload for owner, (upload, _) in sorted(task_state.complete_uploads.items())}
         training = state.attempt["training"] if state.attempt else None
         held = task_state.model.facts["training"] if task_state.model else None
-        said = agree_on_facts(
+        reports = agree_on_facts(
             links,
             {"task": task.fingerprint(), "version": program.plan.fingerprint()},
             exchange=[state.counter, held, training, len(state.opened), state.intents],
         )
-        state.check_counters([one[0] for one in said])
+        state.check_counters([report[0] for report in reports])
         if held is not None:
-            if all(one[1] == held for one in said):
-                return  # all three had stored it when the last session was cut short
+            if all(report[1] == held for report in reports):
+                return  # all three had stored it before the last session was interrupted
             self._discard_model(task_state)
-        unlike = task_state.mismatched_owners(agree_on_facts(links, {}, exchange=uploads))
-        if unlike:
-            with suppress(PartyError):  # all three come to it themselves, and none because another did
-                agree_on_facts(links, {"unlike": unlike})
-            raise IncompleteUploadError(unlike)
+        mismatched = task_state.mismatched_owners(agree_on_facts(links, {}, exchange=uploads))
+        if mismatched:
+            with suppress(PartyError):  # every server raises its own error, not one of another server
+                agree_on_facts(links, {"unlike": mismatched})
+            raise IncompleteUploadError(mismatched)
         task_state.accept_all_rows()
         task_state.reject_part_mismatch()
         unsigned = [owner for owner in task.owners if owner not in state.approvals]
         if unsigned:
             raise UseError(f"{', '.join(unsigned)} did not sign what is to be trained. Hint: contribute again.")
-        entry = self._charge_once(task_state, links, said)
+        entry = self._charge_once(task_state, links, reports)
         agree_on_facts(links, {"reserved": True})
         log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
         if program.opens_values:
@@ -252,44 +254,44 @@ class TrainingMixin:
         self._task_ledgers(task_state).commit(state.attempt["training"])
 
     def _charge_once(self, task_state: TaskState, links: TlsLinks, reports: list[list[int]]) -> int:
-        """Reserve the loss, unless this goes on with a charged training of which every opening is known.
+        """Reserve the loss, unless a charged training resumes of which every opening is known.
 
-        Return the entry in this server's ledger.
+        Return the id of the entry in this server's ledger.
 
         Notes
         -----
         Guarantee
 
-        A training goes on only with all that was opened, as it was; if all servers recorded that they were about to
-        open something which none of them has, it is charged again. What this server never was about to open was not
-        opened, since that takes all three (proofs/secure-crash.md, attacked by
-        packages/veilwood-secure/tests/roles/test_server_crashes.py). Nothing is charged that an owner has not agreed to, under the
-        ticket of this charge (attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
+        A training resumes only with all values that were opened, unchanged. If all servers recorded the intent to open
+        a value that none of them has, it is charged again. A value that this server never intended to open was not
+        opened, since opening takes all three (proofs/secure-crash.md, attacked by
+        packages/veilwood-secure/tests/roles/test_server_crashes.py). Nothing is charged without the consent of every
+        owner, under the ticket of this charge (attacked by packages/veilwood-secure/tests/roles/test_budgets.py).
         """
         program, state = task_state.program, task_state.checkpoint
-        same = state.attempt is not None and all(one[2] == state.attempt["training"] for one in reports)
-        opened, intents = max(one[3] for one in reports), min(one[4] for one in reports)
+        same = state.attempt is not None and all(report[2] == state.attempt["training"] for report in reports)
+        opened, intents = max(report[3] for report in reports), min(report[4] for report in reports)
         if same and program.opens_values and opened == intents and (opened == 0 or _can_resume(program)):
             assert state.attempt is not None
-            sync_openings(links, state, [one[3] for one in reports])
+            sync_openings(links, state, [report[3] for report in reports])
             return int(state.attempt["entry"])
         self._drop_attempt(task_state)
         disagree = {
             owner for one in agree_on_facts(links, {}, exchange=state.disagreeing_owners(self.party)) for owner in one
         }
         if disagree:
-            with suppress(PartyError):  # all three come to it themselves, and none because another did
+            with suppress(PartyError):  # every server raises its own error, not one of another server
                 agree_on_facts(links, {"disagree": sorted(disagree)})
             raise MissingConsentError(sorted(disagree))
-        training = agree_on_facts(links, {}, exchange=secrets.token_hex(8))[0]  # the name that server 0 drew
+        training = agree_on_facts(links, {}, exchange=secrets.token_hex(8))[0]  # drawn by server 0
         entry = self._task_ledgers(task_state).reserve(training).id
         state.begin_training(training, entry)
         return entry
 
     def _drop_attempt(self, task_state: TaskState) -> None:
-        """Forget a training under way; its spend is taken back if nothing of it can have been opened.
+        """Drop a training that has begun. Its charge is cancelled if nothing of it can have been opened.
 
-        Otherwise owners have to agree again, before there is another.
+        Otherwise owners must consent again before the next training.
         """
         state = task_state.checkpoint
         if state.attempt is not None:
@@ -300,7 +302,7 @@ class TrainingMixin:
         state.end_training()
 
     def _run_program(self, task_state: TaskState, engine: ReplicatedEngine) -> TrainingResult:
-        """Run the protocol on all rows; what goes wrong inside may speak of their number, and is not told to others."""
+        """Run the program on all rows. Its errors may reveal the number of rows and are not sent to others."""
         rows = task_state.load_shares(engine, self.party)
         try:
             for channel in task_state.owner_channels.values():
@@ -310,14 +312,14 @@ class TrainingMixin:
             raise
         except VeilwoodError as error:
             raise PartyError(
-                f"the protocol failed at server {self.party}. Hint: with --verbose its log says why."
+                f"the protocol failed at server {self.party}. Hint: run that server with --verbose and read its log."
             ) from error
 
     def _build_stored_model(
         self, task_state: TaskState, links: TlsLinks, engine: ReplicatedEngine, outcome: TrainingResult, entry: int
     ) -> StoredModel:
-        """This server's part of a trained model, under a name for this training that all three share."""
-        training = agree_on_facts(links, {}, exchange=secrets.token_hex(8))[0]  # the one server 0 drew
+        """Return this server's part of a trained model, under a name common to all three servers."""
+        training = agree_on_facts(links, {}, exchange=secrets.token_hex(8))[0]  # drawn by server 0
         statement = task_state.program.make_certificate(f"server {self.party}, {self._ledger.name}", entry)
         facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts |= {"task": task_state.task.fingerprint(), "approvals": dict(task_state.checkpoint.approvals)}
@@ -328,7 +330,7 @@ class TrainingMixin:
         return StoredModel(facts, arrays)
 
     def _discard_model(self, task_state: TaskState) -> None:
-        """Forget a model that not all servers have."""
+        """Delete a model that not all servers have."""
         self._model_store.delete(task_state.task.name)
         if task_state.model is not None:
             task_state.model = None
@@ -336,5 +338,5 @@ class TrainingMixin:
 
 
 def _can_resume(program: object) -> bool:
-    """Whether every opening of a program is a release by itself, so that those that are missing can follow later."""
+    """Return True if every opening of a program is a release of its own, so that missing ones can follow later."""
     return isinstance(program, JointForest)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Messages between authenticated parties: framed bytes over mutual TLS, with limits, patience and names in errors.
+"""Message transport between authenticated parties: framed bytes over mutual TLS, with limits and timeouts.
 
-What the messages mean is decided in ``server``, ``client`` and ``user``; nothing received is ever unpickled.
+Errors name the party at fault. The content of messages is defined in ``server``, ``owner`` and ``user``. Nothing
+received is ever unpickled. Connections of a server are accepted by ``Listener``, with limits per party.
 """
 
 from __future__ import annotations
@@ -32,30 +33,30 @@ log = logging.getLogger("veilwood.secure.transport")
 Buffer = bytes | bytearray | memoryview
 
 MAX_FIRST_MESSAGE: Final = 1 << 16
-"""The longest message read from somebody whose wish is not known yet."""
+"""Largest message, in bytes, before the request of a connection is known."""
 _HEADER: Final = struct.Struct("!BIQ")  # kind, number of the message, length
 _DATA, _FAILURE, _WAITING = 0, 1, 2
-_TLS_RECORD_BYTES: Final = 1 << 14  # the largest TLS record: a write of one either happens or is tried again, unchanged
+_TLS_RECORD_BYTES: Final = 1 << 14  # largest TLS record: its write succeeds or is retried unchanged
 _CONNECT_TIMEOUT_S: Final = 10.0
-_MIN_BYTES_PER_S: Final = 1 << 15  # bytes a second below which a message counts as not coming at all
+_MIN_BYTES_PER_S: Final = 1 << 15  # slower messages time out
 _CLOSING_TIMEOUT_S: Final = 1.0
-_READ_BLOCK_BYTES: Final = 1 << 18  # memory follows what has arrived, not what was announced
-_MAX_UNREAD: Final = 16  # messages of a person that nobody has asked for yet; two are usual
+_READ_BLOCK_BYTES: Final = 1 << 18  # memory grows with received, not with announced bytes
+_MAX_UNREAD: Final = 16  # unrequested messages of a participant; two are usual
 
 
 class LostError(PartyError):
-    """Somebody is gone or silent, and nobody did anything wrong: the same may work when all are there again."""
+    """A party is gone or silent, without a protocol violation. A retry may succeed."""
 
 
 class _TimedOut(LostError):
-    """Somebody has said nothing for too long."""
+    """A party has sent nothing within its timeout."""
 
     def __init__(self, party: str, seconds: float) -> None:
-        super().__init__(f"{party} is too slow: no word for {seconds:g} seconds.", party=party)
+        super().__init__(f"{party} is too slow: no message for {seconds:g} seconds.", party=party)
 
 
 class ReceiveQuota:
-    """Bytes of messages on their way in, or not read yet, at one port: so many from all, a quarter from one party."""
+    """Quota of bytes being received or unread at one port: a total for all parties, a quarter of it for each."""
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
@@ -63,27 +64,28 @@ class ReceiveQuota:
         self._taken: Counter[PartyName] = Counter()
 
     def acquire(self, party_name: PartyName, count: int) -> None:
-        """Make room for a message, or refuse it."""
+        """Reserve memory for a message. Raise PartyError if the quota is exceeded."""
         with self._lock:
             if self._taken[party_name] + count > self._max_bytes // 4:
                 raise PartyError(
-                    f"{party_name} sends more at once than one party may. Hint: less at a time.", party=str(party_name)
+                    f"{party_name} sends more at once than one party may. Hint: send less at a time.",
+                    party=str(party_name),
                 )
             if self._taken.total() + count > self._max_bytes:
                 raise PartyError("this server receives as much as it can hold. Hint: try again later.")
             self._taken[party_name] += count
 
     def release(self, party_name: PartyName, count: int) -> None:
-        """End a message, be it read or lost."""
+        """Release the memory of a message that was read or lost."""
         with self._lock:
             self._taken[party_name] -= count
 
 
 class Channel:
-    """Whole messages to and from one party whose certificate was checked.
+    """Complete messages to and from one authenticated party.
 
-    One thread uses a channel; while it waits to write it also reads, so that two parties sending each other
-    more than the network holds do not wait for ever.
+    A channel is used by one thread. It also reads while it waits to write, so two parties that send each other more
+    than the network buffers do not deadlock.
     """
 
     def __init__(
@@ -111,51 +113,51 @@ class Channel:
         self.blocked_on: str | None = None
 
     def send(self, data: Buffer) -> None:
-        """Send a message, waiting until it is on its way."""
+        """Send a message and wait until the network has taken it."""
         self._queue_frame(_DATA, data)
         exchange_until([self], self, lambda: not self._outgoing)
 
     def receive(self, watched: Sequence[Channel] = (), time_limit: float | None = None) -> bytearray:
-        """Return the next message; if one ``watched`` others reports a failure first, raise that.
+        """Return the next message. Raise the failure of a ``watched`` channel if that comes first.
 
-        With ``time_limit``, the whole message must be there after so many seconds.
+        With ``time_limit``, the complete message must arrive within that many seconds.
         """
         last = None if time_limit is None else time.monotonic() + time_limit
         exchange_until(watched or [self], self, lambda: bool(self._incoming), hard_deadline=last)
         return self._pop_message()
 
     def receive_large(self, length: int) -> bytearray:
-        """Return a message of about this length, which must come at a tolerable speed."""
+        """Return a message of about this length, which must arrive at a minimum speed."""
         return self.receive(time_limit=self.timeout + length / _MIN_BYTES_PER_S)
 
     def send_fields(self, **fields: Any) -> None:
-        """Send a small message of plain values."""
+        """Send a small message of plain values, as JSON."""
         self.send(json.dumps(fields).encode())
 
     def receive_fields(
         self, *keys: str, watched: Sequence[Channel] = (), time_limit: float | None = None
     ) -> dict[str, Any]:
-        """Return the next message of plain values, which must have these keys."""
+        """Return the next message of plain values. Raise PartyError unless it has these keys."""
         try:
-            words = read_json(self.receive(watched, time_limit))
+            fields = read_json(self.receive(watched, time_limit))
         except PartyError:
             raise
         except ValueError:
-            words = None
-        if not isinstance(words, dict) or not set(keys) <= set(words):
+            fields = None
+        if not isinstance(fields, dict) or not set(keys) <= set(fields):
             raise self._protocol_error(f"a message with {', '.join(keys)} was expected")
-        return words
+        return fields
 
     def close_with_error(self, error: BaseException) -> None:
-        """Tell the other side why this one gives up, as far as that is possible, and close."""
+        """Send an error to the peer if possible, and close."""
         text = str(error) if isinstance(error, VeilwoodError) else f"unexpected {type(error).__name__}"
-        words = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
+        fields = {"message": text, "party": getattr(error, "party", None), "lost": isinstance(error, LostError)}
         with suppress(PartyError, OSError):
-            self._queue_frame(_FAILURE, json.dumps(words).encode()[:MAX_FIRST_MESSAGE])
+            self._queue_frame(_FAILURE, json.dumps(fields).encode()[:MAX_FIRST_MESSAGE])
             exchange_until([self], self, lambda: not self._outgoing, _CLOSING_TIMEOUT_S)
             self._socket.settimeout(_CLOSING_TIMEOUT_S)
             socket.socket.shutdown(self._socket, socket.SHUT_WR)
-            # What the other side still sends must not reset the connection before it has read the reason.
+            # Drain the peer's data: otherwise a reset could discard the error before it is read.
             until = time.monotonic() + _CLOSING_TIMEOUT_S
             while time.monotonic() < until and self._socket.recv(1 << 16):
                 pass
@@ -175,15 +177,15 @@ class Channel:
             done()
 
     def fileno(self) -> int:
-        """Return the descriptor, for ``select``."""
+        """Return the file descriptor, for ``select``."""
         return self._socket.fileno()
 
     @property
     def has_input(self) -> bool:
-        """Whether something has arrived, be it the end of the connection."""
+        """Whether a message, or the end of the connection, has arrived."""
         return bool(self._incoming) or self._end_reason is not None or bool(select.select([self], [], [], 0)[0])
 
-    # -- frames --------------------------------------------------------------------------------------------------
+    # Frames
 
     def _queue_frame(self, kind: int, data: Buffer) -> None:
         view = memoryview(data).cast("B")
@@ -193,7 +195,7 @@ class Channel:
         self._sent += 1
 
     def _write_pending(self) -> bool:
-        """Write what the network takes now; return whether it took anything."""
+        """Write as much as the network accepts now. Return True if anything was written."""
         before = len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0
         try:
             while self._outgoing and self._end_reason is None:
@@ -205,14 +207,14 @@ class Channel:
                     break
                 if done < len(first):
                     self._outgoing.appendleft(first[done:])
-        except OSError as error:  # what the peer said before it closed is still to be read
+        except OSError as error:  # read what the peer sent before it closed
             self._outgoing.clear()
             self._read_available()
             self._end_reason = self._end_reason or failure_reason(error)
         return before != (len(self._outgoing), len(self._outgoing[0]) if self._outgoing else 0)
 
     def _read_available(self) -> bool:
-        """Read what has arrived; return whether anything had."""
+        """Read all bytes that have arrived. Return True if there were any."""
         some = False
         try:
             while self._end_reason is None:
@@ -234,17 +236,17 @@ class Channel:
         return some
 
     def _advance_frame(self) -> None:
-        """Go on to the message after a header, or to the header after a message."""
+        """Advance from a header to its message, or from a message to the next header."""
         if self._in_header:
             kind, number, length = _HEADER.unpack(self._partial)
             if kind not in (_DATA, _FAILURE, _WAITING) or number != self._received & 0xFFFFFFFF:
                 raise self._protocol_error(f"message {self._received} does not follow the one before it")
             if length > (self.limit if kind == _DATA else MAX_FIRST_MESSAGE):
-                # How long is not said: it may tell the number of rows, and errors are passed on.
+                # The error contains no length: it could reveal the number of rows.
                 raise self._protocol_error("it announced a message longer than is allowed")
             if self._quota is not None:
                 if len(self._incoming) >= _MAX_UNREAD:
-                    raise self._protocol_error("it goes on without being asked")
+                    raise self._protocol_error("it sends more messages without being asked")
                 if length > MAX_FIRST_MESSAGE:
                     self._quota.acquire(self.peer, length)
                     self._held_bytes = length
@@ -264,26 +266,26 @@ class Channel:
         self._filled, self._in_header = 0, not self._in_header
 
     def _pop_message(self) -> bytearray:
-        """Return the message that has waited longest, and give its room back."""
+        """Return the oldest message and release its quota."""
         message = self._incoming.popleft()
         self._release_quota(len(message))
         return message
 
     def _release_quota(self, count: int) -> None:
-        """Give the room of a message back: it was read, or never will be."""
+        """Release the quota of a message that was read or discarded."""
         if self._quota is not None and count > MAX_FIRST_MESSAGE:
             self._quota.release(self.peer, count)
 
     def _parse_failure(self, message: bytearray) -> PartyError:
-        """Turn what the other side gave as its reason into an error of this side."""
+        """Convert the error message of the peer into an exception."""
         self._end_reason = "gave up"
         try:
-            words = read_json(message)
-            text, party = to_printable(str(words["message"])[:2000]), words["party"]
-            kind = LostError if words.get("lost") else PartyError
+            fields = read_json(message)
+            text, party = to_printable(str(fields["message"])[:2000]), fields["party"]
+            kind = LostError if fields.get("lost") else PartyError
         except (ValueError, KeyError, TypeError, AttributeError):
-            return self._protocol_error("its farewell cannot be read")
-        if party and party != str(self.peer) and self.peer.role == "server":  # a person may blame itself only
+            return self._protocol_error("its error message cannot be read")
+        if party and party != str(self.peer) and self.peer.role == "server":  # an owner or user may blame itself only
             return kind(text, party=to_printable(str(party)[:60]))
         return kind(f"{self.peer} gave up: {text}", party=str(self.peer))
 
@@ -295,7 +297,7 @@ class Channel:
 
 
 def to_printable(text: str) -> str:
-    """What somebody else wrote, fit to stand in a line of a log or a terminal."""
+    """Replace characters of a foreign text that must not reach a log or terminal."""
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
@@ -306,9 +308,9 @@ def exchange_until(
     timeout: float | None = None,
     hard_deadline: float | None = None,
 ) -> None:
-    """Read from and write to all channels until ``done``; the needed one may be silent for ``timeout`` at most.
+    """Read from and write to all channels until ``done``. Raise LostError if ``needed`` is silent for ``timeout``.
 
-    However much it says, at the time ``hard_deadline`` it must be done.
+    At ``hard_deadline`` the exchange must be done, even if ``needed`` keeps sending.
     """
     patience = needed.timeout if timeout is None else timeout
     deadline = time.monotonic() + patience
@@ -333,14 +335,14 @@ def exchange_until(
 
 
 class TlsLinks:
-    """How one server talks to the other two in one session: the engine's links, over channels.
+    """Links of the engine over TLS: the channels of one server to the other two in one session.
 
     Parameters
     ----------
     party : int
-        Which server this is.
+        Index of this server.
     channels : dict
-        The channels to the other two, by their number.
+        Channels to the other two servers, by index.
     """
 
     def __init__(self, party: int, channels: dict[int, Channel]) -> None:
@@ -356,9 +358,9 @@ class TlsLinks:
         return list(self.channels.values())
 
     def wait_for_input(self, participant: Channel, seconds: float) -> bool:
-        """Wait until a person says something; False if it left, an error if a server did.
+        """Wait for input of an owner or user. Return False if it left; raise LostError if a server did.
 
-        A person that has spoken to another server, which is already waiting for this one, gets little time.
+        If another server already waits for this one, the participant has reached that server and gets less time.
         """
         deadline = time.monotonic() + seconds
         while not participant.has_input:
@@ -377,7 +379,7 @@ class TlsLinks:
         return bool(participant._incoming) or participant._end_reason is None
 
     def send(self, to: int, data: Buffer) -> None:
-        """Send a message to a server, reading meanwhile what the others send."""
+        """Send a message to a server while reading from the others."""
         channel = self.channels[to]
         channel._queue_frame(_DATA, data)
         exchange_until(self._all_channels, channel, lambda: not channel._outgoing)
@@ -385,8 +387,8 @@ class TlsLinks:
     def receive(self, sender: int) -> bytearray:
         """Return the next message of a server.
 
-        A server that has waited too long says for whom, and listens a moment longer: if the one it waits for
-        is itself waiting, the one at the end of the chain is to blame.
+        A server that times out sends the others the name of the server it waits for, and waits a moment longer. If
+        that server is waiting too, the one at the end of the chain is blamed.
         """
         channel = self.channels[sender]
         try:
@@ -401,7 +403,7 @@ class TlsLinks:
         return channel._incoming.popleft()
 
     def close(self, error: BaseException | None = None) -> None:
-        """End the session; with an error, tell the others first."""
+        """End the session. An error is sent to the other servers first."""
         for channel in self._all_channels:
             if error is None:
                 channel.close()
@@ -419,8 +421,8 @@ def dial_server(
     limit: int,
     connect_timeout: float = 5.0,
 ) -> Channel:
-    """Connect to a server and check that its certificate carries its name; try again while nobody listens."""
-    until = time.monotonic() + connect_timeout
+    """Connect to a server and check the name in its certificate. Retry while it does not listen."""
+    deadline = time.monotonic() + connect_timeout
     while True:
         plain = None
         try:
@@ -429,23 +431,23 @@ def dial_server(
         except ssl.SSLError as error:
             if plain is not None:
                 plain.close()
-            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # nothing was said about certificates
-                if time.monotonic() > until:
+            if isinstance(error, ssl.SSLEOFError | ssl.SSLZeroReturnError):  # closed before certificates were exchanged
+                if time.monotonic() > deadline:
                     raise LostError(
-                        f"{name} at {host}:{port} closed the connection before it said who it is: it is full, or "
+                        f"{name} at {host}:{port} closed the connection before it sent its certificate: it is full, or "
                         "stopping. Hint: try again later.",
                         party=str(name),
                     ) from None
                 time.sleep(0.1)
                 continue
             raise PartyError(
-                f"whoever listens at {host}:{port} is not {name}: {failure_reason(error)}. Hint: compare the certificates.",
+                f"the party at {host}:{port} is not {name}: {failure_reason(error)}. Hint: compare the certificates.",
                 party=str(name),
             ) from None
         except OSError as error:
             if plain is not None:
                 plain.close()
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 raise LostError(
                     f"{name} cannot be reached at {host}:{port}: {failure_reason(error)}.", party=str(name)
                 ) from None
@@ -453,7 +455,7 @@ def dial_server(
 
 
 def failure_reason(error: BaseException) -> str:
-    """Why a connection failed, in few words."""
+    """Return a short reason why a connection failed."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is refused ({error.verify_message})"
     if isinstance(error, ssl.SSLError):
@@ -464,17 +466,17 @@ def failure_reason(error: BaseException) -> str:
 
 
 HANDSHAKE_TIMEOUT_S: Final = 10.0
-"""How long somebody has to prove who it is, all in all."""
-MAX_PENDING_CONNECTIONS: Final = 64  # connections at once of which nobody knows yet whose they are
-MAX_CONNECTIONS: Final = 128  # in common; each may bring two links: select stays below its 1024 descriptors
-RESERVED_CONNECTIONS: Final = 2  # that a party always gets, however many others have
-MAX_PER_PARTY: Final = 16  # connections of one party at once
-MAX_INCOMING_BYTES: Final = 1 << 28  # of messages that are being received from people, all together
-_MAX_RESERVED: Final = 150  # connections beyond those in common
+"""Seconds for a complete handshake."""
+MAX_PENDING_CONNECTIONS: Final = 64  # connections before authentication
+MAX_CONNECTIONS: Final = 128  # shared by all; each may open two links, and select is limited to 1024 descriptors
+RESERVED_CONNECTIONS: Final = 2  # per party, whatever others have open
+MAX_PER_PARTY: Final = 16  # connections of one party
+MAX_INCOMING_BYTES: Final = 1 << 28  # being received from all owners and users together
+_MAX_RESERVED: Final = 150  # reserved connections of all parties
 
 
 class _PendingConnections:
-    """Connections before their certificate is checked: if too many, the host with the most loses its oldest."""
+    """Connections before authentication. If there are too many, the host with the most loses its oldest."""
 
     def __init__(self, max_pending: int) -> None:
         self._max_pending = max_pending
@@ -489,11 +491,9 @@ class _PendingConnections:
             (crowd, _), *_ = Counter(self._hosts.values()).most_common(1)
             oldest = next(one for one, where in self._hosts.items() if where == crowd)
             del self._hosts[oldest]
-        log.warning(
-            "gave up a silent connection from %s: %d others wait to prove who they are", crowd, self._max_pending
-        )
+        log.warning("gave up a silent connection from %s: %d others wait for authentication", crowd, self._max_pending)
         with suppress(OSError):
-            socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # its thread wakes up and closes it
+            socket.socket.shutdown(oldest, socket.SHUT_RDWR)  # wakes its thread, which closes it
 
     def remove(self, connection: socket.socket) -> None:
         with self._lock:
@@ -501,7 +501,7 @@ class _PendingConnections:
 
 
 class _PartyConnections:
-    """Connections by party: so many for each, so many in common, and some for each whatever the others do."""
+    """Open connections by party: a limit per party, a common limit, and a reserve per party."""
 
     def __init__(self, max_connections: int, max_per_party: int) -> None:
         self._max_connections, self._max_per_party = max_connections, max_per_party
@@ -512,7 +512,8 @@ class _PartyConnections:
         with self._lock:
             if self._open[party_name] >= self._max_per_party:
                 raise PartyError(
-                    f"{party_name} has {self._max_per_party} connections open, and none may have more. Hint: close some, or wait.",
+                    f"{party_name} has {self._max_per_party} connections open, and none may have more. "
+                    "Hint: close some, or wait.",
                     party=str(party_name),
                 )
             common = sum(max(count - RESERVED_CONNECTIONS, 0) for count in self._open.values())
@@ -537,22 +538,22 @@ class _PartyConnections:
 
 
 class Listener:
-    """Accepts connections on one address and hands each, its certificate checked, to a thread of its own.
+    """Accepts connections on one address and serves each, once authenticated, in a thread of its own.
 
     Parameters
     ----------
     host, port
-        Where to listen.
+        Address to listen on.
     context : ssl.SSLContext
-        Which certificates are accepted.
+        TLS settings, with the accepted certificates.
     timeout : float
         Seconds after which a silent party counts as lost.
     on_connection : callable
-        What to do with a connection; it is closed by whoever gets it.
+        Called with each connection, which it must close.
     max_per_party : int
-        How many connections one party may have at once.
+        Largest number of open connections of one party.
     max_incoming_bytes : int, optional
-        How many bytes of messages may be on their way in at once, from all parties together.
+        Quota of bytes being received or unread, from all parties together.
     """
 
     def __init__(
@@ -579,11 +580,11 @@ class Listener:
 
     @property
     def n_connections(self) -> int:
-        """How many connections of known parties are open."""
+        """Number of open connections of authenticated parties."""
         return self._parties.count_open()
 
     def close(self) -> None:
-        """Stop listening; what is connected stays so."""
+        """Stop listening. Open connections stay open."""
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self._socket.close()
@@ -597,7 +598,7 @@ class Listener:
             except OSError:
                 if self._socket.fileno() < 0:
                     return
-                time.sleep(0.02)  # no descriptors are left, or the caller has gone: others will come
+                time.sleep(0.02)  # no descriptors left, or the peer has gone: keep listening
                 continue
             self._pending.add(secured, address[0])
             threading.Thread(target=self._authenticate, args=(secured, address[0]), daemon=True).start()
@@ -606,7 +607,7 @@ class Listener:
         try:
             _complete_handshake(connection)
             who = peer_name(connection)
-        except Exception as error:  # whatever arrives, the server goes on
+        except Exception as error:  # no connection may stop the server
             log.warning("refused a connection from %s: %s", host, failure_reason(error))
             connection.close()
             return
@@ -623,10 +624,10 @@ class Listener:
 
 
 def _complete_handshake(connection: ssl.SSLSocket) -> None:
-    """Check a certificate; somebody that sends byte after byte gets no more time than somebody that is silent."""
-    until = time.monotonic() + HANDSHAKE_TIMEOUT_S
+    """Complete the TLS handshake within a fixed time, even if the peer sends byte by byte."""
+    deadline = time.monotonic() + HANDSHAKE_TIMEOUT_S
     while True:
-        left = max(until - time.monotonic(), 0)
+        left = max(deadline - time.monotonic(), 0)
         try:
             return connection.do_handshake()
         except ssl.SSLWantReadError:
@@ -634,4 +635,4 @@ def _complete_handshake(connection: ssl.SSLSocket) -> None:
         except ssl.SSLWantWriteError:
             ready = select.select([], [connection], [], left)[1]
         if not ready:
-            raise PartyError(f"it has not proved who it is for {HANDSHAKE_TIMEOUT_S:g} seconds")
+            raise PartyError(f"it has not authenticated within {HANDSHAKE_TIMEOUT_S:g} seconds")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An owner's rows on their way: cut into pieces, of which two shares are seeds and one is sent, kept on disk.
+"""Uploads of rows in pieces: two shares of a piece are expanded from seeds (PRSS), and one is sent.
 
-How the pieces travel is in ``client`` and ``server``; where they are kept is in ``checkpoints``.
+Pieces are sent in ``owner``, received in ``server`` and stored in ``checkpoints``.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from veilwood_secure.roles.registry import Program, Shapes
 __all__ = ["Piece", "UploadPieces", "expand_pair", "join_pieces", "order_key", "seeded_shares", "share_size"]
 
 PIECE_BYTES: Final = 1 << 22
-"""How large one share of a piece is, about."""
-_ROWS: Final = 64  # pieces hold whole words of packed rows
-_SEED: Final = 32
+"""Approximate size of one share of a piece, in bytes."""
+_ROWS: Final = 64  # pieces hold complete words of packed rows
+_SEED: Final = 32  # bytes of a seed
 
 Ring = type[np.unsignedinteger[Any]]
 
 
 class Piece(NamedTuple):
-    """A piece that is due: of which part, what is kept of it, in which session, its number and its shapes."""
+    """The next piece of an upload: its part, the entry of the part, the session, its number and its shapes."""
 
     part: str
     upload_entry: dict[str, Any]
@@ -43,7 +43,7 @@ class Piece(NamedTuple):
 
 
 def max_rows_per_piece(program: Program, owner: str) -> int | None:
-    """How many rows a piece has, by the public schema; None where an owner sends sums, whatever its rows."""
+    """Return the number of rows of a piece, from the public schema; None if an owner sends sums instead of rows."""
     few, more = program.row_shapes(owner, _ROWS), program.row_shapes(owner, 2 * _ROWS)
     if few == more:
         return None
@@ -52,35 +52,35 @@ def max_rows_per_piece(program: Program, owner: str) -> int | None:
 
 
 def piece_row_counts(program: Program, owner: str, rows: int) -> list[int]:
-    """How many rows each piece of an upload has."""
-    most = max_rows_per_piece(program, owner)
-    if most is None or rows <= most:
+    """Return the number of rows of each piece of an upload."""
+    max_rows = max_rows_per_piece(program, owner)
+    if max_rows is None or rows <= max_rows:
         return [rows]
-    return [min(most, rows - start) for start in range(0, rows, most)]
+    return [min(max_rows, rows - start) for start in range(0, rows, max_rows)]
 
 
 class UploadPieces:
-    """An owner's table in pieces; each is encoded when it is needed.
+    """An owner's table in pieces, which are encoded on demand.
 
     Parameters
     ----------
     program : Program
-        Of the task.
+        Program of the task.
     owner : str
-        Whose rows they are.
+        Name of the owner.
     X, y
         The rows.
     pad_to : int or None
-        How many rows servers see.
+        Number of rows that servers see.
     order : bytes or None
-        The key of the order in which rows, and those that fill up, are sent; None for the order of the table.
+        Key of the random order in which rows and padding are sent; None for the order of the table.
 
     Notes
     -----
     Guarantee
 
-    Under a key that servers do not have, the place of a row says nothing of the rows before it: to take a row out has
-    the law of putting padding in its place (proofs/secure.md, attacked by
+    Under a key that servers do not have, the position of a row reveals nothing about the rows before it: removing a
+    row has the same distribution as replacing it by padding (proofs/secure.md, attacked by
     packages/veilwood-secure/tests/roles/test_order_of_rows.py).
     """
 
@@ -89,30 +89,30 @@ class UploadPieces:
     ) -> None:
         self._program, self._owner, self._tables = program, owner, (X, y)
         self._pad_to, self._max_rows = pad_to, max_rows_per_piece(program, owner)
-        there = len(X) if hasattr(X, "__len__") else None
-        self._is_single_piece = self._max_rows is None or there is None or max(there, pad_to or 0) <= self._max_rows
+        n_rows = len(X) if hasattr(X, "__len__") else None
+        self._is_single_piece = self._max_rows is None or n_rows is None or max(n_rows, pad_to or 0) <= self._max_rows
         if self._is_single_piece:
             self._encoded, self.n_rows = program.encode_rows(owner, X, y, pad_to)
             self._order = _keyed_permutation(order, self.n_rows)
             return
-        assert there is not None
-        if y is not None and len(y) != there:
-            raise UseError(f"X and y have {there} and {len(y)} rows. Hint: as many, and some.")
-        if pad_to is not None and pad_to < there:
-            raise UseError(f"{there} rows cannot be padded to {pad_to}. Hint: a larger public number.")
-        self._n_real_rows, self.n_rows = there, pad_to or there
+        assert n_rows is not None
+        if y is not None and len(y) != n_rows:
+            raise UseError(f"X and y have {n_rows} and {len(y)} rows. Hint: pass equal, positive numbers of rows.")
+        if pad_to is not None and pad_to < n_rows:
+            raise UseError(f"{n_rows} rows cannot be padded to {pad_to}. Hint: choose a larger public number.")
+        self._n_real_rows, self.n_rows = n_rows, pad_to or n_rows
         self._order = _keyed_permutation(order, self.n_rows)
 
     @property
     def row_counts(self) -> list[int]:
-        """How many rows each piece has."""
+        """Number of rows of each piece."""
         return [self.n_rows] if self._is_single_piece else piece_row_counts(self._program, self._owner, self.n_rows)
 
     def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
         return (self.encode_piece(number) for number in range(len(self.row_counts)))
 
     def encode_piece(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a piece, as they are sent."""
+        """Return the arrays of a piece in the order in which they are sent."""
         if self._order is None:
             return self._ordered_piece(number)
         if self._is_single_piece:
@@ -123,7 +123,7 @@ class UploadPieces:
         )
 
     def _ordered_piece(self, number: int) -> dict[str, NDArray[Any]]:
-        """Return the arrays of a piece, in the order of the table."""
+        """Return the arrays of a piece in the order of the table."""
         if self._is_single_piece:
             return self._encoded
         assert self._max_rows is not None
@@ -133,18 +133,18 @@ class UploadPieces:
             return self._program.encode_rows(self._owner, X, y, count if self._pad_to else None)[0]
         return self._padding_piece(count)
 
-    def _shuffled_piece(self, places: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
-        """Return a piece of rows from all over the table; places behind its end are padding."""
-        real = places < self._n_real_rows
+    def _shuffled_piece(self, indices: NDArray[np.int64]) -> dict[str, NDArray[Any]]:
+        """Return a piece of the rows with these indices. Indices beyond the table are padding."""
+        real = indices < self._n_real_rows
         if not real.any():
-            return self._padding_piece(len(places))
-        X, y = (_take_rows(table, places[real]) for table in self._tables)
-        encoded = self._program.encode_rows(self._owner, X, y, len(places))[0]  # padding comes last
+            return self._padding_piece(len(indices))
+        X, y = (_take_rows(table, indices[real]) for table in self._tables)
+        encoded = self._program.encode_rows(self._owner, X, y, len(indices))[0]  # padding comes last
         back = np.argsort(np.argsort(~real, kind="stable"))
         return {name: array[..., back] for name, array in encoded.items()}
 
     def _padding_piece(self, count: int) -> dict[str, NDArray[Any]]:
-        """Return rows that count nowhere."""
+        """Return a piece of padding rows, which are not counted."""
         shapes = self._program.row_shapes(self._owner, count)
         if all(shape[-1] == count for shape in shapes.values()):
             X, y = (_take_rows(table, slice(0, 1)) for table in self._tables)
@@ -154,7 +154,7 @@ class UploadPieces:
         return {name: np.zeros(shape, some[name].dtype) for name, shape in shapes.items()}
 
     def upload_token(self, secret: bytes, about: str) -> str:
-        """Return a name of this upload: the same for the same rows, and of no use to whoever lacks the secret."""
+        """Return a name of this upload: a keyed hash of the rows, which reveals nothing without the secret."""
         digest = hmac.new(secret, about.encode(), hashlib.sha256)
         for number in range(len(self.row_counts)):
             for name, array in self._ordered_piece(number).items():
@@ -164,7 +164,7 @@ class UploadPieces:
 
 
 def order_key(secret: bytes, about: str) -> bytes:
-    """Return the key of an order: the same whatever the rows, so that an upload can go on."""
+    """Return the key of a row order. It does not depend on the rows, so an upload can resume."""
     return hmac.new(secret, f"order of rows: {about}".encode(), hashlib.sha256).digest()
 
 
@@ -187,7 +187,7 @@ def _take_rows(table: Any, places: slice | NDArray[np.int64]) -> Any:
 
 
 def seeded_shares(array: NDArray[Any], ring: Ring) -> list[bytes]:
-    """Split an array for three servers: parts 0 and 1 are drawn from seeds, and only part 2 is sent.
+    """Split an array for three servers: parts 0 and 1 are expanded from seeds, and only part 2 is sent.
 
     Examples
     --------
@@ -207,12 +207,12 @@ def seeded_shares(array: NDArray[Any], ring: Ring) -> list[bytes]:
 
 
 def share_size(party: int, shape: tuple[int, ...], ring: Ring) -> int:
-    """How many bytes a server gets of an array."""
+    """Return the number of bytes that a server receives of an array."""
     return 2 * _SEED if party == 0 else _SEED + math.prod(shape) * np.dtype(ring).itemsize
 
 
 def expand_pair(party: int, data: bytes | bytearray | memoryview, shape: tuple[int, ...], ring: Ring) -> SharePair:
-    """Return the pair of a server."""
+    """Expand a server's message to its pair of shares."""
     seed = bytes(data[:_SEED])
     if party == 0:
         return _expand_seed(seed, shape, ring), _expand_seed(bytes(data[_SEED:]), shape, ring)
@@ -226,7 +226,7 @@ def _expand_seed(seed: bytes, shape: tuple[int, ...], ring: Ring) -> NDArray[Any
 
 
 def split_piece(party: int, data: bytes, shapes: Shapes, ring: Ring) -> dict[str, SharePair]:
-    """Return the pairs of all arrays of a piece, as a server keeps them."""
+    """Return the pairs of all arrays of a piece, from its stored bytes."""
     out, start = {}, 0
     for name, shape in shapes.items():
         end = start + share_size(party, shape, ring)
@@ -236,7 +236,7 @@ def split_piece(party: int, data: bytes, shapes: Shapes, ring: Ring) -> dict[str
 
 
 def join_pieces(pieces: Sequence[Mapping[str, SharePair]], is_sum: bool) -> dict[str, SharePair]:
-    """Return the shares of all of an owner's rows: one piece after the other, or the sum of sums."""
+    """Join the shares of an owner's pieces: concatenate rows, or add sums."""
     if len(pieces) == 1:
         return dict(pieces[0])
     out = {}

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user of a trained model: sends questions as shares, and puts the shares of the answers together.
+"""A user of a trained model: shares its queries with the servers and reconstructs the answers.
 
-No server sees a question or an answer; what the servers compute is in ``programs``.
+No server sees a query or an answer. What servers compute is defined by the program of the task.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ __all__ = ["User"]
 
 
 class User:
-    """Somebody who may ask a model that stays in shares at the three servers.
+    """A user of a trained model, which may be public or stay in shares at the three servers.
 
-    A session with the servers is opened by the first question and kept for the next; ``close``, or leaving the
-    ``with`` block, ends it.
+    The first prediction opens a session with the servers, which later ones reuse. ``close``, or leaving the ``with``
+    block, ends it.
 
     Parameters
     ----------
     config, task
-        As in ``Client``: the configuration of this user or its folder, and the name of the task.
+        As in ``Owner``: the configuration of this user or its folder, and the name of the task.
     """
 
     def __init__(self, config: Config | str | os.PathLike[str], task: str | None = None) -> None:
@@ -52,11 +52,11 @@ class User:
 
     @property
     def privacy_(self) -> PrivacyCertificate:
-        """The certificate of the model, on which all three servers agree."""
+        """Certificate of the model, which all three servers confirm."""
         return self.wait(0)
 
     def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predicted class, or number, of each row; only this process learns rows and answers.
+        """Return the predicted class or number of each row. Only this process sees rows and answers.
 
         Parameters
         ----------
@@ -69,7 +69,7 @@ class User:
         if self._connections is not None:
             try:
                 return self._query_servers(self._connections, arrays, rows)
-            except PartyError:  # the session has ended meanwhile: asked anew, unless that may cost twice
+            except PartyError:  # the session has ended: retry, unless queries are charged
                 self.close()
                 if self._program.query_loss(rows) is not None:
                     raise
@@ -81,32 +81,32 @@ class User:
             raise
 
     def model(self) -> Any:
-        """The fitted estimator, or trees, where the task makes a model that is public: what it predicts is free."""
+        """Return the fitted estimator or trees of a task with a public model. Predictions are free."""
         if self._model is None:
             if isinstance(self._program, JointForest):
                 self._model = clone(self._program.estimator).fit(self.parties())
             elif isinstance(self._program, PublicTrees):
                 self._model = self._program.read_model(self._fetch_released())
             else:
-                raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
+                raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: query it with predict.")
         return self._model
 
     def parties(self) -> Parties:
-        """What an estimator of public structure is fitted to: ``PrivateForestClassifier(...).fit(user.parties())``."""
+        """Return the input of ``fit``: ``PrivateForestClassifier(...).fit(user.parties())``."""
         if not isinstance(self._program, JointForest):
-            raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: ask it with predict.")
+            raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: query it with predict.")
         return _ReleasedParties(self, self._program)
 
     def _fetch_released(self) -> NDArray[np.int64]:
-        """What the servers released, on which all three agree."""
+        """Fetch the released values; raise PartyError if the servers differ."""
         self.wait()
         with ServerConnections(self.config, self.task, "fetch") as call:
             call.receive_fields("statement", "training", "released")
-            found = [bytes(data) for data in call.receive_all()]
+            messages = [bytes(data) for data in call.receive_all()]
         for party in range(3):
-            if found.count(found[party]) == 1:
+            if messages.count(messages[party]) == 1:
                 raise PartyError(f"server {party} sent another result than the others.", party=f"server {party}")
-        return np.frombuffer(found[0], "<i8").astype(np.int64)
+        return np.frombuffer(messages[0], "<i8").astype(np.int64)
 
     def _open_session(self) -> ServerConnections:
         call = ServerConnections(self.config, self.task, "ask")
@@ -142,17 +142,17 @@ class User:
 
 
 class _ReleasedParties(Parties):
-    """Owners and servers of a task, as the estimator of a user sees them."""
+    """Owners and servers of a finished task, as input of ``fit``."""
 
     def __init__(self, user: User, program: JointForest) -> None:
         super().__init__(program.noise_protocol)
         self._user, self._program = user, program
 
     def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
-        """Return what the servers released, if the estimator is the one that the task names."""
+        """Return the released values. Raise PlanError if the estimator is not the one of the task."""
         if joint_plan(estimator, self.resolve_noise_protocol(estimator)) != self._program.plan:
             raise PlanError(
-                f"the estimator plans another release than task {self._user.task.name!r}. Hint: give it the "
+                f"the estimator plans another release than task {self._user.task.name!r}. Hint: pass the "
                 "parameters of the task."
             )
         return self._user._fetch_released()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The demonstration: a private forest on embedded public data, beside two baselines, and what it leaves behind.
+"""Demonstration: private forests on embedded public data, compared with two baselines.
 
-Nothing here is needed by the library; the data is in ``datasets``, the pictures are in ``plots``.
+The data is in ``datasets``, the figures are in ``plots``.
 """
 
 from __future__ import annotations
@@ -37,13 +37,13 @@ EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 N_RUNS = 5
 TEST_FRACTION = 0.2
 DATASET_NAMES = ("iris", "balance_scale", "car")
-EXAMPLE_NAME = "balance_scale"  # whose model and certificate are written
+EXAMPLE_NAME = "balance_scale"  # its model and certificate are written
 EXAMPLE_EPSILON = 2.0
 
 
 @dataclass(frozen=True)
 class DemoResult:
-    """What the demonstration measured, and the files it wrote."""
+    """Accuracies of the demonstration, and the files that it wrote."""
 
     comparisons: tuple[Comparison, ...]
     files: dict[str, Path]
@@ -65,9 +65,9 @@ class DemoResult:
         }
 
     def print_table(self) -> None:
-        """Print a table for people, and where the files are."""
+        """Print a table of accuracies, and the paths of the files."""
         console = Console(soft_wrap=True, highlight=False)
-        title = f"Accuracy on rows held out, mean of {N_RUNS} splits (smaller epsilon: more privacy)"
+        title = f"Accuracy on held-out rows, mean of {N_RUNS} splits (smaller epsilon: more privacy)"
         table = Table("data", "rows", "majority", title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         for epsilon in EPSILONS:
             table.add_column(f"ε={epsilon:g}", justify="right", style="bold")
@@ -78,7 +78,7 @@ class DemoResult:
             table.add_row(data.name, rows, f"{data.majority:.2f}", *private, f"{data.non_private:.2f}")
         console.print(table)
         console.print("majority: the most frequent class. ordinary: scikit-learn's RandomForestClassifier, no privacy.")
-        console.print("ε: PrivateForestClassifier, as it is: a schema and an epsilon, and nothing else to set.")
+        console.print("ε: PrivateForestClassifier with default parameters: only a schema and an epsilon are given.")
         console.print("More rows allow a smaller epsilon.")
         console.print("\nWritten:")
         for name, path in self.files.items():
@@ -87,9 +87,9 @@ class DemoResult:
 
 
 def run_demo(folder: Path) -> DemoResult:
-    """Measure, and write picture, model and certificate into an existing folder."""
+    """Train and evaluate, and write a figure, a model and its certificate into an existing folder."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UtilityWarning)  # small epsilons are meant to fail here
+        warnings.simplefilter("ignore", UtilityWarning)  # low accuracy at small epsilons is expected here
         comparisons = tuple(
             track_progress((_compare_forests(name) for name in DATASET_NAMES), "training on embedded data")
         )
@@ -109,7 +109,7 @@ def run_demo(folder: Path) -> DemoResult:
 
 
 def _make_forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:
-    # A ledger of its own: the data is public and meant to be trained on again and again.
+    # A new ledger per fit: the data is public, so losses of repeated fits need not be added up.
     return PrivateForestClassifier(data.schema, epsilon=epsilon, random_state=random_state, ledger=MemoryLedger())
 
 

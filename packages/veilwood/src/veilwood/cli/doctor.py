@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``veilwood doctor``: whether this installation is whole. It looks and draws; it reads no private rows."""
+"""``veilwood doctor``: checks of an installation. Reads no private rows."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from veilwood._version import __version__
 from veilwood.cli.ledger import describe_remaining, open_existing_ledger
 from veilwood.cli.options import AsJson, print_result
 from veilwood.engines import gpu
-from veilwood.errors import VeilwoodError
+from veilwood.errors import FileError, VeilwoodError
 from veilwood.privacy import entropy
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
@@ -30,14 +30,15 @@ __all__ = ["Finding", "doctor", "run_checks"]
 CheckState = Literal["well", "missing", "broken"]
 STATE_MARKS = {"well": "ok", "missing": "--", "broken": "BROKEN"}
 N_DRAWS = 100_000
-# A healthy sampler fails one look with a probability below 1e-9; half the scale is off by thousands.
+# In standard deviations. A correct sampler fails one check with a probability below 1e-9; one with half the scale
+# deviates by thousands.
 MAX_DEVIATIONS = 6.2
-EXIT_DAMAGED = 4  # the exit code of main for what is broken
+EXIT_DAMAGED = FileError.exit_code
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was looked at."""
+    """Result of one check."""
 
     what: str
     state: CheckState
@@ -45,7 +46,7 @@ class Finding:
 
 
 def run_checks(ledgers: tuple[str, ...] = ()) -> Iterator[Finding]:
-    """Look at everything, one after the other.
+    """Run all checks, one after the other.
 
     Examples
     --------
@@ -66,36 +67,37 @@ def run_checks(ledgers: tuple[str, ...] = ()) -> Iterator[Finding]:
 
 def doctor(
     ledger: Annotated[
-        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Verify it too; may be given several times.")
+        list[str] | None, typer.Option("--ledger", metavar="LEDGER", help="Ledger to verify; repeatable.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Say whether this installation is whole: versions, extras, cores, GPU, entropy, samplers, ledgers.
+    """Check this installation: versions, extras, cores, GPU, entropy source, samplers, ledgers.
 
-    Each sampler draws and is compared with its exact law; that takes seconds. What is missing can be installed; what is
-    broken must not be used, and the command exits with code 4.
+    Draws from each sampler and compares the sample with its exact distribution, which takes seconds. A missing part
+    can be installed. A broken part must not be used, and the command exits with code 4.
 
     \b
     Example:
       veilwood doctor --ledger visits.db
     """
-    found = list(run_checks(tuple(ledger or ())))
-    whole = all(finding.state != "broken" for finding in found)
-    width = max(len(finding.what) for finding in found)
-    lines = [f"{STATE_MARKS[finding.state]:6}  {finding.what:{width}}  {finding.detail}" for finding in found]
-    end = "All is well." if whole else "Something is broken: do not fit anything private until it is mended."
-    print_result(as_json, {"whole": whole, "findings": [asdict(one) for one in found]}, "\n".join([*lines, end]))
-    if not whole:
+    findings = list(run_checks(tuple(ledger or ())))
+    is_whole = all(finding.state != "broken" for finding in findings)
+    width = max(len(finding.what) for finding in findings)
+    lines = [f"{STATE_MARKS[finding.state]:6}  {finding.what:{width}}  {finding.detail}" for finding in findings]
+    end = "All checks passed." if is_whole else "A check failed: release nothing private until it is repaired."
+    data = {"whole": is_whole, "findings": [asdict(finding) for finding in findings]}
+    print_result(as_json, data, "\n".join([*lines, end]))
+    if not is_whole:
         raise typer.Exit(EXIT_DAMAGED)
 
 
 def _run_check(name: str, failure_state: CheckState, check: Callable[[], str]) -> Finding:
-    """Look, and say what was seen or what went wrong."""
+    """Run a check and return its finding, with the error if it fails."""
     try:
         return Finding(name, "well", check())
     except VeilwoodError as error:
         return Finding(name, failure_state, str(error))
-    except Exception as error:  # a doctor tells of every illness, also of those nobody thought of
+    except Exception as error:  # any failure of a check is a finding, expected or not
         return Finding(name, failure_state, f"{type(error).__name__}: {error}")
 
 
@@ -103,13 +105,13 @@ def _run_check(name: str, failure_state: CheckState, check: Callable[[], str]) -
 
 
 def _check_packages() -> Iterator[Finding]:
-    """Tell the version of what is required, and which extras are there; all of it as the package itself declares it."""
+    """Yield the versions of required packages and the state of each extra, as the distribution declares them."""
     extras: dict[str, list[str]] = {}
     for line in metadata.requires("veilwood") or []:
-        named = re.match(r"[\w.-]+", line)
-        asked = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if named is not None and named.group() != "veilwood":
-            extras.setdefault(asked.group(1) if asked else "", []).append(named.group())
+        package = re.match(r"[\w.-]+", line)
+        extra_match = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        if package is not None and package.group() != "veilwood":
+            extras.setdefault(extra_match.group(1) if extra_match else "", []).append(package.group())
     for name in extras.pop("", []):
         version = _installed_version(name)
         yield Finding(name, "broken" if version is None else "well", version or "is required and not installed")
@@ -117,7 +119,7 @@ def _check_packages() -> Iterator[Finding]:
         if extra in ("dev", "docs"):
             continue
         absent = [name for name in dict.fromkeys(names) if _installed_version(name) is None]
-        text = f"without {', '.join(absent)}. Hint: pip install 'veilwood[{extra}]'" if absent else "installed"
+        text = f"without {', '.join(absent)}. Hint: run pip install 'veilwood[{extra}]'." if absent else "installed"
         yield Finding(f"extra [{extra}]", "missing" if absent else "well", text)
 
 
@@ -137,51 +139,51 @@ def _check_gpu() -> str:
 
 
 def _check_entropy() -> str:
-    """Ask for bits, and refuse a source that repeats itself or leans to one side."""
+    """Draw bits, and fail if the source is seeded, repeats itself or is biased."""
     entropy.require_entropy()
     first, second = entropy.random_integers(N_DRAWS // 64), entropy.random_integers(N_DRAWS // 64)
-    _require_healthy(not entropy.is_seeded(), "is a test stream, which protects nobody")
+    _require_healthy(not entropy.is_seeded(), "is a seeded test stream, which protects nobody")
     _require_healthy(not np.array_equal(first, second), "repeats itself")
     ones = int(np.unpackbits(np.concatenate([first, second]).view(np.uint8)).sum())
     bits = 64 * (len(first) + len(second))
     _require_healthy(abs(ones - bits / 2) < MAX_DEVIATIONS * (bits / 4) ** 0.5, f"has {ones} ones among {bits} bits")
-    return "the operating system's, answering"
+    return "of the operating system, available"
 
 
 def _check_ledger(place: str) -> str:
-    book = open_existing_ledger(place)
-    head = book.verify()
-    waiting = sum(entry.state == "reserved" for entry in book.entries())
-    left = f"; {waiting} reserved and not settled (veilwood ledger resolve)" if waiting else ""
-    return f"intact, {describe_remaining(book)}, last hash {head}{left}"
+    ledger = open_existing_ledger(place)
+    head = ledger.verify()
+    n_reserved = sum(entry.state == "reserved" for entry in ledger.entries())
+    note = f"; {n_reserved} reserved and not settled (veilwood ledger resolve)" if n_reserved else ""
+    return f"intact, {describe_remaining(ledger)}, last hash {head}{note}"
 
 
 # -- samplers ------------------------------------------------------------------------------------------------
 
 
 def _check_noise(mechanism: Any) -> str:
-    """Draw, and compare how often each small number came with its exact probability."""
+    """Draw from a mechanism and compare the frequency of each small value with its exact probability."""
     drawn = mechanism.sample(N_DRAWS)
     values = np.arange(-8, 9)
     _compare_with_exact((drawn[:, None] == values).sum(axis=0), mechanism.pmf(values))
     far = 1 - float(mechanism.pmf(values).sum())
     _compare_with_exact(np.array([np.abs(drawn) > 8]).sum(axis=1), np.array([far]))
-    return f"{N_DRAWS:,} draws follow the exact law"
+    return f"{N_DRAWS:,} draws follow the exact distribution"
 
 
 def _check_selection(mechanism: Any) -> str:
-    """Choose among three candidates many times, and compare with the exact probabilities."""
+    """Select among three candidates many times and compare the frequencies with the exact probabilities."""
     scores = np.array([0, 1, 2])
     chosen = mechanism.select(np.tile(scores, (N_DRAWS, 1)))
     _compare_with_exact(np.bincount(chosen, minlength=3), mechanism.probabilities(scores))
-    return f"{N_DRAWS:,} choices follow the exact law"
+    return f"{N_DRAWS:,} selections follow the exact distribution"
 
 
 def _compare_with_exact(counts: Any, probabilities: Any) -> None:
     expected = N_DRAWS * np.asarray(probabilities, float)
-    spread = np.sqrt(np.maximum(expected * (1 - expected / N_DRAWS), 1.0))
-    surprise = float((np.abs(np.asarray(counts) - expected) / spread).max())
-    _require_healthy(surprise < MAX_DEVIATIONS, f"is {surprise:.1f} standard deviations from its law")
+    std = np.sqrt(np.maximum(expected * (1 - expected / N_DRAWS), 1.0))
+    deviation = float((np.abs(np.asarray(counts) - expected) / std).max())
+    _require_healthy(deviation < MAX_DEVIATIONS, f"is {deviation:.1f} standard deviations from its distribution")
 
 
 def _require_healthy(holds: bool, problem: str) -> None:

@@ -1,11 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command that predicts for a table: free, since it reads the model alone."""
+"""Commands plan, fit, evaluate, predict and tune."""
 
 from __future__ import annotations
 
+import inspect
+import re
 import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import pandas as pd
 import typer
@@ -26,29 +32,252 @@ from veilwood.cli.options import (
     SpendOptions,
     check_output,
     confirm_spend,
+    explicit_options,
     is_quiet,
     option_groups,
+    print_info,
     print_result,
     read_number,
     read_params,
 )
 from veilwood.cli.schema import SchemaPath, TableArgument
 from veilwood.data import frames
+from veilwood.data.columns import did_you_mean
 from veilwood.data.problems import show_private_values
-from veilwood.data.schema import Schema
+from veilwood.data.schema import Schema, TaskKind
 from veilwood.data.tables import read_feature_batches
-from veilwood.errors import UseError
+from veilwood.engines.sql.preview import preview_statements
+from veilwood.engines.sql.session import is_database
+from veilwood.errors import NotFoundError, PrivacyWarning, SchemaError, UseError
+from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models import file as model_file
+from veilwood.privacy.accountant import process_spend
+from veilwood.privacy.ledger_stores import NO_LEDGER, Ledger
 from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.plan import Plan
+from veilwood.safe_io import write_file
 from veilwood.tune import averaging_estimator, tunable_estimators, tune
 
-__all__ = ["evaluate_model", "evaluation_path", "predict", "tune_settings"]
+__all__ = ["FAMILIES", "evaluate_model", "evaluation_path", "fit", "plan", "predict", "tune_settings"]
+
+
+def _find_families() -> dict[str, dict[TaskKind, type]]:
+    """Return the estimators that fit a model, by family name and task."""
+    families: dict[str, dict[TaskKind, type]] = {}
+    for name in estimators.__all__:
+        if not name.endswith("Predictor"):
+            estimator = getattr(estimators, name)
+            families.setdefault(estimators.family_of(name), {})[estimator._task] = estimator
+    return families
+
+
+FAMILIES = _find_families()
+"""Estimators by their name on the command line; the task of the schema selects the one of a family."""
+
+DEFAULT_FAMILY = "private-forest"
+"""The estimator that most users should use."""
 
 
 def evaluation_path(model: Path) -> Path:
-    """Where an evaluation of a model is kept beside it, so that a report finds it."""
+    """Return the path next to a model where a report looks for its evaluation."""
     return model.with_suffix(".quality.json")
+
+
+@dataclass(frozen=True)
+class EstimatorOptions:
+    """Options that describe an estimator, by its family or the name of its class."""
+
+    estimator: Annotated[
+        str, typer.Option("--estimator", metavar="NAME", help=f"Family or class: {', '.join(FAMILIES)}.")
+    ] = DEFAULT_FAMILY
+    epsilon: Epsilon = 1.0
+    delta: Delta = 0.0
+    param: Params = None
+
+    def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
+        """Return the estimator for a schema."""
+        family = self.estimator
+        if family in estimators.__all__:
+            family = estimators.family_of(family)
+        if family not in FAMILIES:
+            hint = f"choose one of {', '.join(FAMILIES)}.{did_you_mean(family, FAMILIES)}"
+            raise NotFoundError("estimator", family, hint=hint)
+        estimator = FAMILIES[family].get(schema.task)
+        if estimator is None:
+            raise SchemaError(
+                f"{family} has no estimator for {schema.task}, the task of schema {schema.name!r}. Hint: choose "
+                f"another of {', '.join(FAMILIES)}."
+            )
+        with_options = {"schema", "epsilon", "delta", "ledger"}
+        allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
+        # Public, and fixed so that the printed plan is the one that is executed.
+        parameters: dict[str, Any] = {"random_state": 0}
+        if schema.privacy_unit is not None:
+            parameters["privacy_unit"] = schema.privacy_unit
+        for key, value in read_params(self.param).items():
+            if key in with_options:
+                raise UseError(f"--param cannot set {key!r}. Hint: use the option --{key}.")
+            if key not in allowed:
+                raise UseError(
+                    f"{estimator.__name__} has no parameter {key!r}.{did_you_mean(key, allowed)} "
+                    f"Hint: choose one of {', '.join(allowed)}."
+                )
+            parameters[key] = value
+        return estimator(schema, epsilon=self.epsilon, delta=self.delta, ledger=ledger, **parameters)
+
+
+DEFAULT_ESTIMATOR: Final = EstimatorOptions()
+
+SqlOption = Annotated[
+    str | None,
+    typer.Option("--sql", metavar="ENGINE|ADDRESS", help="Print the SQL statements too, for an engine or address."),
+]
+
+
+@option_groups
+def plan(
+    schema: SchemaPath,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="Ignored: the table of the later fit.")] = None,
+    estimator_options: EstimatorOptions = DEFAULT_ESTIMATOR,
+    search: Annotated[
+        bool, typer.Option("--search", help="Plan many settings and rank them; requires --rows.")
+    ] = False,
+    rows: Annotated[int | None, typer.Option(metavar="N", help="Public number of rows, for --search.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="PLAN.json", help="Output file, for fit --plan.")
+    ] = None,
+    sql: SqlOption = None,
+    csv: CsvOptions = DEFAULT_CSV,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Print what fit would release and its privacy loss; reads no data.
+
+    Prints the released values, the loss, the sensitivity and the size of the noise. A saved plan can be signed, and
+    fit --plan executes exactly that plan.
+
+    \b
+    Example:
+      veilwood plan --schema visits.json --epsilon 0.5 -o plan.json
+      veilwood plan --schema visits.json --epsilon 0.5 --estimator random-trees --search --rows 2000
+      veilwood plan --schema visits.json --sql postgres
+    """
+    declared = csv.apply_to(_load_schema(schema))
+    forest = estimator_options.make_estimator(declared)
+    if search != (rows is not None):
+        raise UseError(
+            "--search and --rows require each other. Hint: pass --search --rows N with a public or noisy N; for the "
+            "number of rows of a private-forest, pass --param n_rows=N."
+        )
+    if out is not None:
+        check_output(out, force)
+    if rows is None:
+        planned = forest.plan()
+        if out is not None:
+            planned.save(out)
+    else:
+        parameters = read_params(estimator_options.param)
+        tuned = tuned_parameters(type(forest))
+        grid = {key: v if isinstance(v, list) else [v] for key, v in parameters.items() if key in tuned}
+        planned = tune(
+            forest.schema,
+            forest,
+            n_rows=rows,
+            epsilon=estimator_options.epsilon,
+            delta=estimator_options.delta,
+            grid=grid,
+        )
+    note = f"\nPlan: {out}, sha256 {planned.fingerprint()}" if isinstance(planned, Plan) and out is not None else ""
+    payload = planned.to_dict()
+    if sql is not None:
+        statements = preview_statements(forest, sql)
+        payload["statements"] = statements
+        note += "\n\n-- SQL statements. KEY replaces a secret key; later rounds have other constants.\n"
+        note += "\n".join(f"{statement};" for statement in statements)
+    print_result(as_json, payload, f"{planned}{note}", quiet_text=None if out is None else str(out))
+
+
+@option_groups
+def fit(
+    context: typer.Context,
+    table: TableArgument,
+    schema: SchemaPath,
+    estimator_options: EstimatorOptions = DEFAULT_ESTIMATOR,
+    ledger: LedgerPath = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", metavar="MODEL", help="Output file. Default: name of TABLE, with .veilwood."),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option("--plan", metavar="PLAN.json", help="Plan to execute; it sets estimator, budget and parameters."),
+    ] = None,
+    csv: CsvOptions = DEFAULT_CSV,
+    holdout_fraction: Annotated[
+        float | None,
+        typer.Option("--holdout", metavar="FRACTION", help="Fraction of the units to hold out for evaluation."),
+    ] = None,
+    evaluate_epsilon: Annotated[
+        float | None,
+        typer.Option("--evaluate-epsilon", metavar="E", help="Privacy loss of that evaluation, if it adds to the fit."),
+    ] = None,
+    spend_options: SpendOptions = DEFAULT_SPEND_OPTIONS,
+) -> None:
+    """Train a private model on a table and charge the ledger.
+
+    Prints the plan, charges the ledger once and writes the model, which contains its certificate. With --plan,
+    estimator, budget and parameters are those of the plan, and the certificate names its hash.
+
+    \b
+    Example:
+      veilwood fit visits.csv --schema visits.json --epsilon 1 --ledger visits.db -o visits.veilwood
+      veilwood fit visits.csv --schema visits.json --plan plan.json --ledger visits.db
+    """
+    out = Path(re.split(r"[.*?\[]", Path(table).name)[0] or "model").with_suffix(".veilwood") if out is None else out
+    check_output(out, spend_options.force)
+    if holdout_fraction is not None:
+        check_output(evaluation_path(out), spend_options.force)
+    if is_database(table):
+        check_output(statements_file(out), spend_options.force)
+    charged = NO_LEDGER if ledger is None else open_existing_ledger(ledger)
+    declared = csv.apply_to(_load_schema(schema))
+    if plan is None:
+        forest = estimator_options.make_estimator(declared, charged)
+        planned = forest.plan()
+    else:
+        planned = Plan.load(plan)
+        if conflicts := explicit_options(context, inspect.signature(EstimatorOptions).parameters):
+            raise UseError(f"--plan already sets {conflicts[0]}. Hint: omit --{conflicts[0]}, or make a new plan.")
+        forest = estimator_from_plan(declared, planned, charged)
+    if not spend_options.as_json:
+        print_info(planned.explain())
+    evaluation = "" if evaluate_epsilon is None else f" and epsilon={evaluate_epsilon:g} for the evaluation"
+    if holdout_fraction is not None and not evaluation:
+        evaluation = " (for training and evaluation: no unit is in both)"
+    confirm_spend(f"{planned.loss}{evaluation}", charged, spend_options.yes)
+    with _note_spend(charged, planned), show_private_values(spend_options.show_values):
+        forest.fit(table, plan=planned, holdout_fraction=holdout_fraction, evaluate_epsilon=evaluate_epsilon)
+        model_file.save(forest, out)
+        if forest.statements_:
+            write_file(statements_file(out), "".join(f"{line}\n" for line in forest.statements_).encode())
+        if holdout_fraction is not None:
+            forest.evaluation_.save(evaluation_path(out))
+    if not spend_options.as_json and (learned := forest.plan_.choices.get("learned")):
+        print_info(f"Adaptive decisions: {learned}.")
+    data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
+    if holdout_fraction is not None:
+        data["evaluation"] = forest.evaluation_.to_dict()
+        if not spend_options.as_json:
+            print_info(f"\nOn held-out units:\n{forest.evaluation_.quality}\nWritten to {evaluation_path(out)}")
+    record = f"\nSHA-256 of the SQL statements: {statements_file(out)}" if forest.statements_ else ""
+    text = f"\nCertificate: {forest.privacy_}\nCharge: {_describe_charge(charged)}\nModel: {out}{record}"
+    print_result(spend_options.as_json, data, text, quiet_text=str(out))
+
+
+def statements_file(model: Path) -> Path:
+    """Return the path for the hashes of the SQL statements that a fit has sent."""
+    return model.with_suffix(".statements.txt")
 
 
 @option_groups
@@ -60,16 +289,18 @@ def evaluate_model(
     ],
     delta: Delta = 0.0,
     ledger: LedgerPath = None,
-    drop: Annotated[bool, typer.Option("--drop", help="Leave out rows that do not fit, instead of refusing.")] = False,
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Drop rows that do not fit the schema, instead of rejecting.")
+    ] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Write it for veilwood report.")
+        Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Output file, for veilwood report.")
     ] = None,
     spend_options: SpendOptions = DEFAULT_SPEND_OPTIONS,
 ) -> None:
-    """Measure a model on private rows, with noise, at a price.
+    """Evaluate a model on private rows and charge the ledger.
 
-    Prints accuracy, AUC, log-loss and calibration, or R2 and errors, with confidence intervals. All of it comes from
-    one noisy histogram, which is charged. Unit and adjacency are the model's. Use rows that were not trained on.
+    Prints accuracy, AUC, log-loss and calibration, or R2 and errors, with confidence intervals. All are computed from
+    one noisy histogram, which is charged. Unit and adjacency are those of the model. Use rows that were not trained on.
 
     \b
     Example:
@@ -77,46 +308,43 @@ def evaluate_model(
     """
     if out is not None:
         check_output(out, spend_options.force)
-    book = None if ledger is None else open_existing_ledger(ledger)
+    charged = NO_LEDGER if ledger is None else open_existing_ledger(ledger)
     forest = model_file.load(model)
-    confirm_spend(f"epsilon={epsilon:g}", book, spend_options.yes)
+    confirm_spend(f"epsilon={epsilon:g}", charged, spend_options.yes)
     with show_private_values(spend_options.show_values):
-        found = evaluate(
+        evaluation = evaluate(
             forest,
             table,
             epsilon=epsilon,
             delta=delta,
-            ledger=book,
+            ledger=None if ledger is None else charged,
             invalid="drop" if drop else "refuse",
         )
     if out is not None:
-        found.save(out)
-    where = (
-        "not recorded: no --ledger was given"
-        if book is None
-        else f"recorded in {book.name}, {describe_remaining(book)}"
-    )
-    print_result(
-        spend_options.as_json, found.to_dict(), f"{found}\nSpend: {where}", quiet_text=None if out is None else str(out)
-    )
+        evaluation.save(out)
+    text = f"{evaluation}\nCharge: {_describe_charge(charged)}"
+    print_result(spend_options.as_json, evaluation.to_dict(), text, quiet_text=None if out is None else str(out))
 
 
 @option_groups
 def predict(
     model: ModelPath,
     table: TableArgument,
-    out: Annotated[Path | None, typer.Option("--out", "-o", metavar="OUT.csv", help="Where to; else printed.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="OUT.csv", help="Output file. Default: standard output.")
+    ] = None,
     keep: Annotated[
-        list[str] | None, typer.Option("--keep", metavar="COLUMN", help="Carry a column along, such as an id; repeat.")
+        list[str] | None,
+        typer.Option("--keep", metavar="COLUMN", help="Column to copy to the output, such as an id; repeatable."),
     ] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
     csv: CsvOptions = DEFAULT_CSV,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict for every row of a table; free.
+    """Predict for every row of a table; spends no budget.
 
-    Predictions come in the order of the rows and spend no budget.
+    Predictions are in the order of the rows.
 
     \b
     Example:
@@ -127,66 +355,106 @@ def predict(
         check_output(out, force)
     forest: Any = model_file.load(model)
     if proba and not hasattr(forest, "predict_proba"):
-        raise UseError(f"{model} predicts numbers, which have no classes. Hint: leave --proba out.")
+        raise UseError(f"{model} is a regression model and has no class probabilities. Hint: omit --proba.")
     schema, unit = csv.apply_to(forest.schema_), forest.plan_.neighbours.unit
-    carried = list(dict.fromkeys(keep or ()))
-    if "prediction" in carried:
-        raise UseError("--keep prediction would stand beside the prediction itself. Hint: rename the column.")
-    extra = [*carried, *([unit.id] if isinstance(unit, RowsOf) else [])]
-    batches = read_feature_batches(table, schema, carried, allowed_extra=extra)
-    answer = pd.concat([_predict_batch(forest, rows, kept, proba) for rows, kept in batches], ignore_index=True)
+    copied = list(dict.fromkeys(keep or ()))
+    if "prediction" in copied:
+        raise UseError("--keep prediction conflicts with the column of predictions. Hint: rename the column.")
+    extra = [*copied, *([unit.id] if isinstance(unit, RowsOf) else [])]
+    batches = read_feature_batches(table, schema, copied, allowed_extra=extra)
+    predictions = pd.concat([_predict_batch(forest, rows, other, proba) for rows, other in batches], ignore_index=True)
     if as_json:
-        text = answer.to_json(orient="records", indent=1) + "\n"
+        text = predictions.to_json(orient="records", indent=1) + "\n"
     else:
-        text = answer.to_csv(index=False, lineterminator="\n")
+        text = predictions.to_csv(index=False, lineterminator="\n")
     if out is None:
         sys.stdout.write(text)
     else:
         out.write_text(text, encoding="utf-8")
         if not is_quiet():
-            print(f"Wrote {len(answer)} predictions to {out}", file=sys.stderr)
+            print(f"Wrote {len(predictions)} predictions to {out}", file=sys.stderr)
 
 
-def _predict_batch(forest: Any, rows: frames.Table, carried: pd.DataFrame, proba: bool) -> pd.DataFrame:
-    """Predict for a batch of rows, once; ``carried`` stands before the predictions."""
+def _predict_batch(forest: Any, rows: frames.Table, copied: pd.DataFrame, proba: bool) -> pd.DataFrame:
+    """Predict for a batch of rows, in one pass. The columns of ``copied`` come first."""
     if not proba:
-        return carried.assign(prediction=forest.predict(rows))
-    labels, shares = forest._predict_both(rows)
-    named = {f"probability_{name}": share for name, share in zip(forest.classes_, shares.T, strict=True)}
-    return carried.assign(prediction=labels, **named)
+        return copied.assign(prediction=forest.predict(rows))
+    labels, probabilities = forest._predict_both(rows)
+    columns = {f"probability_{name}": column for name, column in zip(forest.classes_, probabilities.T, strict=True)}
+    return copied.assign(prediction=labels, **columns)
 
 
 def tune_settings(
     schema: SchemaPath,
-    rows: Annotated[int, typer.Option("--rows", metavar="N", help="How many rows, if public; or a guess.")],
+    rows: Annotated[int, typer.Option("--rows", metavar="N", help="Public or estimated number of rows.")],
     epsilon: Epsilon = 1.0,
     delta: Delta = 0.0,
     estimator: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME", help="A family or class; may be repeated. Default: all."),
+        typer.Option(metavar="NAME", help="Family or class; repeatable. Default: all."),
     ] = None,
     param: Params = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan many settings and rank them; no data is read, nothing is spent.
+    """Plan many settings and rank them; reads no data and spends no budget.
 
-    PrivateForest is not among them: it chooses for itself.
+    PrivateForest is excluded: it chooses its own settings.
 
     \b
     Example:
       veilwood tune --schema visits.json --rows 2000 --epsilon 0.5 --estimator random-trees --param max_depth=[2,3,4]
     """
     declared = Schema.load(schema)
-    own = [kind for kind in tunable_estimators() if kind._task == declared.task]
+    candidates = [each for each in tunable_estimators() if each._task == declared.task]
     if estimator:
-        asked = {name if name not in estimators.__all__ else estimators.family_of(name) for name in estimator}
-        unknown = asked - {estimators.family_of(kind.__name__) for kind in own}
-        if unknown:
-            known = ", ".join(dict.fromkeys(estimators.family_of(kind.__name__) for kind in own))
-            raise UseError(f"{sorted(unknown)[0]!r} cannot be tuned for {declared.task}. Hint: one of {known}.")
-        own = [kind for kind in own if estimators.family_of(kind.__name__) in asked]
+        families = {name if name not in estimators.__all__ else estimators.family_of(name) for name in estimator}
+        tunable = list(dict.fromkeys(estimators.family_of(each.__name__) for each in candidates))
+        if unknown := sorted(families - set(tunable)):
+            raise UseError(
+                f"{unknown[0]!r} cannot be tuned for {declared.task}. Hint: choose one of {', '.join(tunable)}."
+            )
+        candidates = [each for each in candidates if estimators.family_of(each.__name__) in families]
     grid = {key: value if isinstance(value, list) else [value] for key, value in read_params(param).items()}
-    found = tune(
-        declared, [averaging_estimator(kind) for kind in own], n_rows=rows, epsilon=epsilon, delta=delta, grid=grid
-    )
-    print_result(as_json, found.to_dict(), str(found))
+    averaging = [averaging_estimator(each) for each in candidates]
+    tuning = tune(declared, averaging, n_rows=rows, epsilon=epsilon, delta=delta, grid=grid)
+    print_result(as_json, tuning.to_dict(), str(tuning))
+
+
+def _load_schema(path: Path) -> Schema:
+    schema = Schema.load(path)
+    if schema.inferred:
+        warnings.warn(
+            f"{path} is an unreviewed draft: its bounds and categories were read from the data, so the result is NOT "
+            'PRIVATE. Hint: replace them by public knowledge and delete the marks "bounds", "notes" and "inferred".',
+            PrivacyWarning,
+            stacklevel=2,
+        )
+    return schema
+
+
+def _describe_charge(ledger: Ledger) -> str:
+    """Return where a charge was recorded, and the remaining budget."""
+    if ledger.durability == "not":
+        return "not recorded: no --ledger was given"
+    return f"recorded in {ledger.name}, {describe_remaining(ledger)}"
+
+
+@contextmanager
+def _note_spend(ledger: Ledger, planned: Plan) -> Iterator[None]:
+    """Add to any error inside, including Ctrl-C, whether the budget was spent."""
+    before = _count_charges(ledger, planned)
+    try:
+        yield
+    except BaseException as error:
+        if getattr(error, "__notes__", ()):  # the door has added it
+            raise
+        spent = _count_charges(ledger, planned) > before
+        error.add_note(f"{planned.loss} counts as spent ({ledger.name})." if spent else "Nothing was spent.")
+        raise
+
+
+def _count_charges(ledger: Ledger, planned: Plan) -> int:
+    """Return the number of charges for a plan; without a ledger, the number of releases in this process."""
+    if ledger.durability == "not":
+        return sum(process_spend().releases.values())
+    return sum(entry.is_counted and entry.plan == planned.fingerprint() for entry in ledger.entries())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands of those who keep a ledger: create, show, verify, resolve. What they mean is in ``privacy.ledger``."""
+"""Commands of custodians of a ledger: create, show, verify and resolve."""
 
 from __future__ import annotations
 
@@ -17,89 +17,97 @@ from veilwood.privacy.loss import Loss
 
 __all__ = ["describe_remaining", "ledgers", "open_existing_ledger"]
 
-ledgers = typer.Typer(help="Make, show, verify or settle a record of spends.", rich_markup_mode=None)
+ledgers = typer.Typer(help="Create, show, verify or resolve a ledger of privacy losses.", rich_markup_mode=None)
 
-LedgerPlace = Annotated[str, typer.Argument(metavar="LEDGER", help="Its file, or postgresql://host/database#name.")]
+LedgerPlace = Annotated[
+    str, typer.Argument(metavar="LEDGER", help="Path of a file, or postgresql://host/database#name.")
+]
 
 
 @ledgers.command("create")
 def ledger_create(
     ledger: LedgerPlace,
     epsilon: Annotated[
-        float | None, typer.Option(metavar="E", parser=read_number, help="The budget; without it, no limit.")
+        float | None, typer.Option(metavar="E", parser=read_number, help="Epsilon of the budget. Default: no limit.")
     ] = None,
-    delta: Annotated[float, typer.Option(metavar="D", parser=read_number, help="The budget's delta.")] = 0.0,
-    of: Annotated[str | None, typer.Option(metavar="PEOPLE", help="Whom it protects, in words.")] = None,
+    delta: Annotated[float, typer.Option(metavar="D", parser=read_number, help="Delta of the budget.")] = 0.0,
+    population: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="Description of the people it protects.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Make a ledger with a budget, which then refuses what would exceed it.
+    """Create a ledger. With a budget, it rejects every charge that would exceed it.
 
-    One ledger for the same people, whatever tables and schemas they are in: their losses add up. A ledger with a
-    budget refuses what is NOT PRIVATE; one without records it and shows its total as unbounded.
+    Use one ledger for the same people, whatever tables and schemas they are in: their losses add up. A ledger with a
+    budget rejects releases that are NOT PRIVATE. One without records them and shows its total as unbounded.
 
     \b
     Example:
-      veilwood ledger create visits.db --epsilon 3 --of "patients of clinic X"
+      veilwood ledger create visits.db --epsilon 3 --population "patients of clinic X"
     """
     if not _is_database_address(ledger) and Path(ledger).exists():
-        raise LedgerError(f"{ledger} exists already. Hint: veilwood ledger show {ledger}, or give a new path.")
-    maker: Callable[..., Ledger] = PostgresLedger if _is_database_address(ledger) else SQLiteLedger
-    book = maker(ledger, epsilon, delta, of)
-    whom = "" if of is None else f" of {of}"
-    print_result(as_json, _ledger_summary(book), f"Made {book.name}{whom}, {describe_remaining(book)}.")
+        raise LedgerError(f"{ledger} exists already. Hint: run veilwood ledger show {ledger}, or pass a new path.")
+    ledger_class: Callable[..., Ledger] = PostgresLedger if _is_database_address(ledger) else SQLiteLedger
+    opened = ledger_class(ledger, epsilon, delta, population)
+    people = "" if population is None else f" of {population}"
+    print_result(as_json, _ledger_summary(opened), f"Created {opened.name}{people}, {describe_remaining(opened)}.")
 
 
 @ledgers.command("show")
 def ledger_show(ledger: LedgerPlace, as_json: AsJson = False) -> None:
-    """Print the budget, what is left and every spend, by table.
+    """Print the budget, the remaining budget and every entry, by table.
 
     \b
     Example:
       veilwood ledger show visits.db
     """
-    book = open_existing_ledger(ledger)
-    entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in book.entries()]
-    print_result(as_json, {**_ledger_summary(book), "entries": entries}, f"{book}\n{describe_remaining(book)}")
+    opened = open_existing_ledger(ledger)
+    entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in opened.entries()]
+    print_result(as_json, {**_ledger_summary(opened), "entries": entries}, f"{opened}\n{describe_remaining(opened)}")
 
 
 @ledgers.command("verify")
 def ledger_verify(ledger: LedgerPlace, as_json: AsJson = False) -> None:
-    """Recompute the chain of hashes and the totals; print the last hash, to be noted elsewhere.
+    """Recompute the hash chain and the totals, and print the last hash.
+
+    Note the hash elsewhere: a ledger that lacks it later is an older copy, or was rewritten.
 
     \b
     Example:
       veilwood ledger verify visits.db
     """
-    book = open_existing_ledger(ledger)
-    head = book.verify()
-    print_result(as_json, {"intact": True, "head": head}, f"{book.name} is intact; its last event has the hash {head}")
+    opened = open_existing_ledger(ledger)
+    head = opened.verify()
+    print_result(
+        as_json, {"intact": True, "head": head}, f"{opened.name} is intact; its last event has the hash {head}"
+    )
 
 
 @ledgers.command("resolve")
 def ledger_resolve(
     ledger: LedgerPlace,
-    entry: Annotated[int, typer.Argument(metavar="ENTRY", help="Its number, as ledger show prints it.")],
-    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Why; it is recorded.")],
+    entry: Annotated[int, typer.Argument(metavar="ENTRY", help="Number of the entry, as printed by ledger show.")],
+    reason: Annotated[str, typer.Option("--reason", metavar="TEXT", help="Reason, which is recorded.")],
     as_json: AsJson = False,
 ) -> None:
-    """Settle what a crash left reserved: always as spent, since noise may have been drawn.
+    """Settle an entry that a crash left reserved: always as spent, because noise may have been drawn.
 
     \b
     Example:
       veilwood ledger resolve visits.db 4 --reason "power failure during the fit of May 3"
     """
-    book = open_existing_ledger(ledger)
-    book.resolve(entry, reason)
-    text = f"Entry {entry} of {book.name} is settled as spent; {describe_remaining(book)}."
-    print_result(as_json, {**_ledger_summary(book), "resolved": entry}, text)
+    opened = open_existing_ledger(ledger)
+    opened.resolve(entry, reason)
+    text = f"Entry {entry} of {opened.name} is settled as spent; {describe_remaining(opened)}."
+    print_result(as_json, {**_ledger_summary(opened), "resolved": entry}, text)
 
 
 def open_existing_ledger(place: str) -> Ledger:
-    """Open a ledger, which must be there."""
+    """Open a ledger. Raise LedgerError if it does not exist."""
     if _is_database_address(place):
         return PostgresLedger(place, create=False)
     if not Path(place).exists():
-        raise LedgerError(f"there is no ledger {place!r}. Hint: veilwood ledger create {place} --epsilon 3")
+        raise LedgerError(f"there is no ledger {place!r}. Hint: run veilwood ledger create {place} --epsilon 3.")
     return open_ledger(place)
 
 
@@ -108,7 +116,7 @@ def _is_database_address(place: str) -> bool:
 
 
 def describe_remaining(ledger: Ledger) -> str:
-    """Say what is left."""
+    """Return the remaining budget as text."""
     return "no limit" if ledger.budget is None else f"{ledger.remaining} left of {ledger.budget}"
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands export and explain: what a model file can be turned into, for other programs and for people."""
+"""Commands on model files: export, explain, report, sign, verify and certificate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from veilwood.cli.options import AsJson, Force, ModelPath, check_output, print_r
 from veilwood.errors import UseError
 from veilwood.forests.adaptive.effects import Effects
 from veilwood.models import file as model_file
-from veilwood.models import file as signed
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy import signature
 from veilwood.report import report
@@ -29,12 +28,12 @@ __all__ = ["certificate", "explain", "export", "report_model", "sign", "verify"]
 
 def export(
     model: ModelPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.onnx", help="Where to.")],
-    float32: Annotated[bool, typer.Option("--float32", help="Take numbers in single precision.")] = False,
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.onnx", help="Output file.")],
+    float32: Annotated[bool, typer.Option("--float32", help="Use single precision for numeric inputs.")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as ONNX, to predict from raw values without Veilwood; free.
+    """Write a model as ONNX, to predict from raw values without Veilwood; spends no budget.
 
     \b
     Example:
@@ -43,20 +42,21 @@ def export(
     check_output(out, force)
     forest: Any = model_file.load(model)
     export_onnx(forest, out, float64=not float32)
-    gives = "label and probabilities" if forest._task == "classification" else "value"
-    text = f"Wrote {out}: columns by name in, {gives} out"
+    outputs = "label and probabilities" if forest._task == "classification" else "value"
+    text = f"Wrote {out}. Inputs: columns by name. Outputs: {outputs}."
     print_result(as_json, {"onnx": str(out), "inputs": list(forest.schema_.feature_names)}, text, quiet_text=str(out))
 
 
 def explain(
     model: ModelPath,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE", help="A page (.html), picture (.png) or .json.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="FILE", help="Output file: a page (.html), figure (.png) or .json."),
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Say what columns and pairs do in a private-forest, with error bars; free.
+    """Print the effects of columns and pairs in a private-forest, with error bars; spends no budget.
 
     \b
     Example:
@@ -65,11 +65,11 @@ def explain(
     """
     if out is not None:
         if out.suffix not in WRITERS:
-            raise UseError(f"{out} is of no kind that can be written. Hint: end it in {', '.join(WRITERS)}.")
+            raise UseError(f"{out} has an unknown file type. Hint: end the name in {', '.join(WRITERS)}.")
         check_output(out, force)
     forest: Any = model_file.load(model)
     if not hasattr(forest, "explain"):
-        raise UseError(f"{type(forest).__name__} has no explanation. Hint: a private-forest has.")
+        raise UseError(f"{type(forest).__name__} has no effects to explain. Hint: fit a private-forest.")
     effects: Effects = forest.explain()
     if out is not None:
         WRITERS[out.suffix](effects, out)
@@ -82,43 +82,43 @@ def _write_json(effects: Effects, out: Path) -> None:
 
 
 def _write_picture(effects: Effects, out: Path) -> None:
-    from veilwood.plots import all_effects  # matplotlib would double the start of every other command
+    from veilwood.plots import all_effects  # matplotlib would double the start-up time of every other command
 
     write_file(out, _png_bytes(all_effects(effects)))
 
 
 def _write_page(effects: Effects, out: Path) -> None:
-    """Write one file that needs no other: pictures are inside."""
+    """Write one HTML file that contains its figures."""
     from veilwood.plots import all_effects, caption, plot_pair
 
-    pictures: list[tuple[Any, str]] = []
+    figures: list[tuple[Any, str]] = []
     if effects.main:
-        pictures.append(
-            (all_effects(effects, most=len(effects.main)), "What each column adds; the same in words above.")
+        figures.append(
+            (all_effects(effects, most=len(effects.main)), "Effect of each column; listed in the text above.")
         )
     for pair in effects.interactions:
         for output, name in enumerate(effects.outputs):
             unit = f"{effects.unit}: {name}" if len(effects.outputs) > 1 else effects.unit
             axes = plot_pair(pair, output=output, unit=unit)
-            pictures.append((axes.figure, caption(axes)))
-    shown = [
-        f'<img alt="{escape(words)}" src="data:image/png;base64,{b64encode(_png_bytes(one)).decode()}">'
-        for one, words in pictures
+            figures.append((axes.figure, caption(axes)))
+    images = [
+        f'<img alt="{escape(text)}" src="data:image/png;base64,{b64encode(_png_bytes(figure)).decode()}">'
+        for figure, text in figures
     ]
     page = f"""<!doctype html><meta charset="utf-8"><title>Effects</title>
 <style>body {{ font: 15px sans-serif; margin: 2em; max-width: 70em }} img {{ max-width: 100% }}</style>
-<h1>What columns do</h1>
+<h1>Effects of columns</h1>
 <pre>{escape(str(effects))}</pre>
-{"".join(shown)}
-<p>Computed from released values alone: showing this page costs no privacy.</p>
+{"".join(images)}
+<p>Computed from released values only: this page has no privacy loss.</p>
 """
     write_file(out, page.encode())
 
 
 def _png_bytes(figure: Any) -> bytes:
-    drawn = BytesIO()
-    figure.savefig(drawn, format="png", dpi=120)
-    return drawn.getvalue()
+    buffer = BytesIO()
+    figure.savefig(buffer, format="png", dpi=120)
+    return buffer.getvalue()
 
 
 WRITERS: Final = {".html": _write_page, ".png": _write_picture, ".json": _write_json}
@@ -127,46 +127,50 @@ WRITERS: Final = {".html": _write_page, ".png": _write_picture, ".json": _write_
 def report_model(
     model: ModelPath,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="REPORT.html", help="Default: MODEL's name with .html.")
+        Path | None,
+        typer.Option("--out", "-o", metavar="REPORT.html", help="Output file. Default: name of MODEL, with .html."),
     ] = None,
     evaluation: Annotated[
-        Path | None, typer.Option(metavar="QUALITY.json", help="What veilwood evaluate wrote; else MODEL.quality.json.")
+        Path | None,
+        typer.Option(metavar="QUALITY.json", help="Output of veilwood evaluate. Default: MODEL.quality.json."),
     ] = None,
-    ledger: Annotated[str | None, typer.Option(metavar="LEDGER", help="Show its entries and budget.")] = None,
+    ledger: Annotated[str | None, typer.Option(metavar="LEDGER", help="Ledger to show with its budget.")] = None,
     signed_by: Annotated[
-        Path | None, typer.Option("--signed-by", metavar="PUB", help="Check the signature with this public key.")
+        Path | None, typer.Option("--signed-by", metavar="PUB", help="Public key to check the signature with.")
     ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as one page to look at and print; free.
+    """Write a one-page HTML report on a model; spends no budget.
 
-    What is promised to one person, how good the model is, what it learned, what was measured and why, the ledger, the
-    certificate, the signature. The page needs no other file.
+    Guarantee for one person, quality, effects, measurements and their purposes, ledger, certificate and signature. The
+    page needs no other file.
 
     \b
     Example:
       veilwood report visits.veilwood -o visits.html --ledger visits.db
     """
-    place = model.with_suffix(".html") if out is None else out
-    check_output(place, force)
-    found = evaluation_path(model) if evaluation is None and evaluation_path(model).exists() else evaluation
-    book = None if ledger is None else open_existing_ledger(ledger)
-    report(model, place, evaluation=found, ledger=book, signed_by=signed_by)
-    print_result(as_json, {"report": str(place)}, f"Wrote {place}: open it in a browser.", quiet_text=str(place))
+    path = model.with_suffix(".html") if out is None else out
+    check_output(path, force)
+    default = evaluation_path(model)
+    evaluation = default if evaluation is None and default.exists() else evaluation
+    opened = None if ledger is None else open_existing_ledger(ledger)
+    report(model, path, evaluation=evaluation, ledger=opened, signed_by=signed_by)
+    print_result(as_json, {"report": str(path)}, f"Wrote {path}: open it in a browser.", quiet_text=str(path))
 
 
 def sign(
-    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="A model, or a plan in JSON.")] = None,
-    key: Annotated[Path | None, typer.Option(metavar="KEY", help="The private key.")] = None,
-    new_key: Annotated[Path | None, typer.Option(metavar="KEY", help="Make a key pair: KEY and KEY.pub.")] = None,
+    file: Annotated[Path | None, typer.Argument(metavar="FILE", help="Model file, or plan in JSON.")] = None,
+    key: Annotated[Path | None, typer.Option(metavar="KEY", help="Private key to sign with.")] = None,
+    new_key: Annotated[Path | None, typer.Option(metavar="KEY", help="Key pair to create: KEY and KEY.pub.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a model or a plan; the signature stands beside it, as FILE.sig.
+    """Sign a model or a plan; writes the signature next to it, as FILE.sig.
 
-    It says who vouches for the file, its certificate, plan, schema and ledger entry. It does not say that the run was
-    honest. Give the public key to others by a way that they trust: a key beside the file proves nothing.
+    The signature states who vouches for the file, its certificate, plan, schema and ledger entry. It does not state
+    that the run was honest. Give others the public key over a channel that they trust: a key next to the file proves
+    nothing.
 
     \b
     Example:
@@ -175,53 +179,55 @@ def sign(
     """
     if new_key is not None:
         if file is not None or key is not None:
-            raise UseError("--new-key makes a key and signs nothing. Hint: sign with --key afterwards.")
+            raise UseError("--new-key creates a key pair and signs nothing. Hint: run it alone, then sign with --key.")
         public = signature.generate_key_pair(new_key)
-        text = f"Made {new_key}, to be kept secret, and {public}, to be given to those who verify."
+        text = f"Created {new_key}, which you keep secret, and {public}, which verifiers need."
         print_result(as_json, {"private_key": str(new_key), "public_key": str(public)}, text)
         return
     if file is None or key is None:
-        raise UseError("what is signed, and by which key? Hint: veilwood sign FILE --key KEY")
-    place = signature.signature_path(file)
-    if place.exists() and not force:
-        raise UseError(f"{place} exists already. Hint: --force to sign again.")
-    signed.sign(file, key)
-    told = f"Signed {file}: {place}"
-    if signed.is_plan(file):
-        told += "\nIts steps keep its loss; that schema and parameters lead to it is checked by veilwood fit --plan."
-    print_result(as_json, {"signature": str(place)}, told, quiet_text=str(place))
+        raise UseError("sign needs a file and a key. Hint: run veilwood sign FILE --key KEY.")
+    path = signature.signature_path(file)
+    if path.exists() and not force:
+        raise UseError(f"{path} exists already. Hint: pass --force to sign again.")
+    model_file.sign(file, key)
+    text = f"Signed {file}: {path}"
+    if model_file.is_plan(file):
+        text += "\nIts steps are within its loss; veilwood fit --plan checks that schema and parameters lead to it."
+    print_result(as_json, {"signature": str(path)}, text, quiet_text=str(path))
 
 
 def verify(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A model, or a plan in JSON, with FILE.sig beside it.")],
-    signed_by: Annotated[Path, typer.Option("--signed-by", metavar="PUB", help="The signer's public key.")],
-    plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="The plan that a model must carry out.")] = None,
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="Model file, or plan in JSON, with FILE.sig next to it.")
+    ],
+    signed_by: Annotated[Path, typer.Option("--signed-by", metavar="PUB", help="Public key of the signer.")],
+    plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Plan that the model must have executed.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check who signed a model or a plan, and that nothing in it was changed since.
+    """Verify the signature of a model or a plan: its signer, and that nothing was changed since.
 
     \b
     Example:
       veilwood verify visits.veilwood --signed-by clinic.key.pub --plan plan.json
     """
-    statement = signed.verify(file, signed_by, plan)
-    lines = [f"{file} is what the holder of {signed_by} has signed, a {statement['kind']}."]
-    lines += [f"plan {statement['plan_hash']}", f"schema {statement['schema_hash']}"]
-    if statement["kind"] == "model":
-        lines.append(f"{statement['ledger']}, entry {statement['ledger_entry']}")
-    lines.append("A signature says who vouches for it, not that the run was honest.")
-    print_result(as_json, {"signed": True, **statement}, "\n".join(lines))
+    payload = model_file.verify(file, signed_by, plan)
+    lines = [f"{file} is a {payload['kind']} that the holder of {signed_by} has signed."]
+    lines += [f"plan {payload['plan_hash']}", f"schema {payload['schema_hash']}"]
+    if payload["kind"] == "model":
+        lines.append(f"{payload['ledger']}, entry {payload['ledger_entry']}")
+    lines.append("A signature states who vouches for the file, not that the run was honest.")
+    print_result(as_json, {"signed": True, **payload}, "\n".join(lines))
 
 
 def certificate(
     model: ModelPath,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write it as a page of HTML.")] = None,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Output file, as an HTML page.")] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what a model guarantees, verified against the model.
+    """Print the privacy certificate of a model, verified against the model.
 
-    To whom, by which mechanism, and what that rests on: Markdown, JSON, or a page of HTML.
+    The protected unit, the mechanisms and the assumptions, as Markdown, JSON or an HTML page.
 
     \b
     Example:
@@ -230,16 +236,16 @@ def certificate(
     if html is not None:
         check_output(html, force)
     loaded = model_file.load(model)
-    statement, plan, schema = loaded.privacy_, loaded.plan_.fingerprint(), loaded.schema_.fingerprint()
+    shown, plan, schema = loaded.privacy_, loaded.plan_.fingerprint(), loaded.schema_.fingerprint()
     verified = (
-        f"Verified against {model.name}: its check sum holds, and its plan ({plan[:12]}...) and schema "
+        f"Verified against {model.name}: its checksum is correct, and its plan ({plan[:12]}...) and schema "
         f"({schema[:12]}...) are those of this certificate."
     )
-    text = f"{statement.to_markdown().rstrip()}\n\n{verified}"
+    text = f"{shown.to_markdown().rstrip()}\n\n{verified}"
     if html is None:
-        print_result(as_json, statement.to_dict(), text)
+        print_result(as_json, shown.to_dict(), text)
         return
     from veilwood.markdown_page import html_page
 
     html.write_text(html_page(text), encoding="utf-8")
-    print_result(as_json, statement.to_dict(), f"{verified}\nWrote {html}")
+    print_result(as_json, shown.to_dict(), f"{verified}\nWrote {html}")

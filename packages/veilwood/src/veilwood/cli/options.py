@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the modules of the command line share: options, reading of values, checks of outputs; no commands."""
+"""Options shared by the commands, parsing of their values, and printing of results. Contains no commands."""
 
 from __future__ import annotations
 
@@ -52,35 +52,42 @@ __all__ = [
 
 
 def read_number(value: object) -> float:
-    """Read a number, or the default that is one; only the word inf means infinity, not a number of many digits."""
+    """Parse a number of an option. Only the word inf means infinity, not a number with many digits."""
     text = str(value)
     return math.inf if text == "inf" else float(parse_fraction(text))
 
 
 Epsilon = Annotated[
     float,
-    typer.Option("--epsilon", metavar="E", parser=read_number, help="Privacy loss; inf adds no noise: NOT PRIVATE."),
+    typer.Option(
+        "--epsilon", metavar="E", parser=read_number, help="Privacy loss. With inf, no noise is added: NOT PRIVATE."
+    ),
 ]
 Delta = Annotated[
     float,
-    typer.Option("--delta", metavar="D", parser=read_number, help="Above 0, Gaussian instead of Laplace noise."),
+    typer.Option(
+        "--delta",
+        metavar="D",
+        parser=read_number,
+        help="Privacy loss delta. Above 0, noise may be Gaussian instead of Laplace.",
+    ),
 ]
 Params = Annotated[
     list[str] | None,
-    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter of the estimator; may be repeated."),
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="Parameter of the estimator; repeatable."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
-Force = Annotated[bool, typer.Option("--force", help="Overwrite the output.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output files.")]
 ShowValues = Annotated[
     bool,
-    typer.Option("--show-values", help="Show private rows and values: for the data holder at a terminal."),
+    typer.Option("--show-values", help="Print private rows and values in errors: for the custodian at a terminal."),
 ]
-Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without asking, where a terminal would be asked.")]
+Yes = Annotated[bool, typer.Option("--yes", "-y", help="Spend without confirmation at the terminal.")]
 LedgerPath = Annotated[
     str | None,
-    typer.Option("--ledger", metavar="LEDGER", help="Charge this ledger; else the spend is not recorded."),
+    typer.Option("--ledger", metavar="LEDGER", help="Ledger to charge. Default: the charge is not recorded."),
 ]
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="A model file written by veilwood fit.")]
+ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="Model file written by veilwood fit.")]
 
 
 LOG_LEVELS: Final = ("debug", "info", "warning", "error")
@@ -88,7 +95,7 @@ _current_level: ContextVar[str] = ContextVar("level", default="info")
 
 
 def pop_log_level(argv: Sequence[str]) -> tuple[str, list[str]]:
-    """Take out what says how much is told, which may stand anywhere; return the level and the other words.
+    """Remove the log-level options, which are allowed anywhere, and return the level and the other arguments.
 
     Examples
     --------
@@ -98,52 +105,54 @@ def pop_log_level(argv: Sequence[str]) -> tuple[str, list[str]]:
     ('warning', ['demo'])
     """
     level, rest = "info", []
-    coming = iter(argv)
-    for word in coming:
-        if word in ("--quiet", "-q"):
+    remaining = iter(argv)
+    for argument in remaining:
+        if argument in ("--quiet", "-q"):
             level = "error"
-        elif word == "--debug":
+        elif argument == "--debug":
             level = "debug"
-        elif word == "--log-level" or word.startswith("--log-level="):
-            level = word.partition("=")[2] if "=" in word else next(coming, "")
+        elif argument == "--log-level" or argument.startswith("--log-level="):
+            level = argument.partition("=")[2] if "=" in argument else next(remaining, "")
         else:
-            rest.append(word)
+            rest.append(argument)
     return level, rest
 
 
 def set_log_level(level: str) -> None:
-    """Say how much the commands of this process tell."""
+    """Set the log level of the commands of this process."""
     if level not in LOG_LEVELS:
-        raise UseError(f"--log-level {level!r} is not understood. Hint: one of {', '.join(LOG_LEVELS)}.")
+        raise UseError(f"--log-level {level!r} is not a level. Hint: choose one of {', '.join(LOG_LEVELS)}.")
     _current_level.set(level)
 
 
 def log_level() -> str:
-    """Return how much is told, for programs that log: debug, info, warning or error."""
+    """Return the log level: debug, info, warning or error."""
     return _current_level.get()
 
 
 def is_quiet() -> bool:
-    """Whether only results, warnings and errors are wanted."""
+    """Return True if only results, warnings and errors are printed."""
     return _current_level.get() in ("warning", "error")
 
 
 def print_info(text: str) -> None:
-    """Print what helps a person along, and is not what was asked for."""
+    """Print information that is not the result of the command; nothing at quiet levels."""
     if not is_quiet():
         print(text)
 
 
 def confirm_spend(cost: object, ledger: Ledger | None, yes: bool) -> None:
-    """Ask the person at a terminal before a budget is spent, which nothing brings back; scripts are not asked."""
+    """Prompt for confirmation before a budget is spent, which cannot be undone. Scripts are not prompted."""
     if yes or ledger is None or ledger.budget is None or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return
     if not typer.confirm(f"Spend {cost} of the {ledger.remaining} left in {ledger.name}?"):
-        raise UseError("not confirmed. Nothing was spent. Hint: --yes spends without asking.")
+        raise UseError(
+            "the charge was not confirmed. Nothing was spent. Hint: pass --yes to spend without confirmation."
+        )
 
 
 def print_result(as_json: bool, data: Any, text: str, *, quiet_text: str | None = None) -> None:
-    """Print for a machine or for a person; ``quiet_text`` is what is left of it for one who wants quiet."""
+    """Print the result of a command as JSON or text; ``quiet_text`` replaces the text at quiet levels."""
     if as_json:
         print(json.dumps(data, indent=2))
     else:
@@ -151,13 +160,13 @@ def print_result(as_json: bool, data: Any, text: str, *, quiet_text: str | None 
 
 
 def explicit_options(context: typer.Context, names: Iterable[str]) -> list[str]:
-    """Return those of a command's options that were typed, and not left to their defaults."""
+    """Return the options that were typed, not left to their defaults."""
     sources = ((name, context.get_parameter_source(name)) for name in names)
     return [name for name, source in sources if source is not None and source.name == "COMMANDLINE"]
 
 
 def option_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of each dataclass among its parameters, in the place of that parameter."""
+    """Replace each dataclass parameter of a command by the options that are its fields."""
     groups: dict[str, type] = {}
     parameters: list[Parameter] = []
     for each in signature(command, eval_str=True).parameters.values():
@@ -181,7 +190,7 @@ def option_groups(command: Callable[..., None]) -> Callable[..., None]:
 
 @dataclass(frozen=True)
 class SpendOptions:
-    """The last options of a command that spends: what it may overwrite, ask, show and print."""
+    """Options of a command that charges a ledger: overwriting, confirmation, private values, output format."""
 
     force: Force = False
     yes: Yes = False
@@ -194,13 +203,14 @@ DEFAULT_SPEND_OPTIONS: Final = SpendOptions()
 
 @dataclass(frozen=True)
 class CsvOptions:
-    """How a CSV file is written, as far as options say it."""
+    """Options that describe the format of a CSV file."""
 
     sep: Annotated[
-        str | None, typer.Option("--sep", metavar="CHAR", help="What separates cells of CSV; tab for a tab.")
+        str | None, typer.Option("--sep", metavar="CHAR", help="Separator of CSV values; the word tab for a tab.")
     ] = None
     decimal: Annotated[
-        str | None, typer.Option("--decimal", metavar="CHAR", help="Decimal sign of CSV: a point or a comma.")
+        str | None,
+        typer.Option("--decimal", metavar="CHAR", help="Decimal separator of CSV numbers: a point or a comma."),
     ] = None
     encoding: Annotated[
         str | None, typer.Option("--encoding", metavar="NAME", help="Encoding of CSV, such as latin-1.")
@@ -208,12 +218,12 @@ class CsvOptions:
 
     @property
     def dialect_options(self) -> dict[str, str]:
-        """What was said, by the names of a ``Dialect``."""
-        said = {"sep": "\t" if self.sep == "tab" else self.sep, "decimal": self.decimal, "encoding": self.encoding}
-        return {name: value for name, value in said.items() if value is not None}
+        """The given options, by the names of ``Dialect``."""
+        options = {"sep": "\t" if self.sep == "tab" else self.sep, "decimal": self.decimal, "encoding": self.encoding}
+        return {name: value for name, value in options.items() if value is not None}
 
     def apply_to(self, schema: Schema) -> Schema:
-        """Return the schema for a table that is written in another way than it says; it is part of what is declared."""
+        """Return the schema with these options in its dialect, which is part of the declaration."""
         changes: dict[str, Any] = self.dialect_options
         if changes.get("decimal") == schema.dialect.thousands:
             changes["thousands"] = ""
@@ -224,7 +234,7 @@ DEFAULT_CSV: Final = CsvOptions()
 
 
 def read_value(text: str) -> Any:
-    """Read a value as JSON, or else as the text it is: 5, null, majority, {"id": "patient", "at_most": 3}.
+    """Parse a value as JSON, or return it as text: 5, null, majority, {"id": "patient", "at_most": 3}.
 
     Examples
     --------
@@ -238,28 +248,28 @@ def read_value(text: str) -> Any:
 
 
 def read_params(assignments: list[str] | None) -> dict[str, Any]:
-    """Read what stands behind ``--param``.
+    """Parse the values of ``--param``.
 
     Examples
     --------
     >>> read_params(["max_depth=3", "voting=majority"])
     {'max_depth': 3, 'voting': 'majority'}
     """
-    given = {}
-    for word in assignments or ():
-        key, equals, value = word.partition("=")
+    parameters = {}
+    for assignment in assignments or ():
+        key, equals, value = assignment.partition("=")
         if not equals:
-            raise UseError(f"--param {word!r} is not understood. Hint: write KEY=VALUE.")
-        given[key] = read_value(value)
-    return given
+            raise UseError(f"--param {assignment!r} has no value. Hint: write KEY=VALUE.")
+        parameters[key] = read_value(value)
+    return parameters
 
 
 def check_output(path: Path, force: bool) -> None:
-    """Refuse an output that cannot be written, while nothing has been spent."""
+    """Raise UseError if an output file cannot be written, before anything is spent."""
     if path.is_dir():
-        raise UseError(f"{path} is a folder. Hint: give the path of a file.")
+        raise UseError(f"{path} is a folder. Hint: pass the path of a file.")
     if path.exists() and not force:
-        raise UseError(f"{path} exists already. Hint: give another path with -o, or --force to overwrite it.")
+        raise UseError(f"{path} exists already. Hint: pass another path with -o, or --force to overwrite it.")
     try:
         tempfile.TemporaryFile(dir=path.parent).close()
     except OSError as error:

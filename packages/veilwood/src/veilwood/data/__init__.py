@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A user's table to batches of small integers: schema, canonical text, encoding, files, clusters. Draws no noise."""
+"""Private rows: schemas, canonical text, encoding, files, batches and contribution bounds. Draws no noise."""

@@ -1,16 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private rows in batches: encoded, read once or in every pass, and summed up into whatever is counted in each.
+"""Encoded private rows in batches: one pass or several, each aggregated into counts.
 
-This is the one place where it is decided what becomes of a row that does not fit the schema. Which source a user means
-is found in ``open_rows``; files are found and opened in ``files``, frames of a cluster in ``cluster``. What is counted
-is in ``trees``.
+Only this module decides what happens to a row that does not fit the schema (``encode_rows``). ``open_rows`` chooses the
+source, ``file_source`` makes those of files, ``engines`` those of databases and clusters. Counts are in ``trees``.
 """
 
 from __future__ import annotations
 
-import hashlib
 import threading
-import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -23,14 +20,11 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.canonical import ColumnValues
-from veilwood.data.contributions import IdFilter, Weights, bound_contributions, encode_ids, missing_id_column_error
+from veilwood.data.contributions import IdFilter, Weights, bound_contributions, missing_id_column_error
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import File, find_files, find_matching_files
 from veilwood.data.frames import Table, target_values
-from veilwood.data.problems import Invalid, Problem, ProblemMessage, raise_problems
-from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError, UseError, VeilwoodError
+from veilwood.data.problems import Invalid
+from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.progress import track_progress
 
@@ -38,9 +32,9 @@ __all__ = [
     "AggregatePass",
     "Batch",
     "Count",
+    "RowFilter",
     "Source",
     "encode_rows",
-    "open_files",
     "open_memory",
     "open_stream",
     "select_rows",
@@ -52,11 +46,10 @@ Sums: TypeAlias = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 
 MAX_CELLS_PER_THREAD = 1 << 20  # above it threads share the sums instead of adding up their own
-_HASH_BYTES = 16
 
 
 class Batch(NamedTuple):
-    """Encoded rows, and their place: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
+    """Encoded rows and their location: row ``i`` of the batch is row ``first_row + i`` of ``partition``."""
 
     codes: npt.NDArray[np.uint16]
     target: npt.NDArray[np.int32]
@@ -65,17 +58,40 @@ class Batch(NamedTuple):
 
 
 class Count(Protocol):
-    """Adds up whole numbers over batches; sums over parts of the data add up to those of all of it.
+    """An integer aggregate of batches; aggregates of parts of the data sum to that of all rows.
 
-    It must survive pickling, since workers of a cluster get it, and must not change anything but what it returns.
+    Must be picklable, since workers of a cluster receive it, and must have no side effects.
     """
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
         """Return the sums of these batches."""
 
 
+class RowFilter(Protocol):
+    """A filter that keeps a fraction of the rows, drawn by a secret key: the same rows in every pass.
+
+    Must be picklable, since workers of a cluster receive it. An engine that executes none of this library's code, such
+    as a database, draws by ``key`` and the contents of a row instead.
+    """
+
+    @property
+    def key(self) -> bytes:
+        """Secret key of the draw."""
+
+    @property
+    def per_mille(self) -> int:
+        """Size of the held-out fraction, in thousandths."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether the held-out rows are kept, or the others."""
+
+    def __call__(self, batch: Batch) -> Batch:
+        """Return the rows of a batch that are kept."""
+
+
 class AggregatePass(Protocol):
-    """Starts a pass over all rows and returns what ``count`` adds up: ``Source.aggregate``."""
+    """A pass over all rows that returns the sums of ``count``: the signature of ``Source.aggregate``."""
 
     def __call__(self, count: Count, /, *, n_jobs: int | None = 1) -> Sums:
         """Return the sums of all batches."""
@@ -83,20 +99,20 @@ class AggregatePass(Protocol):
 
 @dataclass(frozen=True, repr=False)
 class Source:
-    """Rows that can be read several times, each time in the same batches with the same numbering.
+    """Rows that can be read several times, in the same batches and with the same numbering each time.
 
     Attributes
     ----------
     single_pass : bool
-        The exception: an iterator of batches, which is gone after one pass.
+        Whether the rows can be read only once, as those of an iterator.
     n_partitions : int
-        Partitions are numbered below this.
+        Upper limit of partition numbers.
     preserves_rows : bool
-        Whether each row of the table is one row here, whatever it holds: where weights make copies of rows, or contents
-        decide which part of the table a row is in, a replaced row changes how many there are.
+        Whether each row of the table is exactly one row here, whatever its contents. With weights, which copy rows, or
+        with a holdout that is drawn by contents, a replaced row changes the number of rows.
     """
 
-    _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches yet to be encoded, by whoever takes them
+    _read: Callable[[], Iterator[Callable[[], Batch]]]  # batches not encoded yet: the consumer encodes them
     single_pass: bool = False
     n_partitions: int = 1
     preserves_rows: bool = field(default=True, kw_only=True)
@@ -107,7 +123,7 @@ class Source:
             yield unread()
 
     def map_batches(self, function: Callable[[Batch], Made], *, n_jobs: int | None = 1) -> Iterator[Made]:
-        """Read all rows once and make something of each batch, in order; threads encode and make, a few at a time."""
+        """Read all rows once and apply ``function`` to each batch, in order; threads take a few batches at a time."""
         if (n_threads := effective_n_jobs(n_jobs)) == 1:
             yield from map(function, self.batches())
             return
@@ -121,9 +137,9 @@ class Source:
                 yield made.popleft().result()
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Read all rows once and return what ``count`` adds up: exact, hence private.
+        """Read all rows once and return the sums of ``count``: exact, hence private.
 
-        Threads take turns in reading and each encodes and counts its own batches, so that no core waits for another.
+        Threads take turns in reading; each encodes and counts its own batches, so that no core waits.
         """
         n_threads = effective_n_jobs(n_jobs)
         if n_threads == 1 or count([]).size > MAX_CELLS_PER_THREAD:
@@ -154,29 +170,47 @@ class Source:
             total += part
         return self.share_sums(total)
 
+    def part(self, row_filter: RowFilter) -> Source:
+        """Return the fraction of the rows that a filter keeps."""
+
+        def read() -> Iterator[Callable[[], Batch]]:
+            for unread in self._read():
+                yield partial(_read_filtered, unread, row_filter)
+
+        return Source(read, self.single_pass, self.n_partitions, preserves_rows=self.preserves_rows)
+
+    @property
+    def record(self) -> list[str] | None:
+        """Hashes of the statements that a database has run so far, or None if rows are read here."""
+        return None
+
     @property
     def is_complete(self) -> bool:
-        """Whether all rows are here; otherwise their sums are only a part of what is asked for, or no part at all."""
+        """Whether this process holds all rows; otherwise its sums are a part of the result, or a share of it."""
         return True
 
     def share_sums(self, sums: Sums) -> Sums:
-        """Return what stands for sums of these rows: the sums, unless others have rows too (``secure.protocols``)."""
+        """Return the sums, or what stands for joint sums if other owners hold rows too (``secure.protocols``)."""
         return sums
 
     def check_passes(self, multi_pass: bool, estimator_name: str) -> None:
-        """Refuse, before anything is spent, rows that can be read once where they are needed several times."""
+        """Raise UseError, before anything is spent, if ``multi_pass`` and the rows can be read only once."""
         if self.single_pass and multi_pass:
             raise UseError(
-                f"{estimator_name} reads the rows several times, and an iterator of batches can be read once. "
-                "Hint: allow a temporary file by vw.spool(rows), or write Parquet files and pass their folder."
+                f"{estimator_name} reads the rows several times, and an iterator of batches can be read only once. "
+                "Hint: pass vw.spool(rows) to allow a temporary file, or write Parquet files and pass their folder."
             )
+
+
+def _read_filtered(unread: Callable[[], Batch], row_filter: RowFilter) -> Batch:
+    return row_filter(unread())
 
 
 # -- features and target of a table together: the rows that fit, or a refusal of all of them -----------------------
 
 
 def view_table(X: Any, encoding: Encoding, invalid: Invalid) -> Table:
-    """View a table; where rows that do not fit are dropped, nothing about its rows is refused."""
+    """View a table. With ``invalid="drop"``, nothing that depends on its rows is rejected."""
     try:
         return Table.from_data(X, width=len(encoding.columns) if invalid == "drop" else None)
     except VeilwoodError:
@@ -196,10 +230,10 @@ def encode_rows(
     partition: int = 0,
     first_row: int = 0,
 ) -> tuple[Batch, npt.NDArray[np.bool_] | None]:
-    """Encode a table and its target; return all rows, and which of them fit (None: all).
+    """Encode a table and its target. Return all rows, and a mask of the valid ones (None if all are valid).
 
-    With "refuse", a row that does not fit makes all of them refused, with every column and kind of problem named. With
-    "drop", whether a row fits is a function of that row alone, and nothing is raised or told about rows.
+    With "refuse", one invalid row rejects the table, and the error names every column and kind of problem. With "drop",
+    whether a row is valid is a function of that row alone, and nothing about rows is raised or reported.
     """
     drop = invalid == "drop"
     codes, target, problems = encoding.read_rows(table, y, parse=drop, allowed_extra=allowed_extra, estimator=estimator)
@@ -216,190 +250,12 @@ def encode_rows(
 
 
 def select_rows(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
-    """Keep the rows that every mask marks."""
+    """Return the rows that every mask marks."""
     chosen = [mask for mask in masks if mask is not None]
     if not chosen:
         return batch
     kept = np.logical_and.reduce(chosen)
     return batch._replace(codes=batch.codes[kept], target=batch.target[kept])
-
-
-# -- partitions that are read anew in each pass, in bounded memory: capped by id, watched for changes --------------
-
-
-@dataclass(repr=False)
-class ChangeDetector:
-    """What the batches of earlier passes looked like, for partitions of which nothing else tells that they changed.
-
-    Rows are known by their place: which of a person's are kept, and which tree a row belongs to, holds for every pass.
-    """
-
-    checksums: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    lock: Any = field(default_factory=threading.Lock)
-
-    def check_unchanged(self, kind: str, file: File, partition: int, first_row: int, checksum: int) -> None:
-        """Remember a checksum, or refuse one that differs from the one before."""
-        with self.lock:
-            before = self.checksums.setdefault((kind, partition, first_row), checksum)
-        if before != checksum:
-            raise FileError(
-                f"the rows of {file.display_name} changed between two passes, or came in another order. Hint: give them a "
-                "fixed order, or write them to a temporary file by vw.spool(...)."
-            )
-
-
-def open_files(
-    X: Any,
-    encoding: Encoding,
-    *,
-    cap: RowsOf | None,
-    invalid: Invalid,
-    batch_rows: int,
-    id_filter: IdFilter | None = None,
-) -> Source:
-    """Make a source of whatever ``files.find_files`` finds."""
-    schema, extra = encoding.schema, () if cap is None else (cap.id,)
-    try:
-        files = find_matching_files(X, schema, extra, as_bytes=invalid == "drop")
-    except OutOfSchemaError as error:  # Arrow looks into the first rows of CSV
-        if error.problems:
-            _raise_all_problems(X, encoding, extra, batch_rows)
-        raise
-    if cap is not None and any(cap.id not in file.names for file in files):
-        raise missing_id_column_error(cap)
-    if cap is not None and any(file.is_text for file in files):
-        _reject_numeric_id(cap, schema)
-    kept: list[npt.NDArray[np.bool_]] | None = None
-    watch = ChangeDetector()
-    if cap is not None:
-        ids = (_read_ids(file, partition, cap, invalid, batch_rows, watch) for partition, file in enumerate(files))
-        kept = bound_contributions(ids, cap, invalid, id_filter)
-
-    def read() -> Iterator[Callable[[], Batch]]:
-        empty = True
-        for partition, file in enumerate(files):
-            row = 0
-            for table in _read_tables(file, encoding, batch_rows, files, extra):
-                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
-                if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
-                watched = None if file.detects_changes else partial(watch.check_unchanged, "rows", file, partition, row)
-                if cap is not None and not file.detects_changes:
-                    watch.check_unchanged(
-                        "ids", file, partition, row, _checksum_of_ids(table.column_by_name(cap.id), cap, invalid)
-                    )
-                yield partial(
-                    _encode_file_batch, encoding, table, partition, row, chosen, invalid, files, extra, watched
-                )
-                row += table.n_rows
-                empty = False
-            if not file.detects_changes:
-                watch.check_unchanged("end", file, partition, 0, row)
-        if empty and invalid == "refuse":
-            raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
-        if empty:
-            yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
-
-    return Source(read, n_partitions=len(files))
-
-
-def _read_ids(
-    file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: ChangeDetector
-) -> Iterator[ColumnValues]:
-    """Read the column of ids."""
-    row = 0
-    for table in file.read_batches([cap.id], batch_rows):
-        ids = table.column_by_name(cap.id)
-        assert ids is not None
-        if not file.detects_changes:
-            watch.check_unchanged("ids", file, partition, row, _checksum_of_ids(ids, cap, invalid))
-        row += table.n_rows
-        yield ids
-
-
-def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
-    if any(column.source == cap.id and column.kind == "numeric" for column in (*schema.features, schema.target)):
-        raise OutOfSchemaError(
-            f"column {cap.id!r}, which the privacy unit names, is a number of the schema too: in a file of text 7 and "
-            "07 are one number and may be two people. Hint: take it out of the schema, or write Parquet.",
-            column=cap.id,
-        )
-
-
-def _checksum_of_ids(ids: ColumnValues | None, cap: RowsOf, invalid: Invalid) -> int:
-    """Sum up who is where: by a hash of which nobody can find two ids that share it."""
-    assert ids is not None
-    codes, texts = encode_ids(ids, cap, invalid)
-    each = b"".join(_hash_text(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
-    return int.from_bytes(_hash_text(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
-
-
-def _hash_text(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=_HASH_BYTES).digest()
-
-
-def _encode_file_batch(
-    encoding: Encoding,
-    table: Table,
-    partition: int,
-    first_row: int,
-    chosen: npt.NDArray[np.bool_] | None,
-    invalid: Invalid,
-    files: list[File],
-    extra: Collection[str],
-    watched: Callable[[int], None] | None,
-) -> Batch:
-    try:
-        batch, fits = encode_rows(
-            encoding, table, None, invalid=invalid, allowed_extra=extra, partition=partition, first_row=first_row
-        )
-    except OutOfSchemaError as error:
-        if error.problems:
-            _raise_all_problems(files, encoding, extra, max(table.n_rows, 1))
-        raise
-    if watched is not None:
-        watched(zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes())))
-    return select_rows(batch, chosen, fits)
-
-
-def _read_tables(
-    file: File, encoding: Encoding, batch_rows: int, files: list[File], extra: Collection[str]
-) -> Iterator[Table]:
-    """Read features and target of a file; the ids too, where they must be compared with those of an earlier pass."""
-    wanted = list(dict.fromkeys([*encoding.schema.sources, *(() if file.detects_changes else extra)]))
-    try:
-        yield from file.read_batches(wanted, batch_rows)
-    except OutOfSchemaError as error:
-        if error.problems:
-            _raise_all_problems(files, encoding, extra, batch_rows)
-        raise
-
-
-def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
-    """Open files once more so that every cell is there as it stands in the file; others are as they were."""
-    for each in X if isinstance(X, list | tuple) else [X]:
-        if isinstance(each, File) and each.location is None:
-            yield each
-        else:
-            yield from find_files(
-                each.location if isinstance(each, File) else each, schema, as_bytes=True, skip_rows=False
-            )
-
-
-def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
-    """Read all rows once more and tell every column and kind of problem, wherever it is; the order is the schema's."""
-    wanted = list(encoding.schema.sources)
-    told: dict[tuple[str, Problem], ProblemMessage] = {}
-    for file in _reopen_as_text(X, encoding.schema):
-        file.check_columns(encoding.schema, extra)
-        row = 0
-        for table in file.read_batches(wanted, batch_rows):
-            _, _, problems = encoding.read_rows(table, parse=file.is_text)
-            for each in problems.messages(partial(encoding.column_values, table), row):
-                told.setdefault((each.column, each.kind), each)
-            row += table.n_rows
-    order = [column.name for column in (*encoding.schema.features, encoding.schema.target)]
-    raise_problems(sorted(told.values(), key=lambda each: (order.index(each.column), each.kind)))
 
 
 def open_memory(
@@ -441,11 +297,11 @@ def open_memory(
 
 
 def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid) -> Source:
-    """Make a source of an iterator; whoever takes a piece encodes it."""
+    """Make a source of an iterator of tables. The consumer of a batch encodes it."""
     if cap is not None:
         raise UseError(
             f"at most {cap.at_most} rows of each {cap.id!r} cannot be chosen while rows stream by. "
-            "Hint: pass files or a table, which can be read twice."
+            "Hint: pass files or a table, which can be read several times."
         )
 
     def read() -> Iterator[Callable[[], Batch]]:
@@ -456,7 +312,9 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
             yield partial(_encode_streamed, encoding, table, y, invalid, first_row)
             first_row += table.n_rows
         if not first_row and invalid == "refuse":
-            raise OutOfSchemaError("the iterator held no batches. Hint: has it been read before?")
+            raise OutOfSchemaError(
+                "the iterator held no batches. Hint: pass a new iterator; this one may have been read before."
+            )
 
     return Source(read, single_pass=True)
 

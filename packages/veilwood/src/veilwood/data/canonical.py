@@ -1,31 +1,31 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one text of a cell: whether two cells are the same id or the same category is decided here and nowhere else.
+"""Canonical text of a value: the only place that decides whether two values are the same id or the same category.
 
-Every source, engine and format asks this module, so that a person is one person and a category one category however
-a file was written. A cell is read by itself: neither its column's type nor other rows matter.
+Every source, engine and format uses this module, so that a person is one person and a category one category in
+every file format. Each value is read by itself: neither its column's type nor other rows matter.
 
-| cell | its text |
+| value | text |
 |---|---|
-| whole number, float, decimal | the number in plain digits, no zeros at the end: 7, 7.0, Decimal("7.00") give ``7`` |
-| text written as programs write numbers | as that number: ``7.0``, ``7.00``, ``7e+0`` give ``7``; ``-0`` gives ``0`` |
+| integer, float, decimal | the number in plain digits, without trailing zeros: 7, 7.0, Decimal("7.00") give ``7`` |
+| text in a program's number notation | as that number: ``7.0``, ``7.00``, ``7e+0`` give ``7``; ``-0`` gives ``0`` |
 | any other text | itself: ``007``, ``+7``, ``.5``, ``7e0``, and `` 7`` with a space, are not ``7`` |
 | boolean; text ``true`` or ``false`` | ``True`` or ``False`` |
 | bytes | as their text in UTF-8; other bytes as ``\\xff`` |
 | date, time stamp, also as text | ``2026-01-31``, or ``2026-01-31 09:30:00``; UTC where there is a time zone |
-| time, duration, period, interval, UUID | as pandas writes it |
+| time, duration, period, interval, UUID | as pandas formats it |
 | null, None, NaN, NaT, empty text | missing |
-| list, array, dict, complex number, anything else | unusable: refused |
+| list, array, dict, complex number, anything else | unusable: rejected |
 
-Details that matter:
+Details:
 
-* A float is the shortest decimal number that reads back as it in its own precision, as programs write it to CSV: 0.1 is
-  ``0.1`` in 32 and in 64 bits, and 0.1 that went from 32 to 64 bits is another number.
-* A text is a number where it has the form -12.50e+3: no plus sign, no spaces, no zeros in front. An exponent needs a
-  point or a sign of its own, as programs write it: ``1.0E7`` and ``1e+16`` are numbers, ``12e4`` may be a hash.
-* Numbers whose last digit is beyond 400 places from the point are written with an exponent: work stays bounded.
-* Half of a pair of code units is written as programs escape it, so it has the text of that escape: ``\\ud800``.
-* As a number, the text 250.10 is 250.1. Where they are two codes, put a letter in front.
-* An id must be exact: a float of 2^53 or more (2^24 in 32 bits), or its text, was rounded and is refused as an id.
+* A float has the shortest decimal text that reads back as the same float of its precision, as in CSV: 0.1 is ``0.1`` in
+  32 and in 64 bits, and 0.1 converted from 32 to 64 bits is another number.
+* A text is a number if it has the form -12.50e+3: no plus sign, no spaces, no leading zeros. An exponent needs a
+  point or a sign, as programs write it: ``1.0E7`` and ``1e+16`` are numbers, ``12e4`` may be a hash.
+* Numbers whose last digit is more than 400 places from the point keep an exponent, so that work stays bounded.
+* An unpaired surrogate is escaped, so it has the text of that escape: ``\\ud800``.
+* As a number, the text 250.10 is 250.1. If these are two different codes, prefix them with a letter.
+* An id must be exact: a float of 2^53 or more (2^24 in 32 bits), or its text, was rounded and is rejected as an id.
 """
 
 from __future__ import annotations
@@ -63,11 +63,11 @@ __all__ = [
 
 ColumnValues: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
-NO_VALUE: Final = object()  # stands where there is no cell: neither text, nor number, nor missing
+NO_VALUE: Final = object()  # marks a position without a value: neither text, nor number, nor missing
 
-_MAX_ZEROS: Final = 400  # enough for every float of 64 bits
+_MAX_ZEROS: Final = 400  # digits; enough for every float of 64 bits
 _LONG_INTEGER: Final = 10**_MAX_ZEROS
-_FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every whole number
+_FIRST_ROUNDED: Final = str(2**53)  # below it a float of 64 bits holds every integer
 
 # Digits are those of ASCII: \d would take others.
 _NUMBER: Final = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]+))?(?:[eE]([+-]?)([0-9]{1,20}))?")
@@ -81,7 +81,7 @@ _BOOLEAN_TEXTS: Final = {"true": "True", "false": "False"}
 
 
 class NoText(Enum):
-    """What has no text."""
+    """Reason why a value has no text."""
 
     MISSING = -1
     UNUSABLE = -2
@@ -91,12 +91,14 @@ TextReader: TypeAlias = Callable[[Any], str | NoText]
 
 
 def to_canonical_text(value: Any) -> str | NoText:
-    """Return the one text of a cell, by the table above; never fails.
+    """Return the canonical text of a value, by the table above. Never raises.
 
     Examples
     --------
-    >>> [to_canonical_text(value) for value in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007", True, "true", 0.1)]
-    ['7', '7', '7', '7', '7', '7', '007', 'True', 'True', '0.1']
+    >>> [to_canonical_text(value) for value in (7, 7.0, "7.0", Decimal("7.00"), b"7", np.float32(7), "007")]
+    ['7', '7', '7', '7', '7', '7', '007']
+    >>> [to_canonical_text(value) for value in (True, "true", 0.1)]
+    ['True', 'True', '0.1']
     >>> to_canonical_text(float("nan")), to_canonical_text([7])
     (<NoText.MISSING: -1>, <NoText.UNUSABLE: -2>)
     >>> to_canonical_text(Decimal("1e999999999"))
@@ -132,7 +134,9 @@ def to_canonical_text(value: Any) -> str | NoText:
 
 
 def to_canonical_id(value: Any) -> str | NoText:
-    """Return the text of an id: as ``to_canonical_text``, but what a float has rounded is unusable, as it could be two people.
+    """Return the text of an id: as ``to_canonical_text``, but a number that a float has rounded is unusable.
+
+    It could stand for two people.
 
     Examples
     --------
@@ -145,7 +149,7 @@ def to_canonical_id(value: Any) -> str | NoText:
 
 @cache
 def prefix_reader(length: int) -> TextReader:
-    """Return what reads the beginning of a cell's text, which is a text by the same rule.
+    """Return a reader of the first ``length`` characters of a value's text.
 
     Examples
     --------
@@ -162,7 +166,7 @@ def prefix_reader(length: int) -> TextReader:
 
 @cache
 def date_part_reader(part: str) -> TextReader:
-    """Return what reads the year, month, weekday or hour of a date; what is no date is unusable.
+    """Return a reader of the year, month, weekday or hour of a date. A value that is not a date is unusable.
 
     Examples
     --------
@@ -197,12 +201,14 @@ DATE_PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {
 
 
 def to_canonical_texts(values: Iterable[Any], read: TextReader = to_canonical_text) -> list[str | NoText]:
-    """Read many cells at once, whole numbers of an array faster than one by one where their digits are the text.
+    """Return the texts of many values; integers of an array are read at once where their digits are the text.
 
     Examples
     --------
-    >>> to_canonical_texts(np.array([7.0, 8.0])), to_canonical_texts(["7.0", None]), to_canonical_texts(np.array([78]), prefix_reader(1))
-    (['7', '8'], ['7', <NoText.MISSING: -1>], ['7'])
+    >>> to_canonical_texts(np.array([7.0, 8.0])), to_canonical_texts(["7.0", None])
+    (['7', '8'], ['7', <NoText.MISSING: -1>])
+    >>> to_canonical_texts(np.array([78]), prefix_reader(1))
+    ['7']
     """
     array: Any = (
         values
@@ -223,7 +229,7 @@ def _may_be_rounded(value: Any, text: str) -> bool:
         return abs(float(value)) >= 2.0 ** (bits + 1)
     if isinstance(value, str | bytes | bytearray | memoryview):
         given = value if isinstance(value, str) else _decode_bytes(value)
-        # Digits alone were not written by a float, and a fraction is not rounded to a whole number.
+        # Digits alone were not written by a float, and a fraction is not rounded to an integer.
         if text != given and "." not in text and _NUMBER.fullmatch(given):
             digits = text.removeprefix("-")
             return (len(digits), digits) >= (len(_FIRST_ROUNDED), _FIRST_ROUNDED)
@@ -244,11 +250,11 @@ def _canonicalize_text(text: str) -> str | NoText:
             return _format_timestamp(text, *moment.groups())
     if text.isascii():
         return _BOOLEAN_TEXTS.get(text, text)
-    return text.encode("utf-8", "backslashreplace").decode()  # half a surrogate pair is no text to an engine
+    return text.encode("utf-8", "backslashreplace").decode()  # engines reject an unpaired surrogate
 
 
 def _format_digits(sign: str, digits: str, exponent: int) -> str:
-    """Write the number whose digits, without a point, are followed by ``exponent`` zeros."""
+    """Format the number whose digits, without a point, are followed by ``exponent`` zeros."""
     digits = digits.lstrip("0")
     if not digits:
         return "0"
@@ -287,7 +293,7 @@ def _format_decimal(number: Decimal) -> str | NoText:
 
 
 def _format_number_text(number: str) -> str:
-    """Read what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
+    """Parse what ``repr`` or ``str`` writes of a number: every form of it is a number here."""
     sign, whole, fraction, exponent_sign, exponent = _NUMBER.fullmatch(number).groups("")  # type: ignore[union-attr]
     return _format_digits(sign, whole + fraction, int(exponent_sign + exponent or "0") - len(fraction))
 
@@ -299,7 +305,7 @@ def _decode_bytes(value: bytes | bytearray | memoryview) -> str:
 def _format_timestamp(
     text: str, day: str, minutes: str, seconds: str | None, fraction: str | None, zone: str | None
 ) -> str:
-    """Write a time stamp: seconds as far as they are not zero, no midnight, and UTC where there is a zone."""
+    """Format a timestamp: no trailing zeros of seconds, no midnight, and UTC if there is a time zone."""
     rest = (fraction or "").rstrip("0")
     time = f"{minutes}:{seconds or '00'}"
     if zone is not None:
@@ -314,7 +320,7 @@ def _format_timestamp(
 
 
 def _to_utc(moment: datetime.datetime) -> datetime.datetime:
-    """Turn a zone into UTC here: it may be away by seconds and their parts, which no text has."""
+    """Convert to UTC here: an offset may have seconds and fractions of them, which no text has."""
     try:
         return moment if moment.tzinfo is None else moment.astimezone(datetime.UTC)
     except (ValueError, OverflowError):  # before the first year
@@ -329,7 +335,7 @@ def _format_datetime64(moment: np.datetime64) -> str:
 
 
 def _format_time(text: str) -> str:
-    """Write a time of day: parts of a second as far as they are not zero, whatever the column counts in."""
+    """Format a time of day without trailing zeros of a second, whatever the resolution of the column."""
     time, point, rest = text.partition(".")
     parts = rest.rstrip("0") if rest.isdecimal() else rest  # a zone may follow
     return f"{time}{point if parts else ''}{parts}"
@@ -346,7 +352,7 @@ def _format_duration(duration: Any) -> str | NoText:
 
 
 class Categories(NamedTuple):
-    """What each text of a column counts as; a number below 0 says what is wrong with a cell."""
+    """Codes of the texts of one column; a negative code names a problem."""
 
     read: TextReader
     known: Mapping[str, int]
@@ -358,12 +364,13 @@ class Categories(NamedTuple):
 def write_categories(
     columns: Iterable[tuple[Categories, ColumnValues, npt.NDArray[Any]]],
 ) -> list[npt.NDArray[np.uint8] | None]:
-    """Write what the cells of columns count as into arrays; return, for each column, what is wrong where anything is.
+    """Write the codes of several columns into arrays. Return, for each column, the kinds of problems, if any.
 
     Examples
     --------
     >>> out = np.zeros(3, int)
-    >>> write_categories([(Categories(to_canonical_text, {"7": 0}, -1, -2, -3), pd.Series([7, "7.0", None], dtype=object), out)])
+    >>> values = pd.Series([7, "7.0", None], dtype=object)
+    >>> write_categories([(Categories(to_canonical_text, {"7": 0}, -1, -2, -3), values, out)])
     [array([0, 0, 3], dtype=uint8)]
     """
     return [_write_codes(categories, values, out) for categories, values, out in columns]
@@ -382,7 +389,7 @@ def _write_codes(categories: Categories, values: ColumnValues, out: npt.NDArray[
 
 
 def iter_values(values: ColumnValues) -> Iterable[Any]:
-    """Return the cells of a column one by one; one that its library cannot hand over is an object of no use."""
+    """Iterate over the values of a column; a value that its library cannot convert becomes an unusable object."""
     try:
         if isinstance(values, pa.ChunkedArray):
             return [cell for chunk in values.chunks for cell in _arrow_values(chunk)]
@@ -401,7 +408,7 @@ def _value_at(values: ColumnValues, row: int) -> Any:
 def factorize_texts(
     values: ColumnValues, read: TextReader = to_canonical_text
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Number the categories of a column: a code for each row, and the text of each code.
+    """Factorize a column: return a code for each row, and the text of each code.
 
     The code is -1 where a value is missing and -2 where it is unusable. Several codes may have the same text.
 
@@ -412,7 +419,7 @@ def factorize_texts(
     """
     try:
         return _factorize_column(values, read)
-    except Exception:  # a cell that its column cannot convert or compare: then each by itself, with the same result
+    except Exception:  # a value that its column cannot convert or compare: then one by one, with the same result
         return _factorize_each(iter_values(values), read)
 
 
@@ -444,12 +451,12 @@ def _factorize_arrow(values: pa.ChunkedArray, read: TextReader) -> tuple[npt.NDA
 
 
 def _can_unify_dictionaries(kind: Any) -> bool:
-    """Whether Arrow joins the dictionaries of chunks without a change; of short floats it may not."""
+    """Return True if Arrow unifies the dictionaries of chunks without a change; short floats may change."""
     return not (pa.types.is_floating(kind) or pa.types.is_temporal(kind))
 
 
 def _arrow_values(values: Any) -> Any:
-    """Return Arrow's cells without losing their precision, their nanoseconds or their time zone."""
+    """Return the values of an Arrow column with their full precision, nanoseconds and time zone."""
     types, kind = pa.types, values.type
     if types.is_timestamp(kind) and kind.tz is not None:
         return [None if np.isnat(moment) else f"{moment}+00:00" for moment in values.to_numpy(zero_copy_only=False)]
@@ -466,7 +473,7 @@ def _arrow_values(values: Any) -> Any:
 
 def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArray[np.intp], list[str]]:
     numbering: dict[str | NoText, int] = {}
-    known: dict[str | int, int] = {}  # texts and whole numbers that were read before; True is neither
+    known: dict[str | int, int] = {}  # texts and integers read before; True is neither
 
     def code_of(cell: Any) -> int:
         kept = type(cell) in (str, int)
@@ -484,7 +491,7 @@ def _factorize_each(values: Iterable[Any], read: TextReader) -> tuple[npt.NDArra
 def _mark_missing_codes(
     codes: npt.NDArray[np.intp], texts: list[str | NoText]
 ) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give what has no text the code of its reason."""
+    """Give each value without a text the code of its reason."""
     kept = [text for text in texts if isinstance(text, str)]
     if len(kept) < len(texts):
         place = iter(range(len(kept)))

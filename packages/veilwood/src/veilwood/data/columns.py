@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One column of a schema: what is public about its values, checked when it is made.
+"""One column of a schema: the public facts about its values, validated on construction.
 
 The table of columns, with its target and its JSON form, is in ``schema``.
 """
@@ -50,12 +50,12 @@ def did_you_mean(name: str, known_names: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class Column:
-    """One column, as far as it is public.
+    """Public description of one column.
 
     Parameters
     ----------
     name : str
-        The name in the table.
+        Name of the column in the schema, and in the table unless ``of`` is given.
     kind : {"categorical", "numeric"}
         Whether the values are labels or numbers.
     values : sequence, categorical only
@@ -64,29 +64,29 @@ class Column:
     lower, upper : float, numeric only
         Public bounds. Numbers outside are clamped to them.
     nullable : bool, default False
-        Missing values are allowed and are treated as a value of their own. Otherwise they are refused.
+        Whether missing values are allowed, as a separate value. Otherwise they are rejected.
     bins : int, optional, numeric only
-        Into how many bins of equal width (after ``transform``) a method that needs categories cuts the range.
+        Number of bins of equal width (after ``transform``), for methods that need few bins.
     cutoffs : sequence of float, numeric only
-        Where such a method cuts instead; a value equal to a cutoff falls to its right.
+        Bin boundaries for such methods instead. A value equal to a cutoff belongs to the bin on its right.
     transform : {"log1p", "sqrt", "asinh"}, optional, numeric only
-        Scale on which the range is divided evenly.
+        Scale on which bins have equal width.
     other : str, optional, categorical only
-        The category that stands for every value not in ``values``; itself one of ``values``.
+        Category of all values that are not in ``values``; itself one of ``values``.
     prefix : int, optional, categorical only
-        Only so many characters at the beginning of a cell count: the first two of a postcode, say.
+        Number of leading characters that count, for example the first two of a postcode.
     part : {"year", "month", "weekday", "hour"}, optional
-        Cells are dates, written as 2026-01-31 or 31.1.2026, and this part of them counts: a number, or a category. Days
-        of the week are 1 (Monday) to 7.
+        Part of a date that counts, as a number or a category. Dates are written as 2026-01-31 or 31.1.2026; weekdays
+        are 1 (Monday) to 7.
     of : str, optional
-        The column of the table to read, where it has another name: so one date can give a year and a month.
+        Column of the table to read, if its name differs: so one date can give a year and a month.
 
     Attributes
     ----------
     labels : tuple
-        The values as they were declared; what predictions of this column say.
+        The values as declared, which are also the predicted labels of this column.
     label_type : {"text", "int", "float", "bool"}
-        Their type: whole numbers, numbers or booleans where all of them are, otherwise text.
+        Common type of the labels: integers, numbers or booleans if all of them are, otherwise text.
 
     Examples
     --------
@@ -123,9 +123,7 @@ class Column:
         if self.part is not None and (not isinstance(self.part, str) or self.part not in DATE_PARTS):
             raise self._schema_error(f"unknown part {short_repr(self.part)}", f"use one of {list(DATE_PARTS)}")
         if self.prefix is not None and (self.part is not None or type(self.prefix) is not int or self.prefix < 1):
-            raise self._schema_error(
-                f"prefix={short_repr(self.prefix)}", "use a whole number of 1 or more, and no part"
-            )
+            raise self._schema_error(f"prefix={short_repr(self.prefix)}", "use an integer of at least 1, and no part")
         if self.kind == "categorical":
             self._check_categorical()
         elif self.kind == "numeric":
@@ -142,7 +140,7 @@ class Column:
     def bounds(self) -> tuple[float, float]:
         """Lower and upper bound of a numeric column."""
         if self.lower is None or self.upper is None:
-            raise self._schema_error("a categorical column has no bounds", "ask a numeric column")
+            raise self._schema_error("a categorical column has no bounds", "use a numeric column")
         return self.lower, self.upper
 
     def _schema_error(self, problem: str, hint: str) -> SchemaError:
@@ -161,7 +159,7 @@ class Column:
             )
         if any(not isinstance(v, str | int | float | np.generic) for v in values):
             raise self._schema_error(
-                "'values' holds something that is neither text nor number", "for missing values set nullable"
+                "'values' contains an entry that is neither text nor number", "set nullable to allow missing values"
             )
         if any(isinstance(v, str) and not v for v in values):
             raise self._schema_error(
@@ -169,7 +167,9 @@ class Column:
             )
         texts = tuple(text for text in map(to_canonical_text, values) if isinstance(text, str))
         if len(texts) < len(values) or any(isinstance(v, float | np.floating) and math.isinf(v) for v in values):
-            raise self._schema_error("'values' holds something that is not finite", "for missing values set nullable")
+            raise self._schema_error(
+                "'values' contains an entry that is not finite", "set nullable to allow missing values"
+            )
         if not texts:
             raise self._schema_error("no values", "list every category that can occur, whether or not the data has it")
         self._check_distinct(values, texts)
@@ -213,7 +213,7 @@ class Column:
         object.__setattr__(self, "lower", lower)
         object.__setattr__(self, "upper", upper)
         if self.bins is not None and (type(self.bins) is not int or not 1 <= self.bins < MAX_CATEGORIES):
-            raise self._schema_error(f"bins={short_repr(self.bins)}", "use a whole number of 1 or more")
+            raise self._schema_error(f"bins={short_repr(self.bins)}", "use an integer of at least 1")
         if self.transform is not None:
             if not isinstance(self.transform, str) or self.transform not in TRANSFORMS:
                 raise self._schema_error(
@@ -228,7 +228,7 @@ class Column:
         cutoffs = tuple(self._to_finite_float("cutoffs", c) for c in self.cutoffs)
         if len(cutoffs) >= MAX_CATEGORIES - 1:
             raise self._schema_error(
-                f"{len(cutoffs)} cutoffs, {MAX_CATEGORIES - 1} or more", "keep the most useful ones"
+                f"{len(cutoffs)} cutoffs, but at most {MAX_CATEGORIES - 2} are allowed", "keep the most useful ones"
             )
         object.__setattr__(self, "cutoffs", cutoffs)
         if any(a >= b for a, b in zip((lower, *cutoffs), (*cutoffs, upper), strict=True)):
@@ -246,7 +246,7 @@ class Column:
             )
         try:
             number = float(value)
-        except OverflowError:  # a whole number beyond all floats
+        except OverflowError:  # an integer larger than every float
             number = math.inf
         if not math.isfinite(number):
             raise self._schema_error(f"{key} is {short_repr(value)}", "bounds and cutoffs must be finite")
@@ -267,7 +267,7 @@ class Column:
         return out
 
     def describe(self) -> str:
-        """Say in a few words what values the column takes."""
+        """Return a short description of the values that the column takes."""
         words: list[str] = []
         if self.kind == "categorical":
             words.append(", ".join(self.values[:8]))
@@ -287,7 +287,7 @@ class Column:
 
 
 def _infer_labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType, tuple[Label, ...]]:
-    """Return declared values in the one type that all of them have, or as texts."""
+    """Return the declared values in their common type, or as texts."""
     if all(isinstance(value, bool | np.bool_) for value in values):
         return "bool", tuple(map(bool, values))
     numbers = [value for value in values if isinstance(value, int | float | np.integer | np.floating)]
@@ -303,7 +303,7 @@ def _infer_labels(values: list[Any], texts: tuple[str, ...]) -> tuple[LabelType,
 
 
 def _escape_surrogates(text: str) -> str:
-    return str.__str__(text).encode(errors="backslashreplace").decode()  # half a surrogate pair cannot be saved
+    return str.__str__(text).encode(errors="backslashreplace").decode()  # an unpaired surrogate cannot be saved
 
 
 COLUMN_KEYS: Final = tuple(entry.name for entry in fields(Column) if entry.init)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""At most k rows of an id: whose row it is, and which rows of a person are kept. The one rule for every source.
+"""Contribution bounds, one rule for all sources: at most k rows per id, and row weights.
 
 When two ids are the same is decided in ``canonical``.
 """
@@ -41,14 +41,14 @@ __all__ = [
 
 IdFilter = Callable[[str], bool]
 """Whether an id, by its canonical text, is in a part of the units."""
-NO_ID = -1  # whose row cannot be told: never kept
+NO_ID = -1  # a row without a usable id, which never counts
 
 
 def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
-    """Return the first ``at_most`` rows of each person in the given order, sorted by person and order.
+    """Return the first ``at_most`` rows of each id in the given order, sorted by id and order.
 
-    Which rows of a person are kept depends on the order of that person's rows alone: taking someone away leaves the
-    others' rows as they were, so that all rows of a person change at most ``at_most`` kept rows.
+    Which rows of an id count depends on the order of that id's rows alone. Removing one id leaves the rows of all
+    others as they were, so all rows of an id change at most ``at_most`` of the result.
 
     Examples
     --------
@@ -65,9 +65,9 @@ def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64],
 def bound_contributions(
     partitions: Iterable[Iterable[ColumnValues]], cap: RowsOf, invalid: Invalid, id_filter: IdFilter | None = None
 ) -> list[npt.NDArray[np.bool_]]:
-    """Choose at random which rows of each id to keep, given the id columns of all partitions.
+    """Choose at random which rows of each id count, given the id columns of all partitions.
 
-    ``id_filter`` says which ids are there at all, where a part of them was set aside.
+    ``id_filter`` tells which ids take part at all, if a fraction of them is held out.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
     columns: list[npt.NDArray[np.int64]] = []
@@ -89,7 +89,7 @@ def bound_contributions(
 
 
 def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Number the ids of a column; rows of which it cannot be told whose they are get ``NO_ID``, or are refused."""
+    """Number the ids of a column. Rows without a usable id get ``NO_ID``, or are rejected."""
     codes, texts = factorize_texts(values, to_canonical_id)
     worst = codes.min(initial=0)
     if worst < 0 and invalid == "refuse":
@@ -98,20 +98,20 @@ def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[npt
 
 
 def unknown_id_error(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
-    """Say that it cannot be told whose row one is."""
+    """Return the error for a row whose id is missing or unusable."""
     problem = "a missing value" if missing else "an id that is neither text nor a whole number"
     rounded = "" if missing else " (floats beyond 2^53 are rounded)"
     kind = Problem.MISSING if missing else Problem.UNUSABLE
     return OutOfSchemaError(
-        f"column {cap.id!r} has {problem}{rounded}, so whose row it is cannot be told. "
-        "Hint: drop such rows, or give each an id of its own.",
+        f"column {cap.id!r} has {problem}{rounded}, so the row cannot be assigned to a unit. "
+        "Hint: drop such rows, or give each of them its own id.",
         column=cap.id,
         problems=((cap.id, kind.label),),
     )
 
 
 def missing_id_column_error(cap: RowsOf) -> OutOfSchemaError:
-    """Say that the column of ids is not there."""
+    """Return the error for a table without the column of ids."""
     return OutOfSchemaError(
         f"the table has no column {cap.id!r}, which the privacy unit names. Hint: pass a table that has it, or the "
         "file itself: fit(path).",
@@ -120,7 +120,7 @@ def missing_id_column_error(cap: RowsOf) -> OutOfSchemaError:
 
 
 def row_hash(values: NDArray[np.integer[Any]], seed: int) -> NDArray[np.uint64]:
-    """Return a 64-bit number for each row (splitmix64, one column after the other); equal rows get equal numbers.
+    """Return a 64-bit hash of each row (splitmix64, column by column). Equal rows get equal hashes.
 
     >>> one, other, again = row_hash(np.array([[1, 2], [2, 1], [1, 2]]), 7).tolist()
     >>> one == again != other
@@ -139,7 +139,7 @@ MAX_WEIGHT = 10_000
 
 
 class Weights(NamedTuple):
-    """The weight of each row, as it was given, and the largest one that counts."""
+    """Row weights as given, and the largest weight that counts."""
 
     values: Any
     max_weight: int
@@ -149,21 +149,22 @@ class Weights(NamedTuple):
         """Return weights with their declared maximum."""
         if max_weight is None:
             raise UseError(
-                "sample_weight needs a public bound on what one row can do. Hint: max_weight=10, the largest weight "
+                "sample_weight needs a public bound on the weight of one row. "
+                "Hint: set max_weight, for example 10: the largest weight "
                 "that counts, as a parameter of the estimator; noise grows with it."
             )
         return cls(values, check_max_weight(max_weight))
 
     def draw_copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
-        """Say how often each row counts: its weight between 0 and the maximum, rounded up or down at random.
+        """Return the number of copies of each row: its weight, clipped to the maximum, rounded up or down at random.
 
-        Each weight is read by itself, as a number of the table is; with "drop" a row without one does not count.
+        Each weight is read by itself, like a number of the table. With "drop", a row without a weight does not count.
 
         Notes
         -----
         Guarantee
 
-        A row counts at most ``max_weight`` times, whatever its weight and the coins, and how often depends on no other row
+        A row counts at most ``max_weight`` times, whatever its weight and the draws. The number depends on no other row
         (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_weights.py).
         """
         try:
@@ -173,11 +174,12 @@ class Weights(NamedTuple):
         except OutOfSchemaError:
             numbers = np.empty(0)
         if numbers.shape != (n_rows,):
-            raise OutOfSchemaError("sample_weight has not one number for each row. Hint: an array as long as y.")
+            raise OutOfSchemaError("sample_weight must have one number per row. Hint: pass an array as long as y.")
         fits = numbers >= 0
         if not fits.all() and invalid == "refuse":
             raise OutOfSchemaError(
-                "sample_weight has entries that are below 0, missing or no number. Hint: mend them, or invalid='drop'."
+                "sample_weight has entries that are below 0, missing or not numbers. "
+                "Hint: correct them, or set invalid='drop'."
             )
         kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.max_weight)
         whole = np.floor(kept)
@@ -187,16 +189,16 @@ class Weights(NamedTuple):
 
 
 def check_max_weight(max_weight: object) -> int:
-    """Return the declared maximum of weights."""
+    """Validate the declared maximum of the weights and return it."""
     if not is_int_in(max_weight, 1, MAX_WEIGHT):
         raise ParameterError(
-            "max_weight", max_weight, f"must be a whole number from 1 to {MAX_WEIGHT:,}", "max_weight=10"
+            "max_weight", max_weight, f"must be an integer from 1 to {MAX_WEIGHT:,}", "for example max_weight=10"
         )
     return int(max_weight)  # type: ignore[call-overload, no-any-return]
 
 
 def scale_unit(unit: Unit, max_weight: int) -> Unit:
-    """Return the unit that protects rows of weights up to ``max_weight``: as many more rows.
+    """Return the unit scaled by ``max_weight``: it protects that many times as many rows.
 
     >>> scale_unit(Rows(1), 3)
     Rows(k=3)

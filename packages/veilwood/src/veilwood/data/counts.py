@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted, as public objects: which cell of a table a row falls into, by tests of its codes alone.
+"""Declarative counts: which cell of a contingency table a row falls into, by tests of its codes alone.
 
-A count that can say itself in cells (``DeclarativeCount``) can be added up by an engine that runs none of our code, such as a
-database: ``data.sql`` writes cells as expressions of its language.
+A ``DeclarativeCount`` can run in an engine that executes none of this library's code, such as a database:
+``engines.sql.cell_sql`` compiles its cells to SQL.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = [
     "split_by_code",
 ]
 
-ROW_HASH: Final = -1  # in the place of a column: the number that a secret key gives the row
+ROW_HASH: Final = -1  # instead of a column index: the row's bucket under a secret key
 
 SumKind: TypeAlias = Literal["classes", "moments", "pair"]
 
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """A test of one column: a row whose code is at least ``starts[i]`` and below ``starts[i + 1]`` goes ``targets[i]``."""
+    """A test of one column: codes from ``starts[i]`` to below ``starts[i + 1]`` go to ``targets[i]``."""
 
     column: int
     starts: tuple[int, ...]
@@ -42,12 +42,12 @@ class Split:
 
 
 CellRule: TypeAlias = "int | float | Split | None"
-"""A number, whole where it is a cell's; a test that leads to numbers; or None, where a row is not counted."""
+"""A number (an integer for a cell), a test that leads to numbers, or None if a row is not counted."""
 
 
 @dataclass(frozen=True, eq=False)
 class CellQuery:
-    """A table: the cell of a row is the sum of what its parts say."""
+    """A query for one contingency table: the cell of a row is the sum of the results of its rules."""
 
     rules: tuple[CellRule, ...]
     n_cells: int
@@ -55,38 +55,38 @@ class CellQuery:
 
 @dataclass(frozen=True, repr=False)
 class KeyedRowHash:
-    """Gives each row a number below ``n_buckets``, by a secret key and by what the row holds: equal rows get equal numbers."""
+    """A keyed hash of a row's contents, reduced to ``n_buckets`` buckets: equal rows get equal buckets."""
 
     key: bytes
     n_buckets: int
 
 
 class RunCellQueries(Protocol):
-    """Adds up the rows of tables, where the rows are."""
+    """Runs cell queries where the rows are."""
 
     def __call__(self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None) -> list[Sums]:
-        """Return, for each table, a row for each cell.
+        """Return, for each query, an array with one line per cell.
 
-        "classes": how many rows of each class; "moments": number, sum and sum of squares of a numeric target; "pair":
-        the sum of the target, and of what it lacks of its upper bound.
+        "classes": number of rows per class; "moments": number, sum and sum of squares of a numeric target; "pair":
+        sum of the target, and sum of its distances from the upper bound.
         """
 
 
 @runtime_checkable
 class DeclarativeCount(Protocol):
-    """A ``batches.Count`` that can say what it counts."""
+    """A ``batches.Count`` that can be expressed as cell queries."""
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Sums:
-        """Return the same sums, out of answers about cells."""
+        """Return the same sums, computed from the results of cell queries."""
 
 
 def split_by_code(
     column: int, groups_by_code: npt.NDArray[np.integer], rule_of_group: Callable[[int], CellRule] | None = None
 ) -> Split:
-    """Make the test of a column whose codes are in groups; negative ones are not counted.
+    """Return the test of a column whose codes are grouped; rows in a negative group are not counted.
 
     >>> split_by_code(2, np.array([0, 0, 1, -1]))
-    Split(column=2, first=(0, 2, 3), to=(0, 1, None))
+    Split(column=2, starts=(0, 2, 3), targets=(0, 1, None))
     """
     every = groups_by_code.astype(np.int64)
     starts = np.flatnonzero(np.append(True, every[1:] != every[:-1]))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How a CSV file is written: separator, encoding, decimal sign, thousands and the words for nothing.
+"""CSV dialects: separator, encoding, decimal sign, thousands separator and null words.
 
-A dialect is public and stands in the schema. ``fit`` never guesses it, since one row could flip a guess; a draft
-does, for a person to review.
+A dialect is public and part of the schema. ``fit`` never guesses it, since one row could change a guess; drafts do, for
+a person to review (``drafting.draft.guess_dialect``).
 """
 
 from __future__ import annotations
@@ -11,11 +11,9 @@ import codecs
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache, cached_property
-from itertools import zip_longest
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,56 +21,37 @@ import pyarrow.compute as pc
 
 from veilwood.errors import OutOfSchemaError, SchemaError, short_repr
 
-__all__ = ["DIALECT", "Dialect", "guess_dialect", "read_header"]
+__all__ = ["DIALECT", "Dialect", "read_header"]
 
 ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
 SEPARATORS: Final = (",", ";", "\t", "|")
 _THOUSANDS: Final = ("", ".", ",", "'", " ")
-_MONEY: Final = "€$£¥"
-_CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
-_SPACES: Final = " \t\u00a0\u2009\u202f"
-_NULL_WORDS: Final = (
-    "NA",
-    "N/A",
-    "n/a",
-    "NULL",
-    "null",
-    "NaN",
-    "nan",
-    "None",
-    "-",
-    "--",
-    "?",
-    "k.A.",
-    "k. A.",
-    "missing",
-)
-_PREVIEW_BYTES: Final = 1 << 20  # bytes from which a dialect is guessed
-
-
+MONEY: Final = "€$£¥"
+CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
+SPACES: Final = " \t\u00a0\u2009\u202f"
 _MAX_NUMBER_LENGTH: Final = 400  # letters, blanks included
 
 
 @dataclass(frozen=True)
 class Dialect:
-    """How cells of a CSV file are written.
+    """Format of the values in a CSV file.
 
     Parameters
     ----------
     sep : str, default ","
-        What separates cells: one character.
+        Separator of values: one character.
     decimal : {".", ","}, default "."
         The decimal sign of numbers.
     thousands : {"", ".", ",", "'", " "}, default ""
-        What may stand between groups of three digits.
+        Separator of groups of three digits, if any.
     encoding : str, default "utf-8"
-        How characters are written, such as "latin-1" or "cp1252".
+        Character encoding, such as "latin-1" or "cp1252".
     nulls : sequence of str
-        Words that mean a missing value, beside the empty cell; in every column.
+        Words for a missing value in every column, in addition to the empty value.
     money : bool, default False
         Whether numbers may have a currency sign before or after them.
     decimals : mapping
-        Columns that have a decimal sign of their own, with it: one export often mixes two programs.
+        Decimal signs of columns that differ from ``decimal``: one export often mixes two programs.
 
     Examples
     --------
@@ -121,13 +100,13 @@ class Dialect:
 
     @classmethod
     def from_dict(cls, data: object) -> Dialect:
-        """Build a dialect from its JSON form; other keys are refused, as they would change how rows are read."""
+        """Build a dialect from its JSON form. Unknown keys are rejected, since they would change how rows are read."""
         if isinstance(data, Dialect):
             return data
         known = {entry.name for entry in fields(cls)}
         if not isinstance(data, Mapping) or not known.issuperset(data):
             raise SchemaError(
-                f"the schema's 'dialect' is not understood. Hint: its keys are {', '.join(sorted(known))}."
+                f"the schema's 'dialect' must be an object with known keys. Hint: use {', '.join(sorted(known))}."
             )
         return cls(**data)
 
@@ -142,21 +121,21 @@ class Dialect:
 
     @cached_property
     def plain_numbers(self) -> bool:
-        """Whether numbers are written as programs write them."""
+        """Whether numbers need no conversion: a point, no thousands separator, no currency signs."""
         return self.decimal == "." and not self.thousands and not self.money and not self.decimals
 
     def of(self, column: str) -> Dialect:
-        """Return how a column is written, which may have a decimal sign of its own."""
+        """Return the dialect of one column, which may have its own decimal sign."""
         sign = self.decimals.get(column, self.decimal)
         return replace(self, decimal=sign, thousands="" if self.thousands == sign else self.thousands, decimals={})
 
     @cached_property
     def codec(self) -> str:
-        """The name by which Python decodes the file, whatever its bytes: one cell must not stop the others."""
+        """Name of a Python codec that decodes every byte: one invalid value must not stop the others."""
         return _total_codec(self.encoding)
 
     def number(self, text: str) -> str | None:
-        """Return a number as programs write it, or None where the text is none in this dialect."""
+        """Return a number in Python's notation, or None if the text is not a number in this dialect."""
         if len(text) > _MAX_NUMBER_LENGTH:  # matching takes time with the square of the length
             return None
         found = _number_pattern(self.decimal, self.thousands, self.money).fullmatch(text)
@@ -166,7 +145,7 @@ class Dialect:
         return f"{found['sign']}{whole}{'.' + found['rest'] if found['rest'] else ''}{found['exponent']}"
 
     def numbers(self, values: pa.ChunkedArray) -> pa.ChunkedArray:
-        """Write the numbers of a column of text as programs do, each cell by itself; what is none stays none."""
+        """Convert the numbers of a text column to Python's notation, value by value. Other texts stay invalid."""
         if self.plain_numbers:
             return values
         # Most cells have digits and perhaps a decimal sign: these all at once, with the same result.
@@ -187,10 +166,10 @@ class Dialect:
 
 
 class _DecimalSigns(dict[str, str]):
-    """Decimal signs by column, in a dialect that is compared and hashed, and so never changes."""
+    """Decimal signs by column, immutable because a dialect is compared and hashed."""
 
     def _reject_change(self, *_: object, **__: object) -> Any:
-        raise TypeError("a dialect does not change. Hint: make another one.")
+        raise TypeError("a dialect is immutable. Hint: make a new one.")
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _reject_change
 
@@ -206,7 +185,7 @@ def _dialect_error(key: str, value: object, hint: str) -> SchemaError:
 
 
 def _supported_encoding(name: str) -> str | None:
-    """Find a supported encoding by any of its names."""
+    """Return the supported encoding that has this name or alias, or None."""
     try:
         wanted = codecs.lookup(name.replace("-sig", "")).name
     except LookupError:
@@ -216,7 +195,7 @@ def _supported_encoding(name: str) -> str | None:
 
 @cache
 def _total_codec(encoding: str) -> str:
-    """Register a twin of a one-byte encoding that decodes every byte; Python's own stops at one without a sign."""
+    """Register a variant of a one-byte encoding that decodes every byte; Python's own raises at an undefined one."""
     if encoding in ("utf-8", "latin-1"):
         return encoding
     table = "".join(bytes([byte]).decode(encoding, "replace").replace("\ufffd", chr(byte)) for byte in range(256))
@@ -239,11 +218,11 @@ def _total_codec(encoding: str) -> str:
 
 @cache
 def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str]:
-    space = f"[{_SPACES}]"
-    sign = f"(?:{space}*(?:[{_MONEY}]|{_CURRENCIES}){space}*)?" if money else ""
+    space = f"[{SPACES}]"
+    sign = f"(?:{space}*(?:[{MONEY}]|{CURRENCIES}){space}*)?" if money else ""
     digits = "[0-9]+"
     if thousands:
-        group = f"[{_SPACES}]" if thousands == " " else re.escape(thousands)
+        group = f"[{SPACES}]" if thousands == " " else re.escape(thousands)
         digits = f"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)"
     return re.compile(
         f"{space}*(?P<sign>[+-]?){sign}(?P<whole>{digits})?(?:{re.escape(decimal)}(?P<rest>[0-9]*))?"
@@ -252,11 +231,11 @@ def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str
 
 
 DIALECT: Final = Dialect()
-"""How programs write CSV: commas, points, UTF-8, and nothing where nothing is."""
+"""The usual dialect of programs: commas, decimal points, UTF-8, and empty missing values."""
 
 
 def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialect = DIALECT) -> list[str]:
-    """Return the names in the first line of a CSV file that is not empty; it is opened for that."""
+    """Open a CSV file and return the names in its first non-empty line."""
     codec = "utf-8-sig" if dialect.encoding == "utf-8" else dialect.codec
     with open_file() as stream:
         text = io.TextIOWrapper(stream, encoding=codec, errors="replace", newline="")
@@ -266,80 +245,7 @@ def read_header(open_file: Callable[[], Any], display_name: str, dialect: Dialec
             names = ["\n"]
     if any("\n" in name or "\r" in name for name in names):  # it may hold rows, which no message may show
         raise OutOfSchemaError(
-            f"cannot read {display_name!r}: a name in its first line is too long or goes on in the next line. "
+            f"cannot read {display_name!r}: a name in its first line is too long or continues in the next line. "
             "Hint: close its quotation mark."
         )
     return names
-
-
-# -- guessing, for drafts ----------------------------------------------------------------------------------------------
-
-
-def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
-    """Guess the dialect of a file from its first megabyte, except for what is given.
-
-    The result depends on rows. It is for a draft that a person reviews, and for nothing else.
-    """
-    with open_file() as stream:
-        raw = bytes(stream.read(_PREVIEW_BYTES))
-    known = {key: value for key, value in given.items() if value is not None}
-    encoding = known.get("encoding") or _guess_encoding(raw)
-    text = raw.decode(Dialect(encoding=encoding).codec, "replace").removeprefix("\ufeff")
-    lines = text.splitlines()
-    sep = known.get("sep") or _guess_separator(lines)
-    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
-    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last one may be cut
-    cells = [cell.strip() for row in rows for cell in row]
-    if "decimal" not in known or "thousands" not in known:
-        decimal, thousands = _guess_number_format(cells, sep, known.get("decimal"))
-        known = {"thousands": thousands, "decimal": decimal} | known
-    sign = rf"(?:[{_MONEY}]|\b(?:{_CURRENCIES})\b)"
-    known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
-    known.setdefault("nulls", _guess_nulls(rows))
-    found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
-    return Dialect(**found)
-
-
-def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
-    """Take words that usually mean nothing, unless a column has hardly anything else: there they are categories."""
-    columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
-    words = {word for column in columns for word in _NULL_WORDS if column[word]}
-    for column in columns:
-        found = words.intersection(column)
-        if sum(column[word] for word in found) > 0.5 * column.total():
-            words -= found
-    return tuple(word for word in _NULL_WORDS if word in words)
-
-
-def _guess_encoding(raw: bytes) -> str:
-    try:
-        codecs.getincrementaldecoder("utf-8")().decode(raw)  # a character cut at the end is no error
-        return "utf-8"
-    except UnicodeDecodeError:
-        return "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
-
-
-def _guess_separator(lines: list[str]) -> str:
-    """Take the separator that cuts the first lines into the same number of cells, as many as can be."""
-    some = lines[:50]
-
-    def quality(sep: str) -> tuple[float, int]:
-        widths = [len(row) for row in csv.reader(some, delimiter=sep)]
-        width = widths[0] if widths else 1
-        return (sum(w == width for w in widths) / max(len(widths), 1) if width > 1 else 0.0, width)
-
-    return max(SEPARATORS, key=quality) if some else ","
-
-
-def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
-    """Count by which rule more cells are numbers: 1.234,5 or 1,234.5."""
-    looks = [re.sub(f"[{_SPACES}{_MONEY}]|{_CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
-    comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
-    point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
-    if decimal is None:
-        decimal = "," if sep != "," and comma > point else "."
-    other = "." if decimal == "," else ","
-    grouped = re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(other)}[0-9]{{3}})+(?:{re.escape(decimal)}[0-9]+)?")
-    # A point before three digits may be a fraction of another column: it takes a decimal sign after it to be sure.
-    sure = any(grouped.fullmatch(cell) and (decimal in cell or cell.count(other) > 1) for cell in looks)
-    return decimal, other if sure else ""

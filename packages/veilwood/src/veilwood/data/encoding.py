@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From rows to small integers: every cell becomes a uint16 code, by the public schema alone.
+"""Encoding of values as uint16 codes, determined by the public schema alone.
 
-Each row is encoded by itself, as the guarantees need, and reading never fails: what is wrong with a cell is noted, and
-whoever asked refuses the table or drops the row. Where rows come from is in ``open_rows``.
+Each row is encoded by itself, as the guarantees require. Reading never raises: problems of values are recorded, and
+the caller rejects the table or drops the rows. Sources of rows are in ``open_rows``.
 """
 
 from __future__ import annotations
@@ -35,13 +35,22 @@ from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
-__all__ = ["DEFAULT_BINS", "GRID_BINS", "TARGET_LEVELS", "EncodedColumn", "Encoding", "class_labels"]
+__all__ = [
+    "DEFAULT_BINS",
+    "GRID_BINS",
+    "HAVE_NUMBA",
+    "TARGET_LEVELS",
+    "Codes",
+    "EncodedColumn",
+    "Encoding",
+    "class_labels",
+]
 
 Codes = npt.NDArray[np.uint16]
 _TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535
-"""Cells of equal width into which a numeric range is divided; one uint16 code is left for missing values."""
+"""Bins of equal width of a numeric range; one uint16 code is left for missing values."""
 DEFAULT_BINS: Final = 5
 """Bins of a numeric column whose schema gives neither ``bins`` nor ``cutoffs``, where a method needs few."""
 TARGET_LEVELS: Final = 65535
@@ -55,7 +64,7 @@ _BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays 
 
 @dataclass(frozen=True)
 class EncodedColumn:
-    """What the codes of one column mean."""
+    """Meaning of the codes of one column."""
 
     name: str
     """The name of the column."""
@@ -68,7 +77,7 @@ class EncodedColumn:
 
 
 class _ColumnEncoder:
-    """Gives the values of one column their codes."""
+    """Encoder of one column of numbers."""
 
     def __init__(self, column: Column, numeric: Literal["grid", "bins"]) -> None:
         self.column = column
@@ -91,7 +100,7 @@ class _ColumnEncoder:
         return EncodedColumn(name, self.column.kind == "numeric", self.n_bins + nullable, missing_code)
 
     def write_codes(self, values: ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
-        """Write the codes of one column of numbers; return what is wrong with it, if anything is."""
+        """Write the codes of one column of numbers. Return the kinds of problems, or None if there are none."""
         if self.column.part is not None:
             found, kinds = _read_date_parts(self.column, values)
             codes[:] = self.encode_numbers(found)
@@ -108,12 +117,12 @@ class _ColumnEncoder:
 
     @property
     def grid_scale(self) -> tuple[float, float]:
-        """The lower bound, and the number of cells in a unit, where all cells have the same width."""
+        """Lower bound, and bins per unit, if all bins have the same width."""
         lower, upper = self.column.bounds
         return lower, GRID_BINS / (upper - lower)
 
     def mark_missing(self, values: Any, codes: Codes, kinds: Kinds | None = None) -> Kinds | None:
-        """Give missing numbers their code, or say that none may be missing."""
+        """Give missing numbers their code; return their problems if the column is not nullable."""
         missing = np.isnan(values)
         if not missing.any():
             return kinds
@@ -125,7 +134,7 @@ class _ColumnEncoder:
         return kinds
 
     def encode_numbers(self, values: Floats) -> Codes:
-        """Encode numbers; infinities are clamped like everything outside the bounds, and NaN gets any code."""
+        """Encode numbers. Infinities are clamped like all values outside the bounds; NaN gets an arbitrary code."""
         if self.edges is not None:
             return np.searchsorted(self.edges, values, side="right").astype(np.uint16)
         return _grid_codes(values, *self.grid_scale)
@@ -149,7 +158,7 @@ class _ColumnEncoder:
 
 
 def _grid_codes(values: Floats, lower: float | Floats, scale: float | Floats) -> Codes:
-    """Encode numbers on a grid of equal cells, or a column of them for each pair of ``lower`` and ``scale``."""
+    """Encode numbers on a grid of equal bins, or a column of them for each pair of ``lower`` and ``scale``."""
     # Each step is monotone after rounding, so the code never falls as the number grows.
     with np.errstate(over="ignore", invalid="ignore"):
         cells = values - lower
@@ -159,7 +168,7 @@ def _grid_codes(values: Floats, lower: float | Floats, scale: float | Floats) ->
 
 
 def _equal_width_edges(column: Column, n_bins: int) -> Floats:
-    """Cut the range into cells of equal width on the column's scale, and return the inner edges."""
+    """Divide the range into bins of equal width on the column's scale, and return the inner edges."""
     return _compute_edges(*column.bounds, column.transform, n_bins)
 
 
@@ -183,15 +192,15 @@ def _flip_sign_bits(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True)
 class Encoding:
-    """The codes of every column of a schema.
+    """Encoder of a whole table: the codes of every column of a schema.
 
     Parameters
     ----------
     schema : Schema
-        The public facts; nothing else decides a code.
+        The only input that determines codes.
     numeric : {"grid", "bins"}
-        Numbers go to a fine grid of ``GRID_BINS`` cells, for threshold splits, or to the few bins that
-        the schema's ``bins`` or ``cutoffs`` give (``DEFAULT_BINS`` otherwise), for multiway splits.
+        "grid" encodes numbers on a fine grid of ``GRID_BINS`` bins, for threshold splits; "bins" by the schema's
+        ``bins`` or ``cutoffs`` (``DEFAULT_BINS`` otherwise), for multiway splits.
 
     Examples
     --------
@@ -227,7 +236,7 @@ class Encoding:
         object.__setattr__(self, "labels", class_labels(self.schema))
 
     def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
-        """Copies are made from the schema again: edges of 65,535 cells a column would fill every pickle."""
+        """Pickle the schema only: edges of 65,535 bins per column would fill every pickle."""
         return Encoding, (self.schema, self.numeric)
 
     @property
@@ -241,12 +250,12 @@ class Encoding:
         Parameters
         ----------
         X : dataframe, 2-D array or list of rows
-            Columns of a dataframe are matched by name, in any order, and the target is skipped if it is
-            there; columns of an array are matched by position.
+            Columns of a dataframe are matched by name, in any order, and the target is skipped if present.
+            Columns of an array are matched by position.
         allowed_extra : collection of str
-            Further columns that may be there, and are skipped.
+            Further columns to skip if present.
         estimator : str
-            Who is asking, for the error message.
+            Name of the caller, for error messages.
 
         Returns
         -------
@@ -266,13 +275,13 @@ class Encoding:
         allowed_extra: Collection[str] = (),
         estimator: str = "the schema",
     ) -> tuple[Codes, Problems]:
-        """Encode a table as far as it can be, and say what is wrong with its rows; ``parse`` reads texts as numbers."""
+        """Encode the valid values of a table and return the problems of its rows. ``parse`` reads texts as numbers."""
         return self._read_columns(table, parse, allowed_extra, estimator, [])
 
     def _read_columns(
         self, table: Table, parse: bool, allowed_extra: Collection[str], estimator: str, texts: list[_TextColumn]
     ) -> tuple[Codes, Problems]:
-        """Encode a table, and with it further columns of categories."""
+        """Encode a table, together with further columns of categories."""
         places = self.column_positions(table, allowed_extra=allowed_extra, estimator=estimator)
         codes = np.zeros((len(self.columns), table.n_rows), dtype=np.uint16).T
         problems = Problems(self.schema.features, self.schema.target)
@@ -300,7 +309,7 @@ class Encoding:
         allowed_extra: Collection[str] = (),
         estimator: str = "the schema",
     ) -> tuple[Codes, npt.NDArray[np.int32], Problems]:
-        """Encode features and target as ``read_features`` does; where ``y`` is None, the table has the target."""
+        """Encode features and target as ``read_features`` does. If ``y`` is None, the table holds the target."""
         column, names = self.schema.target, table.names or ()
         if y is None and column.source not in names:
             raise OutOfSchemaError(
@@ -343,7 +352,7 @@ class Encoding:
             problems.add(self.columns[feature].name, wrong)
 
     def encode_numbers(self, feature: int, values: Floats) -> Codes:
-        """Encode numbers of one numeric column, of which none is missing."""
+        """Encode numbers of one numeric column, none of them missing."""
         return self._coders[feature].encode_numbers(values)
 
     def column_values(self, table: Table, name: str) -> ColumnValues:
@@ -358,20 +367,20 @@ class Encoding:
     def column_positions(
         self, table: Table, *, allowed_extra: Collection[str] = (), estimator: str = "the schema"
     ) -> list[int]:
-        """Find each feature's column in a table; raise where columns are missing or unknown."""
+        """Return the position of each feature's column in a table. Raise if columns are missing or unknown."""
         names = self.schema.feature_names
         if table.names is None:
             if table.n_columns != len(names):
                 raise OutOfSchemaError(
                     f"X has {table.n_columns} features, but {estimator} is expecting {len(names)} features as input."
-                    f" Hint: the columns are {', '.join(names[:20])}."
+                    f" Hint: pass the columns {', '.join(names[:20])}."
                 )
             return list(range(len(names)))
         check_names(self.schema, table.names, allowed_extra=allowed_extra)
         return [table.names.index(column.source) for column in self.schema.features]
 
     def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
-        """Encode the target: class numbers, or integers 0 to ``TARGET_LEVELS`` for regression."""
+        """Encode the target: class indices, or integers from 0 to ``TARGET_LEVELS`` for regression."""
         values = target_values(y)
         target, kinds = self.read_target(values)
         problems = Problems(self.schema.features, self.schema.target)
@@ -380,7 +389,7 @@ class Encoding:
         return target
 
     def read_target(self, values: ColumnValues, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
-        """Encode the target as far as it can be, and say what is wrong with it."""
+        """Encode the valid values of the target and return its problems."""
         column = self.schema.target
         if column.kind == "categorical":
             places = np.empty(len(values), np.int32)
@@ -399,7 +408,7 @@ class Encoding:
         return np.clip(levels, 0, TARGET_LEVELS).astype(np.int32), kinds
 
     def decode_target(self, levels: npt.ArrayLike) -> Floats:
-        """Turn levels of a regression target (whole or not) back into values."""
+        """Convert levels of a regression target, integer or not, back to values."""
         lower, upper = self.schema.target.bounds
         return np.asarray(lower + np.asarray(levels, dtype=np.float64) * ((upper - lower) / TARGET_LEVELS))
 
@@ -410,15 +419,15 @@ class Encoding:
     def threshold(self, feature: int, code: int | npt.NDArray[np.integer[Any]]) -> float | Floats:
         """Return the smallest number of a numeric column that gets this code or a higher one.
 
-        So ``codes[:, feature] >= code`` exactly where ``x >= threshold(feature, code)``, missing values
-        apart. Code 0 gives minus infinity; an array of codes gives an array.
+        Except for missing values, ``codes[:, feature] >= code`` if and only if ``x >= threshold(feature, code)``.
+        Code 0 gives minus infinity. An array of codes gives an array.
         """
         out = self._coders[feature].thresholds(np.atleast_1d(code))
         return out if isinstance(code, np.ndarray) else float(out[0])
 
 
 def _view_table(X: Any) -> Table:
-    """View a table; whatever else is raised on the way becomes a refusal that tells no cell."""
+    """View a table. Any other error becomes OutOfSchemaError without a value of the table."""
     try:
         return Table.from_data(X)
     except VeilwoodError:
@@ -430,25 +439,25 @@ def _view_table(X: Any) -> Table:
 def check_names(
     schema: Schema, names: Collection[str], *, allowed_extra: Collection[str] = (), target: bool = False
 ) -> None:
-    """Refuse a table that lacks a feature (or the target), or has a column the schema does not know; name all."""
+    """Raise OutOfSchemaError if a table lacks a feature (or the target) or has an unknown column; name all of them."""
     wanted = [column.source for column in schema.features] + [schema.target.source] * target
     allowed = {*schema.sources, *allowed_extra}
     unknown = [name for name in names if name not in allowed and not schema.allows(name)]
     lacking = [name for name in dict.fromkeys(wanted) if name not in names]
-    told = []
+    messages = []
     if lacking:
         more = f" and {len(schema.feature_names) - 20} more" * (len(schema.feature_names) > 20)
-        told.append(
-            f"the table has no {_quote_columns(lacking)}.{did_you_mean(lacking[0], unknown)} Hint: columns are matched by name; "
-            f"the schema has {', '.join(schema.feature_names[:20])}{more}."
+        messages.append(
+            f"the table has no {_quote_columns(lacking)}.{did_you_mean(lacking[0], unknown)} Hint: columns are "
+            f"matched by name; the schema has {', '.join(schema.feature_names[:20])}{more}."
         )
     if unknown:
-        told.append(
-            f"the table has {'a ' * (len(unknown) == 1)}{_quote_columns(unknown)} that the schema does not. "
-            'Hint: list what is not used in the schema, "ignore": [...], or add it to its columns.'
+        messages.append(
+            f"the table has {'a ' * (len(unknown) == 1)}{_quote_columns(unknown)} that the schema does not have. "
+            'Hint: list unused columns under "ignore" in the schema, or declare them.'
         )
-    if told:
-        raise OutOfSchemaError(" ".join(told), column=[*lacking, *unknown][0])
+    if messages:
+        raise OutOfSchemaError(" ".join(messages), column=[*lacking, *unknown][0])
 
 
 def _quote_columns(names: list[str]) -> str:
@@ -457,7 +466,7 @@ def _quote_columns(names: list[str]) -> str:
 
 
 def class_labels(schema: Schema) -> npt.NDArray[Any]:
-    """Return the classes as the schema declares them, in the type that it declares: no row has a say.
+    """Return the classes in the type and order that the schema declares. No row has an influence.
 
     Examples
     --------
@@ -470,14 +479,14 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
 
 
 def _text_reader(column: Column) -> TextReader:
-    """Return what turns a cell into the text that is compared: all of it, its beginning, or a part of a date."""
+    """Return the function that turns a value into the text to compare: all of it, its prefix, or a part of a date."""
     if column.part is not None:
         return date_part_reader(column.part)
     return to_canonical_text if column.prefix is None else prefix_reader(column.prefix)
 
 
 def _make_categories(column: Column) -> Categories:
-    """Return the places of a column's categories; missing values come after the last."""
+    """Return the codes of a column's categories; missing values come after the last."""
     known = {text: place for place, text in enumerate(column.values)}
     unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
     missing = len(known) if column.nullable else -Problem.MISSING
@@ -489,7 +498,7 @@ def _values_at(table: Table, place: int) -> ColumnValues:
 
 
 def _read_date_parts(column: Column, values: ColumnValues) -> tuple[Floats, Kinds | None]:
-    """Return the part of each date as a number, NaN where there is none, and what is wrong where it is not missing."""
+    """Return a part of each date as a number, NaN if there is none, and the problems of values present."""
     codes, texts = factorize_texts(values, _text_reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
     unusable = codes == NoText.UNUSABLE.value

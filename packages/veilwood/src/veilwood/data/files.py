@@ -1,23 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The files a user means: found on this computer or behind an address (``s3://``, ``https://``, ...), opened, and read.
+"""Data files: opening, format detection and reading in batches, with errors that show no row.
 
-Each is a partition, read in batches of bounded memory, again in each pass; so is what another library hands over, which
-comes from ``relations`` and ``lakes``. Why one cannot be read is said in ``unreadable_error``.
+Each file is a partition, read in batches of bounded memory and again in each pass. Objects of other libraries are in
+``relations``, locations in ``places``. ``unreadable_error`` explains why a file cannot be read.
 """
 
 from __future__ import annotations
 
-import glob
 import io
 import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
-from os import PathLike, fspath
-from pathlib import Path
+from os import PathLike
 from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 
 import pyarrow as pa
@@ -28,7 +25,7 @@ from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, read_header
 from veilwood.data.encoding import check_names
 from veilwood.data.frames import Table, is_dataset
 from veilwood.data.numbers import read_numbers
-from veilwood.data.places import detect_lake, open_lake, open_lake_format, reject_files_inside_lakes
+from veilwood.data.places import ENDINGS, FileLocation, find_locations, local_file
 from veilwood.data.problems import Problem, may_show_values, redacted_error
 from veilwood.data.relations import (
     Relation,
@@ -39,24 +36,19 @@ from veilwood.data.relations import (
     rebatch_rows,
 )
 from veilwood.data.schema import Schema
-from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, redact_url, shorten_text
+from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, shorten_text
 
 __all__ = [
     "MAX_ROW_BYTES",
     "UTF8_GROWTH",
     "CsvDataset",
     "File",
-    "FileLocation",
     "are_files",
     "diagnose_header",
     "drop_long_rows",
     "excel_dataset",
     "find_files",
-    "find_local_paths",
-    "find_locations",
     "find_matching_files",
-    "is_address",
-    "local_file",
     "unreadable_error",
 ]
 
@@ -66,7 +58,7 @@ _UNREADABLE_ROW: Final = "a row that cannot be read"
 
 
 def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collection[str] = ()) -> Any:
-    """Read the first sheet of a workbook whole; each cell becomes its text, whatever stands in other rows."""
+    """Read the first sheet of a workbook; each value becomes its text, independently of other rows."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook
     except ImportError:
@@ -74,15 +66,15 @@ def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collec
     try:
         with open_file() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = _read_sheet_rows(book.get_sheet_by_index(0))
-    except CalamineError:  # its words may hold cells
-        raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or of another format.") from None
+    except CalamineError:  # its message may contain values
+        raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or has another format.") from None
     names = [str(name) for name in rows[0]] if rows else []
-    while names and not names[-1]:  # cells beside the table, in any row, are not part of it
+    while names and not names[-1]:  # values to the right of the table, in any row, are not part of it
         names.pop()
     if not any(names):
         raise OutOfSchemaError(f"cannot read {display_name!r}: the first row of its first sheet must name the columns.")
     if len(set(names)) < len(names):
-        raise OutOfSchemaError(f"cannot read {display_name!r}: two columns share a name, or have none.")
+        raise OutOfSchemaError(f"cannot read {display_name!r}: two columns have the same name or none.")
     columns = [[_value_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
     import pyarrow.dataset as datasets  # slow to load
@@ -91,7 +83,7 @@ def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collec
 
 
 def _read_sheet_rows(sheet: Any) -> list[list[Any]]:
-    """Read each row by itself: one with a cell that Python cannot hold, as a duration of ages, has no usable cells."""
+    """Read the sheet row by row: a row with a value that Python cannot hold has no usable values."""
     left = [""] * (sheet.start or (0, 0))[1]
     rows: list[list[Any]] = []
     unread = sheet.iter_rows()
@@ -112,14 +104,14 @@ def _value_text(value: Any, nulls: Collection[str]) -> str | None:
     return repr(float(value)) if isinstance(value, int | float) and abs(value) >= _FIRST_ROUNDED else text
 
 
-MAX_ROW_BYTES: Final = 4 << 20  # of a row of CSV that can be kept
-UTF8_GROWTH: Final = 3  # of a row of a one-byte encoding, at most, when Arrow turns it into UTF-8
+MAX_ROW_BYTES: Final = 4 << 20  # longest row of CSV that is read; Arrow's blocks must hold a row
+UTF8_GROWTH: Final = 3  # largest factor by which a one-byte encoding grows in UTF-8
 _QUOTE: Final = ord('"')
 _LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
 
 
 class CsvDataset:
-    """A CSV file, wherever it is opened; stands where an Arrow dataset could.
+    """A CSV file, local or remote, with the interface of an Arrow dataset.
 
     With ``drop_long``, only rows up to ``MAX_ROW_BYTES`` are read.
     """
@@ -130,14 +122,14 @@ class CsvDataset:
             self.schema = reader.schema
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[pa.RecordBatch]:
-        """Read some columns, so many rows at a time."""
+        """Read the given columns in batches of at most ``batch_size`` rows."""
         with self._open_reader(columns) as reader:
             for batch in reader:
                 for start in range(0, batch.num_rows, batch_size):
                     yield batch.slice(start, batch_size)
 
     def to_table(self, columns: list[str]) -> pa.Table:
-        """Read some columns whole."""
+        """Read the given columns of the whole file."""
         with self._open_reader(columns) as reader:
             return reader.read_all()
 
@@ -156,7 +148,7 @@ class CsvDataset:
 
 
 class _ByteStream(io.RawIOBase):
-    """A readable file of pieces."""
+    """A readable file made of an iterator of bytes."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces, self._rest = pieces, b""
@@ -178,7 +170,7 @@ class _ByteStream(io.RawIOBase):
 def drop_long_rows(
     file: BinaryIO, separator: str = ",", max_bytes: int = MAX_ROW_BYTES, chunk: int = 1 << 20
 ) -> Iterator[bytes]:
-    """Give the contents of a CSV file without rows of more than so many bytes, line end included.
+    """Yield the contents of a CSV file without rows longer than ``max_bytes``, line end included.
 
     Examples
     --------
@@ -206,9 +198,9 @@ def drop_long_rows(
 
 
 def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool) -> tuple[int, int, bool, int, bool]:
-    """Return the places of the first and last line break that end a row (-1: none), and the state at the end.
+    """Return the positions of the first and last line break that end a row (-1: none), and the state at the end.
 
-    The state is whether a quoted cell is open, the last byte, and whether that byte has closed a cell.
+    The state: whether a quoted value is open, the last byte, and whether that byte closed a value.
     """
     first = last = -1
     place = 0
@@ -227,20 +219,20 @@ def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool
             before, closed = piece[end - 1], False
         if quote < 0:
             break
-        inside = closed or before in edge  # a second one right after the first goes on with the cell
+        inside = closed or before in edge  # a doubled quotation mark continues the value
         before, closed, place = _QUOTE, False, quote + 1
     return first, last, inside, before, closed
 
 
 OpenFile: TypeAlias = Callable[[], Any]
-"""Opens the file once more."""
+"""Opens a file again, from its beginning."""
 
 
 def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str]) -> str | None:
-    """Tell by the header that a CSV file has another separator or encoding than was said."""
+    """Return, from the header alone, a message if a CSV file has another separator or encoding than declared."""
     if any("\ufffd" in name for name in read_header(open_file, display_name, dialect)):
         return (
-            "the names of its columns are not in UTF-8. Hint: say how the file is written, as "
+            "the names of its columns are not in UTF-8. Hint: declare its encoding, as "
             '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
         )
     return _diagnose_separator(display_name, open_file, dialect, wanted)
@@ -249,14 +241,14 @@ def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wa
 def _diagnose_separator(
     display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str] = ()
 ) -> str | None:
-    """Say by the header alone that a file has another separator: it gives more names, those that are wanted."""
+    """Return, from the header alone, a message if another separator gives more names, or more of the wanted ones."""
     names = read_header(open_file, display_name, dialect)
     for sep in SEPARATORS:
         others = read_header(open_file, display_name, replace(dialect, sep=sep))
         better = len(set(wanted).intersection(others)) > len(set(wanted).intersection(names)) or not wanted
         if better and len(others) > len(names):
             return (
-                f"its header is separated by {sep!r} and not by {dialect.sep!r}. Hint: say so, as "
+                f"its header is separated by {sep!r} and not by {dialect.sep!r}. Hint: declare it, as "
                 f'"dialect": {{"sep": {json.dumps(sep)}}} in the schema or as --sep {json.dumps(sep)}.'
             )
     return None
@@ -265,12 +257,12 @@ def _diagnose_separator(
 def unreadable_error(
     display_name: str, open_file: OpenFile | None, error: Exception, dialect: Dialect
 ) -> OutOfSchemaError:
-    """Say in one line why a file cannot be read; Arrow's own words may hold whole records."""
+    """Return a one-line error for an unreadable file. Arrow's own message may contain whole rows."""
     text = str(error)
     detail = f" ({shorten_text(text)})" if may_show_values() else ""
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
         return OutOfSchemaError(
-            f"cannot read {display_name!r}: it is not in UTF-8{detail}. Hint: say how the file is written, as "
+            f"cannot read {display_name!r}: it is not in UTF-8{detail}. Hint: declare its encoding, as "
             '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
         )
     number = re.search(r"In CSV column #(\d+): ", text)
@@ -279,8 +271,8 @@ def unreadable_error(
         names = [] if open_file is None else read_header(open_file, display_name, dialect)
         name = dict(enumerate(names)).get(int(number[1]))
         return OutOfSchemaError(
-            f"cannot read {display_name!r}: column {name!r} has a cell that is not a number or not text{detail}. "
-            "Hint: numbers have a decimal point and missing cells are empty, unless the schema's dialect says else.",
+            f"cannot read {display_name!r}: column {name!r} contains a value that is not a number or not text{detail}. "
+            "Hint: write a decimal point and leave missing values empty, or declare a dialect in the schema.",
             column=name,
             problems=() if name is None else ((name, Problem.NOT_A_NUMBER.label),),
         )
@@ -288,8 +280,8 @@ def unreadable_error(
         if open_file is not None and (other := _diagnose_separator(display_name, open_file, dialect)):
             return OutOfSchemaError(f"cannot read {display_name!r}: {other}")
         problem = (
-            f"a row has more or fewer cells than the header. Hint: cells are separated by {dialect.sep!r}; one that "
-            "holds it stands in quotation marks"
+            f"a row has more or fewer values than the header. Hint: separate values by {dialect.sep!r}, and "
+            "quote those that contain it"
         )
     elif re.search("multiple (?:matches|columns)", text, re.I):
         problem = "two of its columns have the same name. Hint: rename one"
@@ -298,212 +290,30 @@ def unreadable_error(
     elif isinstance(error, OSError) and error.errno:
         problem = os.strerror(error.errno)
     else:
-        problem = "it is damaged or of another format"
+        problem = "it is damaged or has another format"
     return OutOfSchemaError(f"cannot read {display_name!r}: {problem}{detail}.")
 
 
-# -- where files are -------------------------------------------------------------------------------------------------
-
-FORMATS: Final = {
-    ".csv": "csv",
-    ".csv.gz": "csv",
-    ".tsv": "csv",
-    ".tsv.gz": "csv",
-    ".parquet": "parquet",
-    ".arrow": "ipc",
-    ".feather": "ipc",
-    ".ipc": "ipc",
-    ".xlsx": "excel",
-    ".xls": "excel",
-    ".ods": "excel",
-}
-ENDINGS: Final = ", ".join(FORMATS)
-_STAMP_KEYS: Final = (
-    "size",
-    "mtime",
-    "created",
-    "modified",
-    "LastModified",
-    "ETag",
-    "etag",
-    "md5",
-    "generation",
-    "crc32c",
-)
-
-
-@dataclass(frozen=True)
-class FileLocation:
-    """A file."""
-
-    display_name: str
-    """What it is called in messages: no password or token of an address."""
-    path: str
-    """Where its file system finds it."""
-    filesystem: Any = None
-    """None for this computer's."""
-
-    @property
-    def name(self) -> str:
-        """The last part of the path, in small letters, without what a web address may have behind it."""
-        return self.path.replace("\\", "/").split("?")[0].rstrip("/").rsplit("/", 1)[-1].lower()
-
-    @property
-    def format(self) -> str | None:
-        """What kind of table it is, by its name."""
-        return next((FORMATS[end] for end in FORMATS if self.name.endswith(end)), None)
-
-    @property
-    def is_tsv(self) -> bool:
-        """Whether cells are separated by tabs, by its name."""
-        return self.name.endswith((".tsv", ".tsv.gz"))
-
-    def open(self) -> Any:
-        """Open it for reading, decompressed."""
-        if self.filesystem is None:
-            return pa.input_stream(self.path)
-        file = pa.PythonFile(self.filesystem.open(self.path, "rb"), mode="r")
-        return pa.CompressedInputStream(file, "gzip") if self.name.endswith(".gz") else file
-
-    def open_dataset(self, form: Any) -> Any:
-        """Open it as an Arrow dataset."""
-        import pyarrow.dataset as datasets  # slow to load
-
-        return datasets.dataset(self.path, format=form, filesystem=self.filesystem)
-
-    def read_stamp(self) -> tuple[tuple[Any, ...], ...]:
-        """Return what changes when the file does: its size, and when it was changed."""
-        if self.filesystem is None:
-            try:
-                state = Path(self.path).stat()
-            except OSError:  # it is gone
-                return ()
-            return ((state.st_size, state.st_mtime_ns),)
-        self.filesystem.invalidate_cache()
-        told = self.filesystem.info(self.path)
-        return (tuple(str(told.get(mark)) for mark in _STAMP_KEYS),)
-
-
-def local_file(path: str | PathLike[str]) -> FileLocation:
-    """Return the place of a path on this computer."""
-    return FileLocation(fspath(path), fspath(path))
-
-
-def is_address(X: Any) -> bool:
-    """Whether a text is the address of a file or folder elsewhere.
-
-    >>> is_address("s3://bucket/visits"), is_address("C:/visits.csv")
-    (True, False)
-    """
-    return isinstance(X, str) and "://" in X
-
-
-def find_locations(X: str | PathLike[str]) -> list[FileLocation] | Relation:
-    """Find the files behind a path, folder, glob or address; a table of Delta Lake or Iceberg is read by its log."""
-    if isinstance(X, str) and is_address(X):
-        if X.startswith("file://"):
-            return find_locations(X.removeprefix("file://"))
-        with _redact_address_errors(X):
-            return _find_remote(X)
-    if Path(X).is_dir() and (lake := open_lake(fspath(X))) is not None:
-        return lake
-    return [local_file(path) for path in find_local_paths(X)]
-
-
-def find_local_paths(X: str | PathLike[str]) -> list[Path]:
-    """Find the files behind a path, folder or glob on this computer."""
-    path = Path(X)
-    if path.is_dir():
-        paths = sorted(p for p in path.rglob("*") if p.is_file() and local_file(p).format)
-    elif path.exists():
-        paths = [path]
-    else:
-        paths = sorted(map(Path, glob.glob(str(X), recursive=True)))
-    if not paths:
-        raise _no_table_error(str(X))
-    for path in paths:
-        if not path.is_file():
-            raise OutOfSchemaError(f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end.")
-    reject_files_inside_lakes(paths)
-    return paths
-
-
-def _find_remote(address: str) -> list[FileLocation] | Relation:
-    try:
-        from fsspec.core import url_to_fs
-    except ImportError:
-        raise SetupError("addresses need an extra. Hint: pip install 'veilwood[remote]'.") from None
-    filesystem, path = url_to_fs(address)
-    filesystem.invalidate_cache()  # what another process has written since is there as well
-    if address.startswith(("http://", "https://")):  # what lies beside a file cannot be told
-        return [FileLocation(redact_url(address), path, filesystem)]
-    if filesystem.isdir(path):
-        names = filesystem.find(path)
-        below = [name.removeprefix(path.rstrip("/") + "/") for name in names]
-        if (kind := detect_lake(below)) is not None:
-            return open_lake_format(kind, address, [name.removeprefix("metadata/") for name in below])
-        found = sorted(name for name in names if FileLocation("", name).format)
-    elif filesystem.isfile(path):
-        found = [path]
-    else:
-        found = sorted(filesystem.glob(path))
-    if not found:
-        raise _no_table_error(redact_url(address))
-    _reject_lake_files(filesystem, found)
-    scheme = address.split("://")[0]
-    return [FileLocation(redact_url(f"{scheme}://{name.lstrip('/')}"), name, filesystem) for name in found]
-
-
-def _reject_lake_files(filesystem: Any, names: list[str]) -> None:
-    """Refuse files of a table that keeps a log, where it lies in one of the folders above them."""
-    folders = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 1)}
-    for folder in sorted(filter(None, folders)):
-        metadata = filesystem.glob(f"{folder}/metadata/*.metadata.json")
-        logs = [log for log in ("_delta_log", ".hoodie") if filesystem.isdir(f"{folder}/{log}")]
-        if detect_lake([*logs, *(f"metadata/{name.rsplit('/', 1)[-1]}" for name in metadata)]):
-            raise OutOfSchemaError(
-                f"the files in {folder!r} belong to a table that keeps a log of deleted rows. Hint: pass its folder."
-            )
-
-
-@contextmanager
-def _redact_address_errors(address: str) -> Iterator[None]:
-    """Say in one line that an address cannot be reached; the words of others may hold tokens."""
-    try:
-        yield
-    except VeilwoodError:
-        raise
-    except Exception as error:
-        extra = " Hint: is its package installed (s3fs, gcsfs, aiohttp)?" if isinstance(error, ImportError) else ""
-        raise OutOfSchemaError(
-            f"cannot read {redact_url(address)!r} ({type(error).__name__}).{extra or ' Hint: check the address.'}"
-        ) from None
-
-
-def _no_table_error(display_name: str) -> OutOfSchemaError:
-    return OutOfSchemaError(f"there is no table at {display_name!r}. Hint: give a file, folder or glob ({ENDINGS}).")
-
-
-# -- what stands in them ---------------------------------------------------------------------------------------------
+# -- contents of files ---------------------------------------------------------------------------------------------
 
 
 class File(NamedTuple):
-    """One partition of a data set: a file, a dataset, or what another library hands over."""
+    """One partition of a data set: a file, a dataset, or an object of another library."""
 
     display_name: str
     dataset: Any
     names: tuple[str, ...]
-    read_state: Callable[[], Any] = tuple  # what changes when the file does: size and time of change
+    read_state: Callable[[], Any] = tuple  # size and modification time, or other facts that change with the file
     stamp: Any = ()  # the state when it was opened
     location: FileLocation | None = None
     dialect: Dialect = DIALECT
-    numeric: frozenset[str] = frozenset()  # columns whose numbers stand in the file as texts of the dialect
-    keep_text: bool = False  # they stay texts, for someone who reads each cell by itself
-    is_text: bool = False  # cells are texts, of which some are numbers
-    detects_changes: bool = False  # its stamp tells every change: its rows need not be compared between passes
+    numeric: frozenset[str] = frozenset()  # columns whose numbers are texts of the dialect in the file
+    keep_text: bool = False  # they stay texts, for a reader that parses value by value
+    is_text: bool = False  # values are texts, some of them numbers
+    detects_changes: bool = False  # its stamp shows every change, so that rows need no checksums
 
     def check_columns(self, schema: Schema, extra: Collection[str] = (), *, target: bool = True) -> None:
-        """Refuse a file with other columns than the schema's."""
+        """Raise OutOfSchemaError if the file's columns are not those of the schema."""
         try:
             check_names(schema, self.names, allowed_extra=extra, target=target)
         except OutOfSchemaError as error:
@@ -513,7 +323,7 @@ class File(NamedTuple):
             raise OutOfSchemaError(f"{self.display_name}: {hint or error}", column=error.column) from None
 
     def read_batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
-        """Read some columns, a bounded number of rows at a time."""
+        """Read the given columns, at most ``batch_rows`` rows at a time."""
         bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
         import pyarrow.dataset as datasets  # slow to load
 
@@ -544,7 +354,7 @@ class File(NamedTuple):
         return redacted_error(self.display_name, error)
 
     def _parse_numbers(self, table: pa.Table) -> pa.Table:
-        """Read the numbers of a dialect, each cell by itself; one that is none is refused, or stays a text."""
+        """Convert the numbers of a dialect value by value. An invalid one is rejected, or stays a text."""
         for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
                 continue
@@ -553,8 +363,8 @@ class File(NamedTuple):
                 numbers, kinds = read_numbers(texts, parse=True)
                 if kinds is not None and kinds.any():
                     raise OutOfSchemaError(
-                        f"{self.display_name}: column {name!r} has a cell that is not a number. Hint: say how the file writes "
-                        'numbers in the schema\'s "dialect".',
+                        f"{self.display_name}: column {name!r} contains a value that is not a number. Hint: "
+                        'declare the number format in the schema\'s "dialect".',
                         column=name,
                         problems=((name, Problem.NOT_A_NUMBER.label),),
                     )
@@ -563,7 +373,7 @@ class File(NamedTuple):
         return table
 
     def load(self, columns: list[str]) -> Any:
-        """Read some columns whole, as a table of Arrow, or of pandas where another library hands over cells."""
+        """Read the given columns of the whole file, as an Arrow table, or as pandas from other libraries."""
         try:
             return self._parse_numbers(self.dataset.to_table(columns=columns))
         except VeilwoodError:
@@ -586,11 +396,11 @@ def find_files(
     skip_rows: bool = True,
     dialect: Dialect | None = None,
 ) -> list[File]:
-    """Find the files a user means.
+    """Open the files, datasets or relations that the user passed.
 
-    The columns ``text_columns`` of a CSV file, or all without schema, stay text. With ``as_bytes`` all cells of CSV stay as
-    they stand in the file, to be read each by itself, and rows with more or fewer cells than the header are skipped,
-    or refused without ``skip_rows``. CSV is read by ``dialect``, or else by that of the schema.
+    The columns ``text_columns`` of a CSV file stay text; without a schema, all columns do. With ``as_bytes`` all values
+    of CSV stay as they are in the file, and rows with more or fewer values than the header are skipped, or rejected
+    without ``skip_rows``. CSV is read by ``dialect``, or else by the dialect of the schema.
     """
     if not isinstance(X, str | PathLike) and is_dataset(X):
         if infers_types_from_rows(X):
@@ -619,7 +429,7 @@ def find_files(
 
 
 def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **options: Any) -> list[File]:
-    """Find the files a user means (``find_files``), and refuse one with other columns than the schema's."""
+    """Open files (``find_files``) and raise if the columns of one are not those of the schema."""
     files = find_files(X, schema, extra, **options)
     for file in files:
         file.check_columns(schema, extra)
@@ -627,7 +437,7 @@ def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **o
 
 
 def are_files(X: Any) -> bool:
-    """Whether rows are given as something that can be read again in each pass: paths, datasets, relations.
+    """Return True if the rows can be read again in each pass: paths, datasets, relations.
 
     >>> are_files("visits.csv"), are_files(["a.parquet", "b.parquet"]), are_files([[1, 2]]), are_files([])
     (True, True, False, False)
@@ -638,7 +448,7 @@ def are_files(X: Any) -> bool:
 
 
 def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
-    """Refuse a dataset that turns ids of one file into the type of another's: '007' would be 7."""
+    """Reject a dataset that casts ids of one file to the type of another's: '007' would become 7."""
     wanted = [dataset.schema.field(name) for name in ids if name in dataset.schema.names]
     for files in dataset.get_fragments() if wanted else ():
         held = getattr(files, "physical_schema", dataset.schema)
@@ -646,13 +456,13 @@ def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
             if field.name in held.names and held.field(field.name).type != field.type:
                 raise OutOfSchemaError(
                     f"the files of the dataset differ in the type of column {field.name!r}, which the privacy unit "
-                    "names: turned into one type, two people may be one. Hint: pass the paths of the files.",
+                    "names: cast to one type, two people may become one. Hint: pass the paths of the files.",
                     column=field.name,
                 )
 
 
 def _dataset_stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
-    """Return size and time of change of the files behind a dataset, where it has any on this computer."""
+    """Return size and modification time of the local files behind a dataset, if any."""
     found = [state for child in getattr(dataset, "children", ()) for state in _dataset_stamp(child)]  # of a union
     for name in getattr(dataset, "files", ()):
         found += local_file(name).read_stamp()
@@ -666,7 +476,9 @@ def _open_file(
 
     form: Any = (kind := place.format)
     if kind is None:
-        raise OutOfSchemaError(f"{place.display_name!r} is not a table. Hint: its name must end in one of {ENDINGS}.")
+        raise OutOfSchemaError(
+            f"{place.display_name!r} is not a table. Hint: pass a file whose name ends in one of {ENDINGS}."
+        )
     if place.is_tsv and dialect.sep == DIALECT.sep:
         dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)
@@ -713,7 +525,7 @@ def _open_file(
 
 
 def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dialect, mode: _CsvMode) -> dict[str, Any]:
-    """Read texts as texts ("NA" and "?" are categories), numbers as numbers, and what means nothing as missing."""
+    """Return options for Arrow: texts stay texts ("NA" and "?" are categories), null words are missing."""
     types = dict.fromkeys(names, pa.binary() if mode.as_bytes else pa.string())
     if dialect.plain_numbers and not mode.as_bytes:
         types |= dict.fromkeys(numeric, pa.float64())

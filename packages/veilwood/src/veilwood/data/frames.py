@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One view of whatever table a user holds: named columns and their cells.
+"""A common view of in-memory tables of any library: named columns and their values.
 
-Nothing here knows a schema; every value is read by itself, never in the light of other rows. What text an id or a
-category has is decided in ``canonical``, what number a cell has in ``numbers``.
+Independent of any schema. Each value is read by itself, independently of other rows: texts of ids and categories in
+``canonical``, numbers in ``numbers``.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ from veilwood.errors import OutOfSchemaError
 __all__ = ["Table", "as_series", "is_dataset", "is_frame", "is_scanner", "target_values", "to_pandas"]
 
 Floats = npt.NDArray[np.float64]
-_FEW_ROWS: Final = 1024  # so many may be copied at once
+_FEW_ROWS: Final = 1024  # up to this many rows may be copied at once
 _COLUMN_VECTOR: Final = "A column-vector y was passed when a 1d array was expected. Hint: y.ravel()."
 
 
 @dataclass(frozen=True, repr=False)
 class Table:
-    """A table held in memory; ``names`` is None where columns are known by position only."""
+    """A table in memory; ``names`` is None if columns are known by position only."""
 
     names: tuple[str, ...] | None
     n_rows: int
@@ -44,7 +44,7 @@ class Table:
     arrow: pa.Table | None = None  # the table itself, where it is Arrow's
 
     def column_by_name(self, name: str) -> ColumnValues | None:
-        """Return the column of that name, in Arrow's form where the table is Arrow's, or None where there is none."""
+        """Return a column by name, in Arrow's form if the table is Arrow's, or None if it does not exist."""
         if not self.names or name not in self.names:
             return None
         place = self.names.index(name)
@@ -54,8 +54,8 @@ class Table:
     def from_data(cls, X: Any, *, width: int | None = None) -> Table:
         """View a dataframe (pandas, polars, pyarrow, ...), a 2-D array or a list of rows.
 
-        With ``width``, the number of cells of a row, nothing about rows is refused: there may be none, and in a list
-        those of another length are rows without usable cells.
+        With ``width``, the number of values per row, nothing about rows is rejected: a table may be empty, and rows of
+        a list that have another length have no usable values.
         """
         if isinstance(X, Table):
             return X
@@ -86,12 +86,12 @@ class Table:
 
 
 def is_frame(X: Any) -> bool:
-    """Whether this is a dataframe in memory, of whatever library."""
+    """Return True if the object is an in-memory dataframe of any library."""
     return isinstance(nw.from_native(X, eager_only=True, pass_through=True), nw.DataFrame)
 
 
 def is_dataset(X: Any) -> bool:
-    """Whether rows are given as a dataset of Arrow.
+    """Return True if the object is an Arrow dataset.
 
     >>> import pyarrow.dataset
     >>> is_dataset("visits.csv"), is_dataset(pyarrow.dataset.dataset([pa.table({"age": [1]})]))
@@ -101,12 +101,12 @@ def is_dataset(X: Any) -> bool:
 
 
 def is_scanner(X: Any) -> bool:
-    """Whether rows are given as a scanner of Arrow."""
+    """Return True if the object is an Arrow scanner."""
     return _is_arrow_class("Scanner", X)
 
 
 def _is_arrow_class(kind: str, X: Any) -> bool:
-    """Compare with a class of ``pyarrow.dataset``; where nobody loaded that, nothing can be of it."""
+    """Compare with a class of ``pyarrow.dataset`` without importing it: if nobody has, nothing can be an instance."""
     loaded = sys.modules.get("pyarrow.dataset")
     return loaded is not None and isinstance(X, getattr(loaded, kind))
 
@@ -115,7 +115,9 @@ def _view_frame(native: Any, frame: nw.DataFrame[Any]) -> Table:
     names: list[Any] = list(native.columns) if isinstance(native, pd.DataFrame) else frame.columns
     n_text = sum(isinstance(name, str) for name in names)
     if 0 < n_text < len(names):
-        raise OutOfSchemaError("some column names are texts and some are not. Hint: X.columns = X.columns.astype(str)")
+        raise OutOfSchemaError(
+            "some column names are texts and some are not. Hint: set X.columns = X.columns.astype(str)."
+        )
     if isinstance(native, pd.DataFrame):
         if n_text:  # names are of one column each, and by name columns are found fastest
             few = len(native) <= _FEW_ROWS and all(dtype == np.float64 for dtype in native.dtypes)
@@ -131,7 +133,7 @@ def to_pandas(values: pa.ChunkedArray) -> pd.Series[Any]:
 
 
 def as_series(values: Any) -> pd.Series[Any] | None:
-    """View one column of pandas, polars and others, each cell as it is; None where it is none."""
+    """Return a column of any dataframe library as a series of unchanged values, or None if it is none."""
     if isinstance(values, pd.api.extensions.ExtensionArray):
         return pd.Series(values)
     column = nw.from_native(values, allow_series=True, pass_through=True)
@@ -139,7 +141,7 @@ def as_series(values: Any) -> pd.Series[Any] | None:
 
 
 def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
-    """Convert a column; whole numbers stay whole beside a null, which would make all of them floats by default."""
+    """Convert a column. Integers stay integers next to a null, which would make all of them floats by default."""
     if column.dtype in (nw.Int128, nw.UInt128):  # pandas and Arrow have no such type
         return pd.Series(column.to_list(), dtype=object)
     if column.dtype.is_integer() and column.null_count():
@@ -152,7 +154,9 @@ def _to_pandas(column: nw.Series[Any]) -> pd.Series[Any]:
 
 def _view_array(X: Any) -> Table:
     if isinstance(X, np.ma.MaskedArray):
-        raise OutOfSchemaError("X is a masked array. Hint: X.filled(np.nan), and nullable columns in the schema.")
+        raise OutOfSchemaError(
+            "X is a masked array. Hint: pass X.filled(np.nan), and declare nullable columns in the schema."
+        )
     # In a list every value keeps its own type: numpy would turn True into 1 where another row holds a number.
     array = np.array(X, dtype=object) if isinstance(X, list | tuple) else np.asarray(X)
     if array.ndim == 1 and array.size and isinstance(array[0], list | tuple | np.ndarray):
@@ -170,14 +174,14 @@ def _view_array(X: Any) -> Table:
 
 
 def _as_list(values: Any) -> Any:
-    """Make a list of a sequence that numpy would turn into an array of one type; others are as they were."""
+    """Return a list for a sequence that numpy would convert to one type; other objects unchanged."""
     if isinstance(values, list | tuple | str | bytes | bytearray | memoryview | pd.api.extensions.ExtensionArray):
         return values
     return list(values) if isinstance(values, Sequence) else values
 
 
 def _view_rows(rows: Sequence[Any], width: int) -> Table:
-    """View a list of rows, each by itself."""
+    """View a list of rows, each read independently."""
     array = np.full((len(rows), width), NO_VALUE, dtype=object)
     for place, row in enumerate(rows):
         is_row = isinstance(row, list | tuple) or (isinstance(row, np.ndarray) and row.ndim == 1)
@@ -188,14 +192,14 @@ def _view_rows(rows: Sequence[Any], width: int) -> Table:
 
 
 def _array_to_series(values: npt.NDArray[Any]) -> pd.Series[Any]:
-    """Take an array's column as it is: pandas would make texts its own type, which cannot hold every text."""
+    """Return an array's column as it is: the text type of pandas cannot hold every text."""
     return pd.Series(values, dtype=object if values.dtype.kind in "OU" else values.dtype)
 
 
 def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues:
-    """Return the target as a column in which no row decides how another is read.
+    """Return the target as a column in which no row influences how another is read.
 
-    With ``every_entry_is_label`` every entry of a list is a label, whatever it is; otherwise a list of lists is taken for a table.
+    With ``every_entry_is_label`` every entry of a list is a label. Otherwise a list of lists is a table.
     """
     y = _as_list(pd.Series(y) if isinstance(y, pd.Index) else y)
     if isinstance(y, pd.Series | pa.ChunkedArray):
@@ -220,7 +224,7 @@ def target_values(y: Any, *, every_entry_is_label: bool = False) -> ColumnValues
 
 
 def _single_values(rows: Sequence[Any]) -> list[Any]:
-    """Take rows of one cell each for their cells."""
+    """Return the single value of each row."""
     if any((row.shape[:1] if isinstance(row, np.ndarray) else (len(row),)) != (1,) for row in rows):
         raise OutOfSchemaError("y should be a 1d array: one value for each row.")
     warnings.warn(_COLUMN_VECTOR, DataConversionWarning, stacklevel=3)

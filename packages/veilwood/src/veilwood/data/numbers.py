@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one number of a cell: every cell of a numeric column is read by itself, whatever the type of its column.
+"""Numbers of values: every value of a numeric column is parsed by itself, whatever the type of its column.
 
 | cell | its number |
 |---|---|
@@ -8,7 +8,7 @@
 | text written as a number | that number where texts are parsed (files of text, ``invalid="drop"``), else none |
 | anything else | none |
 
-The text of a cell, by which ids and categories are compared, is in ``canonical``.
+Texts of values, by which ids and categories are compared, are in ``canonical``.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ from decimal import Decimal
 from typing import Any, Final
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from veilwood.data.canonical import ColumnValues, NoText, iter_values, to_canonical_text
+from veilwood.data.frames import Floats
 from veilwood.data.problems import Kinds, Problem
 
 __all__ = ["read_number", "read_numbers"]
 
-Floats = npt.NDArray[np.float64]
 
 _PLAIN_TYPES: Final = ("integer", "floating", "mixed-integer-float", "empty")
 _NUMBER_TEXT: Final = re.compile(
@@ -42,18 +41,20 @@ _COMMON_NUMBER: Final = (
 
 
 def read_number(value: Any, parse: bool = False) -> float | Problem:
-    """Return the number of a cell, NaN where it is missing, or what is wrong with it; never fails.
+    """Return the number of a value, NaN if it is missing, or its problem. Never raises.
 
     Examples
     --------
-    >>> read_number(7), read_number(True), read_number(None), read_number("7,5", parse=True), read_number("7.5", parse=True)
-    (7.0, 1.0, nan, <Problem.NOT_A_NUMBER: 3>, 7.5)
+    >>> read_number(7), read_number(True), read_number(None)
+    (7.0, 1.0, nan)
+    >>> read_number("7,5", parse=True), read_number("7.5", parse=True)
+    (<Problem.NOT_A_NUMBER: 3>, 7.5)
     >>> read_number("7.5"), read_number(10**400), read_number([7])
     (<Problem.NOT_A_NUMBER: 3>, <Problem.TOO_LARGE: 4>, <Problem.NOT_A_NUMBER: 3>)
     """
     match value:
         case np.timedelta64() | datetime.timedelta() | complex() | np.complexfloating():
-            pass  # numpy takes the first for whole numbers
+            pass  # numpy treats the first as integers
         case bool() | np.bool_() | float() | np.floating():
             with np.errstate(all="ignore"):
                 return float(value)
@@ -77,7 +78,7 @@ def _exact_to_float(value: Any) -> float | Problem:
 
 
 def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kinds | None]:
-    """Read a column of numbers; return them, NaN where there is none, and what is wrong where it is not missing.
+    """Read a column of numbers. Return them, NaN if there is none, and the problems of values that are not missing.
 
     Examples
     --------
@@ -87,7 +88,7 @@ def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kin
     with np.errstate(all="ignore"):
         try:
             found = _read_column(values, parse)
-        except Exception:  # a cell that its column cannot convert: then each by itself, with the same result
+        except Exception:  # a value that its column cannot convert: then one by one, with the same result
             found = None
         if found is not None:
             return found
@@ -95,7 +96,7 @@ def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kin
 
 
 def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | None] | None:
-    """Read a column of one type; None where its cells must be read one by one."""
+    """Read a column of one type at once, or return None if its values must be read one by one."""
     if not isinstance(values, pa.ChunkedArray):
         dtype = values.dtype
         if isinstance(dtype, pd.ArrowDtype):
@@ -121,7 +122,7 @@ def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | Non
 
 
 def _parse_texts(values: pa.ChunkedArray) -> tuple[Floats, Kinds | None]:
-    """Parse texts: the usual ones all at once, the others one by one."""
+    """Parse texts: common forms at once, the others one by one."""
     usual = pc.fill_null(pc.match_substring_regex(values, _COMMON_NUMBER), False)
     out = pc.if_else(usual, values, None).cast(pa.string()).cast(pa.float64()).to_numpy().copy()
     rest = np.flatnonzero(~usual.to_numpy().astype(bool))

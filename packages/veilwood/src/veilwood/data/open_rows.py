@@ -1,19 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Batches of encoded rows out of whatever the user has: tables, files, folders, datasets, iterators, clusters.
+"""Opening of a user's rows as batches of codes: tables, files, folders, datasets, iterators, clusters, databases.
 
-A pass over them is in ``batches``, counting in ``trees.counting``. A source is private data: no fitted object, file or
-message may hold one.
+Batches and passes over them are in ``batches``, counting is in ``trees.counting``. A source is private data: no fitted
+object, file or message may hold one.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from os import PathLike
-from typing import Any, get_args
+from typing import Any, Final, get_args
 
-from veilwood.data.batches import Source, open_files, open_memory, open_stream
+from veilwood.data.batches import Source, open_memory, open_stream
 from veilwood.data.contributions import IdFilter, Weights
 from veilwood.data.encoding import Encoding
-from veilwood.data.file_source import Spool, open_spool
+from veilwood.data.file_source import Spool, open_files, open_spool
 from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
@@ -28,6 +30,128 @@ from veilwood.privacy.neighbours import RowsOf, Unit
 __all__ = ["open_rows"]
 
 
+@dataclass(frozen=True)
+class _Rows:
+    """Rows to open, and the options under which they are encoded."""
+
+    X: Any
+    y: Any
+    encoding: Encoding
+    cap: RowsOf | None
+    invalid: Invalid
+    batch_rows: int
+    estimator: str
+    id_filter: IdFilter | None
+    weights: Weights | None
+
+
+@dataclass(frozen=True)
+class Opener:
+    """One kind of rows: how it is recognised, what may be passed together with it, and how it is opened.
+
+    Attributes
+    ----------
+    match : callable
+        Return what ``open`` reads, or None if ``X`` is of another kind.
+    open : callable
+        Make a source of what ``match`` returned.
+    kind : str
+        Name of the kind in messages; ``{0.name}`` stands for the name of a cluster engine.
+    target_hint : str, optional
+        Where the target must be; rows of such a kind hold it themselves, so that ``y`` is refused.
+    can_hold_out : bool
+        Whether a part of the ids can be left out.
+    can_weigh : bool
+        Whether rows can have weights.
+    """
+
+    match: Callable[[Any, Any], Any]
+    open: Callable[[Any, _Rows], Source]
+    kind: str
+    target_hint: str | None = None
+    can_hold_out: bool = False
+    can_weigh: bool = False
+
+    def check(self, matched: Any, rows: _Rows) -> None:
+        """Raise an error if a target, weights or a filter of ids cannot be combined with this kind of rows."""
+        if rows.weights is not None and not self.can_weigh:
+            raise UseError("sample_weight requires a table in memory. Hint: read the file into a dataframe first.")
+        if rows.id_filter is not None and not self.can_hold_out:
+            raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
+        if rows.y is not None and self.target_hint is not None:
+            raise OutOfSchemaError(f"y was given beside {self.kind.format(matched)}. Hint: {self.target_hint}.")
+
+
+def _is_path(X: Any) -> bool:
+    return isinstance(X, PathLike) or (isinstance(X, str) and "://" not in X)
+
+
+def _match_database(X: Any, y: Any) -> Any:
+    return X if not _is_path(X) and (is_database(X) or is_ibis(X)) else None
+
+
+def _match_files(X: Any, y: Any) -> Any:
+    is_column = isinstance(X, list | tuple) and y is not None  # a list of texts with a target is a table, not paths
+    return X if not is_column and (_is_path(X) or are_files(X)) else None
+
+
+def _match_cluster(X: Any, y: Any) -> Any:
+    return None if are_files(X) else find_engine(X)
+
+
+def _match_spool(X: Any, y: Any) -> Any:
+    return X.iter_pieces() if isinstance(X, Spool) else None
+
+
+def _match_stream(X: Any, y: Any) -> Any:
+    return None if is_frame(X) else as_batch_stream(X)
+
+
+def _open_database(X: Any, rows: _Rows) -> Source:
+    return open_sql(X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+
+
+def _open_files(X: Any, rows: _Rows) -> Source:
+    return open_files(
+        X, rows.encoding, cap=rows.cap, invalid=rows.invalid, batch_rows=rows.batch_rows, id_filter=rows.id_filter
+    )
+
+
+def _open_cluster(engine: Any, rows: _Rows) -> Source:
+    return open_frame(engine, rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+
+
+def _open_spool(pieces: Any, rows: _Rows) -> Source:
+    return open_spool(
+        rows.X, pieces, rows.encoding, cap=rows.cap, invalid=rows.invalid, batch_rows=rows.batch_rows,
+        id_filter=rows.id_filter,
+    )  # fmt: skip
+
+
+def _open_stream(pieces: Any, rows: _Rows) -> Source:
+    return open_stream(pieces, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+
+
+def _open_memory(_: Any, rows: _Rows) -> Source:
+    return open_memory(
+        rows.X, rows.y, rows.encoding, cap=rows.cap, invalid=rows.invalid, batch_rows=rows.batch_rows,
+        estimator=rows.estimator, id_filter=rows.id_filter, weights=rows.weights,
+    )  # fmt: skip
+
+
+_STREAM_HINT: Final = "let it give tables with the target, or (X, y)"
+
+OPENERS: Final = (
+    Opener(_match_database, _open_database, "a table of a database", "it holds the target column itself"),
+    Opener(_match_files, _open_files, "a file", "files hold the target column themselves", can_hold_out=True),
+    Opener(_match_cluster, _open_cluster, "a {0.name} frame", "the frame holds the target column"),
+    Opener(_match_spool, _open_spool, "an iterator", _STREAM_HINT, can_hold_out=True),
+    Opener(_match_stream, _open_stream, "an iterator", _STREAM_HINT),
+    Opener(lambda X, y: True, _open_memory, "a table in memory", can_hold_out=True, can_weigh=True),
+)
+"""Kinds of rows. The first that matches opens them, so a kind stands before those that would also take its rows."""
+
+
 def open_rows(
     X: Any,
     y: Any,
@@ -40,42 +164,40 @@ def open_rows(
     id_filter: IdFilter | None = None,
     weights: Weights | None = None,
 ) -> Source:
-    """Make a source of a table and its target.
+    """Open a table and its target as a source of encoded batches.
 
     Parameters
     ----------
     X : dataframe, array, path, folder, glob, address, list of them, dataset, scanner, relation, query, lazy frame, \
-            Arrow stream, iterator of tables or of (X, y), ``spool``, or frame of a cluster
-        The rows. What is in memory is encoded at once; files and what else can be asked for again are read in each
-        pass, in bounded memory; an iterator or Arrow stream can be read once, unless a ``spool`` keeps it. A frame of
-        Dask, Spark or Ray is read where it is, again in each pass; its rows must
-        come in the same partitions and order each time; where they do not, the fit fails before anything more is
-        released.
+            Arrow stream, iterator of tables or of (X, y), ``spool``, frame of a cluster, or table of a database
+        The rows. Tables in memory are encoded at once. Files, and whatever else can be read again, are read in each
+        pass, in bounded memory. An iterator or Arrow stream can be read once, unless a ``spool`` keeps it. A frame of
+        Dask, Spark or Ray is read on its cluster, again in each pass. Its rows must come in the same partitions and
+        order each time; if they do not, the fit fails before anything more is released.
     y : array-like or None
-        The target; None where ``X`` has the target column of the schema. Files and frames of clusters always have it.
+        The target, or None if ``X`` has the target column of the schema, as all rows must that are not in memory.
     encoding : Encoding
-        How cells become codes.
+        How values become codes.
     unit : Rows or RowsOf, optional
-        With ``RowsOf(id, at_most=k)``, k rows of each id are chosen at random and the others dropped; the
-        column ``id`` need not be in the schema. The choice is made once and holds for every pass. Ids are
-        compared by the rule of ``veilwood.data.canonical``: 7, 7.0, "7" and "7.0" are one id, and "007" is another.
+        With ``RowsOf(id, at_most=k)``, k rows of each id are chosen at random and the others are dropped. The column
+        ``id`` need not be in the schema. The choice is made once and holds for every pass. Ids are compared by the
+        rule of ``veilwood.data.canonical``: 7, 7.0, "7" and "7.0" are one id, and "007" is another.
     invalid : {"refuse", "drop"}
-        What becomes of rows that do not fit the schema. "refuse": the whole table is refused, which can be seen and
-        tells something about the rows. "drop": each row is encoded or dropped by a function of that row alone, and
-        nothing tells whether or how many were dropped. Dropped are rows with an unknown category, a missing value
-        where none may be, a cell that is no number or has no use, a target that cannot be used, an id that is
-        missing; texts that are numbers are read as such. A table without rows is fine. Refused is only what
-        is not about cells: a missing or unknown column, a target of another length, a file or format that cannot be
-        read at all, more rows than memory, a disk or a ``spool`` may hold. Keeping files whole is the business of
-        whoever holds them.
+        What becomes of rows that violate the schema. "refuse": the whole table is refused, which can be observed and
+        reveals something about the rows. "drop": each row is encoded or dropped by a function of that row alone, and
+        nothing reveals whether or how many were dropped. Dropped are rows with an unknown category, a missing value
+        in a column without missing values, a value that is not a number or is excluded, an invalid target, or a
+        missing id. Texts that are numbers are read as numbers. A table without rows is valid. Errors remain for what
+        is not about values: a missing or unknown column, a target of another length, a file or format that cannot be
+        read at all, more rows than memory, a disk or a ``spool`` can hold. Whoever holds the files keeps them intact.
     batch_rows : int
-        The most rows in a batch.
+        Maximum number of rows in a batch.
     estimator : str
-        Who is asking, for the error message.
+        Name of the caller, for error messages.
     id_filter : callable, optional
-        Which ids are there at all, where a part of the units was set aside; for tables and files.
+        Which ids are read, if a part of the units is held out; for tables and files.
     weights : Weights, optional
-        How much each row counts; for tables in memory.
+        Weight of each row; for tables in memory.
 
     Examples
     --------
@@ -92,39 +214,10 @@ def open_rows(
     if not isinstance(invalid, str) or invalid not in get_args(Invalid):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
     cap = unit if isinstance(unit, RowsOf) else None
-    is_path = isinstance(X, PathLike) or (isinstance(X, str) and "://" not in X)
-    in_database = not is_path and (is_database(X) or is_ibis(X))
-    in_files = is_path or (not in_database and are_files(X))
-    engine = None if in_database or in_files else find_engine(X)
-    elsewhere = in_database or in_files or engine is not None or isinstance(X, Spool)
-    if weights is not None and (elsewhere or not (is_frame(X) or as_batch_stream(X) is None)):
-        raise UseError("sample_weight goes with a table in memory. Hint: read the file into a dataframe first.")
-    if in_database:
-        if y is not None:
-            raise OutOfSchemaError("y was given beside a table of a database. Hint: it holds the target column itself.")
-        if id_filter is not None:
-            raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
-        return open_sql(X, encoding, cap=cap, invalid=invalid)
-    if in_files and not (isinstance(X, list | tuple) and y is not None):
-        if y is not None:
-            raise OutOfSchemaError("y was given beside a file. Hint: files hold the target column themselves.")
-        return open_files(X, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, id_filter=id_filter)
-    if id_filter is not None and (engine is not None or (not is_frame(X) and as_batch_stream(X) is not None)):
-        raise UseError("units are set aside by id in tables and files only. Hint: write the rows to Parquet files.")
-    if engine is not None:
-        if y is not None:
-            raise OutOfSchemaError(
-                f"y was given beside a {engine.name} frame. Hint: the frame holds the target column."
-            )
-        return open_frame(engine, X, encoding, cap=cap, invalid=invalid)
-    pieces = X.iter_pieces() if isinstance(X, Spool) else None if is_frame(X) else as_batch_stream(X)
-    if pieces is not None and y is not None:
-        raise OutOfSchemaError("y was given beside an iterator. Hint: let it give tables with the target, or (X, y).")
-    if isinstance(X, Spool) and pieces is not None:
-        return open_spool(X, pieces, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, id_filter=id_filter)
-    if pieces is not None:
-        return open_stream(pieces, encoding, cap=cap, invalid=invalid)
-    return open_memory(
-        X, y, encoding, cap=cap, invalid=invalid, batch_rows=batch_rows, estimator=estimator, id_filter=id_filter,
-        weights=weights,
-    )  # fmt: skip
+    rows = _Rows(X, y, encoding, cap, invalid, batch_rows, estimator, id_filter, weights)
+    for opener in OPENERS:
+        matched = opener.match(X, y)
+        if matched is not None:
+            opener.check(matched, rows)
+            return opener.open(matched, rows)
+    raise AssertionError("the last opener takes every table")

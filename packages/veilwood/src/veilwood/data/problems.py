@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What can be wrong with a cell, where it is in a table, and the words of a refusal.
+"""Problems of private values: their kinds, their rows, and error messages that show no value without consent.
 
-A refusal tells every column and every kind of problem at once, and nothing else: tables with different bad cells of the
-same kind are refused in the same words. Finding problems is in ``encoding`` and ``numbers``.
+An error names every column and kind of problem at once, and nothing else: tables that differ only in their invalid
+values give the same message. Problems are detected in ``encoding`` and ``numbers``.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _SHOWS_VALUES: ContextVar[bool] = ContextVar("veilwood_shows_private_values", de
 
 @contextmanager
 def show_private_values(show: bool = True) -> Iterator[None]:
-    """Let messages show rows and values of the data, within this context and on this computer only.
+    """Let messages show rows and values of the data, in this context and process only.
 
     Examples
     --------
@@ -61,7 +61,7 @@ def show_private_values(show: bool = True) -> Iterator[None]:
 def redact_errors_of(
     program: str, problem: str = "could not be read", hint: str = "read it by itself"
 ) -> Iterator[None]:
-    """Tell the error of another program without its words, which may hold rows; the library's own errors pass."""
+    """Replace errors of another library, which may contain rows, by redacted ones; the library's own errors pass."""
     try:
         yield
     except VeilwoodError:
@@ -73,17 +73,17 @@ def redact_errors_of(
 def redacted_error(
     program: str, error: Exception, problem: str = "could not be read", hint: str = "read it by itself"
 ) -> UnreadableError:
-    """Say that another program failed, without its words."""
+    """Return an error that says that another library failed, without its message."""
     if may_show_values():
         raise error
     return UnreadableError(
-        f"{program} {problem} ({type(error).__name__}). Its own words are left out, as they may hold rows. "
-        f"Hint: {hint}, or fit within veilwood.data.problems.showing_values."
+        f"{program} {problem} ({type(error).__name__}). Its message is left out, since it may contain rows. "
+        f"Hint: {hint}, or fit within veilwood.data.problems.show_private_values."
     )
 
 
 def may_show_values() -> bool:
-    """Whether the data holder has asked to see values."""
+    """Return True if the data holder has asked to see values (``show_private_values``)."""
     return _SHOWS_VALUES.get()
 
 
@@ -96,7 +96,7 @@ _MAX_EXAMPLES: Final = 5  # values of a column and kind, where they are shown at
 
 
 class Problem(IntEnum):
-    """What can be wrong with a cell."""
+    """Kind of problem of a value."""
 
     MISSING = 1
     UNKNOWN = 2
@@ -107,7 +107,7 @@ class Problem(IntEnum):
 
     @property
     def label(self) -> str:
-        """Name the kind in a few words."""
+        """Short name of the kind."""
         return _LABELS[self]
 
 
@@ -123,19 +123,19 @@ _LABELS: Final = {
 
 @dataclass(frozen=True, repr=False)  # it is as private as the rows
 class Problems:
-    """What is wrong with the rows of one table: the columns that have problems, and the kind in each row."""
+    """Problems of the rows of one table: the affected columns, and the kind in each row."""
 
     features: tuple[Column, ...]
     target: Column
     kinds_by_column: dict[str, Kinds] = field(default_factory=dict)
 
     def add(self, name: str, kinds: Kinds | None) -> None:
-        """Note what is wrong with a column, if anything is."""
+        """Record the problems of a column, if any."""
         if kinds is not None and kinds.any():
             self.kinds_by_column[name] = kinds
 
     def valid_rows(self, n_rows: int) -> npt.NDArray[np.bool_] | None:
-        """Mark the rows that nothing is wrong with; None where that is all of them."""
+        """Return a mask of the rows without problems, or None if all rows are valid."""
         if not self.kinds_by_column:
             return None
         good = np.ones(n_rows, dtype=bool)
@@ -144,7 +144,7 @@ class Problems:
         return good
 
     def iter_problems(self) -> Iterator[tuple[Column, Problem, npt.NDArray[np.intp]]]:
-        """Give every column and kind of problem, with the rows that have it."""
+        """Iterate over columns and kinds of problems, with the affected rows."""
         for column in (*self.features, self.target):
             kinds = self.kinds_by_column.get(column.name)
             for kind in () if kinds is None else Problem:
@@ -153,11 +153,11 @@ class Problems:
                     yield column, kind, rows
 
     def raise_if_any(self, get_column: Callable[[str], Any], first_row: int = 0) -> None:
-        """Raise if anything is wrong; ``get_column`` gives a column by name, for the case that values may be shown."""
+        """Raise OutOfSchemaError if there are problems; ``get_column`` finds a column whose values may be shown."""
         raise_problems(self.messages(get_column, first_row))
 
     def messages(self, get_column: Callable[[str], Any], first_row: int = 0) -> list[ProblemMessage]:
-        """Put in words what is wrong."""
+        """Return one message per column and kind of problem."""
         return [
             ProblemMessage.from_rows(
                 column,
@@ -171,7 +171,7 @@ class Problems:
 
 
 class ProblemMessage(NamedTuple):
-    """One column and kind of problem, in words; and a value, where values may be shown."""
+    """One column and kind of problem as text, with a value if values may be shown."""
 
     column: str
     kind: Problem
@@ -183,7 +183,7 @@ class ProblemMessage(NamedTuple):
     def from_rows(
         cls, column: Column, kind: Problem, rows: list[int], values: Callable[[], list[Any]], target: Column
     ) -> ProblemMessage:
-        """Say what is wrong with some rows of a column."""
+        """Describe a problem of some rows of a column."""
         words, hint = _describe_problem(column, kind, is_target=column is target)
         if not may_show_values():
             return cls(column.name, kind, words, hint)
@@ -192,15 +192,17 @@ class ProblemMessage(NamedTuple):
 
     @classmethod
     def from_kind(cls, column: Column, kind: Problem, target: Column) -> ProblemMessage:
-        """Say what is wrong with some rows of a column that are not at hand."""
+        """Describe a problem of some rows that are not available here."""
         return cls(column.name, kind, *_describe_problem(column, kind, is_target=column is target))
 
 
 def raise_problems(messages: Sequence[ProblemMessage]) -> None:
-    """Raise if anything is wrong, and name every column and kind of problem."""
+    """Raise OutOfSchemaError if there are messages, naming every column and kind of problem."""
     if messages:
+        texts = "; ".join(each.text for each in messages)
+        hints = "; ".join(dict.fromkeys(each.hint for each in messages))
         raise OutOfSchemaError(
-            f"{'; '.join(each.text for each in messages)}. Hint: {'; '.join(dict.fromkeys(each.hint for each in messages))}.",
+            f"{texts}. Hint: {hints}.",
             column=messages[0].column,
             value=next((each.value for each in messages if each.value is not None), None),
             problems=tuple((each.column, each.kind.label) for each in messages),
@@ -212,7 +214,7 @@ def _example_values(get_column: Callable[[str], Any], name: str, rows: npt.NDArr
 
 
 def value_at(column: Any, row: int) -> Any:
-    """Return one cell of a pandas, Arrow or plain column."""
+    """Return one value of a pandas, Arrow or plain column."""
     if hasattr(column, "iloc"):
         return column.iloc[row]
     cell = column[row]
@@ -220,7 +222,7 @@ def value_at(column: Any, row: int) -> Any:
 
 
 def format_examples(column: Column, values: list[Any], rows: list[int]) -> str:
-    """Write some values and their rows, for the data holder."""
+    """Format some values and their row numbers, for the data holder."""
     texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value for value in values]
     shown_rows = [f"row {row + 1}: {short_repr(text)}" for row, text in zip(rows, texts, strict=False)]
     more = f", and {len(rows) - len(values)} more" if len(rows) > len(values) else ""
@@ -229,7 +231,7 @@ def format_examples(column: Column, values: list[Any], rows: list[int]) -> str:
 
 
 def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tuple[str, str]:
-    """Say what is wrong with a column, and what to do: in words that follow from the schema and the kind alone."""
+    """Return the text and the hint of a problem, from the schema and the kind alone."""
     where = f"{'target' if is_target else 'column'} {column.name!r}"
     match kind:
         case Problem.MISSING:
@@ -240,32 +242,32 @@ def _describe_problem(column: Column, kind: Problem, *, is_target: bool) -> tupl
             )
         case Problem.UNKNOWN if is_target:
             return (
-                f"{where} has a label that is not one of the schema's: {shorten_text(', '.join(column.values))}",
-                "give labels in the schema's words, or correct its values",
+                f"{where} contains a label outside the schema's: {shorten_text(', '.join(column.values))}",
+                "write the labels as in the schema, or correct the schema's values",
             )
         case Problem.UNKNOWN:
             return (
-                f"{where} has a value that is not one of its {len(column.values)} declared values",
-                "add what is missing to the schema, or let unknown values count as a known one: "
-                f'"other": {short_repr(column.values[0])}, say (columns of an array are taken by position)',
+                f"{where} contains a value outside its {len(column.values)} declared categories",
+                "add the category to the schema, or map unknown values to a declared one, for example "
+                f'"other": {short_repr(column.values[0])}. Columns of arrays are matched by position',
             )
         case Problem.NOT_A_NUMBER:
             return (
-                f"{where} should hold numbers and has a cell that is not one",
+                f"{where} must hold numbers but contains a value that is not one",
                 "convert it before, for example with pandas.to_numeric, or declare it categorical; decimal commas and "
-                "currency signs of a file belong into the schema's dialect",
+                "currency signs of a file belong in the schema's dialect",
             )
         case Problem.TOO_LARGE:
-            return f"{where} has a number that no float can hold", "clip it to the bounds of the schema"
+            return f"{where} contains a number that no float can hold", "clip it to the bounds of the schema"
         case Problem.UNUSABLE if column.part is not None:
             return (
-                f"{where} has a cell that is no date as 2026-01-31 or 31.1.2026",
+                f"{where} contains a value that is not a date such as 2026-01-31 or 31.1.2026",
                 "write such dates as 2026-01-31",
             )
         case Problem.UNUSABLE:
             return (
-                f"{where} has a cell that is neither text nor number nor date, such as a list",
-                "turn the column into texts",
+                f"{where} contains a value that is neither text nor number nor date, such as a list",
+                "convert the column to texts",
             )
         case Problem.INFINITE:
             return f"{where} holds infinity", "drop such rows"

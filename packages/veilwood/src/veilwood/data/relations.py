@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that another library hands over anew in each pass: DuckDB's relations, polars' lazy frames, scanners, queries.
+"""Relations of other libraries, read again in each pass: DuckDB relations, polars lazy frames, scanners, queries.
 
-Each stands where an Arrow dataset could. Their types are the library's own, and their errors are never shown as they
-are, since they may hold cells. That a second pass gives the same rows in the same order is checked by ``watched``.
+Each has the interface of an Arrow dataset. Errors of other libraries are redacted, since they may contain values.
+``file_source.ChangeDetector`` checks that each pass returns the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -43,36 +43,36 @@ _OBJECT_SCAN: Final = "PANDAS_SCAN"  # of numpy's arrays too
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Relation:
-    """Rows with named columns that can be asked for several times; stands where an Arrow dataset could."""
+    """Rows with named columns that can be read several times, with the interface of an Arrow dataset."""
 
     display_name: str
     """What it is called in messages."""
     names: tuple[str, ...]
     """The columns."""
-    _start: Callable[[list[str], int], Iterable[FramePiece]]  # some columns, about so many rows at a time
+    _start: Callable[[list[str], int], Iterable[FramePiece]]  # columns, and the approximate rows per batch
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
             raise OutOfSchemaError(f"two columns of {self.display_name} have the same name. Hint: rename one.")
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[FramePiece]:
-        """Ask for some columns, about so many rows at a time."""
+        """Read the given columns in batches of about ``batch_size`` rows."""
         yield from _with_redacted_errors(self.display_name, self._start(columns, batch_size))
 
     def to_table(self, columns: list[str]) -> Any:
-        """Ask for some columns at once."""
+        """Read the given columns at once."""
         pieces = list(self.to_batches(columns, 1 << 16))
         return _concat_pieces(pieces) if pieces else pa.table({name: [] for name in columns})
 
 
 def _with_redacted_errors(display_name: str, pieces: Iterable[FramePiece]) -> Iterator[FramePiece]:
-    """Pass pieces on; what another library raises is told without its words."""
+    """Yield pieces; errors of another library are redacted."""
     with redact_errors_of(display_name):
         yield from pieces
 
 
 def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FramePiece]:
-    """Cut and join pieces so that every batch but the last has as many rows: then a row's batch follows from its place.
+    """Cut and join pieces so that every batch but the last is full: a row's batch then follows from its position.
 
     >>> [len(batch) for batch in rebatch_rows([pa.table({"a": range(5)}), pa.table({"a": range(2)})], 3)]
     [3, 3, 1]
@@ -105,12 +105,12 @@ def _concat_pieces(parts: list[Any]) -> FramePiece:
 
 
 def is_relation(X: Any) -> bool:
-    """Whether rows can be asked for several times of another library, which is not imported for that."""
+    """Return True if the object is a relation of another library, without importing that library."""
     return _find_opener(X) is not None
 
 
 def open_relation(X: Any) -> Relation:
-    """Open what ``is_relation`` knows."""
+    """Open an object for which ``is_relation`` is True."""
     maker = _find_opener(X)
     assert maker is not None
     try:
@@ -138,7 +138,7 @@ def _find_opener(X: Any) -> Callable[[Any], Relation] | None:
 
 
 def as_batch_stream(X: Any) -> Iterator[Any] | None:
-    """Return batches of whatever speaks Arrow's stream protocol, to be read once; None where it does not."""
+    """Return the batches of an object with Arrow's stream protocol, to be read once, or None if it has none."""
     if type(X).__name__ in _TEXT_READERS:
         raise inferred_types_error("a reader")
     if isinstance(X, Iterator):
@@ -158,7 +158,8 @@ def _open_duckdb(relation: Any) -> Relation:
         raise inferred_types_error("a DuckDB relation")
     if _OBJECT_SCAN in plan:
         raise OutOfSchemaError(
-            "DuckDB takes the types of a pandas frame's objects from some of its rows. Hint: pass the frame itself, or "
+            "DuckDB infers the types of a pandas frame's objects from some of its rows. "
+            "Hint: pass the frame itself, or "
             "a relation of an Arrow table."
         )
     running: list[Any] = []
@@ -167,7 +168,7 @@ def _open_duckdb(relation: Any) -> Relation:
         while running:  # a pass that was given up; a connection has one at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
-        chosen = relation.select_columns(quoted)
+        chosen = relation.project(quoted)
         reader = chosen.to_arrow_reader if hasattr(chosen, "to_arrow_reader") else chosen.fetch_arrow_reader
         running.append(reader(batch_rows))
         yield from running[-1]
@@ -192,7 +193,7 @@ def _open_lazy_frame(frame: Any) -> Relation:
 
 
 def _open_scanner(scanner: Any) -> Relation:
-    """Look at the beginning twice: a scanner may be of text files, or of batches that are gone after one look."""
+    """Read the beginning twice: a scanner may be of text files, or of batches that are gone after one pass."""
     for _ in range(2):
         try:
             for tagged in scanner.scan_batches():
@@ -202,7 +203,7 @@ def _open_scanner(scanner: Any) -> Relation:
             if "already scanned" not in str(error):
                 raise
             raise UseError(
-                "this scanner's batches can be read once. Hint: pass them as a pyarrow.RecordBatchReader, within "
+                "this scanner's batches can be read only once. Hint: pass them as a pyarrow.RecordBatchReader, within "
                 "vw.spool(...) where a forest reads the rows several times."
             ) from None
 
@@ -220,7 +221,7 @@ def _check_fragment(tagged: Any) -> None:
 
 
 def open_delta_table(table: Any) -> Relation:
-    """Read the version of a ``deltalake.DeltaTable`` that it has now."""
+    """Open the current version of a ``deltalake.DeltaTable``."""
     try:
         dataset = table.to_pyarrow_dataset()
     except Exception:  # such as rows deleted by vectors, which this version of deltalake cannot leave out
@@ -237,7 +238,7 @@ def open_delta_table(table: Any) -> Relation:
 
 
 def open_iceberg_table(table: Any) -> Relation:
-    """Read the snapshot of a ``pyiceberg`` table that it has now."""
+    """Open the current snapshot of a ``pyiceberg`` table."""
     snapshot = table.current_snapshot()
     number = None if snapshot is None else snapshot.snapshot_id
 
@@ -249,7 +250,7 @@ def open_iceberg_table(table: Any) -> Relation:
 
 
 def infers_types_from_rows(files: Any) -> bool:
-    """Whether one row can change how others are read, here or in a part of a union of datasets."""
+    """Return True if one row can change how others are read, in this dataset or in a part of a union."""
     import pyarrow.dataset as known  # slow to load
 
     texts = (known.CsvFileFormat, getattr(known, "JsonFileFormat", known.CsvFileFormat))
@@ -258,19 +259,19 @@ def infers_types_from_rows(files: Any) -> bool:
 
 
 def reads_text_files(plan: str) -> bool:
-    """Whether a plan of DuckDB or polars reads files of text, whose types are guessed from rows and bind the others.
+    """Return True if a plan of DuckDB or polars reads text files, whose types are inferred from rows.
 
-    >>> reads_text_files("CsvOptions SCAN [visits.csv]"), reads_text_files("Function: READ_CSV_AUTO"), reads_text_files("SEQ_SCAN")
-    (True, True, False)
+    >>> [reads_text_files(plan) for plan in ("Csv SCAN [visits.csv]", "Function: READ_CSV_AUTO", "SEQ_SCAN")]
+    [True, True, False]
     """
     return _TEXT_SCANS.search(plan) is not None
 
 
 def inferred_types_error(source_kind: str) -> OutOfSchemaError:
-    """Say that one row could change how others are read."""
+    """Return the error for a source in which one row could change how others are read."""
     return OutOfSchemaError(
-        f"{source_kind} of CSV or JSON files takes its types from the rows. Hint: pass the path of CSV files, so the schema "
-        "decides, or write Parquet."
+        f"{source_kind} of CSV or JSON files infers its types from the rows. Hint: pass the path of CSV files, so that "
+        "the schema decides, or write Parquet."
     )
 
 
@@ -279,18 +280,18 @@ def inferred_types_error(source_kind: str) -> OutOfSchemaError:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Query:
-    """The rows that a query gives, read over a connection, anew in each pass.
+    """Rows of a query, read over a connection and again in each pass.
 
-    The rows come here, a batch at a time, and are counted here. Where no row shall leave a database, give ``fit`` the
-    address of a table instead.
+    The rows are fetched batch by batch and counted in this process. If no row may leave the database, pass the address
+    of a table to ``fit`` instead.
 
     Parameters
     ----------
     query : str or SQLAlchemy select
-        Must give the columns of the schema and the target. If a forest reads the rows several times, they must come in
-        the same order each time (ORDER BY); if they do not, the fit is refused before anything more is released.
+        Must return the columns of the schema and the target. If a forest reads the rows several times, their order must
+        be the same each time (ORDER BY); otherwise the fit fails before anything more is released.
     connection : ADBC, SQLAlchemy, DuckDB or other DB-API connection, or SQLAlchemy engine
-        Not closed, and nothing is written.
+        Never closed or written to.
 
     Examples
     --------
@@ -322,7 +323,7 @@ def _open_query(request: Query) -> Relation:
     if hasattr(connection, "cursor"):
         return _open_untyped_query(request, _run_cursor)
     raise UseError(
-        f"{type(connection).__name__} is no connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
+        f"{type(connection).__name__} is not a connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
         "DB-API connection."
     )
 
@@ -330,7 +331,7 @@ def _open_query(request: Query) -> Relation:
 def _open_adbc(request: Query) -> Relation:
     if "SQLite" in str(request.connection.adbc_get_info().get("driver_name")):
         raise OutOfSchemaError(
-            "ADBC's driver of SQLite takes its types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
+            "The ADBC driver of SQLite infers types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
         )
 
     def read(columns: list[str] | None) -> Iterator[FramePiece]:
@@ -351,7 +352,7 @@ NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists
 
 
 def _open_untyped_query(request: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
-    """Take each cell as the driver gives it: no type is looked for over several rows."""
+    """Take each value as the driver returns it: no type is inferred from several rows."""
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for names, batches in run(request, batch_rows):

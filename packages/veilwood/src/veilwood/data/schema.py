@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is public about a table: its columns, bounds, categories and classes, and their JSON form.
+"""Schemas: the public facts about a table (columns, bounds, categories, classes) and their JSON form.
 
-Nothing here keeps a number of rows, a count or a row; turning rows into integers is in ``encoding``, and when two
-cells are the same category or the same id is decided in ``canonical``.
+A schema holds no row and no count. Rows are encoded in ``encoding``; ``canonical`` decides whether two values are the
+same category or id.
 """
 
 from __future__ import annotations
@@ -47,38 +47,38 @@ _SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore"
 
 @dataclass(frozen=True, repr=False)
 class Schema:
-    """What is public about a data set, declared before any data is seen.
+    """Public description of a data set, declared before any data is read.
 
     Parameters
     ----------
     name : str
-        What the data set is called.
+        Name of the data set.
     task : {"classification", "regression"}
-        What is learned.
+        Learning task.
     target : Column
         The column to predict: categorical with two or more values, or numeric.
     features : sequence of Column
-        The columns to predict it from.
+        The columns to learn from.
     inferred : bool, default False
-        Whether bounds and categories were read off the data, which voids every guarantee.
+        Whether bounds and categories were inferred from the data, which voids every guarantee.
     ignore : sequence of str
-        Columns that may be in the table and are not used: names, or patterns such as "note_*".
+        Unused columns that the table may have: names, or patterns such as "note_*".
     privacy_unit : optional
-        Whom a guarantee should protect, as in ``Neighbours``. The command line takes it where nothing else is said;
-        the column of its id may be in every table.
+        The unit to protect, as in ``Neighbours``. Default of the command line. Every table may have the column of its
+        id.
     dialect : Dialect
-        How CSV files of this table are written.
+        Dialect of this table's CSV files.
 
     Notes
     -----
     **Categories and ids are compared as text**, by one rule for every format and engine. Numbers are compared as
     numbers: 7, 7.0, Decimal("7.00") and the texts "7", "7.0" are one category and one person, in CSV as in Parquet;
     "007" and " 7" are others. Booleans are "True" and "False", an empty text is a missing value, dates are ISO 8601.
-    The whole rule is the table at the top of ``veilwood.data.canonical``.
+    The full rule is the table at the top of ``veilwood.data.canonical``.
 
-    **The declared classes decide the type of predictions**, and nothing in the data does: ``"values": [0, 1]`` gives
+    **The declared classes determine the type of predictions**, never the data: ``"values": [0, 1]`` gives
     ``classes_`` of int64, ``[0.5, 1.5]`` of float64, ``[false, true]`` of bool, and ``["0", "1"]`` texts as declared.
-    Labels given to ``fit`` and ``score`` may be written in any of these ways.
+    Labels passed to ``fit`` and ``score`` may have any of these types.
 
     Examples
     --------
@@ -130,7 +130,7 @@ class Schema:
         names = [column.name for column in (*self.features, self.target)]
         if len(set(names)) < len(names):
             twice = Counter(names).most_common(1)[0][0]
-            raise SchemaError(f"column {short_repr(twice)} appears twice. Hint: give every column a name of its own.")
+            raise SchemaError(f"column {short_repr(twice)} appears twice. Hint: give every column its own name.")
         self._check_target()
 
     def _check_target(self) -> None:
@@ -165,18 +165,20 @@ class Schema:
         return tuple(dict.fromkeys(column.source for column in (*self.features, self.target)))
 
     def allows(self, name: str) -> bool:
-        """Whether a column may be in a table without being read: the id of the privacy unit, or one to ignore."""
+        """Return True if a table may have this column without it being read: an id or an ignored column."""
         is_id = isinstance(self.privacy_unit, RowsOf) and self.privacy_unit.id == name
         return is_id or any(name == pattern or fnmatchcase(name, pattern) for pattern in self.ignore)
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Schema:
-        """Build a schema from its JSON form; keys that are not part of the format are dropped."""
+        """Build a schema from its JSON form; unknown keys are dropped."""
         if not isinstance(data, Mapping):
             raise SchemaError(f"a schema is a JSON object, not {type(data).__name__}. Hint: see Schema.to_dict.")
         known = _known_keys(data, _SCHEMA_KEYS, required=("name", "task", "target", "columns"), location="the schema")
         if isinstance(known["columns"], str) or not isinstance(known["columns"], Sequence):
-            raise SchemaError("the schema's 'columns' is not a list. Hint: one object a column, the target too.")
+            raise SchemaError(
+                "the schema's 'columns' is not a list. Hint: write one object per column, including the target."
+            )
         columns = [_column_from_dict(entry, place) for place, entry in enumerate(known["columns"])]
         target = [column for column in columns if column.name == known["target"]]
         if not target:
@@ -234,10 +236,10 @@ class Schema:
         Path(path).write_text(json.dumps(self.to_dict(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
     def for_labels(self, y: Any) -> Schema:
-        """Return the schema in which classes are numbers, where ``y`` is an array of whole numbers and no class is one.
+        """Return the schema with integer classes if ``y`` is an array of integers and no declared class is one.
 
-        So do scikit-learn's VotingClassifier and StackingClassifier number the classes: 0 for the first in the order of
-        the alphabet. The kind of the array decides, no value in it.
+        scikit-learn's VotingClassifier and StackingClassifier number the classes this way: 0 for the first in
+        alphabetical order. The type of the array decides, not its values.
 
         >>> schema = Schema.numeric((0, 1), classes=["yes", "no"], n_features=1)
         >>> schema.for_labels(np.array([1, 0, 1])).classes, schema.for_labels(np.array(["yes"])).classes
@@ -252,7 +254,7 @@ class Schema:
         )
 
     def fingerprint(self) -> str:
-        """Return the SHA-256 of the canonical JSON form: equal schemas, and only they, share it."""
+        """Return the SHA-256 of the canonical JSON form: only equal schemas share it."""
         return self._fingerprint
 
     @cached_property
@@ -262,10 +264,10 @@ class Schema:
 
     @classmethod
     def resolve(cls, schema: Schema | Mapping[str, Any] | str | PathLike[str] | None) -> Schema:
-        """Return the schema given as such, as a dict, or as the path of a JSON file."""
+        """Return a schema given as an object, as a dict, or as the path of a JSON file."""
         if schema is None:
             raise UndeclaredSchemaError(
-                "no schema was given, and bounds read off the data would leak it. Hint: write one with "
+                "no schema was given, and bounds inferred from the data would leak it. Hint: write one with "
                 "'veilwood schema draft TABLE' and review it; schema='infer' is for experiments, NOT PRIVATE."
             )
         if isinstance(schema, Schema):
@@ -275,7 +277,7 @@ class Schema:
         if isinstance(schema, str | PathLike):
             return cls.load(schema)
         raise SchemaError(
-            f"schema is of type {type(schema).__name__}. Hint: give a Schema, a dict or the path of a JSON file."
+            f"schema is of type {type(schema).__name__}. Hint: pass a Schema, a dict or the path of a JSON file."
         )
 
     @classmethod
@@ -289,12 +291,12 @@ class Schema:
         n_features: int | None = None,
         target: str = "target",
     ) -> Schema:
-        """Declare numeric features in one line; classes make it classification, target bounds regression.
+        """Declare numeric features in one line: with ``classes`` for classification, with target bounds for regression.
 
         Parameters
         ----------
         bounds : pair
-            Lower and upper bounds: two numbers for all columns, or two sequences with one number a column.
+            Lower and upper bounds: two numbers for all columns, or two sequences with one number per column.
         classes : sequence, optional
             The class labels, for classification.
         target_bounds : pair of float, optional
@@ -302,7 +304,7 @@ class Schema:
         names : sequence of str, optional
             Names of the features; ``x0``, ``x1``, ... by default.
         n_features : int, optional
-            How many features, where neither ``bounds`` nor ``names`` says so.
+            Number of features, if neither ``bounds`` nor ``names`` determines it.
         target : str
             Name of the target column.
 
@@ -321,7 +323,7 @@ class Schema:
             lows, highs = np.broadcast_to(lows, width), np.broadcast_to(highs, width)
         except (TypeError, ValueError):
             raise SchemaError(
-                f"bounds={short_repr(bounds)} is not a pair (lower, upper) of numbers, or of one number for each feature."
+                f"bounds={short_repr(bounds)} is not a pair (lower, upper) of numbers, or of one number per feature."
             ) from None
         labels = names if names is not None else [f"x{place}" for place in range(width)]
         features = [
@@ -337,7 +339,7 @@ class Schema:
 
     @classmethod
     def infer(cls, X: Any, y: Any, task: TaskKind, *, target: str = "target") -> Schema:
-        """Read a schema off the data, for experiments: what is made from it is NOT PRIVATE.
+        """Infer a schema from the data, for experiments: everything made from it is NOT PRIVATE.
 
         Examples
         --------
@@ -349,7 +351,7 @@ class Schema:
         except VeilwoodError:
             raise
         except (TypeError, ValueError, ArithmeticError, RecursionError):
-            raise SchemaError("no schema can be read off these data. Hint: declare it.") from None
+            raise SchemaError("no schema can be inferred from these data. Hint: declare it.") from None
         return cls("inferred", task, goal, features, inferred=True)
 
     def __repr__(self) -> str:
@@ -367,7 +369,7 @@ class Schema:
 
 
 def _is_draft(data: Mapping[str, Any]) -> bool:
-    """Whether any mark of a draft is left: on the whole, in its notes, or on a single column."""
+    """Return True if any mark of a draft is left: on the schema, in its notes, or on a column."""
     notes = data.get("notes")
     noted = isinstance(notes, str) and notes.startswith("DRAFT")
     marked = any(is_unreviewed(column) for column in data["columns"])
@@ -375,7 +377,7 @@ def _is_draft(data: Mapping[str, Any]) -> bool:
 
 
 def is_unreviewed(column: Mapping[str, Any]) -> bool:
-    """Whether a column, in its JSON form, says that its bounds were read off the data, in whatever words.
+    """Return True if the JSON form of a column says that its bounds were read from the data, however it is worded.
 
     Examples
     --------
@@ -390,7 +392,7 @@ def is_unreviewed(column: Mapping[str, Any]) -> bool:
 def _known_keys(
     data: Mapping[str, Any], known: Sequence[str], *, required: Sequence[str], location: str
 ) -> dict[str, Any]:
-    """Keep the keys of the format; refuse a missing one, and one that looks like a slip of the pen."""
+    """Return the known keys. Raise SchemaError if one is missing, or looks like a misspelling."""
     for key in required:
         if key not in data:
             near = difflib.get_close_matches(key, sorted(map(str, set(data) - set(known))), n=1)
@@ -406,7 +408,9 @@ def _known_keys(
 def _column_from_dict(entry: object, place: int) -> Column:
     """Build one column from its JSON form."""
     if not isinstance(entry, Mapping):
-        raise SchemaError(f"entry {place + 1} of 'columns' is {short_repr(entry)}. Hint: a column is a JSON object.")
+        raise SchemaError(
+            f"entry {place + 1} of 'columns' is {short_repr(entry)}. Hint: write a JSON object per column."
+        )
     where = f"column {short_repr(entry['name'])}" if "name" in entry else f"entry {place + 1} of 'columns'"
     kind = entry.get("kind")
     required = _REQUIRED.get(kind, ()) if isinstance(kind, str) else ()
@@ -415,7 +419,7 @@ def _column_from_dict(entry: object, place: int) -> Column:
 
 
 def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column, tuple[Column, ...]]:
-    """Read the target and the features off the data."""
+    """Infer the target and the features from the data."""
     table = Table.from_data(X)
     names = table.names or tuple(f"x{place}" for place in range(table.n_columns))
     while target in names:
@@ -433,13 +437,13 @@ def _infer_columns(X: Any, y: Any, task: TaskKind, target: str) -> tuple[Column,
         raise SchemaError(f"Unknown label type: {type_of_target(labels)}. Hint: classes are few and repeat.") from None
     found = [label for label in np.unique(labels).tolist() if not pd.isna(label)]
     if len(found) < 2:
-        raise SchemaError("the target has one class only. Hint: there must be two or more.")
+        raise SchemaError("the target has only one class. Hint: pass data with at least two.")
     values = tuple(dict(zip(to_canonical_texts(found), found, strict=True)).values())
     return _make_inferred_column(target, "categorical", values=values), features
 
 
 def _infer_column(name: str, values: pd.Series[Any]) -> Column:
-    """Read one column off the data: the range of numbers, the set of anything else."""
+    """Infer one column from the data: the range of numbers, the set of all other values."""
     missing = values.isna().to_numpy(dtype=bool)
     kind = pd.api.types.infer_dtype(values, skipna=True)
     if kind in ("integer", "floating", "mixed-integer-float", "decimal", "empty") or bool(missing.all()):
@@ -454,11 +458,11 @@ def _infer_column(name: str, values: pd.Series[Any]) -> Column:
 
 
 def _make_inferred_column(name: str, kind: Literal["categorical", "numeric"], **found: Any) -> Column:
-    """Make a column of what was found; where that cannot be, say so without saying what it was."""
+    """Make a column from inferred values, or raise SchemaError without showing them."""
     try:
         return Column(name, kind, **found)
     except SchemaError:
         raise SchemaError(
-            f"column {short_repr(name)} cannot be read off the data: it has no values that can be used, too many, or such "
-            "that differ in their writing alone. Hint: declare it."
+            f"column {short_repr(name)} cannot be inferred from the data: it has no usable values, too many, or "
+            "several that are one category. Hint: declare it."
         ) from None

@@ -35,15 +35,15 @@ def read_table(
     path : path
         CSV (also gzipped), Parquet or Arrow files.
     schema : Schema, path or dict
-        Says which columns to expect. Values are checked when they are used.
+        The expected columns. Values are validated when they are used.
 
     Returns
     -------
     X : pandas.DataFrame
-        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64. Where
-        several features are parts of one column, that column stands there once.
+        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64. A column of
+        which several features are parts appears once.
     y : pandas.Series
-        The target: floats, or classes as the schema declares them, which is how they are predicted.
+        The target: floats, or classes as the schema declares and models predict them.
     """
     schema = Schema.resolve(schema)
     frame = _read_frame(path, schema, target=True)
@@ -56,7 +56,7 @@ def read_features(
     *,
     allowed_extra: Collection[str] = (),
 ) -> pd.DataFrame:
-    """Read the features alone, from a table with or without the target, as ``read_table`` does."""
+    """Read only the features, from a table with or without the target, as ``read_table`` does."""
     return _read_frame(path, Schema.resolve(schema), target=False, allowed_extra=allowed_extra)
 
 
@@ -68,7 +68,7 @@ def read_feature_batches(
     allowed_extra: Collection[str] = (),
     batch_rows: int = 65536,
 ) -> Iterator[tuple[Table, pd.DataFrame]]:
-    """Read the features in batches, and beside them columns to carry along as they stand in the file, such as an id."""
+    """Read the features in batches, and with them unchanged columns to pass through, such as an id."""
     features = list(dict.fromkeys(column.source for column in schema.features))
     wanted = list(dict.fromkeys([*features, *passthrough]))
     for file in find_files(path, schema, passthrough):
@@ -122,7 +122,7 @@ def _return_values(cells: ColumnValues, name: str) -> ColumnValues:
 
 
 def _read_texts(values: ColumnValues) -> tuple[npt.NDArray[np.object_], Kinds | None]:
-    """Return a column as plain texts, by which categories are compared, None where missing."""
+    """Return a column as plain texts, by which categories are compared, None if missing."""
     codes, texts = factorize_texts(values)
     unusable = codes == NoText.UNUSABLE.value
     out: npt.NDArray[np.object_] = np.array([*texts, None], dtype=object)[np.maximum(codes, -1)]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Usual public bounds and categories, found by the name of a column: what anyone would write without seeing the data.
+"""Catalogue of publicly known bounds and categories, by column name: what anyone would write without seeing the data.
 
-A bound of the catalogue needs no source: nobody's age is above 120, whoever is in the table.
+A bound of the catalogue needs no source: no age is above 120, whoever is in the table.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ __all__ = ["CATALOGUE", "KnownColumn", "known_bounds", "known_values"]
 
 @dataclass(frozen=True)
 class KnownColumn:
-    """One entry: what it is called, which names of columns it is for, and what is publicly known."""
+    """Catalogue entry: a title, the column names it matches, and the publicly known bounds or values."""
 
     title: str
     names: str  # words that a name of a column has, by a regular expression
@@ -26,7 +26,7 @@ class KnownColumn:
     prefix: int | None = None
 
     def matches_name(self, name: str) -> bool:
-        """Whether a column of this name is meant.
+        """Return True if the entry matches a column name.
 
         >>> CATALOGUE[0].title, CATALOGUE[0].matches_name("Age_at_admission"), CATALOGUE[0].matches_name("wage")
         ('age in years', True, False)
@@ -35,7 +35,7 @@ class KnownColumn:
         return re.search(rf"(?:^|[ \d])(?:{self.names})(?:$|[ \d])", words) is not None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return what it says of a column, as keys of the schema."""
+        """Return the entry as keys of a schema's column."""
         if self.values:
             return {"values": list(self.values)} | ({} if self.prefix is None else {"prefix": self.prefix})
         return {"lower": self.lower, "upper": self.upper}
@@ -98,16 +98,16 @@ CATALOGUE: Final = (
 
 
 def known_bounds(name: str) -> KnownColumn | None:
-    """Return the usual bounds of a numeric column of this name.
+    """Return the known bounds of a numeric column of this name, or None.
 
     >>> known_bounds("alter")
-    Usual(title='age in years', names='age|alter|lebensalter', lower=0, upper=120, values=(), prefix=None)
+    KnownColumn(title='age in years', names='age|alter|lebensalter', lower=0, upper=120, values=(), prefix=None)
     """
     return next((usual for usual in CATALOGUE if usual.lower is not None and usual.matches_name(name)), None)
 
 
 def known_values(name: str, categories: Collection[str]) -> KnownColumn | None:
-    """Return the usual list that holds the categories found: all of them, two or more, or nearly all by their prefix.
+    """Return the known list of values that covers all given categories, two or more, or nearly all prefixes.
 
     >>> known_values("smoker", ["yes", "no"]).values
     ('no', 'yes')

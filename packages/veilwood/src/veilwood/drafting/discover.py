@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A schema measured privately, for lists and bounds that are not public: ``discover``, through the door and charged.
+"""Private schema discovery: ``discover`` measures lists and bounds that are not public, through the release door.
 
-A row adds one to the count of its text and one to that of its size, in each column (``data.things``). What stands out
-of the noise is released, and all else about the schema is decided from that. Proof: proofs/discover.md.
+In each column, a row adds at most one to the count of its text and one to that of its magnitude. Counts above the
+threshold are released; the rest of the schema is post-processing. Proof: proofs/discover.md.
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ _MIN_POWER: Final = -40  # powers of two; smaller and larger numbers count as th
 _MAX_POWER: Final = 60
 _ZERO_MAGNITUDE: Final = _MAX_POWER - _MIN_POWER + 1
 N_MAGNITUDES: Final = 2 * _ZERO_MAGNITUDE + 1
-"""Sizes are 0 .. SIZES - 1, in the order of the numbers: the one in the middle is that of zero."""
+"""Magnitudes are 0 to ``N_MAGNITUDES - 1``, in the order of the numbers; the middle one is that of zero."""
 _BATCH_ROWS: Final = 65536
 _CODE: Final = re.compile("0[0-9]")  # of digits, but no number
 
 
 def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
-    """Return the size of each number: from 2^e up to, and without, 2^(e+1) is one size, and so below zero.
+    """Return the magnitude of each number: 2^e up to, but not including, 2^(e+1) is one magnitude; likewise below zero.
 
     Examples
     --------
@@ -76,7 +76,7 @@ def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
 
 
 def magnitude_bounds(magnitude: Magnitude) -> tuple[float, float]:
-    """Return between which numbers a size lies."""
+    """Return the bounds of a magnitude."""
     if magnitude == _ZERO_MAGNITUDE:
         return 0.0, 0.0
     low = 2.0 ** (abs(magnitude - _ZERO_MAGNITUDE) - 1 + _MIN_POWER)
@@ -85,10 +85,10 @@ def magnitude_bounds(magnitude: Magnitude) -> tuple[float, float]:
 
 @dataclass(frozen=True, repr=False)  # it is as private as the rows
 class SchemalessTable:
-    """A table whose columns can be counted."""
+    """A table without a schema whose values can be counted."""
 
     name: str
-    """What the table is called."""
+    """Name of the table."""
     names: tuple[str, ...]
     """The names of its columns."""
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
@@ -97,9 +97,9 @@ class SchemalessTable:
     def count_values(
         self, columns: Sequence[str], cap: RowsOf | None
     ) -> tuple[list[Counter[str]], npt.NDArray[np.int64]]:
-        """Count the texts of each column, and the sizes of its numbers: a row adds one to one of either, at most.
+        """Count the texts of each column and the magnitudes of its numbers: a row adds at most one to each of the two.
 
-        With a cap, at most so many rows of an id count, and none without an id.
+        With a cap, at most ``cap.at_most`` rows per id count, and no row without an id.
         """
         kept = None
         if cap is not None:
@@ -137,25 +137,25 @@ def _count_column(
 
 
 def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
-    """Open a dataframe, a file, a folder or a glob; names of columns are taken to be public, and nothing else is told.
+    """Open a dataframe, file, folder or glob without a schema. Column names are public; nothing else is revealed.
 
     Examples
     --------
     >>> import pandas as pd
-    >>> texts, sizes = open_schemaless(pd.DataFrame({"x": [3, 3.0, "a"]})).count(["x"], None)
+    >>> texts, sizes = open_schemaless(pd.DataFrame({"x": [3, 3.0, "a"]})).count_values(["x"], None)
     >>> texts, sizes.sum()
     ([Counter({'3': 2, 'a': 1})], np.int64(2))
     """
     if not isinstance(X, str | PathLike):
         table = Table.from_data(X, width=1)
         if table.names is None:
-            raise OutOfSchemaError("columns need names to be discovered. Hint: pass a dataframe or a file.")
+            raise OutOfSchemaError("discovery needs column names. Hint: pass a dataframe or a file.")
         return SchemalessTable("discovered", table.names, lambda columns: [[table]], dialect)
     files = find_files(X, None, as_bytes=True, dialect=dialect)
     for file in files[1:]:
         if set(file.names) != set(files[0].names):
             raise OutOfSchemaError(
-                f"{file.display_name} has other columns than {files[0].display_name}. Hint: one table at a time."
+                f"{file.display_name} has other columns than {files[0].display_name}. Hint: pass one table at a time."
             )
 
     def read(columns: Sequence[str]) -> Iterator[Iterator[Table]]:
@@ -165,8 +165,8 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
     return SchemalessTable(Path(files[0].display_name).name.split(".")[0], files[0].names, read, dialect)
 
 
-_MAX_CODES: Final = 2  # so many different numbers are codes,
-_MAX_CLASSES: Final = 20  # and so many classes
+_MAX_CODES: Final = 2  # a column with at most this many distinct numbers is categorical
+_MAX_CLASSES: Final = 20  # a target with at most this many distinct numbers has classes
 _MIN_TEXT_FRACTION: Final = 0.9
 _MAX_VALUES: Final = 200
 _FALSE_POSITIVE_RATE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes are released
@@ -174,14 +174,14 @@ _FALSE_POSITIVE_RATE: Final = 0.05  # that an empty size is taken for one that i
 
 @dataclass(frozen=True)
 class Discovery:
-    """What was found, what it cost, and the certificate of that.
+    """Result of ``discover``: the schema, the plan and the privacy certificate.
 
     Attributes
     ----------
     schema : Schema
-        Made of what was released; its columns are nullable, and features have an "other", as rare things stay hidden.
+        Made from released counts. Columns are nullable and features have an "other", since rare values stay hidden.
     plan : Plan
-        What was released.
+        The release plan.
     privacy : PrivacyCertificate
         The certificate.
     """
@@ -191,7 +191,7 @@ class Discovery:
     privacy: PrivacyCertificate
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the JSON form of the schema, with the certificate beside it."""
+        """Return the JSON form of the schema, together with the certificate."""
         found = self.schema.to_dict()
         for column in found["columns"]:
             column["bounds"] = f"released: {self.privacy}"
@@ -213,30 +213,30 @@ def discover(
     dialect: Dialect = DIALECT,
     name: str | None = None,
 ) -> Discovery:
-    """Measure what a schema needs where it is not public: frequent categories, and bounds of numbers.
+    """Measure the parts of a schema that are not public: frequent categories, and bounds of numbers.
 
     Parameters
     ----------
     X : dataframe or path
-        The table. The names of its columns are taken to be public.
+        The table. The names of its columns are public.
     target : str, optional
         The column to predict; the last one by default.
     epsilon, delta : float
-        The privacy loss. Categories that are not known before need a delta above 0, below one in the number of people.
+        The privacy loss. Unknown categories need a delta above 0, and below 1 / number of people.
     ledger : Ledger or path, optional
-        Where the spend is recorded.
+        Ledger to charge.
     privacy_unit, adjacency
-        Whom the guarantee protects.
+        Unit and adjacency of the guarantee.
     ignore : sequence of str
-        Names or patterns of columns not to measure: each one measured adds noise to the others.
+        Names or patterns of columns not to measure: each measured column adds noise to the others.
     classes : sequence, optional
-        The classes of the target, where they are public.
+        The classes of the target, if they are public.
     bounds_only : bool
-        Only numbers; then delta may be 0. Other columns are left out.
+        Measure numeric columns only, so that delta may be 0. Other columns are left out.
     dialect : Dialect
-        How CSV files are written.
+        Dialect of CSV files.
     name : str, optional
-        What the schema is called.
+        Name of the schema.
 
     Returns
     -------
@@ -275,7 +275,7 @@ def discover(
         and not (each == goal and classes is not None)
     ]
     if goal not in measured and classes is None:
-        raise ParameterError("ignore", list(ignore), "takes the target away", "leave it, or give its classes")
+        raise ParameterError("ignore", list(ignore), "excludes the target", "keep it, or pass its classes")
     plan = plan_discovery(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
     book = open_ledger(ledger)
     if ledger is not None and plan.loss.is_bounded:
@@ -290,10 +290,10 @@ def discover(
 def plan_discovery(
     columns: Sequence[str], *, epsilon: float, delta: float, neighbours: Neighbours, bounds_only: bool = False
 ) -> Plan:
-    """Plan a discovery: no rows are needed, nothing is spent."""
+    """Plan a discovery. No rows are needed and nothing is spent."""
     loss, shape = requested_loss(epsilon, delta), (len(columns), N_MAGNITUDES)
     if not columns:
-        raise ParameterError("ignore", "all columns", "leaves nothing to measure", "leave some")
+        raise ParameterError("ignore", "all columns", "leaves nothing to measure", "keep some")
     if bounds_only:
         step = counting_step("sizes of numbers", shape, loss, neighbours, l1=len(columns), squared_l2=len(columns))
         released = f"how many numbers of each size {len(columns)} columns have, with noise"
@@ -326,7 +326,7 @@ def plan_discovery(
 
 @dataclass(frozen=True)
 class _ReleasedCounts:
-    """What was released about one column: noisy counts of texts, and of sizes of numbers."""
+    """Released counts of one column: noisy counts of texts, and of magnitudes of numbers."""
 
     texts: dict[str, int]
     magnitudes: dict[Magnitude, int]
@@ -335,7 +335,7 @@ class _ReleasedCounts:
 def _release_columns(
     door: Door, table: SchemalessTable, columns: Sequence[str], unit: Unit
 ) -> dict[str, _ReleasedCounts]:
-    """Count, and release what stands out; all that is private stays in here."""
+    """Count, and release the counts above the threshold. Private values do not leave this function."""
     (step,) = door.plan.steps
     texts, sizes = table.count_values(columns, unit if isinstance(unit, RowsOf) else None)
     found = {name: _ReleasedCounts({}, {}) for name in columns}
@@ -360,7 +360,7 @@ def _release_columns(
 
 
 def _infer_column(name: str, released: _ReleasedCounts, *, is_target: bool) -> Column | None:
-    """Decide what a column is, from what was released about it; None where nothing useful was."""
+    """Infer a column from its released counts, or return None if nothing useful was released."""
     sizes, texts = sum(released.magnitudes.values()), sum(released.texts.values())
     few = (
         2 <= len(released.texts) <= (_MAX_CLASSES if is_target else _MAX_CODES) and texts >= _MIN_TEXT_FRACTION * sizes
@@ -389,7 +389,7 @@ def _infer_schema(
     name: str,
     inferred: bool,
 ) -> Schema:
-    """Put the schema together: post-processing of what was released."""
+    """Assemble the schema: post-processing of released counts."""
     target = (
         _infer_column(target_name, released[target_name], is_target=True)
         if classes is None

@@ -1,16 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A first schema read off a table, for a person to review: marked as such until every bound is public knowledge.
+"""Drafts of a schema, inferred from a table for a person to review; marked until every bound is public knowledge.
 
-What a column looks like is guessed in ``guess``, what is usually known of it stands in ``catalogue``; reviewing is in
-``review``.
+Profiles of columns and the dialect of a CSV file are guessed here. Publicly known bounds are in ``catalogue``, the
+review is in ``review``.
 """
 
 from __future__ import annotations
 
+import codecs
+import csv
+import io
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from itertools import zip_longest
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -21,10 +26,11 @@ import pyarrow as pa
 
 from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_reader, factorize_texts
 from veilwood.data.columns import did_you_mean
-from veilwood.data.dialect import DIALECT, Dialect, guess_dialect
-from veilwood.data.files import find_files, find_locations
-from veilwood.data.frames import Table
-from veilwood.data.numbers import Floats, read_numbers
+from veilwood.data.dialect import CURRENCIES, DIALECT, MONEY, SEPARATORS, SPACES, Dialect
+from veilwood.data.files import find_files
+from veilwood.data.frames import Floats, Table
+from veilwood.data.numbers import read_numbers
+from veilwood.data.places import find_locations
 from veilwood.data.relations import Relation
 from veilwood.data.schema import UNREVIEWED_MARK
 from veilwood.drafting.catalogue import known_bounds, known_values
@@ -36,13 +42,14 @@ __all__ = [
     "ColumnProfile",
     "draft_column",
     "draft_from_table",
+    "guess_dialect",
     "guess_privacy_unit",
     "profile_column",
 ]
 
 
 MIN_UNITS: Final = 20
-"""A category that fewer people have does not come into a draft."""
+"""Minimum number of people with a category in a draft."""
 _MAX_VALUES: Final = 100
 _FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")  # 1,5 or 1,50 EUR, and not 1,500
 _MAX_NUMERIC_CLASSES: Final = 20
@@ -56,6 +63,23 @@ _CONTACT_NAMES: Final = re.compile(
     r"|street|anschrift)(?:$|[\W_])",
     re.I,
 )
+_NULL_WORDS: Final = (
+    "NA",
+    "N/A",
+    "n/a",
+    "NULL",
+    "null",
+    "NaN",
+    "nan",
+    "None",
+    "-",
+    "--",
+    "?",
+    "k.A.",
+    "k. A.",
+    "missing",
+)
+_PREVIEW_BYTES: Final = 1 << 20  # bytes from which a dialect is guessed
 _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}"
 )
@@ -64,19 +88,19 @@ _TIME: Final = re.compile(r"[0-9]{1,2}:[0-9]{2}(?::[0-9]{2})?")
 
 @dataclass(repr=False)  # it is as private as the rows
 class ColumnProfile:
-    """What was seen of one column."""
+    """Inferred profile of one column."""
 
     name: str
     kind: Literal["id", "date", "time", "text", "people", "unique", "number", "category", "nothing", "unnamed"]
     nullable: bool
-    codes: npt.NDArray[np.intp]  # the category of each row, negative where there is none
+    codes: npt.NDArray[np.intp]  # category of each row, negative if it has none
     texts: list[str]
     numbers: Floats | None = None
-    decimal: str | None = None  # the sign of its numbers, where it is not that of the others
+    decimal: str | None = None  # decimal sign of its numbers, if it differs from the file's
 
 
 def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
-    """Decide what a column looks like."""
+    """Infer the profile of a column."""
     found = table.column_by_name(name)
     assert found is not None  # the name is the table's
     codes, texts = _merge_duplicates(*factorize_texts(found))
@@ -118,7 +142,7 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
 
 
 def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give every text one code."""
+    """Give every distinct text one code."""
     known = list(dict.fromkeys(texts))
     places = {text: place for place, text in enumerate(known)}
     moved = np.array([*(places[text] for text in texts), NoText.UNUSABLE.value, NoText.MISSING.value], np.intp)
@@ -128,7 +152,7 @@ def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[np
 def _parse_column(
     values: ColumnValues, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect
 ) -> Floats | None:
-    """Return the numbers of a column, or None where it holds something else, such as codes with leading zeros."""
+    """Return the numbers of a column, or None if it is not numeric, for example codes with leading zeros."""
     if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None
     written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
@@ -138,14 +162,14 @@ def _parse_column(
 
 
 def _is_sequential(numbers: Floats) -> bool:
-    """Whether different numbers look like those of rows or cards: whole, and without large gaps or very long."""
+    """Return True if distinct numbers look like row or card numbers: integers, without large gaps or very long."""
     whole = bool((numbers == np.floor(numbers)).all())
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
     return whole and (high - low < 3 * len(numbers) or low >= 1e7)
 
 
 def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
-    """Whether texts look like dates or times of the day."""
+    """Return "date" or "time" if the texts look like dates or times of day, else None."""
     some = texts[:1000]
     dates = [text for text in some if _DATE.match(text)]
     if len(dates) >= _NEARLY_ALL * len(some):
@@ -155,7 +179,7 @@ def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
 
 
 def guess_privacy_unit(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
-    """Return the id whose rows belong together: that of people, or else the first whose values repeat."""
+    """Return the id column to protect: that of people, or else the first one with repeated values."""
     ids = [
         look for look in profiles if look.kind == "id" or (look.kind == "unique" and _PERSON_NAMES.search(look.name))
     ]
@@ -177,7 +201,7 @@ _REASONS: Final = {
 
 
 def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str, Any] | str:
-    """Return the JSON form of a column, marked as read off the data, or the reason why it is left out."""
+    """Return the JSON form of a column, marked as inferred, or the reason why it is left out."""
     if profile.kind in _REASONS:
         return _REASONS[profile.kind]
     nullable = {"nullable": True} if profile.nullable else {}
@@ -203,7 +227,7 @@ def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str
 
 
 def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> npt.NDArray[np.int64]:
-    """Count the people who have each category; rows, where it is not known whose they are."""
+    """Return the number of units that have each category; rows, if there is no id."""
     rows = np.flatnonzero(profile.codes >= 0)
     people = rows if unit is None else unit.codes[rows]
     pairs = np.unique(np.column_stack([profile.codes[rows], people])[people >= 0], axis=0)
@@ -211,7 +235,7 @@ def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> npt.ND
 
 
 def _add_other(values: list[Any]) -> dict[str, Any]:
-    """Let a category stand for those that are not listed."""
+    """Return an ``other`` category for values that are not listed."""
     other = next(
         (value for value in values if str(value).casefold() in ("other", "others", "andere", "sonstige")), None
     )
@@ -219,13 +243,13 @@ def _add_other(values: list[Any]) -> dict[str, Any]:
 
 
 def _restore_integers(texts: list[str], profile: ColumnProfile) -> list[Any]:
-    """Write categories that are whole numbers as such, so that predictions are."""
+    """Return integer categories as integers, so that predictions are integers too."""
     whole = profile.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
     return sorted(int(text) for text in texts) if whole else texts
 
 
 def _draft_bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
-    """Take the usual bounds where nearly all numbers lie within; else such that no one's own number is a bound."""
+    """Return the known bounds if nearly all numbers lie within; else bounds that are no single unit's number."""
     found = np.sort(numbers[np.isfinite(numbers)])
     usual = known_bounds(name)
     if usual is not None and usual.lower is not None and usual.upper is not None:
@@ -245,12 +269,87 @@ def _round_number(number: float) -> float | int:
     return int(rounded) if rounded == int(rounded) else rounded
 
 
+# -- the dialect of a file ---------------------------------------------------------------------------------------------
+
+
+def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
+    """Guess the dialect of a file from its first megabyte, except for the given parts.
+
+    The result depends on rows, so it is only for a draft that a person reviews.
+    """
+    with open_file() as stream:
+        raw = bytes(stream.read(_PREVIEW_BYTES))
+    known = {key: value for key, value in given.items() if value is not None}
+    encoding = known.get("encoding") or _guess_encoding(raw)
+    text = raw.decode(Dialect(encoding=encoding).codec, "replace").removeprefix("\ufeff")
+    lines = text.splitlines()
+    sep = known.get("sep") or _guess_separator(lines)
+    rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
+    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last one may be cut
+    cells = [cell.strip() for row in rows for cell in row]
+    if "decimal" not in known or "thousands" not in known:
+        decimal, thousands = _guess_number_format(cells, sep, known.get("decimal"))
+        known = {"thousands": thousands, "decimal": decimal} | known
+    sign = rf"(?:[{MONEY}]|\b(?:{CURRENCIES})\b)"
+    known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
+    known.setdefault("nulls", _guess_nulls(rows))
+    found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
+    return Dialect(**found)
+
+
+def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
+    """Return the usual null words that occur, unless a column holds hardly anything else: there they are categories."""
+    columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
+    words = {word for column in columns for word in _NULL_WORDS if column[word]}
+    for column in columns:
+        found = words.intersection(column)
+        if sum(column[word] for word in found) > 0.5 * column.total():
+            words -= found
+    return tuple(word for word in _NULL_WORDS if word in words)
+
+
+def _guess_encoding(raw: bytes) -> str:
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(raw)  # a character cut at the end is no error
+        return "utf-8"
+    except UnicodeDecodeError:
+        return "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
+
+
+def _guess_separator(lines: list[str]) -> str:
+    """Return the separator that splits the first lines into the same number of values, and into the most values."""
+    some = lines[:50]
+
+    def quality(sep: str) -> tuple[float, int]:
+        widths = [len(row) for row in csv.reader(some, delimiter=sep)]
+        width = widths[0] if widths else 1
+        return (sum(w == width for w in widths) / max(len(widths), 1) if width > 1 else 0.0, width)
+
+    return max(SEPARATORS, key=quality) if some else ","
+
+
+def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
+    """Return decimal sign and thousands separator by the rule that makes more values numbers: 1.234,5 or 1,234.5."""
+    looks = [re.sub(f"[{SPACES}{MONEY}]|{CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
+    comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
+    point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
+    if decimal is None:
+        decimal = "," if sep != "," and comma > point else "."
+    other = "." if decimal == "," else ","
+    grouped = re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(other)}[0-9]{{3}})+(?:{re.escape(decimal)}[0-9]+)?")
+    # A point before three digits may be a fraction of another column: it takes a decimal sign after it to be sure.
+    sure = any(grouped.fullmatch(cell) and (decimal in cell or cell.count(other) > 1) for cell in looks)
+    return decimal, other if sure else ""
+
+
+# -- the draft -------------------------------------------------------------------------------------------------------
+
 DRAFT_NOTE: Final = (
     "DRAFT: bounds and categories below were read off the data. Walk through with 'veilwood schema review', or replace "
     "them by what is publicly known and delete each column's 'bounds' mark, then this line and 'inferred'. Until then "
     "every result is NOT PRIVATE."
 )
-DEFAULT_ROWS_PER_UNIT: Final = 3  # proposed, whatever the data: how many rows people have is private
+DEFAULT_ROWS_PER_UNIT: Final = 3  # proposed for all data: the true number of rows per person is private
 
 
 def draft_from_table(
@@ -264,10 +363,11 @@ def draft_from_table(
 ) -> dict[str, Any]:
     """Draft the JSON form of a schema from a table, for a person to review before it is used.
 
-    Left out, with a reason, is what looks like an id, a date, free text or has nearly as many values as rows. Of an id
-    the draft proposes a ``privacy_unit``. No category held by fewer than 20 people (rows, where there is no id) is in
-    it, and bounds are rounded outwards. All the same it is as private as the data until someone replaces what it says
-    by what is publicly known and deletes the marks. A model made with an unreviewed draft is NOT PRIVATE and says so.
+    Columns that look like an id, a date or free text, or have nearly as many values as rows, are left out with a
+    reason. An id becomes the proposed ``privacy_unit``. Categories held by fewer than 20 people (rows, if there is no
+    id) are left out, and bounds are rounded outwards. Even so, the draft is as private as the data until a person
+    replaces its content by public knowledge and deletes the marks. A model made with an unreviewed draft is NOT PRIVATE
+    and says so.
 
     Parameters
     ----------
@@ -276,9 +376,9 @@ def draft_from_table(
     target : str, optional
         Name of the target column; the last column by default.
     dates : collection of {"year", "month", "weekday", "hour"}
-        Which parts of dates to use; without any, dates are left out.
+        Parts of dates to use. Without any, dates are left out.
     sep, decimal, encoding : str, optional
-        How a CSV file is written; what is not given is guessed from the file and written into the draft.
+        Dialect of a CSV file. Missing parts are guessed from the file and written into the draft.
 
     Examples
     --------
@@ -291,7 +391,7 @@ def draft_from_table(
     """
     unknown = [part for part in dates if part not in DATE_PARTS]
     if unknown:
-        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: {', '.join(DATE_PARTS)}.")
+        raise SchemaError(f"dates have no part {unknown[0]!r}. Hint: use one of {', '.join(DATE_PARTS)}.")
     name, dialect, table = _open_table(X, {"sep": sep, "decimal": decimal, "encoding": encoding})
     if table.names is None:
         raise OutOfSchemaError("a draft needs column names. Hint: pass a dataframe or a file.")
@@ -335,7 +435,7 @@ def draft_from_table(
 
 
 def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table]:
-    """Read a table whole, with what it is called and how its numbers are written."""
+    """Read a whole table; return its name, its dialect and its rows."""
     if not isinstance(X, str | PathLike):
         return "draft", DIALECT, Table.from_data(X)
     places = find_locations(X)
@@ -351,7 +451,7 @@ def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, T
 
 
 def _date_part_column(profile: ColumnProfile, part: str) -> dict[str, Any]:
-    """Use a part of a date; the values of all but the year are public."""
+    """Return a column for a part of a date; the values of all parts but the year are public."""
     known = {"month": (1, 12), "weekday": (1, 7), "hour": (0, 23), "year": (1900, 2100)}
     kind: dict[str, Any] = {"kind": "numeric", "lower": known[part][0], "upper": known[part][1]}
     if part == "weekday":

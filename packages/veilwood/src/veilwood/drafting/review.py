@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A walk through a draft: one question a column, until every bound is public knowledge. No terminal, no page.
+"""Review of a draft, one question per column, until every bound is public. Independent of any user interface.
 
-The command line and the service ask the questions and hand the answers in. All state is in the draft itself, so that a
-review can be saved after any answer and go on later.
+The command line and the service show the questions and submit the answers. All state is in the draft itself, so that a
+review can be saved after any answer and continued later.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
 
 @dataclass(frozen=True)
 class ColumnQuestion:
-    """What to ask about one column."""
+    """Question about one column."""
 
     number: int
     of: int
@@ -51,60 +51,60 @@ class ColumnQuestion:
 
 
 class Review:
-    """Go through a draft column by column.
+    """Review of a draft, column by column.
 
     Parameters
     ----------
     draft : mapping
-        The JSON form of a drafted schema, also one that was reviewed in part.
+        JSON form of a drafted schema, possibly reviewed in part.
     deferred : collection of str
-        Columns that were put off before.
+        Columns deferred in an earlier session.
 
     Examples
     --------
-    >>> from veilwood.drafting.draft import draft
+    >>> from veilwood.drafting.draft import draft_from_table
     >>> import pandas as pd
     >>> table = pd.DataFrame({"age": [31, 58] * 50, "ward": ["A", "B"] * 50, "ill": ["no", "yes"] * 50})
-    >>> review = Review(draft(table))
-    >>> review.question().proposal
+    >>> review = Review(draft_from_table(table))
+    >>> review.next_question().proposal
     'age in years: 0 to 120'
-    >>> review.accept()
-    >>> review.state(source="the list of wards on our web site", values=["A", "B", "C"])
-    >>> review.accept()
-    >>> review.question() is None, review.schema().inferred
+    >>> review.accept_known()
+    >>> review.declare(source="the list of wards on our web site", values=["A", "B", "C"])
+    >>> review.accept_known()
+    >>> review.next_question() is None, review.schema().inferred
     (True, False)
     """
 
     def __init__(self, draft: Mapping[str, Any], deferred: Collection[str] = ()) -> None:
-        Schema.from_dict(draft)  # refused here, if it is none
+        Schema.from_dict(draft)  # raises if the draft is not a schema
         self._draft: dict[str, Any] = copy.deepcopy(dict(draft))
         self._deferred = set(deferred)
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Review:
-        """Read a draft, or what an earlier review left."""
+        """Load a draft, or the result of an earlier review."""
         Schema.load(path)  # says best what is wrong
         return cls(read_json(read_text(path)))
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what has been reviewed so far; marks of the rest stay."""
+        """Save the review so far; columns that are not reviewed keep their marks."""
         write_file(Path(path), (format_schema(self.to_dict()) + "\n").encode())
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the draft as it is now; without open questions it is a schema."""
+        """Return the draft in its present state; without open questions it is a schema."""
         return copy.deepcopy(self._draft)
 
     def schema(self) -> Schema:
-        """Return the schema; while a question is open it counts as read off the data."""
+        """Return the schema. While a question is open, it counts as inferred from the data."""
         return Schema.from_dict(self._draft)
 
     @property
     def open_columns(self) -> tuple[str, ...]:
-        """Names of the columns that are not reviewed."""
+        """Names of the columns that are not reviewed yet."""
         return tuple(column["name"] for column in self._draft["columns"] if is_unreviewed(column))
 
     def next_question(self) -> ColumnQuestion | None:
-        """Return the next question, those put off last; None where all is reviewed."""
+        """Return the next question, deferred ones last, or None if all columns are reviewed."""
         names = sorted(self.open_columns, key=lambda name: name in self._deferred)
         if not names:
             return None
@@ -125,13 +125,13 @@ class Review:
     # -- answers ---------------------------------------------------------------------------------------------------
 
     def accept_known(self) -> None:
-        """Take what the catalogue says; nothing else can be taken without a source."""
+        """Accept the catalogue's bounds; only these can be accepted without a source."""
         column = self._current_column()
         usual = self._find_known(column)
         if usual is None:
             raise UseError(
-                f"column {column['name']!r} has no usual bounds: what the draft says was read off the data. "
-                "Hint: say from where it is publicly known, or leave the column out."
+                f"column {column['name']!r} has no usual bounds: those of the draft were inferred from the data. "
+                "Hint: name a public source, or exclude the column."
             )
         if usual.title in str(column.get("bounds")) and column.get("part"):
             self._apply_bounds(column, {}, f"{PUBLIC_PREFIX}{usual.title}")
@@ -139,34 +139,35 @@ class Review:
             self._apply_bounds(column, usual.to_dict(), f"{PUBLIC_PREFIX}usual, {usual.title}")
 
     def declare(self, source: str, **bounds: Any) -> None:
-        """Say from where bounds are publicly known; without ``bounds`` those of the draft are meant.
+        """Declare the public source of a column's bounds; without ``bounds``, of those in the draft.
 
         Parameters
         ----------
         source : str
-            In words, for whoever reads the schema: a standard, a code list, a manual.
+            Text for readers of the schema: a standard, a code list, a manual.
         **bounds
-            ``lower`` and ``upper``, or ``values`` and perhaps ``other`` and ``prefix``. They say what kind of column it
-            is, whatever the draft took it for; a target of the other kind makes another task.
+            ``lower`` and ``upper``, or ``values`` and optionally ``other`` and ``prefix``. They determine the kind of
+            the column, whatever the draft says; a target of the other kind changes the task.
         """
         column = self._current_column()
         if not isinstance(source, str) or len(source.strip()) < _MIN_SOURCE_LENGTH:
             raise UseError(
-                f"column {column['name']!r} keeps its mark. Hint: say from where its bounds are publicly known."
+                f"column {column['name']!r} keeps its mark without a source. "
+                "Hint: name the public source of its bounds."
             )
         unknown = set(bounds) - set(_KEYS_OF_BOUNDS)
         if unknown:
-            raise UseError(f"{short_repr(unknown.pop())} is no bound. Hint: {', '.join(_KEYS_OF_BOUNDS)}.")
+            raise UseError(f"{short_repr(unknown.pop())} is not a bound. Hint: use {', '.join(_KEYS_OF_BOUNDS)}.")
         self._apply_bounds(column, bounds, PUBLIC_PREFIX + " ".join(source.split()))
 
     def exclude(self) -> None:
-        """Do not use the column; it may stay in the table."""
+        """Exclude the column; it may stay in the table."""
         column = self._current_column()
         if column["name"] == self._draft["target"]:
             raise UseError("the target cannot be left out. Hint: draft again with another target.")
         others = [each for each in self._draft["columns"] if each["name"] != column["name"]]
         if len(others) == 1:
-            raise UseError("the last column to learn from cannot be left out.")
+            raise UseError("the last feature cannot be excluded. Hint: draft again from a table with more columns.")
         source = column.get("of", column["name"])
         if all(each.get("of", each["name"]) != source for each in others):
             self._draft["ignore"] = [*self._draft.get("ignore", ()), source]
@@ -174,20 +175,20 @@ class Review:
         self._clear_marks()
 
     def defer(self) -> bool:
-        """Ask again after the others; return whether there is another that was not put off yet."""
+        """Defer the question. Return True if another question was not deferred yet."""
         self._deferred.add(self._current_column()["name"])
         return not self._deferred.issuperset(self.open_columns)
 
     @property
     def privacy_unit(self) -> dict[str, Any] | None:
-        """The id that the draft proposes as privacy unit, with how many rows of it count; None if there is none."""
+        """The proposed privacy unit: the id and the number of its rows that count, or None."""
         unit = self._draft.get("privacy_unit")
         return dict(unit) if isinstance(unit, Mapping) else None
 
     def set_rows_per_unit(self, at_most: int) -> None:
-        """Say how many rows of one id may count: what is usual, not what the data has."""
+        """Set the number of rows per id that count, from what is usual, not from the data."""
         if self.privacy_unit is None:
-            raise UseError("the draft proposes no id. Hint: write a privacy_unit into it.")
+            raise UseError("the draft proposes no id. Hint: add a privacy_unit to the draft.")
         self._replace_draft(self._draft | {"privacy_unit": self.privacy_unit | {"at_most": at_most}})
 
     # -- inside ----------------------------------------------------------------------------------------------------
@@ -203,7 +204,7 @@ class Review:
         return self._find_column(asked.name)
 
     def _find_known(self, column: Mapping[str, Any]) -> KnownColumn | None:
-        """Find what the catalogue has for a column, by its name and by how its categories are written."""
+        """Return the catalogue entry of a column, by its name and by the form of its categories, or None."""
         if column.get("part"):
             return _KNOWN_DATE_PARTS.get(column["part"])
         if column["kind"] == "numeric":
@@ -223,7 +224,7 @@ class Review:
         self._clear_marks()
 
     def _detect_decimal_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
-        """Say in the dialect by which decimal sign texts of the draft become numbers, if it is not that of the file."""
+        """Return a dialect with the other decimal sign if more texts are numbers in it, else an empty dict."""
         dialect = Dialect.from_dict(self._draft.get("dialect", {}))
         texts = [str(value) for value in column["values"] if value != column.get("other")]
         sign = "." if dialect.decimal == "," else ","
@@ -233,11 +234,11 @@ class Review:
         return {"dialect": own.to_dict()} if other > read else {}
 
     def _replace_draft(self, draft: dict[str, Any]) -> None:
-        Schema.from_dict(draft)  # refused without a change, if it is none
+        Schema.from_dict(draft)  # raises before any change
         self._draft = draft
 
     def _clear_marks(self) -> None:
-        """Take the marks of the whole away with that of the last column."""
+        """Remove the marks of the whole draft together with that of the last column."""
         if not self.open_columns:
             for key in ("notes", "inferred"):
                 self._draft.pop(key, None)
@@ -252,7 +253,7 @@ _KNOWN_DATE_PARTS: Final = {
 
 
 def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a column with other bounds; categories keep an 'other' that they need."""
+    """Return a column with other bounds; categories keep an ``other`` that they need."""
     if not bounds:
         return dict(column)
     kept = {key: value for key, value in column.items() if key not in _KEYS_OF_BOUNDS}
@@ -278,7 +279,7 @@ def _describe_column(column: Mapping[str, Any]) -> str:
 
 
 def format_schema(schema: Mapping[str, Any]) -> str:
-    """Return the JSON form of a schema as text, a column a line: easier to review."""
+    """Return the JSON form of a schema as text, one line per column, for easier review."""
     columns = ",\n".join(f"  {json.dumps(column, ensure_ascii=False)}" for column in schema["columns"])
     head = json.dumps({key: value for key, value in schema.items() if key != "columns"}, indent=1, ensure_ascii=False)
     return f'{head[:-2]},\n "columns": [\n{columns}\n ]\n}}'

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Engines that count rows where they are: databases, clusters, GPU, data lakes."""
+"""Engines that count rows where they are: databases, clusters and the GPU."""

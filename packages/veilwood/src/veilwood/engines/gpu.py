@@ -1,15 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Counting and prediction on an NVIDIA GPU, by CuPy: ``with veilwood.engines.gpu.use(): forest.fit(X, y)``.
 
-The sums are those of ``counting``, bit for bit. Noise is never drawn here, nor are splits chosen: both stay on the
-processor. The loops are in ``cu``; CuPy is imported only where a GPU is used.
+Sums equal those of ``counting``, bit for bit. Noise is drawn and splits are selected on the processor, never here. The
+kernels are in ``gpu.cu`` and ``gpu_rows.cu``; CuPy is imported only when a GPU is used.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -38,6 +37,7 @@ from veilwood.forests.adaptive.row_backend import (
     sum_answers,
 )
 from veilwood.privacy.entropy import random_integers
+from veilwood.trees.counting import ACCELERATOR
 from veilwood.trees.forest import Forest
 
 __all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees", "use"]
@@ -45,10 +45,9 @@ __all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees",
 
 CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
 
-IN_USE: ContextVar[bool] = ContextVar("gpu_in_use", default=False)
-_BLOCK_THREADS = 1024  # of a block; one block fills a multiprocessor's shared memory with trees
-_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # a block takes at least so many rows, to be worth its copy of the trees
-_PREDICTED_ROWS = 1 << 22  # rows on the device at a time in a prediction
+_BLOCK_THREADS = 1024  # threads per block; one block fills a multiprocessor's shared memory with trees
+_MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # fewer rows per block do not repay its copy of the trees
+_PREDICTED_ROWS = 1 << 22  # rows on the device at once during prediction
 _NODE_BYTES = 16
 
 
@@ -72,26 +71,43 @@ def use() -> Iterator[None]:
     ...     forest = vw.RandomTreesClassifier(schema, epsilon=1).fit(X, y)
     """
     _require_gpu()
-    token = IN_USE.set(True)
+    token = ACCELERATOR.set(_Gpu())
     try:
         yield
     finally:
-        IN_USE.reset(token)
+        ACCELERATOR.reset(token)
 
 
 def in_use() -> bool:
-    """Whether the caller is inside ``use``.
+    """Return True inside ``use``.
 
     >>> in_use()
     False
     """
-    return IN_USE.get()
+    return ACCELERATOR.get() is not None
+
+
+class _Gpu:
+    """Adapter of this module to ``counting.Accelerator``."""
+
+    def leaf_totals(
+        self, forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
+    ) -> NDArray[np.int64]:
+        return leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
+
+    def sum_over_trees(
+        self, forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        return sum_over_trees(forest, codes, leaf_values)
+
+    def make_backend(self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int) -> GpuBackend:
+        return GpuBackend(columns, source, n_outputs)
 
 
 def leaf_totals(
     forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
 ) -> NDArray[np.int64]:
-    """Return ``counting.leaf_totals`` of (codes, target, tree of each row or None) triples, on either side's memory."""
+    """Return ``counting.leaf_totals`` of (codes, target, tree or None) triples, in host or device memory."""
     import cupy
 
     width = n_classes or 2
@@ -116,14 +132,14 @@ def sum_over_trees(forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArr
 
 
 def to_device_columns(codes: Any) -> Any:
-    """Bring codes to the device, shape (n_columns, n_rows): threads side by side read rows side by side."""
+    """Copy codes to the device, shape (n_columns, n_rows): adjacent threads read adjacent rows."""
     import cupy
 
     return cupy.ascontiguousarray(cupy.asarray(codes, np.uint16).T)
 
 
 class TreeGroup(NamedTuple):
-    """Successive trees that one launch takes; ``staged`` if they fit into shared memory together."""
+    """Consecutive trees of one kernel launch; ``staged`` if they fit into shared memory together."""
 
     first: int
     last: int
@@ -131,7 +147,7 @@ class TreeGroup(NamedTuple):
 
 
 def group_trees(forest: Forest, leaf_bytes: int, capacity_bytes: int) -> list[TreeGroup]:
-    """Cut a forest into groups whose nodes and leaves take at most ``capacity_bytes`` bytes; a larger tree stands alone.
+    """Split a forest into groups of at most ``capacity_bytes``; a larger tree is a group alone.
 
     >>> from veilwood.data.encoding import EncodedColumn
     >>> from veilwood.trees.random import grow_multiway
@@ -140,7 +156,7 @@ def group_trees(forest: Forest, leaf_bytes: int, capacity_bytes: int) -> list[Tr
     >>> [tuple(group) for group in group_trees(forest, 8, 128)]
     [(0, 2, True), (2, 4, True), (4, 5, True)]
     >>> group_trees(forest, 8, 60)[0]
-    Group(first=0, last=1, staged=False)
+    TreeGroup(first=0, last=1, staged=False)
     """
     nodes = np.diff(np.append(forest.roots, forest.n_nodes))
     sizes = (_NODE_BYTES * nodes.astype(np.int64) + leaf_bytes * np.diff(forest.tree_leaves)).tolist()
@@ -220,7 +236,7 @@ def _load_kernel(loop: str, width: int, stage_trees: bool, stage_rows: bool, sha
 
 
 def compile_kernel(source: Path, loop: str, settings: dict[str, int], shared_bytes: int) -> Any:
-    """Compile one loop of a file; CuPy keeps the result on disk."""
+    """Compile one kernel of a file; CuPy caches the result on disk."""
     import cupy
 
     options = tuple(f"-D{name}={value}" for name, value in settings.items())
@@ -230,14 +246,14 @@ def compile_kernel(source: Path, loop: str, settings: dict[str, int], shared_byt
 
 
 def device_attribute(name: str) -> int:
-    """Return a number that describes the current GPU."""
+    """Return an attribute of the current GPU."""
     import cupy
 
     return int(cupy.cuda.Device().attributes[name])
 
 
 def _require_gpu() -> None:
-    """Refuse if there is no CuPy or no GPU, saying what to do."""
+    """Raise SetupError if there is no CuPy or no GPU."""
     try:
         import cupy
 
@@ -252,12 +268,12 @@ def _require_gpu() -> None:
         raise SetupError("CuPy finds no GPU. Hint: see nvidia-smi, or leave out use().")
 
 
-PART_ROWS: Final = 1 << 25  # that lie in the device's memory together
-_MIN_SCORED_ROWS: Final = 1 << 12  # of a block, to be worth its copy of a table
-_MAX_ROWS: Final = 1 << 18  # of a block: no sum of gradients leaves 32 bits
-_BLOCKS: Final = 8  # for each multiprocessor
-_MAX_COPIES: Final = 32  # of a table, one for each thread of a warp: they do not wait for each other
-_SHARED_MEMORY: Final = 1 << 16  # bytes of a block's memory for them, so that several blocks fit
+PART_ROWS: Final = 1 << 25  # rows per part in the device's memory
+_MIN_SCORED_ROWS: Final = 1 << 12  # rows per block; fewer do not repay its copy of a table
+_MAX_ROWS: Final = 1 << 18  # rows per block, so that no sum of gradients exceeds 32 bits
+_BLOCKS: Final = 8  # per multiprocessor
+_MAX_COPIES: Final = 32  # copies of a table, one per thread of a warp, so that none waits
+_SHARED_MEMORY: Final = 1 << 16  # bytes per block for these copies, so that several blocks fit
 _SCORING_THREADS = 256  # of a block
 _ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # what ``add_up`` adds up
 
@@ -300,7 +316,7 @@ class _GpuRows:
 
 
 class GpuBackend:
-    """Asks rows that lie in the memory of the current GPU, with their scores (``rows.RowBackend``). Private."""
+    """Backend that queries rows in the memory of the current GPU (``row_backend.RowBackend``). Private."""
 
     supports_holdout: ClassVar[bool] = True
 
@@ -311,7 +327,7 @@ class GpuBackend:
         self._sample: list[_GpuRows] = []
 
     def _load_batches(self, batches: Iterable[Batch]) -> Iterable[_GpuRows]:
-        """Bring batches over, and put them together."""
+        """Copy batches to the device and concatenate them."""
         import cupy
 
         dtype = np.uint8 if all(column.n_bins <= 256 for column in self._columns) else np.uint16
@@ -336,18 +352,18 @@ class GpuBackend:
         yield _GpuRows.concatenate(some[1:] or some)
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows."""
+        """Return the result of a query, summed over all rows."""
         return sum_answers([self._run_on(query, rows) for rows in self._parts])
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
+        """Run a query on a fraction of the rows, drawn once with secret randomness; return the fraction too."""
         if not self._sample:
             drawn = [rows.select(self._draw_mask(rows, fraction)) for rows in self._parts]
             self._sample = [_GpuRows.concatenate(drawn)]
         return self._run_on(query, self._sample[0]), fraction
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step."""
+        """Add the value of each row's cell to its scores."""
         import cupy
 
         laid, there = PackedTables.pack([table]), cupy.asarray(np.ascontiguousarray(values))
@@ -356,24 +372,24 @@ class GpuBackend:
             if n_blocks:
                 _configure_kernel("add_step", laid, rows, self._n_outputs)(
                     (n_blocks,), (_SCORING_THREADS,),
-                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_table_arguments(laid), there,
-                     np.int32(MAX_SCORE)),
+                    (rows.cells, rows.scores, np.int64(rows.n_rows), np.int64(per_block), *_table_arguments(laid),
+                     there, np.int32(MAX_SCORE)),
                     shared_mem=0,
                 )  # fmt: skip
 
     def hold_out(self, fraction: float) -> None:
-        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+        """Hold out rows at random, each independently: only the last query reaches them."""
         self._holdout += split_off(self._parts, fraction, self._draw_mask)
 
     def _draw_mask(self, rows: _GpuRows, fraction: float) -> NDArray[np.bool_]:
         return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * DRAW_UNITS))
 
     def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the answer of the rows that were set apart, found on the processor."""
+        """Return the result of a query on the held-out rows, computed on the processor."""
         return sum_answers([query(rows.to_host()) for rows in self._holdout])
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+        """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         import cupy
 
         found = []
@@ -449,14 +465,14 @@ class GpuBackend:
 
 
 def _grid_shape(n_rows: int, n_tables: int) -> tuple[int, int]:
-    """Rows of a block, and blocks for each table."""
+    """Return the number of rows per block, and of blocks per table."""
     wanted = _BLOCKS * device_attribute("MultiProcessorCount")
     per_block = min(_MAX_ROWS, max(_MIN_SCORED_ROWS, -(-n_rows * n_tables // wanted)))
     return per_block, -(-n_rows // per_block)
 
 
 def _table_arguments(packed: PackedTables) -> tuple[Any, ...]:
-    """What loops are told about tables."""
+    """Return the arguments of the kernels that describe tables."""
     import cupy
 
     features, groups, axes, strides, _ = packed.arrays
@@ -477,7 +493,8 @@ def _configure_kernel(
 ) -> Any:
     settings = {
         "THREADS": _SCORING_THREADS, "CELL_BYTES": rows.cells.itemsize, "GROUP_BYTES": packed.arrays.groups.itemsize,
-        "WIDTH": width, "ASKED": kernel_mode, "N_CLASSES": n_classes, "MOST_AXES": packed.arrays.axes.shape[1], "COPIES": copies,
+        "WIDTH": width, "ASKED": kernel_mode, "N_CLASSES": n_classes, "MOST_AXES": packed.arrays.axes.shape[1],
+        "COPIES": copies,
     }  # fmt: skip
     return _compile_kernel(name, tuple(settings.items()))
 

@@ -1,23 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The protocol of a method: what a family of forests must do to be planned, fitted, saved, audited and shared.
+"""Protocol of a method: how a family of forests is planned, measured, built into a model and restored from a file.
 
-A method knows no scikit-learn, no ledger and no file. It is a frozen object made of a family's parameters and a task;
-whoever runs it (``estimators``, ``secure``, ``audit``) goes through the same five calls::
+A method uses no scikit-learn, no ledger and no file. It is a frozen object made of a family's parameters and a task.
+Estimators, federated training and audits run it by the same calls::
 
-    asked    = Asked(...)                                          schema, loss, neighbours, seed: all public
-    design   = method.design(asked)                                public: encoding, structure, plan
-    with Door(design.plan, ledger) as door:                        charges the ledger
-        released = method.measure(design, source, door, n_jobs)    private rows in, noisy numbers out
+    request  = FitRequest(...)                                           schema, loss, neighbours, seed: all public
+    design   = method.make_design(request)                               public: encoding, structure, plan
+    with Door(design.plan, ledger) as door:                              charges the ledger
+        released = method.measure_rows(design, source, door, n_jobs)     private rows in, noisy numbers out
     model    = method.build_model(design, door.plan, released, n_jobs)   public: arrays, ready to predict
-    model.outputs(model.encoding.encode(X))                        free
+    model.predict_outputs(model.encoding.encode(X))                      free
 
-    model    = method.restore(schema, plan, model.arrays())        the same model, from a file
+    model    = method.restore_model(schema, plan, model.to_arrays())     the same model, from a file
 
-To add an estimator, write three things and read two files, this one and ``noisy_leaves``; ``random_trees`` is short:
+To add an estimator, read this module and ``forests.noisy_leaves``, take ``forests.random_trees`` as an example, and
+write in one module of ``forests``:
 
-1. a dataclass of its parameters (``Parameters``), in ``forests``,
-2. a method, and a model if no present one fits, in ``forests``,
-3. a shell in ``estimators`` that inherits the parameters, names the method and has the documentation.
+1. a dataclass of its parameters (``Parameters``), each declared with its role (``estimators.parameters``),
+2. a method, and a model if no existing one fits,
+3. an estimator class that inherits the parameters, names the method and has the documentation.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, Type
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Source
+from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
@@ -46,61 +47,63 @@ from veilwood.trees.forest import Forest
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
 Codes: TypeAlias = NDArray[np.uint16]
 Floats: TypeAlias = NDArray[np.float64]
-MAX_ROWS: Final = 10**15  # that can be declared
+MAX_ROWS: Final = 10**15  # largest n_rows that can be declared
 
 
-# -- what is asked for, and what follows from it: public -------------------------------------------------------------
+# -- public inputs of a fit, and the design that follows from them -----------------------------------------------------
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class Parameters:
-    """What a family can be told, declared once: its scikit-learn shells inherit these fields, and so their signature.
+    """Parameters of an estimator family. The scikit-learn estimators inherit these fields, and hence their signature.
 
-    Subclasses are ``@dataclass(eq=False, repr=False, kw_only=True)``: shells compare and print as scikit-learn wants.
+    Subclasses are ``@dataclass(eq=False, repr=False, kw_only=True)``, because scikit-learn defines how estimators are
+    compared and printed.
     """
 
     @classmethod
     def _from_estimator(cls, estimator: Any) -> Self:
-        """Return the present values of a shell's parameters."""
+        """Read the current parameter values of an estimator."""
         return cls(**{each.name: getattr(estimator, each.name) for each in fields(cls) if each.init})
 
     def _check_options(self, **known: tuple[str, ...]) -> None:
-        """Refuse parameters that are not one of the words known for them."""
+        """Raise ParameterError if a parameter is not one of its options."""
         for name, words in known.items():
             value = getattr(self, name)
             if not isinstance(value, str) or value not in words:
-                raise ParameterError(name, value, "is not known", f"one of {', '.join(map(repr, words))}")
+                raise ParameterError(name, value, "is not known", f"choose one of {', '.join(map(repr, words))}")
 
 
 def check_n_rows(n_rows: object) -> None:
-    """Refuse a declared number of rows that is none."""
+    """Raise ParameterError if ``n_rows`` is not a valid number of rows."""
     if n_rows is not None and not is_int_in(n_rows, 1, MAX_ROWS):
         raise ParameterError(
-            "n_rows", n_rows, "must be a whole number of at least 1 and at most 10^15",
-            "the number of rows, or a guess at it, if that is public; leave it out, and a first step tells it",
+            "n_rows", n_rows, "must be an integer from 1 to 10^15",
+            "pass the number of rows, or an estimate of it, if that is public; otherwise leave it out and a first step "
+            "estimates it",
         )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class FitRequest:
-    """What a fit is asked for: public facts, checked, from which a design follows without any further chance."""
+    """Validated public inputs of a fit. The design is a deterministic function of them."""
 
     estimator: str
     parameters: dict[str, Any]
-    """Who asks, and with which parameters; both stand in the plan."""
+    """Name and parameters of the estimator, both listed in the plan."""
     schema: Schema
     loss: Loss
     neighbours: Neighbours
-    """What is public about the data, what may be lost, and about whom."""
+    """Public schema, privacy loss of the fit, and the protected unit with its adjacency."""
     seed: int
-    """The public seed of the structure."""
+    """Public seed of the structure."""
     decisions: Mapping[str, Any] = field(default_factory=dict)
-    """What an earlier plan has chosen already and need not be searched again."""
+    """Decisions of an earlier plan, which need not be searched again."""
     known_forest: Forest | None = None
-    """Trees that are known already to be those of the seed and need not be grown again."""
+    """Trees already known to follow from the seed, which need not be grown again."""
 
     def make_plan(self, steps: tuple[Step, ...], released: str, layout: Layout, leaf_error: float, **more: Any) -> Plan:
-        """Put a plan together; ``leaf_error`` is its expected squared error of a leaf."""
+        """Assemble a plan; ``leaf_error`` is the expected squared error of a leaf."""
         return Plan(
             estimator=self.estimator,
             parameters=self.parameters,
@@ -119,7 +122,7 @@ class FitRequest:
 
 @dataclass(frozen=True)
 class Design:
-    """Everything about a fit that is decided before the data; families add what they need."""
+    """Public decisions of a fit, made before the data is read; families add fields of their own."""
 
     encoding: Encoding
     plan: Plan
@@ -127,7 +130,7 @@ class Design:
 
 @dataclass(frozen=True)
 class ForestDesign(Design):
-    """A design whose trees are grown before the data is seen."""
+    """Design whose trees are grown before the data is read."""
 
     forest: Forest
 
@@ -147,42 +150,43 @@ class Model(ABC):
     public_attributes: ClassVar[tuple[str, ...]] = ()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was derived on the way: copies are alike whether or not anything was predicted."""
+        """Leave out cached values, so that copies are equal whether or not anything was predicted."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
+
+    @property
+    def votes_by_chance(self) -> bool:
+        """Whether the predicted class of a row is drawn by its probabilities, not their maximum."""
+        return False
 
     @abstractmethod
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""
 
     def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
-        """Return class probabilities and the place of each row's predicted class, from one walk."""
+        """Return class probabilities and predicted class indices, in one pass."""
         shares = self.predict_outputs(codes, n_jobs)
         return shares, np.asarray(shares.argmax(axis=1))
 
-    def predict_index(self, codes: Codes, n_jobs: int | None = None) -> NDArray[np.int64]:
-        """Return the place of each row's predicted class."""
-        return self.predict_both(codes, n_jobs)[1]
-
     def class_frequencies(self) -> Floats:
-        """Return how frequent each class is, as far as was released: the prediction where nothing is known."""
-        raise UseError(f"{type(self).__name__} knows no classes.")
+        """Return the released class frequencies, the prediction for a row about which nothing is known."""
+        raise UseError(f"{type(self).__name__} is a regression model and has no classes.")
 
     @abstractmethod
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return all that ``Method.restore_model`` needs, for a file."""
+        """Return the arrays from which ``Method.restore_model`` rebuilds the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class ForestModel(Model):
-    """A model that adds up what the leaves of its trees say; subclasses turn the sums into outputs."""
+    """Model whose outputs follow from sums of leaf values over trees; subclasses turn sums into outputs."""
 
     forest: Forest
-    leaf_values: Floats  # what each leaf says, one row a leaf
+    leaf_values: Floats  # one row per leaf
 
     public_attributes: ClassVar[tuple[str, ...]] = ("forest",)
 
     def sum_leaves(self, codes: Codes, n_jobs: int | None = None) -> Floats:
-        """Return, for each row, the sum over trees of what its leaves say."""
+        """Return the sum of the leaf values of each row over all trees."""
         return sum_over_trees(self.forest, codes, self.leaf_values, n_jobs=n_jobs)
 
 
@@ -193,54 +197,84 @@ P = TypeVar("P", bound=Parameters)
 
 @dataclass(frozen=True, eq=False)
 class Method(ABC, Generic[P]):
-    """A way to learn privately, for one task. It holds parameters and nothing else: no schema, no data, no result."""
+    """Private learning algorithm for one task. It holds parameters only: no schema, no data, no result."""
 
     parameters: P
     task: TaskKind
 
-    multi_pass: ClassVar[bool] = True  # over the rows; then an iterator, which can be read once, is refused
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # that are known for a parameter
+    multi_pass: ClassVar[bool] = True  # reads the rows several times, so that a single-pass iterator is refused
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # allowed values of parameters that are texts
+
+    @classmethod
+    def from_parameters(cls, parameters: P, task: TaskKind) -> Method[P]:
+        """Return the method for these parameters. A family may return one that chooses what they leave open."""
+        return cls(parameters, task)
 
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
-        """What sums along three axes hold: servers check that rows can have it before they compute more than sums."""
+        """What three-dimensional sums contain. Servers check that uploaded rows support it before computing them."""
         return None
 
     def check_parameters(self) -> None:
-        """Refuse parameters that cannot be used, before anything else is done; words that are not known, first."""
+        """Raise ParameterError if a parameter is invalid. Called before anything else."""
         check_n_rows(getattr(self.parameters, "n_rows", None))
         has = vars(self.parameters)
         self.parameters._check_options(**{name: known for name, known in self.options.items() if name in has})
 
     @abstractmethod
     def make_design(self, request: FitRequest) -> Design:
-        """Decide everything that can be decided before the data: encoding, structure, plan."""
+        """Make all decisions that need no data: encoding, structure, plan."""
 
     @abstractmethod
     def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
-        """Count the rows, and release the counts through the door; return what was released."""
+        """Count the rows, release the counts through the door and return the released values."""
 
     @abstractmethod
     def build_model(self, design: Any, plan: Plan, released: Any, n_jobs: int | None = None) -> Model:
-        """Turn what was released into a model. ``plan`` is the door's: refined, if the method refines it."""
+        """Build a model from the released values. ``plan`` is the door's, which the method may have refined."""
 
     @abstractmethod
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> Model:
-        """Check the arrays of a file, and return the model that they are of; ``ModelFileError`` if they are of none."""
+        """Rebuild a model from the arrays of a file. Raise ``ModelFileError`` if they do not describe one."""
+
+    def may_promise(self, requested: Loss) -> tuple[Loss, ...]:
+        """Return the losses that a plan may have for a requested one: the same, or a pure one, which promises more."""
+        return (requested,) if requested.epsilon is None else (requested, Loss.pure(requested.epsilon))
 
     def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
-        """Plan once more what was carried out as ``plan``, for an audit to compare."""
+        """Recompute the plan of a finished fit, so that an audit can compare it with ``plan``."""
         return self.make_design(request).plan
 
     def utility_warning(self, plan: Plan, model: Model) -> str | None:
-        """Return what a user should know about a new model, judged from public numbers alone."""
+        """Return a warning about the utility of a new model, from released values alone, or None."""
         return None
+
+
+class OnePassMethod(Method[P]):
+    """Base class of methods that learn one array of sums from the rows, in one pass.
+
+    Such a forest can be trained batch by batch, and by owners who share sums and no rows.
+    """
+
+    multi_pass: ClassVar[bool] = False
+
+    @abstractmethod
+    def make_count(self, design: Any) -> Count:
+        """Return the count that the pass makes. Disjoint trees draw a fresh secret key for it."""
+
+    @abstractmethod
+    def release_sums(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
+        """Release the sums through the door."""
+
+    def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:
+        """Compute the sums in one pass, and release them."""
+        return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
 
 
 def method_of(
     kind: Callable[[Any, TaskKind], Method[Any]], parameters: type[Parameters], estimator: Any
 ) -> Method[Any]:
-    """Return the method of a shell's present parameters, checked."""
+    """Return the method for the current parameters of an estimator, validated."""
     method = kind(parameters._from_estimator(estimator), estimator._task)
     method.check_parameters()
     return method

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forests that need the rows once can be trained on batches as they come, and released once at the end."""
+"""Training on batches of rows with a single release at the end, for forests that read the rows once."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, UseError, shorten_text
 from veilwood.estimators.base import BaseForest
-from veilwood.estimators.method import Design
-from veilwood.forests.noisy_leaves import OnePassMethod
+from veilwood.estimators.method import Design, OnePassMethod
 from veilwood.privacy.accountant import DataHandle, handle_of, warn_of_repeated_fits
 from veilwood.privacy.door import SEEDED_NOISE
 from veilwood.privacy.entropy import is_seeded
@@ -27,7 +26,7 @@ from veilwood.privacy.neighbours import RowsOf
 
 @dataclass(repr=False)
 class _PartialCounts:
-    """Exact counts of the rows so far: private, in memory only."""
+    """Exact counts of the rows so far. Private: they exist in memory only."""
 
     design: Design
     params: dict[str, Any]
@@ -42,29 +41,29 @@ class _PartialCounts:
 
 
 class OnePassForest(BaseForest):
-    """A forest whose method needs the rows once (``OnePassMethod``)."""
+    """Forest whose method reads the rows once (``OnePassMethod``)."""
 
     _unfinished: _PartialCounts | None
 
     if TYPE_CHECKING:
 
         def _make_method(self) -> OnePassMethod[Any]:
-            """Return the method that the parameters ask for, checked."""
+            """Return the method for the current parameters, validated."""
 
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, **unsupported: Any) -> Self:
-        """Count one batch of rows, exactly and in memory; ``release`` ends the fit and makes the model.
+        """Count one batch of rows, exactly and in memory. ``release`` ends the fit and builds the model.
 
-        Nothing is spent and nothing can be predicted before ``release``. If the work is interrupted, what was counted
-        is lost and nothing was spent.
+        Before ``release`` nothing is spent and nothing can be predicted. If the process ends, the counts are lost and
+        nothing was spent.
 
         Parameters
         ----------
         X : dataframe, array, path, folder, glob, pyarrow dataset, iterator of tables, or frame of a cluster
-            The rows of this batch. Every row must come once only.
+            The rows of this batch. Every row must be passed once only.
         y : array-like, optional
-            Their targets, where ``X`` does not hold them.
+            Their targets, if ``X`` does not contain them.
         classes : array-like, optional
-            As in scikit-learn; not needed, since the schema has them, and refused where they differ from those.
+            As in scikit-learn. Not needed, because the schema declares them; an error if they differ from those.
 
         Returns
         -------
@@ -94,7 +93,7 @@ class OnePassForest(BaseForest):
         with self._record_rejections(current.design.plan, "; ".join(current.not_private) or None, handle_of(X)):
             source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
             sums = source.aggregate(partial(_count_shifted, current.count, current.n_partitions), n_jobs=self.n_jobs)
-        # Only now, after the whole batch was accepted: a refused one leaves no trace.
+        # Only after the whole batch was accepted, so that a refused one leaves no trace.
         if self._unfinished is None:
             self._unfinished = current
             if not hasattr(self, "privacy_"):
@@ -102,16 +101,18 @@ class OnePassForest(BaseForest):
         if is_seeded() and SEEDED_NOISE not in current.not_private:
             current.not_private.append(SEEDED_NOISE)
         current.n_partitions += source.n_partitions
-        current.sums = current.sums + sums  # last: an interrupt may leave places unused, never two rows in one place
+        current.sums = (
+            current.sums + sums
+        )  # last: an interrupt may leave partition numbers unused, but never uses one twice
         return self
 
     def release(self) -> Self:
-        """End a fit made of ``partial_fit``: charge the ledger once, add noise once, and forget the exact counts.
+        """End a fit by ``partial_fit``: charge the ledger once, add noise once, and discard the exact counts.
 
         Returns
         -------
         self
-            Fitted, as by ``fit`` on all rows together.
+            Fitted as by ``fit`` on all rows together.
         """
         current = self._unfinished
         if current is None:
@@ -129,7 +130,7 @@ class OnePassForest(BaseForest):
         return self
 
     def _start_partial_fit(self, X: Any, y: Any) -> _PartialCounts:
-        """Design the forest and draw the key; refuse what cannot be paid for or cannot be done batch by batch."""
+        """Design the forest and draw the key. Raise if the budget is too small or the unit spans batches."""
         _, neighbours = self._requested_privacy()
         if isinstance(neighbours.unit, RowsOf):
             raise UseError(
@@ -141,18 +142,18 @@ class OnePassForest(BaseForest):
         design = self._design_for(schema, method=method)
         loss = design.plan.loss
         ledger = open_ledger(self.ledger)
-        ledger.check_affordable(loss)  # nothing is reserved before release
+        ledger.check_affordable(loss)  # now, so that no counting is in vain; reserved only by release
         count = method.make_count(design)
         reasons = [reason for reason in (not_private, SEEDED_NOISE if is_seeded() else None) if reason]
         return _PartialCounts(design, self.get_params(deep=False), count, count([]), 0, reasons, handle_of(X))
 
     def __getstate__(self) -> dict[str, Any]:
-        if self._unfinished is not None:  # also of a shallow copy, which would go on adding to the same counts
+        if self._unfinished is not None:  # a shallow copy would add to the same counts
             raise _copy_error()
         return super().__getstate__()
 
     def _check_params(self, current: _PartialCounts) -> None:
-        """What is released must be what was counted."""
+        """Raise UseError if a parameter has changed since the first batch: the release must fit the counts."""
         now = self.get_params(deep=False)
         changed = [name for name, value in current.params.items() if now[name] is not value and now[name] != value]
         if changed:
@@ -166,7 +167,7 @@ def _copy_error() -> UseError:
 
 
 def _class_texts(classes: Any) -> set[Any] | None:
-    """Return the texts of some classes; None for what is not a list of classes."""
+    """Return the canonical texts of classes, or None if this is not a list of classes."""
     try:
         return None if isinstance(classes, str) else set(to_canonical_texts(list(classes)))
     except TypeError:
@@ -174,5 +175,5 @@ def _class_texts(classes: Any) -> set[Any] | None:
 
 
 def _count_shifted(count: Count, offset: int, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
-    """Count batches as partitions that follow those before, so that no two rows share a place."""
+    """Count batches as partitions numbered after the earlier ones, so that no two rows share a position."""
     return count((batch._replace(partition=batch.partition + offset) for batch in batches), n_jobs=n_jobs)

@@ -1,14 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a model is on private rows, measured through the door and charged: ``vw.evaluate``.
+"""Private evaluation of a model, released through the door and charged: ``vw.evaluate``, and holdout splits.
 
-What is counted is in ``forests.scoring``, what the noisy counts say in ``forests.quality``.
+The counts are in ``scoring``, the estimates from noisy counts in ``quality``.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
@@ -24,8 +23,6 @@ from veilwood.data.contributions import Weights
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
-from veilwood.engines.cluster.source import ClusterSource
-from veilwood.engines.sql.source import SqlSource
 from veilwood.errors import FileError, ParameterError, UseError, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
@@ -52,19 +49,19 @@ __all__ = [
 ]
 
 
-_PER_MILLE = 1000
+_PER_MILLE = 1000  # resolution of a holdout fraction
 
 
 @dataclass(frozen=True, repr=False)
 class HoldoutSplit:
-    """A share of the units, drawn by a secret key: one coin for each row, or for all rows of an id.
+    """Holdout split of the units by a secret key: one draw per row, or one for all rows of an id.
 
     Notes
     -----
     Guarantee
 
-    The coins of different units are independent and depend on no value, so that under add-remove one unit is in one of
-    the two parts only and what is released of both costs the larger loss (proofs/evaluation.md, attacked by
+    The draws of different units are independent and depend on no value. Under add-remove one unit is therefore in one
+    of the two parts only, and releases on both parts together cost the larger loss (proofs/evaluation.md, attacked by
     packages/veilwood/tests/evaluation/test_aside.py).
     """
 
@@ -73,11 +70,11 @@ class HoldoutSplit:
 
     @classmethod
     def draw(cls, fraction: object) -> HoldoutSplit:
-        """Draw a key for a share of the units, between 0.01 and 0.9."""
+        """Draw a key for a fraction of the units, between 0.01 and 0.9."""
         wanted = exact_fraction(fraction, "holdout_fraction") if not isinstance(fraction, bool) else Fraction(0)
         if not Fraction(1, 100) <= wanted <= Fraction(9, 10):
             raise ParameterError(
-                "holdout_fraction", fraction, "must lie between 0.01 and 0.9", "0.2 sets a fifth aside"
+                "holdout_fraction", fraction, "must lie between 0.01 and 0.9", "pass 0.2 to hold out a fifth"
             )
         return cls(secret_key(), round(wanted * _PER_MILLE))
 
@@ -92,34 +89,39 @@ class HoldoutSplit:
         estimator: str,
         weights: Weights | None = None,
     ) -> tuple[Source, Source]:
-        """Open the rows that are not set aside, and those that are."""
+        """Open the rows for training, and the held-out rows."""
         opened = partial(open_rows, X, y, encoding, unit=unit, invalid=invalid, estimator=estimator, weights=weights)
         if isinstance(unit, RowsOf):
             return opened(id_filter=lambda text: not self._has_id(text)), opened(id_filter=self._has_id)
         source = opened()
-        return self._select_part(source, False), self._select_part(source, True)
+        return source.part(_HoldoutFilter(self, False)), source.part(_HoldoutFilter(self, True))
 
     def _has_id(self, text: str) -> bool:
         word = int.from_bytes(hashlib.shake_256(self.key + text.encode("utf-8", "surrogatepass")).digest(4), "big")
         return word * _PER_MILLE >> 32 < self.per_mille
 
-    def _select_part(self, source: Source, held_out: bool) -> Source:
-        """Keep the rows of one part, in every pass the same."""
-        kept = partial(_filter_batch, Assignment(self.key, _PER_MILLE), self.per_mille, held_out)
-        if isinstance(source, SqlSource):
-            return source.select_part(self.key, self.per_mille, held_out)
-        if isinstance(source, ClusterSource):
-            return source.filter(kept)
 
-        def read() -> Iterator[Callable[[], Batch]]:
-            for unread in source._read():
-                yield partial(_read_filtered, unread, kept)
+@dataclass(frozen=True, repr=False)  # workers of a cluster log what fails with its arguments
+class _HoldoutFilter:
+    """The held-out rows of a split, or the others (``batches.RowFilter``)."""
 
-        return Source(read, source.single_pass, source.n_partitions, preserves_rows=source.preserves_rows)
+    split: HoldoutSplit
+    held_out: bool
+
+    @property
+    def key(self) -> bytes:
+        return self.split.key
+
+    @property
+    def per_mille(self) -> int:
+        return self.split.per_mille
+
+    def __call__(self, batch: Batch) -> Batch:
+        return _filter_batch(Assignment(self.key, _PER_MILLE), self.per_mille, self.held_out, batch)
 
 
 def composes_in_parallel(neighbours: Neighbours) -> bool:
-    """Whether what is released of two parts costs the larger loss: one unit, added or removed, is in one of them."""
+    """Return True if releases on the two parts compose in parallel: each unit is in one part only."""
     return neighbours.in_one_part
 
 
@@ -129,23 +131,19 @@ def _filter_batch(assignment: Assignment, per_mille: int, held_out: bool, batch:
     return batch._replace(codes=batch.codes[mine], target=batch.target[mine])
 
 
-def _read_filtered(unread: Callable[[], Batch], keep_part: Callable[[Batch], Batch]) -> Batch:
-    return keep_part(unread())
-
-
 @dataclass(frozen=True)
 class Evaluation:
-    """What ``evaluate`` measured, what it cost, and the certificate of that."""
+    """Result of ``evaluate``: estimates of quality, the plan and the privacy certificate."""
 
     quality: Quality
     """Estimates with confidence intervals."""
     plan: Plan
-    """What was released."""
+    """The plan of the release."""
     privacy: PrivacyCertificate
-    """The certificate."""
+    """The privacy certificate."""
 
     def __getattr__(self, name: str) -> Any:
-        """Give the estimates by their names: ``found.accuracy``, ``found.r2``."""
+        """Return an estimate by its name: ``evaluation.accuracy``, ``evaluation.r2``."""
         scores = {} if name.startswith("_") else self.quality.scores
         if name in scores:
             return scores[name]
@@ -162,7 +160,7 @@ class Evaluation:
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Evaluation:
-        """Read what ``save`` wrote."""
+        """Read an evaluation that ``save`` wrote."""
         data = read_json(read_text(path))
         try:
             made = cls(
@@ -171,7 +169,7 @@ class Evaluation:
                 PrivacyCertificate.from_dict(data["certificate"]),
             )
             if made.to_dict() != data or made.privacy.plan_hash != made.plan.fingerprint():
-                raise KeyError("it says other things than it was made of")
+                raise KeyError("its parts do not match")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FileError(f"{str(path)!r} is not an evaluation: {shorten_text(str(error))}.") from None
         return made
@@ -181,7 +179,7 @@ class Evaluation:
         write_file(path, (self.to_json() + "\n").encode())
 
     def to_json(self) -> str:
-        """Return what was measured, and its certificate, as JSON text."""
+        """Return the evaluation and its certificate as JSON text."""
         return json.dumps(self.to_dict(), indent=2)
 
     def __str__(self) -> str:
@@ -191,17 +189,17 @@ class Evaluation:
 def evaluation_plan(
     model: Any, loss: Loss, neighbours: Neighbours, invalid: Invalid = "refuse", **parameters: Any
 ) -> Plan:
-    """Plan an evaluation: no rows are needed, nothing is spent. The plan names the model by what it has learned."""
+    """Plan an evaluation. Reads no rows and spends nothing. The plan identifies the model by its arrays."""
     if not hasattr(model, "plan"):
         raise UseError(
             f"{type(model).__name__} is not a fitted estimator of this library. Hint: fit one, or load it by vw.load."
         )
     if not hasattr(model, "predict"):
-        raise UseError(f"{type(model).__name__} answers at a price and has no free predictions that could be judged.")
+        raise UseError(f"{type(model).__name__} charges for every batch of predictions and cannot be evaluated.")
     check_is_fitted(model, "model_")
     if invalid not in ("refuse", "drop"):
         raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
-    step = Scoring(_prediction_model(model)).plan_step(loss, neighbours)
+    step = Scoring(model._prediction_model()).plan_step(loss, neighbours)
     return Plan(
         estimator="evaluate",
         parameters={"model": model_hash(model), "of": type(model).__name__, "invalid": invalid, **parameters},
@@ -217,7 +215,7 @@ def evaluation_plan(
 
 
 def model_hash(model: Any) -> str:
-    """Return a name of a fitted model that no other has, though it be fitted by the same plan."""
+    """Return a SHA-256 of the plan and arrays of a fitted model, which identifies this fit of the plan."""
     digest = hashlib.sha256(model.privacy_.plan_hash.encode())
     for name, array in sorted(model.model_.to_arrays().items()):
         digest.update(f"{name} {array.dtype.str} {array.shape}".encode())
@@ -225,16 +223,11 @@ def model_hash(model: Any) -> str:
     return digest.hexdigest()
 
 
-def _prediction_model(fitted: Any) -> Any:
-    """What predicts: classifiers may weigh classes."""
-    return fitted._weighted_model() if hasattr(fitted, "_weighted_model") else fitted.model_
-
-
 def measure_quality(
     model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
 ) -> Evaluation:
-    """Count how predictions meet the truth, release the counts through the door, and say what they say."""
-    scoring, schema = Scoring(_prediction_model(model)), model.schema_
+    """Count predictions by true target, release the counts through the door, and estimate the quality."""
+    scoring, schema = Scoring(model._prediction_model()), model.schema_
     (step,) = door.plan.steps
     with door:
         released = door.release_counts(step, source.aggregate(scoring.make_count(), "evaluating", n_jobs=n_jobs))
@@ -244,17 +237,17 @@ def measure_quality(
 
 
 def evaluation_loss(plan: Plan, fraction: object, epsilon: object) -> Loss | None:
-    """Return what an evaluation on units set aside costs beside the fit; None if that is nothing."""
+    """Return the extra loss of evaluating on held-out units, or None if the loss of the fit covers it."""
     free = composes_in_parallel(plan.neighbours)
     if fraction is None or free:
         if epsilon is not None:
-            why = "costs nothing more here" if free else "needs evaluate_share"
-            raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or give evaluate_share=0.2")
+            why = "costs nothing more here" if free else "needs holdout_fraction"
+            raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or pass holdout_fraction=0.2")
         return None
     if epsilon is None:
         raise ParameterError(
-            "evaluate_epsilon", None, f"is needed: for {plan.neighbours}, an evaluation costs something of its own",
-            "evaluate_epsilon=0.1 adds as much to what the fit costs",
+            "evaluate_epsilon", None, f"is required: for {plan.neighbours}, an evaluation has a loss of its own",
+            "pass evaluate_epsilon=0.1 to add this much to the loss of the fit",
         )  # fmt: skip
     return requested_loss(epsilon, 0)
 
@@ -273,29 +266,30 @@ def evaluate(
     confidence: float = 0.95,
     n_jobs: int | None = None,
 ) -> Evaluation:
-    """Measure how good a model is on private rows: one noisy histogram, released through the door and charged.
+    """Evaluate a model on private rows: release one noisy histogram through the door and charge the ledger.
 
     Every number of the result comes from the same release: accuracy, AUC, log-loss, calibration and the confusion
-    matrix of a classifier; R2, RMSE, MAE and bias of a regressor. Intervals take in the noise and the chance by which
-    these rows were drawn, as if rows were drawn one by one. On the rows a model was trained on, the numbers are of
-    those rows, and often better than on new ones.
+    matrix of a classifier; R2, RMSE, MAE and bias of a regressor. Intervals include the noise and the sampling error,
+    as if rows were drawn independently. On the rows that a model was trained on, the estimates describe those rows and
+    are often better than on new ones.
 
     Parameters
     ----------
     model : fitted estimator
-        It must be private itself: what is computed with a model that is not carries no guarantee, and says so.
+        It must be private itself. The evaluation of a model that is not carries no guarantee, and its certificate says
+        so.
     X, y
-        The rows, as in ``fit``. They must come from people whose ledger is given.
+        The rows, as in ``fit``. ``ledger`` must be the ledger of the people they are about.
     epsilon, delta : float
-        The privacy loss of this evaluation. It adds to what the fit has cost, if people are in both tables.
+        The privacy loss of this evaluation. It adds to the loss of the fit for people who are in both tables.
     ledger : Ledger or path, optional
-        Where the spend is recorded.
+        Where the loss is charged.
     privacy_unit, adjacency
-        Whom the guarantee protects; by default as in the model's own fit.
+        The protected unit and the adjacency. Default: those of the fit of the model.
     invalid : {"refuse", "drop"}
-        What to do with rows that do not fit the schema.
+        What to do with rows that violate the schema.
     confidence : float
-        Of the intervals, between 0.5 and 0.9999.
+        Confidence level of the intervals, between 0.5 and 0.9999.
     n_jobs : int, optional
         Threads.
 
@@ -307,7 +301,7 @@ def evaluate(
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/evaluation.md, attacked by
+    (epsilon, delta)-differential privacy for the given unit and adjacency: proofs/evaluation.md, attacked by
     packages/veilwood/tests/evaluation/test_evaluate.py.
 
     Examples
@@ -322,9 +316,9 @@ def evaluate(
     (1.0, True)
     """
     if not isinstance(confidence, float) or not 0.5 <= confidence <= 0.9999:
-        raise ParameterError("confidence", confidence, "must be a number between 0.5 and 0.9999", "0.95 is usual")
+        raise ParameterError("confidence", confidence, "must be a number between 0.5 and 0.9999", "pass 0.95")
     if n_jobs is not None and not is_int_in(n_jobs, -4096, 4096):
-        raise ParameterError("n_jobs", n_jobs, "is not a number of threads", "1, 2, ... or -1 for all")
+        raise ParameterError("n_jobs", n_jobs, "is not a number of threads", "pass 1, 2, ... or -1 for all")
     loss = requested_loss(epsilon, delta)
     own = getattr(model, "plan_", None)
     usual = Neighbours() if own is None else own.neighbours
@@ -335,7 +329,7 @@ def evaluate(
     plan = evaluation_plan(model, loss, neighbours, invalid)
     book = open_ledger(ledger)
     if ledger is not None and loss.is_bounded:
-        book.check_affordable(loss)  # first of all: whether rows fit must not be told for nothing
+        book.check_affordable(loss)  # before any row is read: without a budget, not even an error may depend on them
     door = Door(plan, book, not_private=_not_private_reason(model.privacy_), table=handle_of(X))
     with nullcontext() if ledger is None else record_rejection(lambda: door):
         source = open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
@@ -343,5 +337,5 @@ def evaluate(
 
 
 def _not_private_reason(certificate: PrivacyCertificate) -> str | None:
-    """Why nothing is promised about an evaluation, if the model itself promises nothing."""
+    """Return why an evaluation is not private, or None if the model is private."""
     return None if certificate.is_private else f"the model that was evaluated is NOT PRIVATE: {certificate.reason}"

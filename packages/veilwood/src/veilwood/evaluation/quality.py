@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What noisy counts of predictions say about a model: estimates with confidence intervals, all of it free.
+"""Estimates of model quality from noisy counts, with confidence intervals. Post-processing only.
 
-What is counted, and why one row moves little of it, is in ``scoring``. Every estimate is a ratio of sums over cells, or
-a ratio of products of them, taken of the noisy counts as they are: no count is cut off at 0, which would shift the
-estimate. Its error has two parts, both by the delta method: a cell of h rows counts h +- sqrt(h) rows had others been
-drawn, and the noise has a known variance. Since all estimates are of degree 0 (twice the rows, the same answer), the
-first part is the sum over cells of slope^2 times count.
+The counts and their sensitivity are in ``scoring``. Every estimate is a ratio of sums over cells, or of products of
+sums, of the noisy counts as they are: clipping a count at 0 would bias the estimate. Its error has two parts, both by
+the delta method: the sampling error of a cell of h rows is sqrt(h), and the noise has a known variance. All estimates
+are homogeneous of degree 0 (twice the rows give the same estimate), so the first part is the sum over cells of slope^2
+times count.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Tables: TypeAlias = dict[str, Floats]
 
 _MIN_DEVIATIONS = 4.0  # standard deviations of its noise: a sum below them divides nothing
 MIDDLES: Floats = 1 / (1 + np.exp(-LOG_ODDS * (np.arange(SCORE_BINS) - (SCORE_BINS - 1) / 2)))
-"""The probability that stands for each bin of scores."""
+"""Probability that represents each bin of scores."""
 _SIZE_BOUNDS = np.concatenate([[0.0], SIZE_EDGES, [1.0]])
 _BIN_MEANS = (_SIZE_BOUNDS[1:] + _SIZE_BOUNDS[:-1]) / 2  # mean size of a residual in each bin, spread evenly,
 _BIN_SQUARES = (
@@ -38,9 +38,9 @@ _TARGET_MIDDLES = (np.arange(TARGET_BINS) + 0.5) / TARGET_BINS
 
 @dataclass(frozen=True)
 class Estimate:
-    """A number about a model, with an interval that holds the truth with the stated confidence.
+    """Estimate of a quality measure with its confidence interval.
 
-    ``value`` is None where the noise leaves nothing to say; the interval is then all that is possible.
+    ``value`` is None if the noise is too large for an estimate; the interval then covers all possible values.
     """
 
     value: float | None
@@ -58,42 +58,42 @@ class CurvePoint:
     """One bin of a calibration curve."""
 
     predicted: float
-    """What was predicted."""
+    """Predicted probability."""
     happened: Estimate
-    """What happened."""
+    """Observed frequency."""
     rows: float
-    """In about how many rows."""
+    """Approximate number of rows in the bin."""
 
 
 @dataclass(frozen=True)
 class Quality:
-    """How good a model is, as far as noisy counts tell."""
+    """Estimated quality of a model, from noisy counts."""
 
     task: str
     """Classification or regression."""
     confidence: float
-    """Of all intervals."""
+    """Confidence level of all intervals."""
     rows: Estimate
-    """Rows that were counted."""
+    """Number of rows that were counted."""
     scores: dict[str, Estimate]
-    """accuracy, auc, log_loss and calibration_error; for numbers r2, rmse, mae and bias. Probabilities are taken at
-    the middle of their bin. For more than two classes auc is that of each class against the others, averaged over
-    the classes whose rows stand out of the noise.
+    """accuracy, auc, log_loss and calibration_error; for regression r2, rmse, mae and bias. Each probability counts as
+    the middle of its bin. For more than two classes, auc is one-vs-rest, averaged over the classes whose counts exceed
+    the noise.
     """
     classes: tuple[str, ...] = ()
-    """In the order of the confusion matrix."""
+    """Classes, in the order of the confusion matrix."""
     confusion: tuple[tuple[float, ...], ...] = ()
-    """Noisy counts, true class by predicted class; they can be negative."""
+    """Noisy counts, true class by predicted class. They can be negative."""
     calibration: tuple[CurvePoint, ...] = ()
-    """Predicted against observed shares: of the second of two classes; of all classes together, if there are more."""
+    """Predicted and observed frequencies: of the second of two classes, or of all classes if there are more."""
     clipped_at: float | None = None
-    """For numbers: larger residuals count as this one, since no more of them stand out of the noise."""
+    """For regression: larger residuals count as this one, because their counts do not exceed the noise."""
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
         found: dict[str, Any] = json.loads(
             json.dumps(asdict(self)), parse_constant=lambda _: None
-        )  # no bound at all is null, which every reader of JSON knows
+        )  # a missing bound is null, which every JSON reader accepts
         return found
 
     @classmethod
@@ -116,7 +116,7 @@ class Quality:
 
     @property
     def most_frequent(self) -> tuple[str, float] | None:
-        """The class that most rows seem to have, and how often saying it always is right; None without one."""
+        """Estimated most frequent class and the accuracy of always predicting it, or None if no count is above 0."""
         of_class = [max(sum(row), 0.0) for row in self.confusion]
         if sum(of_class) <= 0:
             return None
@@ -143,7 +143,7 @@ def _read_estimate(data: Mapping[str, Any]) -> Estimate:
 
 @dataclass(frozen=True)
 class _NoisyTables:
-    """Noisy tables, the variance of the noise on each cell, and the quantile of the confidence asked for."""
+    """Noisy tables, the variance of the noise on each cell, and the quantile of the confidence level."""
 
     tables: Tables
     variance: float
@@ -157,18 +157,18 @@ class _NoisyTables:
         low: float,
         high: float,
     ) -> Estimate:
-        """Return an estimate out of one table, kept inside what is possible."""
+        """Return an estimate from one table, clipped to its possible range."""
         counts = self.tables[table]
         value, error = estimator(counts), self.standard_error(counts, slope(counts))
         return clipped_interval(value, self.z * error, low, high)
 
     def standard_error(self, counts: Floats, slopes: Floats) -> float:
-        """Standard error of an estimate, by how fast it moves with each cell."""
+        """Return the standard error of an estimate from its slopes by cell."""
         chance = max(float((slopes**2 * counts).sum()), 0.0)
         return math.sqrt(chance + self.variance * float((slopes**2).sum()))
 
     def is_significant(self, counts: Floats) -> bool:
-        """Whether the sum of some counts stands out of its noise, so that one can divide by it."""
+        """Return True if the sum of some counts exceeds its noise, so that it can be a divisor."""
         return float(counts.sum()) > max(_MIN_DEVIATIONS * math.sqrt(self.variance * counts.size), 1.0)
 
     def estimate_ratio(self, table: str, cell_values: Floats, mask: Floats, low: float, high: float) -> Estimate:
@@ -182,7 +182,7 @@ class _NoisyTables:
 
 
 def clipped_interval(value: float, half_width: float, low: float, high: float) -> Estimate:
-    """Return a value and what lies within reach of it, kept inside what is possible."""
+    """Return a value with its interval, clipped to the possible range."""
     inside = [min(max(each, low), high) for each in (value, value - half_width, value + half_width)]
     return Estimate(*inside)
 
@@ -194,20 +194,20 @@ def estimate_quality(
     bounds: tuple[float, float] | None,
     confidence: float = 0.95,
 ) -> Quality:
-    """Say what the noisy tables of a ``Scoring`` tell.
+    """Estimate the quality of a model from the noisy tables of a ``Scoring``.
 
     Parameters
     ----------
     tables : dict of ndarray
-        What passed the door, by name.
+        The released tables, by name.
     variance : float
-        Of the noise on each count.
+        Variance of the noise on each count.
     classes : tuple of str
-        Of the schema; empty for numbers.
+        Classes of the schema; empty for regression.
     bounds : pair of float, or None
-        Of the target, for numbers.
+        Bounds of the target, for regression.
     confidence : float
-        Of the intervals.
+        Confidence level of the intervals.
     """
     noisy = _NoisyTables(tables, variance, float(norm.ppf(0.5 + confidence / 2)))
     if not classes:
@@ -273,7 +273,7 @@ def _multiclass_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidenc
 
 
 def _estimate_auc(noisy: _NoisyTables, negative: Floats, positive: Floats) -> Estimate:
-    """Return the chance that a row of the class has the higher score of two; equal bins count half.
+    """Return the probability that a row of the class has the higher score of two; equal bins count half.
 
     Both numerator and denominator are linear in each class's counts, whose noise is independent: no bias from it.
     """
@@ -288,7 +288,7 @@ def _estimate_auc(noisy: _NoisyTables, negative: Floats, positive: Floats) -> Es
 
 
 def _mean_estimate(estimates: list[Estimate]) -> Estimate:
-    """Return the mean of those estimates that are known; their errors are taken to add up at their worst."""
+    """Return the mean of the known estimates. Errors are added, the worst case of their correlation."""
     known = [(each.value, (each.high - each.low) / 2) for each in estimates if each.value is not None]
     if not known:
         return Estimate(None, 0.0, 1.0)
@@ -297,7 +297,7 @@ def _mean_estimate(estimates: list[Estimate]) -> Estimate:
 
 
 def _calibration_curve(noisy: _NoisyTables, table: str, counts: Floats, weights: Floats) -> tuple[CurvePoint, ...]:
-    """Return the bins, each with the share of its rows that are of the class."""
+    """Return the bins, each with the fraction of its rows that are of the class."""
     points = []
     for bin_, predicted in enumerate(MIDDLES):
         here = np.zeros_like(counts)
@@ -308,7 +308,7 @@ def _calibration_curve(noisy: _NoisyTables, table: str, counts: Floats, weights:
 
 
 def _calibration_error(noisy: _NoisyTables, counts: Floats, weights: Floats) -> Estimate:
-    """Return the mean distance of predicted from observed shares, over bins that stand out of the noise.
+    """Return the mean distance of predicted from observed frequencies, over bins whose counts exceed the noise.
 
     A distance is never negative, so noise would add to it: each bin's squared distance is lowered by its own error.
     """
@@ -374,14 +374,14 @@ def _scale_estimate(estimate: Estimate, width: float) -> Estimate:
 
 
 def _find_cut(counts: Floats, variance: float) -> int:
-    """Return the last place of which, with all after it, there is more than noise explains: 0 if there is none."""
+    """Return the last index from which on there is more than noise explains, or 0 if there is none."""
     beyond = np.cumsum(counts[::-1])[::-1]
     noise = np.sqrt(variance * np.arange(len(counts), 0, -1))
     return int(np.flatnonzero(np.append(True, beyond[1:] > 3 * noise[1:] + 1)).max())
 
 
 def _estimate_r2(noisy: _NoisyTables, mse: Estimate, targets: Floats) -> Estimate:
-    """Return 1 - mean square of residuals / variance of targets; errors of both are taken to add up at their worst."""
+    """Return 1 - mean square of residuals / variance of targets. Errors of both are added, the worst case."""
     unknown = Estimate(None, -math.inf, 1.0)
     if mse.value is None or not noisy.is_significant(targets):
         return unknown

@@ -1,24 +1,19 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is counted to judge a model: one vector of counts, to which every row adds a one in one or a few cells.
+"""Counts that an evaluation releases: one vector, in which every row adds 1 to one or a few cells.
 
-What the counts say once they have passed the door is in ``quality``.
+Estimates from the released counts are in ``quality``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch, Count
-from veilwood.data.counts import KeyedRowHash
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.engines.sql.dialects import SqlDialect
-from veilwood.engines.sql.scoring import argmax_sql, count_edges_below, count_scores
-from veilwood.engines.sql.source import SqlSource
-from veilwood.errors import UseError
 from veilwood.estimators.method import Codes, Floats, Model
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
@@ -27,52 +22,54 @@ from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import Assignment
 
 SCORE_BINS = 20
-LOG_ODDS = 0.6  # width of a bin of scores
+LOG_ODDS = 0.6  # width of a bin of scores, in log-odds
 TARGET_BINS = 32
-N_SIZES = 31  # of residuals, on either side of 0
+N_SIZES = 31  # bins of the size of a residual, on either side of 0
 _SIZE_RATIO = 2.0 ** (1 / 3)
-_EDGE_OFFSET = 1e-7  # edges stand beside round numbers, where vote shares lie
-_EDGE_TOLERANCE = 1e-9  # rounding moves a score by far less
+_EDGE_OFFSET = 1e-7  # moves edges off round numbers, where vote frequencies lie
+_EDGE_TOLERANCE = 1e-9  # far more than rounding moves a score
 
 SCORE_EDGES: Floats = 1 / (1 + np.exp(-LOG_ODDS * (np.arange(1, SCORE_BINS) - SCORE_BINS / 2))) + _EDGE_OFFSET
-"""Between bins of a probability, even in log-odds; the middle one stands for the decision between two classes."""
+"""Edges between bins of a probability, evenly spaced in log-odds. The middle edge is the decision threshold."""
 SIZE_EDGES: Floats = _SIZE_RATIO ** -np.arange(N_SIZES - 1, 0, -1.0) + _EDGE_OFFSET
-"""Between sizes of a residual, in parts of the target's range: from a thousandth, by steps of a quarter, to 1."""
+"""Edges between sizes of a residual, as fractions of the target range: from a thousandth to 1, in ratios of 1.26."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
-    """Counts how the predictions of a model meet the truth.
+    """Tables of the predictions of a model by the true target.
 
-    Two classes: one table, true class by bin of the score. More classes, or votes drawn by chance: three tables, true
-    by predicted class, bin of the true class's probability, and, for one class of each row that a secret key draws
-    (half of the time the true one), bin of its probability by whether it is the true one. Numbers: two tables, the
-    signed size of the residual and the target.
+    - Two classes: one table, true class by bin of the score.
+    - More classes, or votes drawn by chance: three tables. True by predicted class; bin of the probability of the true
+      class; and, for one class per row that a secret key draws (the true one half of the time), bin of its probability
+      by whether it is the true one.
+    - Regression: two tables, the signed size of the residual and the target.
 
     Notes
     -----
     Guarantee
 
-    The cells of a row follow from the model, the row and, for the drawn class, a secret coin of its own: rows whose
-    score lies so close to an edge that rounding could decide are computed alone. So one row adds a one to ``cells_per_row``
-    cells and changes no other (proofs/evaluation.md, attacked by packages/veilwood/tests/evaluation/test_scoring.py).
+    The cells of a row follow from the model, the row and, for the drawn class, a secret draw of its own. Rows whose
+    score lies so close to an edge that rounding could decide are computed alone. So one row adds 1 to
+    ``cells_per_row`` cells and changes no other (proofs/evaluation.md, attacked by
+    packages/veilwood/tests/evaluation/test_scoring.py).
     """
 
     model: Model
 
     @property
     def n_classes(self) -> int:
-        """Classes; 0 for numbers."""
+        """Number of classes; 0 for regression."""
         return len(self.model.encoding.schema.classes)
 
     @property
     def is_single_table(self) -> bool:
-        """Whether the score of the second of two classes tells the prediction too."""
-        return self.n_classes == 2 and getattr(self.model, "voting", "") != "probabilistic"
+        """Whether the score of the second of two classes determines the prediction too."""
+        return self.n_classes == 2 and not self.model.votes_by_chance
 
     @property
     def table_shapes(self) -> dict[str, tuple[int, ...]]:
-        """The tables, by name."""
+        """Shapes of the tables, by name."""
         k = self.n_classes
         if self.is_single_table:
             return {"scores": (2, SCORE_BINS)}
@@ -82,16 +79,16 @@ class Scoring:
 
     @property
     def cells_per_row(self) -> int:
-        """In how many cells a row counts."""
+        """Number of cells in which a row counts."""
         return len(self.table_shapes)
 
     @property
     def n_cells(self) -> int:
-        """Cells of all tables together."""
+        """Number of cells of all tables together."""
         return sum(int(np.prod(shape)) for shape in self.table_shapes.values())
 
     def plan_step(self, loss: Loss, neighbours: Neighbours) -> Step:
-        """Plan the release: a row adds ``cells_per_row`` ones."""
+        """Plan the release: a row adds 1 to ``cells_per_row`` cells."""
         return counting_step(
             "predictions by truth",
             (self.n_cells,),
@@ -102,12 +99,12 @@ class Scoring:
         )
 
     def make_count(self) -> Count:
-        """Say what is added up, under a fresh secret key where a class is drawn for each row."""
+        """Return the count, with a fresh secret key if a class is drawn for each row."""
         drawn = Assignment(secret_key(), 2 * (self.n_classes - 1)) if "drawn" in self.table_shapes else None
         return ScoreCount(self, drawn)
 
     def split_tables(self, released: NDArray[np.int64]) -> dict[str, Floats]:
-        """Cut the released counts into tables."""
+        """Split the released counts into tables."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.table_shapes.values()])
         parts = np.split(released.astype(np.float64), ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.table_shapes.items(), parts, strict=True)}
@@ -115,7 +112,7 @@ class Scoring:
     def cell_indices(
         self, codes: Codes, target: NDArray[np.int32], drawn_class: NDArray[np.int32] | None
     ) -> NDArray[np.int64]:
-        """Return the cells of each row, shape (rows, cells_per_row); ``drawn_class`` is the class drawn for each, if any is."""
+        """Return the cells of each row, shape (rows, cells_per_row). ``drawn_class`` is the drawn class of each row."""
         found, doubtful = self._cells_and_ties(codes, target, drawn_class)
         if doubtful.any():
             known = (codes, target) if drawn_class is None else (codes, target, drawn_class)
@@ -132,7 +129,7 @@ class Scoring:
     def _cells_and_ties(
         self, codes: Codes, target: NDArray[np.int32], drawn_class: NDArray[np.int32] | None
     ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
-        """Return the cells of each row, and where rounding could decide between two of them."""
+        """Return the cells of each row, and which rows have cells that rounding could decide."""
         truth, rows = target.astype(np.int64), np.arange(len(codes))
         if not self.n_classes:
             said = self.model.predict_outputs(codes)
@@ -157,17 +154,17 @@ class Scoring:
             SCORE_EDGES, theirs
         )
         found = np.column_stack([confusion, k * k + np.searchsorted(SCORE_EDGES, own), k * k + SCORE_BINS + one_of])
-        by_chance = getattr(self.model, "voting", "") == "probabilistic"  # a coin may fall anywhere
+        by_chance = self.model.votes_by_chance  # its coin may fall on either side
         return found, _is_near_edge(own, SCORE_EDGES) | _is_near_edge(theirs, SCORE_EDGES) | tied | by_chance
 
 
 def _is_near_edge(values: Floats, edges: Floats) -> NDArray[np.bool_]:
-    """Whether a value lies so close to an edge that rounding could put it on either side."""
+    """Return True if a value lies so close to an edge that rounding could put it on either side."""
     return np.asarray(np.abs(values[:, None] - edges).min(axis=1, initial=1.0) < _EDGE_TOLERANCE)
 
 
 def _draw_class(uniforms: NDArray[np.int32], target: NDArray[np.int32], n_classes: int) -> NDArray[np.int32]:
-    """Return the true class for the first half of the coins, and one of the others for each of the rest.
+    """Return the true class for the first half of the uniforms, and one of the others for each of the rest.
 
     >>> _draw_class(np.arange(4, dtype=np.int32), np.full(4, 1, np.int32), 3).tolist()
     [1, 1, 0, 2]
@@ -178,13 +175,13 @@ def _draw_class(uniforms: NDArray[np.int32], target: NDArray[np.int32], n_classe
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreCount:
-    """Counts rows in the cells of a scoring (``batches.Count``); in a database too (``data.sql``)."""
+    """Counts rows in the cells of a scoring (``batches.Count``); in a database too (``engines.sql.scoring``)."""
 
     scoring: Scoring
     assignment: Assignment | None
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
-        """Count the rows of some batches in their cells."""
+        """Count the rows of batches by cell."""
         sums = np.zeros(self.scoring.n_cells, np.int64)
         for batch in batches:
             of_rows = None
@@ -194,41 +191,3 @@ class ScoreCount:
             cells = self.scoring.cell_indices(batch.codes, batch.target, of_rows)
             sums += np.bincount(cells.ravel(), minlength=len(sums))
         return sums
-
-    def count_in_sql(self, source: SqlSource) -> NDArray[np.int64]:
-        """Count the rows of a table where it is."""
-        if getattr(self.scoring.model, "voting", "") == "probabilistic":
-            raise UseError("votes drawn by chance cannot be evaluated in a database. Hint: pass files or a table.")
-        coins = None if self.assignment is None else KeyedRowHash(self.assignment.key, self.assignment.n_trees)
-        return count_scores(self.scoring.model, self._cell_expressions, self.scoring.n_cells, source, coins)
-
-    def _cell_expressions(self, dialect: SqlDialect, outputs: Sequence[str], chosen: Sequence[str]) -> list[str]:
-        """Write the cells of a row, one for each table."""
-        k = self.scoring.n_classes
-        if not k:
-            lower, upper = self.scoring.model.encoding.schema.target.bounds
-            true = f"CAST(t AS {dialect.type_names.double}) / {dialect.float_literal(TARGET_LEVELS)}"
-            wrong = (
-                f"({true} - ({outputs[0]} - {dialect.float_literal(lower)}) / {dialect.float_literal(upper - lower)})"
-            )
-            size = count_edges_below(dialect, f"ABS({wrong})", SIZE_EDGES)
-            sign = f"CASE WHEN {wrong} > {dialect.float_literal(0.0)} THEN {N_SIZES} ELSE 0 END"
-            place = dialect.integer_quotient(f"(t * {TARGET_BINS})", str(TARGET_LEVELS + 1))
-            return [f"{sign} + {size}", f"{2 * N_SIZES} + {place}"]
-        if self.scoring.is_single_table:
-            bins, half = count_edges_below(dialect, outputs[1], SCORE_EDGES), SCORE_BINS // 2
-            above, below = dialect.greatest_of(bins, str(half)), dialect.least_of(bins, str(half - 1))
-            return [f"t * {SCORE_BINS} + CASE WHEN {chosen[1]} > {chosen[0]} THEN {above} ELSE {below} END"]
-        others = f"(coin - {k - 1})"
-        drawn = f"(CASE WHEN {others} < 0 THEN t WHEN {others} >= t THEN {others} + 1 ELSE {others} END)"
-        own, theirs = (
-            f"(CASE {' '.join(f'WHEN {which} = {i} THEN {one}' for i, one in enumerate(outputs))} END)"
-            for which in ("t", drawn)
-        )
-        is_true = f"CASE WHEN {drawn} = t THEN 1 ELSE 0 END"
-        of_drawn = f"({drawn} * 2 + {is_true}) * {SCORE_BINS} + {count_edges_below(dialect, theirs, SCORE_EDGES)}"
-        return [
-            f"t * {k} + {argmax_sql(chosen)}",
-            f"{k * k} + {count_edges_below(dialect, own, SCORE_EDGES)}",
-            f"{k * k + SCORE_BINS} + {of_drawn}",
-        ]

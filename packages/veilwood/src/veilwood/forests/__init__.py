@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods: what each family of forests measures, learns and predicts. Families do not import each other."""
+"""Families of forests: their methods, models and estimators. Families do not import each other."""

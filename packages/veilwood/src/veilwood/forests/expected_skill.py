@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How good a forest of a size is expected to be, from public facts alone: theory, and what public tables have shown.
+"""Expected skill of a forest, from public facts only: theory, and results on public benchmark tables.
 
-``veilwood.tune`` ranks settings by it, and ``sizes`` chooses by it; docs/tuning.md derives the theory.
+``veilwood.tune`` ranks settings by it and ``auto_size`` chooses sizes by it; docs/tuning.md derives the theory.
 """
 
 from __future__ import annotations
@@ -34,22 +34,22 @@ __all__ = [
 ]
 
 
-MAX_RATIO: Final = 3.0  # tables count up to this factor away
-MIN_TABLES: Final = 5  # that a range is told of; else tables further away count too
-PERCENTILES: Final = (25, 75)  # percentiles of the skills
+MAX_RATIO: Final = 3.0  # benchmark tables within this factor of n_rows * row_epsilon / n_columns are used
+MIN_TABLES: Final = 5  # the factor is widened until there are this many
+PERCENTILES: Final = (25, 75)  # of the skills, reported as a range
 
 
 class ExpectedSkill(NamedTuple):
-    """How private forests did on public tables like one's own.
+    """Range of the skill of private forests on similar public tables.
 
     Attributes
     ----------
     n_tables : int
-        How many tables that were.
+        Number of tables.
     low, high : float
-        Between these is the skill of half of them.
+        Quartiles of their skills.
     side : int
-        -1 where all of them had more rows times epsilon for each column, 1 where all had fewer.
+        -1 if all tables had more rows times epsilon per column, 1 if all had fewer, else 0.
     """
 
     n_tables: int
@@ -68,7 +68,9 @@ class ExpectedSkill(NamedTuple):
 
 
 def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: float) -> ExpectedSkill:
-    """Look up how tables of about as many rows times epsilon for each column did; ``row_epsilon`` is that of one row.
+    """Return the skill on benchmark tables with a similar number of rows times epsilon per column.
+
+    ``row_epsilon`` is the epsilon of one row.
 
     Examples
     --------
@@ -109,16 +111,16 @@ def _load_benchmarks(task: TaskKind) -> _BenchmarkSkills:
 
 
 DECAY = 0.5
-"""How much less of the classes' variance interactions explain with each further feature in them: the prior."""
+"""Prior: factor by which the explained variance falls with each further feature of an interaction."""
 
 
-MAX_EPSILON, MAX_ROWS = 10.0, 2000  # of one row, and of a table, among what was tried
+MAX_EPSILON, MAX_ROWS = 10.0, 2000  # largest row epsilon and number of rows in the benchmark
 FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
 
 
 @dataclass(frozen=True)
 class ForestSize:
-    """A forest of a size on so many rows, as far as its expected skill depends on it: public numbers only."""
+    """Size of a forest and of its table, as far as the expected skill depends on it; public numbers only."""
 
     family: str
     trees: int

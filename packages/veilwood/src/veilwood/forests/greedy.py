@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees whose splits are chosen privately by how well they separate the target (DP-ID3, DP-RF, DP-DF).
+"""Greedy forests: trees whose splits are selected privately by their quality (DP-ID3, DP-RF, DP-DF).
 
-One level of all trees at a time; the budget of a tree, its leaves and its predictions are in
-``estimators.greedy_forest``.
+``levelwise`` grows one level of all trees at a time, divides the budget and releases the leaves.
 """
 
 from __future__ import annotations
@@ -22,8 +21,9 @@ from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import FitRequest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.levelwise import HALF, LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
-from veilwood.forests.noisy_leaves import AUTO
+from veilwood.forests.noisy_leaves import AUTO, TreeStep
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -37,40 +37,42 @@ Branching: TypeAlias = Literal["multiway", "binary"]
 BRANCHINGS: tuple[Branching, ...] = ("multiway", "binary")
 
 BINS = 32
-"""Bins into which a node's range of a column is cut, for binary splits: a threshold is an edge between two."""
+"""Maximum number of bins of a node's range of a column, for binary splits. A threshold is an edge between two bins."""
 
-ENTROPY_PARTS = 32  # entropy is measured in this many parts of a bit
+ENTROPY_PARTS = 32  # units of entropy per bit: scores are integers
 ENTROPY_ROWS = 1 << 16  # rows of a child up to which its entropy is exact
 
 
 @cache
 def _entropy_table() -> Counts:
-    """Running sums of the increments of n log2 n, in parts, up to ``ENTROPY_ROWS``."""
+    """Return n log2 n in units of 1 / ``ENTROPY_PARTS``, up to ``ENTROPY_ROWS``, as sums of rounded increments."""
     n = np.arange(ENTROPY_ROWS + 1)
     increments = np.diff(n * np.log2(np.maximum(n, 1))) * ENTROPY_PARTS
-    # Whole numbers that never fall, whatever the rounding of the line above: all that the proof needs.
+    # Nondecreasing integers, whatever the rounding of the line above: all that the proof needs.
     return np.concatenate([[0], np.cumsum(np.maximum.accumulate(np.rint(increments).astype(np.int64)))])
 
 
 def entropy_range() -> int:
-    """The largest increment of the table: the most that one row can add to the entropy of its child."""
+    """Return the largest increment of the table: the most that one row can add to the entropy of its child."""
     table = _entropy_table()
     return int(table[-1] - table[-2])
 
 
 def _n_log_n(n: Any) -> Any:
-    """n log2 n in parts, continued by a straight line beyond ``ENTROPY_ROWS`` rows."""
+    """Return n log2 n in units, continued linearly beyond ``ENTROPY_ROWS`` rows."""
     if isinstance(n, np.ndarray | np.integer):
         return _entropy_table()[np.minimum(n, ENTROPY_ROWS)] + entropy_range() * np.maximum(n - ENTROPY_ROWS, 0)
-    # Servers that hold n in shares look nothing up: the same line, by the places where it bends.
+    # A secret-shared n cannot index a table: the same piecewise linear function, from its changes of slope.
     increments = np.diff(_entropy_table(), prepend=0)[1:]
-    bends = np.diff(increments, prepend=0)
-    (places,) = np.nonzero(bends)
-    return sum((np.maximum(n[..., None] - some, 0) * bends[some]).sum(axis=-1) for some in np.array_split(places, 16))
+    slope_changes = np.diff(increments, prepend=0)
+    (places,) = np.nonzero(slope_changes)
+    return sum(
+        (np.maximum(n[..., None] - part, 0) * slope_changes[part]).sum(axis=-1) for part in np.array_split(places, 16)
+    )
 
 
 def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
-    """Return how pure each child is, from the class counts (or moments) on the last axis; larger is better.
+    """Return the purity of each child, from the class counts or moments on the last axis. Larger is better.
 
     The quality of a split is the sum over its children.
 
@@ -78,7 +80,7 @@ def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
     -----
     Guarantee
 
-    A row added to a child changes its quality by a whole number in a range of length ``quality_range``, which is the
+    A row added to a child changes its quality by an integer in a range of length ``quality_range``, which is the
     same for all children and splits (proofs/greedy-forest.md, checked by
     packages/veilwood/tests/forests/test_greedy.py::test_quality_range_by_enumeration).
 
@@ -93,20 +95,20 @@ def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
     if quality == "max":
         return totals.max(axis=-1)  # type: ignore[no-any-return]
     if quality == "entropy":
-        found: Counts = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
-        return found
+        quality_in_units: Counts = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
+        return quality_in_units
     return -total_impurity(totals, moments=quality == "squared-error")
 
 
 def quality_range(quality: SplitQuality) -> int:
-    """Range of the quality of splits when a row is added; every quality is monotone, so this is also its change."""
+    """Return the range of a split's quality when a row is added. Qualities are monotone, so none changes by more."""
     if quality == "max":
         return 1
     return entropy_range() if quality == "entropy" else impurity_range(moments=quality == "squared-error")
 
 
 def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
-    """Return the quality of each split of each slot: a single one by value, or one for each edge between bins."""
+    """Return the quality of each split of each slot: one multiway split, or one split per edge between bins."""
     if branching == "multiway":
         return (quality_of_children(histograms, quality).sum(axis=1, keepdims=True),)
     left = np.cumsum(histograms, axis=1)
@@ -115,17 +117,17 @@ def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branch
 
 
 def split_gains(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
-    """Return how much purer each split makes the rows of its slot: 0 where nothing is gained."""
+    """Return the gain in quality of each split over the unsplit slot, 0 if there is none."""
     (split,) = split_qualities(histograms, quality, branching)
     return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
 
 
 @dataclass(frozen=True)
 class GreedyLevel:
-    """The planned choice of splits of one level."""
+    """Planned selection of the splits of one level."""
 
     splits: Step
-    may_stop: bool = False  # whether a node that no split makes purer is a leaf: one more choice, without noise only
+    may_stop: bool = False  # whether a node without a gain becomes a leaf: one more candidate, without noise only
 
     @property
     def steps(self) -> tuple[Step, ...]:
@@ -136,20 +138,21 @@ class GreedyLevel:
 def plan_level(
     nodes: LevelNodes, quality: SplitQuality, branching: Branching, *, may_stop: bool = False
 ) -> GreedyLevel:
-    """Plan the choice of a split at each node of a level, at the price of its loss together.
+    """Plan the selection of a split at each node of a level. Together they cost the loss of the level.
 
     Notes
     -----
     Guarantee
 
-    A row is in one node of each tree that sees it, so the level costs no more (proofs/greedy-forest.md, attacked by
+    A row is in one node of each tree that counts it, so the level costs no more (proofs/greedy-forest.md, attacked by
     packages/veilwood/tests/forests/test_greedy.py).
     """
     splits = 1 if branching == "multiway" else BINS - 1
     return GreedyLevel(
         selection_step(
-            f"splits at depth {nodes.depth}", (nodes.max_nodes, nodes.candidates * splits + may_stop), nodes.loss,
-            nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row, by=nodes.mechanism,
+            TreeStep.SPLITS.at(nodes.depth), (nodes.max_nodes, nodes.candidates * splits + may_stop), nodes.loss,
+            nodes.neighbours, score_range=quality_range(quality), selections_per_row=nodes.trees_per_row,
+            by=nodes.mechanism,
         ),
         may_stop,
     )  # fmt: skip
@@ -158,7 +161,7 @@ def plan_level(
 def grow_level(
     growing: GrowingForest, level: GreedyLevel, quality: SplitQuality, branching: Branching, splitter: Splitter
 ) -> None:
-    """Split every open node by one private choice, in one pass over the rows; nothing to split makes a leaf."""
+    """Split every open node by one private selection, in one pass over the rows. Without candidates it is a leaf."""
     max_bins = growing.max_codes if branching == "multiway" else BINS
     slots = growing.bin_candidates(growing.draw_candidates(splitter.candidates, splitter.rng), max_bins, splitter.rng)
     open_ = np.flatnonzero(np.diff(slots.first))
@@ -169,14 +172,15 @@ def grow_level(
         score: Callable[[Counts], tuple[Counts]] = partial(scored, quality=quality, branching=branching)
         (scores,) = level_scores(
             growing, slots, splitter.aggregate, score,
-            n_classes=splitter.n_classes, max_bins=max_bins, assignment=splitter.assignment, n_jobs=splitter.n_jobs, fast=splitter.fast,
+            n_classes=splitter.n_classes, max_bins=max_bins, assignment=splitter.assignment,
+            n_jobs=splitter.n_jobs, fast=splitter.fast,
         )  # fmt: skip
         n_edges = scores.shape[1]
         slot, present = slots.candidates_of_nodes(open_, splitter.candidates)
         splits = np.arange(n_edges) < (slots.n_bins[slot][..., None] - 1 if branching == "binary" else 1)
         admissible = (present[..., None] & splits).reshape(len(open_), -1)
         offered = scores[slot].reshape(len(open_), -1)
-        if level.may_stop:  # of equals the first is chosen
+        if level.may_stop:  # ties go to the first candidate, which stops
             offered = np.column_stack([np.zeros(len(open_), np.int64), offered])
             admissible = np.column_stack([np.ones(len(open_), bool), admissible])
         chosen = splitter.door.select(level.splits, offered, admissible) - level.may_stop
@@ -189,7 +193,7 @@ def grow_level(
 
 
 LEAF_UPDATES = ("laplace", "exponential")
-# Each level may spend this much more on its splits than the one above it: deeper nodes have fewer rows.
+# Ratio of the splits' budgets of a level and the one above it: deeper nodes have fewer rows.
 BUDGET_GROWTH = Fraction(3, 2)
 
 
@@ -197,7 +201,7 @@ BUDGET_GROWTH = Fraction(3, 2)
 class GreedyForestParameters(LevelwiseParameters):
     """Parameters for either task."""
 
-    branching: str = AUTO
+    branching: str = parameter(AUTO, role=Role.STRUCTURE)
     split_budget: float = 0.3
     candidates: Any = AUTO
 
@@ -206,13 +210,13 @@ class GreedyForestParameters(LevelwiseParameters):
 class GreedyForestClassifierParameters(GreedyForestParameters):
     """Parameters for classes."""
 
-    quality: str = AUTO
-    leaf_update: str = "laplace"
-    voting: str = "threshold"
+    quality: str = parameter(AUTO, role=Role.LEARNING)
+    leaf_update: str = parameter("laplace", role=Role.LEARNING)
+    voting: str = parameter("threshold", role=Role.LEARNING)
 
 
 class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
-    """Greedy forests for either task."""
+    """Greedy forests, for classification and regression."""
 
     splits_text: ClassVar[str] = "split by private greedy choices"
     candidates_options: ClassVar[tuple[str, ...]] = (AUTO, HALF)
@@ -222,45 +226,45 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
 
     @property
     def numeric_encoding(self) -> Literal["grid", "bins"]:
-        """A branch for each value needs few of them."""
+        """The encoding of numbers. Multiway trees need few values, so they use bins."""
         return "bins" if self.branching_kind == "multiway" else "grid"
 
     @property
     def branching_kind(self) -> Branching:
-        """How many branches a split has; few choices are blurred less."""
+        """The branches of a split. Multiway splits offer fewer candidates, which suffer less noise."""
         return "binary" if self.parameters.branching == "binary" else "multiway"
 
     @property
     def split_quality(self) -> SplitQuality:
         """The score of a split."""
-        mine = self.parameters
-        if not isinstance(mine, GreedyForestClassifierParameters):
+        parameters = self.parameters
+        if not isinstance(parameters, GreedyForestClassifierParameters):
             return "squared-error"
-        return "max" if mine.quality == AUTO else cast(SplitQuality, mine.quality)
+        return "max" if parameters.quality == AUTO else cast(SplitQuality, parameters.quality)
 
     @property
     def labels_only(self) -> bool:
-        """Whether a leaf releases its label, and not its counts."""
-        mine = self.parameters
-        return isinstance(mine, GreedyForestClassifierParameters) and mine.leaf_update == "exponential"
+        """Whether leaves release their labels only, not their counts."""
+        parameters = self.parameters
+        return isinstance(parameters, GreedyForestClassifierParameters) and parameters.leaf_update == "exponential"
 
     @property
     def shrinks_leaves(self) -> bool:
-        """Labels cannot be shrunk."""
+        """Whether leaf counts are shrunk; never if leaves release labels only."""
         return super().shrinks_leaves and not self.labels_only
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """A multiway tree uses each feature once on a path; without noise trees differ by the columns they may use."""
-        most = 16 if parameters.branching == "binary" else len(encoding.columns)
+        """Return candidate sizes. A multiway tree uses each feature once on a path, which limits its depth."""
+        max_depth = 16 if parameters.branching == "binary" else len(encoding.columns)
         if noiseless:
-            trees = 16 if parameters.candidates == HALF else 1
-            yield from ((trees, depth) for depth in range(1, min(most, 16) + 1))
+            trees = 16 if parameters.candidates == HALF else 1  # without noise, trees differ by their candidates only
+            yield from ((trees, depth) for depth in range(1, min(max_depth, 16) + 1))
             return
-        yield from ((trees, depth) for trees in (1, 2, 4, 8, 16, 32) for depth in range(1, min(most, 6) + 1))
+        yield from ((trees, depth) for trees in (1, 2, 4, 8, 16, 32) for depth in range(1, min(max_depth, 6) + 1))
 
     def check_parameters(self) -> None:
-        """Refuse words that are not known or do not go together, and numbers out of range."""
+        """Raise ParameterError if options are unknown or incompatible, or a number is out of range."""
         super().check_parameters()
         self.parameters._check_options(branching=(AUTO, *BRANCHINGS))
         if self.task == "classification":
@@ -273,49 +277,50 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             )  # fmt: skip
 
     def level_fractions(self) -> Sequence[Fraction]:
-        """More for deeper levels."""
+        """Return the fraction of the splits' budget for each level; more for deeper levels."""
         weights = [BUDGET_GROWTH**depth for depth in range(self.parameters.max_depth)]
         return [weight / sum(weights) for weight in weights]
 
     def max_nodes(self, encoding: Encoding, depth: int) -> int:
-        """A multiway tree can have as many as its widest columns have values."""
+        """Return the maximum number of nodes. Multiway: the product of the numbers of values of the widest columns."""
         if self.branching_kind == "binary":
             return super().max_nodes(encoding, depth)
-        there = len(encoding.columns)
-        if depth > there:
+        n_columns = len(encoding.columns)
+        if depth > n_columns:
             raise ParameterError(
                 "max_depth", self.parameters.max_depth,
-                f"exceeds the {there} features: a multiway tree uses each once on a path", f"max_depth={there} or less",
+                f"exceeds the {n_columns} features: a multiway tree uses each once on a path",
+                f"max_depth={n_columns} or less",
             )  # fmt: skip
         return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
 
     def plan_level(self, nodes: LevelNodes) -> GreedyLevel:
-        """Plan the choice of splits."""
+        """Plan the selection of splits."""
         stops = self.auto_sized and nodes.loss.epsilon is None
         return plan_level(nodes, self.split_quality, self.branching_kind, may_stop=stops)
 
     def grow_level(self, growing: GrowingForest, level: GreedyLevel, splitter: Splitter) -> None:
-        """Split the open nodes by the best splits."""
+        """Split the open nodes by the selected splits."""
         grow_level(growing, level, self.split_quality, self.branching_kind, splitter)
 
     def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
-        """A label is chosen about as blurred as counts of the same budget would be."""
+        """Return the maximum number of leaves and the error of one. Labels are about as noisy as counts would be."""
         if not self.labels_only:
             return super().leaves_and_error(request, encoding)
         counting: Any = replace(cast(Any, self.parameters), leaf_update="laplace")
         return replace(self, parameters=counting).leaves_and_error(request, encoding)
 
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
-        """Plan the release of counts, or the choice of labels."""
+        """Plan the release of leaf counts, or the selection of labels."""
         if not self.labels_only:
             return super().leaf_step(schema, loss, neighbours, n_leaves)
         return selection_step(
-            "labels of leaves", (n_leaves, len(schema.classes)), loss, neighbours,
+            TreeStep.LEAF_LABELS.at(), (n_leaves, len(schema.classes)), loss, neighbours,
             score_range=1, selections_per_row=self.trees_per_row, by=self.selection_mechanism(loss),
         )  # fmt: skip
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
-        """Release counts, or labels: 1 for the chosen class."""
+        """Release leaf counts, or labels: 1 for the selected class."""
         if not self.labels_only:
             return super().release_leaves(door, step, exact_leaves)
         return np.eye(step.shape[1], dtype=np.int64)[door.select(step, exact_leaves)]
@@ -323,12 +328,13 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
 
 @dataclass(eq=False, repr=False)
 class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, ClassWeights, SharedParameters):
-    """Trees whose splits are chosen privately by how well they separate the classes.
+    """Trees whose splits are selected privately by how well they separate the classes.
 
-    The greedy baselines of the literature, made sound: DP-ID3 (one tree, ``quality="max"``, every attribute a
-    candidate), DP-RF (several trees and random candidates; ``quality`` "gini", "entropy" or "max"; keyed assignment of
-    rows instead of bootstrap samples, which would let a row count several times), and DP-DF as far as pure epsilon
-    allows (``quality="gini"``, ``leaf_update="exponential"``; its smooth sensitivity has no pure-epsilon form).
+    These are the greedy baselines of the literature, made sound. DP-ID3: one tree, ``quality="max"``, and every
+    attribute is a candidate. DP-RF: several trees with random candidates and ``quality`` "gini", "entropy" or "max";
+    rows are assigned to trees by a key, since in bootstrap samples a row could count several times. DP-DF, as far as
+    pure epsilon allows: ``quality="gini"`` and ``leaf_update="exponential"``; its smooth sensitivity has no
+    pure-epsilon form.
 
     Parameters
     ----------
@@ -337,20 +343,20 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     n_estimators, max_depth, n_rows, class_weight, max_weight, selection, voting, trees, leaves
         As in ``MedianForestClassifier``.
     quality : {"auto", "max", "gini", "entropy"}
-        Score of a split: rows in the majority class of their child, or minus the children's Gini impurity or entropy,
-        times their rows. "auto" is "max", which noise blurs least; without noise, where the size is chosen too, it is
-        "gini". Entropy is exact for children of up to 65,536 rows; no bound on its change would hold for
+        Score of a split: the rows in the majority class of their child, or minus the children's Gini impurity or
+        entropy, times their rows. "auto" is "max", which suffers least from noise; without noise and with an "auto"
+        size it is "gini". Entropy is exact for children of up to 65,536 rows. No bound on its change would hold for
         more.
     leaf_update : {"laplace", "exponential"}
-        Release the class counts of each leaf with noise, or only a label, chosen like the splits.
+        Release the noisy class counts of each leaf, or only a label, selected like the splits.
     branching : {"auto", "multiway", "binary"}
-        One child for each value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold.
-        "auto" is the first; without noise, where the size is chosen too, it is the second.
+        One child per value (numbers are cut at the schema's ``cutoffs`` or ``bins``), or two, at a threshold. "auto" is
+        "multiway"; without noise and with an "auto" size it is "binary".
     split_budget : float
-        Share of the budget spent on splits, each level getting 1.5 times what the one above it gets.
+        Fraction of the budget for splits. Each level gets 1.5 times as much as the one above it.
     candidates : int, "half", "auto" or None
-        Attributes drawn at random at each node; None for all. "auto" is all of them; without noise, where the size is
-        chosen too, half of them, so that several trees differ.
+        Number of attributes drawn at random at each node; None for all. "auto" is all of them; without noise and with
+        an "auto" size half of them, so that several trees differ.
 
     Attributes
     ----------
@@ -363,7 +369,7 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
     -----
     Guarantee
 
-    All choices and leaves together cost (epsilon, delta), for the unit and adjacency asked for:
+    All selections and leaves together cost (epsilon, delta), for the requested unit and adjacency:
     proofs/greedy-forest.md, attacked by packages/veilwood/tests/forests/test_greedy.py.
 
     Examples
@@ -382,18 +388,18 @@ class GreedyForestClassifier(Classifier, GreedyForestClassifierParameters, Class
 
 @dataclass(eq=False, repr=False)
 class GreedyForestRegressor(Regressor, GreedyForestParameters, SharedParameters):
-    """Trees whose splits are chosen privately by the squared error of the target, with private means in their leaves.
+    """Trees whose splits are selected privately by the squared error of the target, with private means in their leaves.
 
-    As ``GreedyForestClassifier``; each leaf releases the rotated pair of its targets (proofs/rotated-pair.md).
+    As ``GreedyForestClassifier``. Each leaf releases the rotated pair of its targets (proofs/rotated-pair.md).
 
-    It takes the parameters of ``GreedyForestClassifier`` but for quality, leaf_update and voting; the schema's target
-    is numeric, with bounds.
+    Parameters are those of ``GreedyForestClassifier`` except quality, leaf_update and voting. The schema's target must
+    be numeric, with bounds.
 
     Notes
     -----
     Guarantee
 
-    All choices and leaves together cost (epsilon, delta), as in ``GreedyForestClassifier``: proofs/greedy-forest.md,
+    All selections and leaves together cost (epsilon, delta), as in ``GreedyForestClassifier``: proofs/greedy-forest.md,
     attacked by packages/veilwood/tests/forests/test_greedy.py.
 
     Examples

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forests whose trees grow from data, level by level: the plan and the order of release that they share.
+"""Base class of forests that grow from data, one level of all trees at a time: their plan and order of release.
 
-How a level is split is in ``medians`` and ``greedy``; what happens at leaves is in ``noisy_leaves``.
+``medians`` and ``greedy`` split a level, and ``noisy_leaves`` cleans the leaves.
 """
 
 from __future__ import annotations
@@ -20,11 +20,12 @@ from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
 from veilwood.estimators.method import Design, FitRequest
-from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafModel, LeafParameters
+from veilwood.estimators.parameters import Role, parameter
+from veilwood.forests.noisy_leaves import AUTO, TREES, LeafMethod, LeafParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss, exact_fraction
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.plan import Layout
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import HAVE_NUMBA, Assignment
 from veilwood.trees.forest import Forest
@@ -34,49 +35,49 @@ from veilwood.trees.random import check_counts, public_generators
 
 @dataclass(frozen=True)
 class LevelNodes:
-    """The nodes of one level as they are planned, and what the private choices at all of them may cost together."""
+    """Planned nodes of one level, and the loss that all private selections at them may cost together."""
 
     depth: int
     max_nodes: int
-    """How many they can be, in all trees."""
+    """The maximum number of nodes, in all trees."""
     loss: Loss
     neighbours: Neighbours
     trees_per_row: int
     candidates: int
-    """Columns that are compared at a node."""
+    """The number of columns that are compared at a node."""
     mechanism: Literal["flip", "exponential"]
 
 
 @dataclass(frozen=True, eq=False)
 class Splitter:
-    """What splits one level after the other: passes over the rows, public coins, and the door for what is chosen."""
+    """Everything needed to split levels: passes over the rows, public randomness, and the door for selections."""
 
     door: Door
     aggregate: AggregatePass
     rng: np.random.Generator
     candidates: int
     n_classes: int | None
-    """None for targets that are numbers."""
+    """None for regression."""
     assignment: Assignment | None = None
     n_jobs: int | None = None
     fast: bool = HAVE_NUMBA
 
 
-HALF = "half"  # of the columns are candidates, drawn anew at each node
+HALF = "half"  # half of the columns are candidates, drawn independently at each node
 SELECTIONS = ("auto", "flip", "exponential")
-LEVEL_FRACTION = Fraction(3, 20)  # of the budget, for one level of splits at most: small forests live by their leaves
+LEVEL_FRACTION = Fraction(3, 20)  # maximum fraction of the budget per level of splits: leaves need the rest
 MAX_LEAVES = 1 << 24  # noise is planned for every leaf that could be grown
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class LevelwiseParameters(LeafParameters):
-    """Parameters of every grown forest; families add their own defaults."""
+    """Parameters of every data-dependent forest. Families add their own defaults."""
 
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
-    selection: str = "auto"
-    split_budget: float
-    candidates: Any
+    selection: str = parameter("auto", role=Role.LEARNING)
+    split_budget: float = parameter(role=Role.LEARNING)
+    candidates: Any = parameter(role=Role.LEARNING)
     trees: str = AUTO
 
 
@@ -85,12 +86,12 @@ class PlannedLevel(Protocol):
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """Their steps, in order."""
+        """The steps of these selections, in order."""
 
 
 @dataclass(frozen=True)
 class LevelwiseDesign(Design):
-    """The public design of a grown forest: what each level may spend."""
+    """Public design of a data-dependent forest, with the planned selections of each level."""
 
     levels: tuple[Any, ...]
 
@@ -99,9 +100,9 @@ LP = TypeVar("LP", bound=LevelwiseParameters)
 
 
 class LevelwiseMethod(LeafMethod[LP]):
-    """A forest whose splits are chosen privately, one level of all trees at a time, and whose leaves are noisy."""
+    """Base class of forests with privately selected splits, one level of all trees at a time, and noisy leaves."""
 
-    splits_text: ClassVar[str]  # in words
+    splits_text: ClassVar[str]  # describes the splits in a plan
     options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "trees": TREES}
     candidates_options: ClassVar[tuple[str, ...]] = (HALF,)
     splits_fitted: ClassVar[bool] = True
@@ -109,12 +110,12 @@ class LevelwiseMethod(LeafMethod[LP]):
     # -- what a family defines -----------------------------------------------------------------------------------
 
     def level_fractions(self) -> Sequence[Fraction]:
-        """How the budget for splits is divided over the levels."""
+        """Return the fraction of the splits' budget for each level."""
         depth = int(self.parameters.max_depth)
         return [Fraction(1, depth)] * depth
 
     def max_nodes(self, encoding: Encoding, depth: int) -> int:
-        """The most nodes that all trees together can have at a depth."""
+        """Return the maximum number of nodes of all trees at a depth."""
         return int(self.parameters.n_estimators) << int(depth)
 
     @abstractmethod
@@ -123,12 +124,12 @@ class LevelwiseMethod(LeafMethod[LP]):
 
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
-        """Levels are grown by histograms of classes or of numbers."""
+        """The contents of histograms: class counts, or moments of a numeric target."""
         return "counts" if self.task == "classification" else "moments"
 
     @abstractmethod
     def grow_level(self, growing: GrowingForest, level: Any, splitter: Splitter) -> None:
-        """Split the open nodes, in one pass over the rows."""
+        """Split all open nodes, in one pass over the rows."""
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
         """Release the leaves."""
@@ -137,33 +138,33 @@ class LevelwiseMethod(LeafMethod[LP]):
     # -- shared --------------------------------------------------------------------------------------------------
 
     def check_parameters(self) -> None:
-        """Refuse words that are not known, and numbers out of range."""
+        """Raise ParameterError if an option is unknown or a number is out of range."""
         super().check_parameters()
-        mine = self.parameters
-        mine._check_options(selection=SELECTIONS)
-        check_counts(n_estimators=mine.n_estimators, max_depth=mine.max_depth)
-        if isinstance(mine.candidates, str):
-            mine._check_options(candidates=self.candidates_options)
-        elif mine.candidates is not None:
-            check_counts(candidates=mine.candidates)
-        if not 0 < exact_fraction(mine.split_budget, "split_budget") < 1:
-            raise ParameterError("split_budget", mine.split_budget, "must be above 0 and below 1", "0.5")
+        parameters = self.parameters
+        parameters._check_options(selection=SELECTIONS)
+        check_counts(n_estimators=parameters.n_estimators, max_depth=parameters.max_depth)
+        if isinstance(parameters.candidates, str):
+            parameters._check_options(candidates=self.candidates_options)
+        elif parameters.candidates is not None:
+            check_counts(candidates=parameters.candidates)
+        if not 0 < exact_fraction(parameters.split_budget, "split_budget") < 1:
+            raise ParameterError("split_budget", parameters.split_budget, "must be above 0 and below 1", "0.5")
 
     def selection_mechanism(self, loss: Loss) -> Literal["flip", "exponential"]:
-        """By what splits are chosen: permute-and-flip errs less, and with a delta the other costs less."""
+        """Return the mechanism that selects splits: permute-and-flip errs less, but with a delta costs more."""
         if self.parameters.selection == "auto":
             return "exponential" if loss.delta > 0 else "flip"
         return "flip" if self.parameters.selection == "flip" else "exponential"
 
     def n_candidates(self, encoding: Encoding) -> int:
-        """How many columns are candidates at a node."""
-        wanted, there = self.parameters.candidates, len(encoding.columns)
-        if wanted == HALF:
-            return -(-there // 2)
-        return there if wanted in (None, AUTO) else min(int(wanted), there)
+        """Return the number of candidate columns at a node."""
+        candidates, n_columns = self.parameters.candidates, len(encoding.columns)
+        if candidates == HALF:
+            return -(-n_columns // 2)
+        return n_columns if candidates in (None, AUTO) else min(int(candidates), n_columns)
 
     def plan_nodes(self, depth: int, encoding: Encoding, loss: Loss, neighbours: Neighbours) -> LevelNodes:
-        """Return the nodes of a level, to be planned."""
+        """Return the nodes of a level, as input of ``plan_level``."""
         return LevelNodes(
             depth, self.max_nodes(encoding, depth), loss, neighbours, self.trees_per_row, self.n_candidates(encoding),
             self.selection_mechanism(loss),
@@ -171,7 +172,7 @@ class LevelwiseMethod(LeafMethod[LP]):
 
     @property
     def leaf_fraction(self) -> Fraction:
-        """What splits leave of the budget; where the size is chosen, few levels of splits leave more."""
+        """The fraction of the budget that splits leave. If the size is "auto", each level has a maximum fraction."""
         share = exact_fraction(self.parameters.split_budget, "split_budget")
         return 1 - (min(share, LEVEL_FRACTION * int(self.parameters.max_depth)) if self.auto_sized else share)
 
@@ -180,14 +181,14 @@ class LevelwiseMethod(LeafMethod[LP]):
         return self.max_nodes(encoding, int(self.parameters.max_depth))
 
     def design_with_loss(self, request: FitRequest) -> LevelwiseDesign:
-        """Plan the selections of every level, and the leaves; trees grow with the data."""
-        mine, schema, loss, neighbours = self.parameters, request.schema, request.loss, request.neighbours
+        """Plan the selections of every level, and the leaves."""
+        parameters, schema, loss, neighbours = self.parameters, request.schema, request.loss, request.neighbours
         encoding = Encoding(schema, self.numeric_encoding)
-        n_leaves = self.max_nodes(encoding, mine.max_depth) if mine.max_depth <= 64 else MAX_LEAVES + 1
+        n_leaves = self.max_nodes(encoding, parameters.max_depth) if parameters.max_depth <= 64 else MAX_LEAVES + 1
         if n_leaves > MAX_LEAVES:
             raise DomainTooLargeError(
-                f"n_estimators={mine.n_estimators} trees of max_depth={mine.max_depth} could have more than "
-                f"{MAX_LEAVES:,} leaves. Hint: lower max_depth or n_estimators."
+                f"n_estimators={parameters.n_estimators} trees of max_depth={parameters.max_depth} could have more "
+                f"than {MAX_LEAVES:,} leaves. Hint: lower max_depth or n_estimators."
             )
         share = 1 - self.leaf_fraction
         levels = tuple(
@@ -197,8 +198,8 @@ class LevelwiseMethod(LeafMethod[LP]):
         step = self.leaf_step(schema, loss.scaled(1 - share), neighbours, n_leaves)
         plan = request.make_plan(
             (*(part for level in levels for part in level.steps), step),
-            f"{step.name}, with noise, of {mine.n_estimators} trees {self.splits_text}, and these splits",
-            Layout(int(mine.n_estimators), n_leaves, int(mine.max_depth), self.row_sharing),
+            f"{step.name}, with noise, of {parameters.n_estimators} trees {self.splits_text}, and these splits",
+            Layout(int(parameters.n_estimators), n_leaves, int(parameters.max_depth), self.row_sharing),
             self.expected_leaf_mse(step),
         )
         return LevelwiseDesign(encoding, plan, levels)
@@ -211,21 +212,16 @@ class LevelwiseMethod(LeafMethod[LP]):
         assignment = self.draw_assignment(n_trees)
         (rng,) = public_generators(design.plan.public_seed, 1)
         growing = GrowingForest(design.encoding.columns, n_trees)
-        by = Splitter(
+        splitter = Splitter(
             door, partial(source.aggregate, progress_label="splitting"), rng, self.n_candidates(design.encoding),
             len(design.encoding.schema.classes) or None, assignment, n_jobs,
         )  # fmt: skip
         for level in design.levels:
-            self.grow_level(growing, level, by)
+            self.grow_level(growing, level, splitter)
         forest = growing.finish_forest()
         step = design.plan.steps[-1]
         counted = source.aggregate(self.make_leaf_count(design.encoding, forest, assignment), n_jobs=n_jobs)
-        never_grown = np.zeros((step.shape[0] - forest.n_leaves, *step.shape[1:]), np.int64)
-        leaves = np.concatenate([counted, never_grown])
+        # The planned shape is released whatever has grown, and the surplus is dropped.
+        padding = np.zeros((step.shape[0] - forest.n_leaves, *step.shape[1:]), np.int64)
+        leaves = np.concatenate([counted, padding])
         return forest, self.release_leaves(door, step, leaves)[: forest.n_leaves]
-
-    def build_model(
-        self, design: LevelwiseDesign, plan: Plan, released: tuple[Forest, NDArray[Any]], n_jobs: int | None = None
-    ) -> LeafModel:
-        """Clean the leaves."""
-        return self.make_model(design.encoding, *released, plan)

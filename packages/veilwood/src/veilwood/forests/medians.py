@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees whose splits are private medians (DiPriMe, Consul and Williamson), one level of all trees at a time.
+"""Median forests: trees split at private medians (DiPriMe, Consul and Williamson), one level at a time.
 
-The budget of a tree, its leaves and its predictions are in ``estimators.median_forest``; nothing here touches exact
-numbers except to hand them to the door.
+Exact values are passed to the door only. ``levelwise`` divides the budget and releases the leaves.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ import numpy as np
 
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.levelwise import LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
+from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.privacy.door import Door
 from veilwood.privacy.steps import Step, selection_step
 from veilwood.trees.histograms import Counts, edge_scores, impurity_range, level_scores
@@ -28,40 +29,40 @@ Variant: TypeAlias = Literal["select-then-median", "k-medians", "random-attribut
 VARIANTS: tuple[Variant, ...] = ("select-then-median", "k-medians", "random-attribute")
 
 BINS = 64
-"""Bins into which a node's range of a column is cut: a median is one of the edges between them."""
+"""Maximum number of bins of a node's range of a column. A median is an edge between two bins."""
 
 NO_EDGE = 1 << 60
-"""The spread of an edge that is not there: beyond that of any rows."""
+"""Impurity of a missing edge, larger than that of any rows."""
 
 
 @dataclass(frozen=True)
 class MedianLevel:
-    """The planned selections of one level: of attributes (None: drawn at random), and of medians."""
+    """Planned selections of one level: of attributes (None if drawn at random), and of medians."""
 
     attributes: Step | None
     medians: Step
 
     @property
     def steps(self) -> tuple[Step, ...]:
-        """The steps of the level in the order of ``Plan.steps``."""
+        """The steps of the level, in the order of ``Plan.steps``."""
         return (self.medians,) if self.attributes is None else (self.attributes, self.medians)
 
 
 def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianLevel:
-    """Plan the selections of the nodes of a level, at the price of its loss together.
+    """Plan the selections at the nodes of a level. Together they cost the loss of the level.
 
-    Half goes to the choice of attributes and half to medians (the paper's section 4), all of it to medians where
-    attributes are drawn at random.
+    Attributes and medians get half each (the paper's section 4). Medians get all of it if attributes are drawn at
+    random.
 
     Notes
     -----
     Guarantee
 
-    A row is in one node of each tree that sees it, so the level costs no more (proofs/median-forest.md, attacked by
+    A row is in one node of each tree that counts it, so the level costs no more (proofs/median-forest.md, attacked by
     packages/veilwood/tests/forests/test_medians.py).
     """
     select = partial(selection_step, neighbours=nodes.neighbours, by=nodes.mechanism)
-    median = f"medians at depth {nodes.depth}"
+    median = TreeStep.MEDIANS.at(nodes.depth)
     if variant == "random-attribute":
         step = select(
             median, (nodes.max_nodes, BINS - 1), nodes.loss, score_range=2, selections_per_row=nodes.trees_per_row
@@ -71,7 +72,7 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianL
     medians_per_node = nodes.candidates if variant == "k-medians" else 1
     return MedianLevel(
         attributes=select(
-            f"attributes at depth {nodes.depth}", (nodes.max_nodes, nodes.candidates), half,
+            TreeStep.ATTRIBUTES.at(nodes.depth), (nodes.max_nodes, nodes.candidates), half,
             score_range=impurity_range(moments), selections_per_row=nodes.trees_per_row,
         ),
         medians=select(
@@ -82,7 +83,7 @@ def plan_level(nodes: LevelNodes, variant: Variant, *, moments: bool) -> MedianL
 
 
 def grow_level(growing: GrowingForest, level: MedianLevel, variant: Variant, splitter: Splitter) -> None:
-    """Split every open node at a private median, in one pass over the rows; a node with nothing to split is a leaf."""
+    """Split every open node at a private median, in one pass over the rows. A node without candidates is a leaf."""
     door, candidates, moments = splitter.door, splitter.candidates, splitter.n_classes is None
     chosen = growing.draw_candidates(1 if variant == "random-attribute" else candidates, splitter.rng)
     slots = growing.bin_candidates(chosen, BINS, splitter.rng)
@@ -90,22 +91,24 @@ def grow_level(growing: GrowingForest, level: MedianLevel, variant: Variant, spl
         growing.split_nodes(slots, np.full(growing.n_open_nodes, -1), np.zeros(growing.n_open_nodes, np.int64))
         return
     imbalance, *more = level_scores(
-        growing, slots, splitter.aggregate, partial(edge_scores, moments=moments, with_impurity=variant != "random-attribute"),
-        n_classes=splitter.n_classes, max_bins=BINS, assignment=splitter.assignment, n_jobs=splitter.n_jobs, fast=splitter.fast,
+        growing, slots, splitter.aggregate,
+        partial(edge_scores, moments=moments, with_impurity=variant != "random-attribute"),
+        n_classes=splitter.n_classes, max_bins=BINS, assignment=splitter.assignment,
+        n_jobs=splitter.n_jobs, fast=splitter.fast,
     )  # fmt: skip
-    edges = np.arange(BINS - 1) < slots.n_bins[:, None] - 1  # public: which edges each slot has
+    edges = np.arange(BINS - 1) < slots.n_bins[:, None] - 1  # public: the edges of each slot
     open_ = np.flatnonzero(np.diff(slots.first))
     winner = np.full(growing.n_open_nodes, -1)
     if variant == "select-then-median":
-        (spreads,) = more
-        merit = -np.where(edges, spreads, NO_EDGE).min(axis=1)  # of each attribute's best edge
-        winner[open_] = _select_slots(door, level, slots, open_, merit, candidates)
+        (impurity,) = more
+        scores = -np.where(edges, impurity, NO_EDGE).min(axis=1)  # of each attribute's best edge
+        winner[open_] = _select_slots(door, level, slots, open_, scores, candidates)
         edge = door.select(level.medians, -imbalance[winner[open_]], edges[winner[open_]])
     elif variant == "k-medians":
-        (spreads,) = more
+        (impurity,) = more
         medians = door.select(level.medians, -imbalance, edges)
-        merit = -np.take_along_axis(spreads, medians[:, None], axis=1)[:, 0]
-        winner[open_] = _select_slots(door, level, slots, open_, merit, candidates)
+        scores = -np.take_along_axis(impurity, medians[:, None], axis=1)[:, 0]
+        winner[open_] = _select_slots(door, level, slots, open_, scores, candidates)
         edge = medians[winner[open_]]
     else:
         winner[open_] = slots.first[open_]
@@ -116,19 +119,19 @@ def grow_level(growing: GrowingForest, level: MedianLevel, variant: Variant, spl
 
 
 def _select_slots(
-    door: Door, level: MedianLevel, slots: CandidateSplits, open_: Longs, merit: Counts, candidates: int
+    door: Door, level: MedianLevel, slots: CandidateSplits, open_: Longs, scores: Counts, candidates: int
 ) -> Longs:
-    """Release one slot for each open node that has any, by the merit of its slots."""
+    """Select one slot for each open node with slots, by their scores."""
     assert level.attributes is not None
     slot, present = slots.candidates_of_nodes(open_, candidates)
-    return slots.first[open_] + door.select(level.attributes, np.where(present, merit[slot], 0), present)
+    return slots.first[open_] + door.select(level.attributes, np.where(present, scores[slot], 0), present)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class MedianForestParameters(LevelwiseParameters):
     """Parameters for either task."""
 
-    variant: str = "select-then-median"
+    variant: str = parameter("select-then-median", role=Role.LEARNING)
     split_budget: float = 0.5
     candidates: int = 5
 
@@ -137,11 +140,11 @@ class MedianForestParameters(LevelwiseParameters):
 class MedianForestClassifierParameters(MedianForestParameters):
     """Parameters for classes."""
 
-    voting: str = "threshold"
+    voting: str = parameter("threshold", role=Role.LEARNING)
 
 
 class MedianForest(LevelwiseMethod[MedianForestParameters]):
-    """Median forests for either task."""
+    """Median forests, for classification and regression."""
 
     numeric_encoding: Literal["grid"] = "grid"
     splits_text: ClassVar[str] = "split at private medians"
@@ -149,28 +152,28 @@ class MedianForest(LevelwiseMethod[MedianForestParameters]):
 
     @property
     def selection_variant(self) -> Variant:
-        """How attributes and medians are chosen."""
+        """The order in which attributes and medians are selected."""
         return cast(Variant, self.parameters.variant)
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """Rows are divided among trees, so that more of them leave fewer rows for each."""
+        """Return candidate sizes. Trees are disjoint, so more trees have fewer rows each."""
         if noiseless:
             yield 16, 10
             return
         yield from product((1, 2, 4, 8, 16, 32), range(1, 9))
 
     def check_parameters(self) -> None:
-        """Refuse words that are not known, and numbers out of range."""
+        """Raise ParameterError if an option is unknown or a number is out of range."""
         super().check_parameters()
         self.parameters._check_options(variant=self.variants)
 
     def plan_level(self, nodes: LevelNodes) -> MedianLevel:
-        """Plan the choice of attributes and medians."""
+        """Plan the selection of attributes and medians."""
         return plan_level(nodes, self.selection_variant, moments=self.task == "regression")
 
     def grow_level(self, growing: GrowingForest, level: MedianLevel, splitter: Splitter) -> None:
-        """Split the open nodes at medians."""
+        """Split the open nodes at private medians."""
         grow_level(growing, level, self.selection_variant, splitter)
 
 
@@ -178,34 +181,35 @@ class MedianForest(LevelwiseMethod[MedianForestParameters]):
 class MedianForestClassifier(Classifier, MedianForestClassifierParameters, ClassWeights, SharedParameters):
     """Trees split at private medians, with private class counts in their leaves (DiPriMe).
 
-    Medians keep leaves equally full, so that none drowns in noise. At each node a few attributes are drawn at random;
-    one of them is chosen privately by how well it separates the classes, and cut at its private median; categorical
-    attributes are cut into two balanced random subsets. Each row is given to one tree, so that trees cost nothing
-    extra.
+    Medians keep leaves about equally full, so that noise dominates none of them. At each node a few attributes are
+    drawn at random. One of them is selected privately by how well it separates the classes, and is cut at its private
+    median. Categorical attributes are cut into two balanced random subsets. Each row is assigned to one tree, so more
+    trees need no more budget.
 
     Parameters
     ----------
     schema, epsilon, delta, privacy_unit, adjacency, random_state, ledger, n_jobs, invalid
         As in ``RandomTreesClassifier``.
     n_estimators, max_depth, n_rows, class_weight, max_weight
-        As in ``RandomTreesClassifier``: by default a size is chosen.
+        As in ``RandomTreesClassifier``. By default the size is "auto".
     variant : {"select-then-median", "k-medians", "random-attribute"}
-        Choose an attribute, then its median; or the medians of all candidates first (at a budget divided among them)
-        and then the best of these splits (DiPriMeExp, DiPriMeFlip); or the median of a random attribute (DiPriMe).
+        Select an attribute, then its median; or the medians of all candidates, which share the budget, and then the
+        best of these splits (DiPriMeExp, DiPriMeFlip); or the median of a random attribute (DiPriMe).
     selection : {"auto", "flip", "exponential"}
-        Choose splits by permute-and-flip, which errs less, or by the exponential mechanism, which costs less with a
-        ``delta``; "auto" takes the better one: permute-and-flip where noise is pure, else the exponential mechanism.
+        Mechanism that selects splits: permute-and-flip errs less, and the exponential mechanism costs less with a
+        ``delta``. "auto" is permute-and-flip under pure epsilon, otherwise the exponential mechanism.
     split_budget : float
-        Share of the budget spent on splits, in equal parts over the levels; the rest is for leaves.
+        Fraction of the budget for splits, divided equally among the levels. Leaves get the rest.
     candidates : int or "half"
-        Attributes drawn at random at each node.
+        Number of attributes drawn at random at each node.
     voting : {"threshold", "majority", "probabilistic"}
-        Average the shares of leaves, or let each tree vote for its leaf's class, or draw by the averaged shares.
+        Average the class frequencies of leaves; or let each tree vote for its leaf's class; or draw a class with the
+        averaged frequencies as probabilities.
     trees : {"auto", "disjoint", "shared"}
-        Give each row to one tree, drawn by a secret key, or to all trees, which share the budget. "auto": to one,
-        but for a chosen size without noise.
+        Assign each row to one tree by a secret key, or to all trees, which then share the budget. "auto" is "disjoint",
+        except without noise if the size is "auto" too.
     leaves : {"auto", "plain", "empirical-bayes"}
-        How noisy leaves are cleaned, as in ``RandomTreesClassifier``; costs nothing.
+        Cleaning of noisy leaves, as in ``RandomTreesClassifier``. Free.
 
     Attributes
     ----------
@@ -216,7 +220,7 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
     -----
     Guarantee
 
-    All medians, choices and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
+    All medians, selections and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
     packages/veilwood/tests/forests/test_medians.py.
 
     Examples
@@ -237,16 +241,16 @@ class MedianForestClassifier(Classifier, MedianForestClassifierParameters, Class
 class MedianForestRegressor(Regressor, MedianForestParameters, SharedParameters):
     """Trees split at private medians, with private means in their leaves (DiPriMe).
 
-    As ``MedianForestClassifier``; attributes are chosen by the squared error of the target, and each leaf releases the
-    rotated pair of its targets (proofs/rotated-pair.md).
+    As ``MedianForestClassifier``. Attributes are selected by the squared error of the target, and each leaf releases
+    the rotated pair of its targets (proofs/rotated-pair.md).
 
-    It takes the parameters of ``MedianForestClassifier`` but for voting; the schema's target is numeric, with bounds.
+    Parameters are those of ``MedianForestClassifier`` except voting. The schema's target must be numeric, with bounds.
 
     Notes
     -----
     Guarantee
 
-    Medians, choices and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
+    Medians, selections and leaves together cost (epsilon, delta): proofs/median-forest.md, attacked by
     packages/veilwood/tests/forests/test_medians.py.
 
     Examples

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random decision trees (Bojarski, Choromanska, Choromanski, LeCun 2014): structure without data, noisy leaves.
 
-The structure is grown in ``trees.random``, counted in ``trees.counting``; leaves are cleaned in ``noisy_leaves``. Where
-there is no noise, and so no privacy, trees can be much deeper if they grow only where rows are: ``NoiselessRandomTrees``.
+``trees.random`` grows the structure, ``trees.counting`` counts it, and ``noisy_leaves`` cleans the leaves. Without
+noise, and so without privacy, trees can be much deeper if they grow only where rows are: ``NoiselessRandomTrees``.
 """
 
 from __future__ import annotations
@@ -20,8 +20,16 @@ from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.leaves import leave_one_out_frequencies
-from veilwood.forests.noisy_leaves import AUTO, MAX_LEAVES, LeafMethod, LeafModel, LeafParameters, PregrownForest
+from veilwood.forests.noisy_leaves import (
+    AUTO,
+    MAX_LEAVES,
+    LeafMethod,
+    LeafParameters,
+    PregrownForest,
+    TreeStep,
+)
 from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selection_step
@@ -30,9 +38,10 @@ from veilwood.trees.histograms import Counts, level_scores, total_impurity
 from veilwood.trees.level_growth import GrowingForest
 from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary, public_generators
 
-BINS: Final = 16  # into which what a path has left of a column is cut, where trees follow the rows
-CANDIDATE_COLUMNS: Final = 4  # columns at a node, of which the first that tells rows apart is split
-TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # what is done at a node, the best last
+# Of ``NoiselessRandomTrees``: bins of a column's remaining range at a node, and columns that are tried at a node.
+BINS: Final = 16
+CANDIDATE_COLUMNS: Final = 4
+TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # scores of the actions at a node, the best last
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -42,18 +51,18 @@ class RandomTreesParameters(LeafParameters):
     n_estimators: Any = AUTO
     max_depth: Any = AUTO
     trees: str = "shared"
-    thresholds: str = "path"
+    thresholds: str = parameter("path", role=Role.STRUCTURE)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesClassifierParameters(RandomTreesParameters):
     """Parameters for classes."""
 
-    voting: str = AUTO
+    voting: str = parameter(AUTO, role=Role.LEARNING)
 
 
 class RandomTrees(PregrownForest[RandomTreesParameters]):
-    """Random trees for either task."""
+    """Random trees, for classification and regression."""
 
     numeric_encoding: Literal["grid"] = "grid"
     trees_text: ClassVar[str] = "random trees grown without data"
@@ -61,52 +70,54 @@ class RandomTrees(PregrownForest[RandomTreesParameters]):
 
     @classmethod
     def noiseless_method(cls, parameters: Any) -> type[LeafMethod[Any]]:
-        """Follow the rows as deep as they can be told apart; not where rows are read once, or the paper is followed."""
-        follows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
-        return NoiselessRandomTrees if follows else cls
+        """Return ``NoiselessRandomTrees``, unless rows are read once or the paper's trees are requested."""
+        follows_rows = parameters.max_depth == AUTO and parameters.n_rows is None and parameters.thresholds == "path"
+        return NoiselessRandomTrees if follows_rows else cls
 
     def grow_trees(self, request: FitRequest) -> tuple[Encoding, Forest]:
         """Grow the trees from the public seed."""
-        encoding, mine = Encoding(request.schema, self.numeric_encoding), self.parameters
-        thresholds = cast(Thresholds, mine.thresholds)
-        forest = grow_binary(encoding.columns, mine.n_estimators, mine.max_depth, request.seed, thresholds=thresholds)
+        encoding, parameters = Encoding(request.schema, self.numeric_encoding), self.parameters
+        forest = grow_binary(
+            encoding.columns, parameters.n_estimators, parameters.max_depth, request.seed,
+            thresholds=cast(Thresholds, parameters.thresholds),
+        )  # fmt: skip
         return encoding, forest
 
 
 class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
-    """Random trees without noise that grow only where rows of several classes, or targets, are still together.
+    """Random trees without noise that split only nodes with rows of several classes, or of several target values.
 
-    Column and cut are drawn as before; but of a few columns the first one that tells rows apart, and inside the range
-    of the rows. Extremely random trees (Geurts, Ernst, Wehenkel 2006) with one column at a node are the same. Complete
-    trees would need a leaf for each cell of such a depth, most of them empty.
+    Columns and cuts are random, but of a few columns the first one that separates rows is cut, inside the range of the
+    rows. These are extremely randomised trees (Geurts, Ernst, Wehenkel 2006) with one column per node. Complete trees
+    of such a depth would have mostly empty leaves.
     """
 
     numeric_encoding: Literal["grid"] = "grid"
 
     @classmethod
     def candidate_sizes(cls, encoding: Encoding, parameters: Any, *, noiseless: bool) -> Iterator[tuple[int, int]]:
-        """Grow until rows are told apart."""
+        """Return the only candidate: trees that grow until rows are separated."""
         yield 64, 40
 
     def n_leaves(self, encoding: Encoding) -> int:
-        """As many as are held at once, whatever the height."""
+        """Return the limit on leaves, whatever the depth."""
         return MAX_LEAVES
 
     def design_with_loss(self, request: FitRequest) -> Design:
-        """Plan a choice at each node of every level, and the leaves."""
-        encoding, mine = Encoding(request.schema, self.numeric_encoding), self.parameters
+        """Plan a selection at each node of every level, and the leaves."""
+        encoding, parameters = Encoding(request.schema, self.numeric_encoding), self.parameters
         splits = tuple(
             selection_step(
-                f"splits at depth {depth}", (MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1), request.loss,
+                TreeStep.SPLITS.at(depth), (MAX_LEAVES, self._n_candidates(encoding) * (BINS - 1) + 1), request.loss,
                 request.neighbours, score_range=1, selections_per_row=self.trees_per_row, by="flip",
             )
-            for depth in range(mine.max_depth)
+            for depth in range(parameters.max_depth)
         )  # fmt: skip
         step = self.leaf_step(request.schema, request.loss, request.neighbours, MAX_LEAVES)
         plan = request.make_plan(
             (*splits, step),
-            f"{step.name}, of {mine.n_estimators} trees split at random where rows are, and these splits",
-            Layout(int(mine.n_estimators), MAX_LEAVES, int(mine.max_depth), self.row_sharing),
+            f"{step.name}, of {parameters.n_estimators} trees split at random where rows are, and these splits",
+            Layout(int(parameters.n_estimators), MAX_LEAVES, int(parameters.max_depth), self.row_sharing),
             self.expected_leaf_mse(step),
         )
         return Design(encoding, plan)
@@ -117,7 +128,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
     def measure_rows(
         self, design: Design, source: Source, door: Door, n_jobs: int | None = None
     ) -> tuple[Forest, NDArray[np.int64]]:
-        """Split level by level until no node holds several classes or no more leaves can be held; count the leaves."""
+        """Split level by level until nodes are pure or the limit on leaves is reached, then count the leaves."""
         encoding, drawn = design.encoding, self._n_candidates(design.encoding)
         n_classes = len(encoding.schema.classes) or None
         *splits, step = design.plan.steps
@@ -136,7 +147,9 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
                 max_bins=BINS, assignment=assignment, n_jobs=n_jobs,
             )  # fmt: skip
             slot, present = slots.candidates_of_nodes(np.arange(growing.n_open_nodes), drawn)
-            order = rng.integers(1 << 19, size=slot.shape)[..., None] << 20  # of columns, and in them of cuts
+            order = (
+                rng.integers(1 << 19, size=slot.shape)[..., None] << 20
+            )  # random ranks of columns, and of cuts within them
             order = order + rng.integers(1 << 20, size=(*slot.shape, BINS - 1))
             possible = present[..., None] & (np.arange(BINS - 1) < slots.n_bins[slot][..., None] - 1)
             ranked = np.where(possible, scores[slot] + order, 0).reshape(growing.n_open_nodes, -1)
@@ -151,90 +164,83 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
         leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
         return forest, door.release_counts(step, leaves)[: forest.n_leaves]
 
-    def build_model(
-        self, design: Design, plan: Plan, released: tuple[Forest, NDArray[np.int64]], n_jobs: int | None = None
-    ) -> LeafModel:
-        """Clean the leaves."""
-        return self.make_model(design.encoding, *released, plan)
-
     def clean_leaves(
         self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
     ) -> NDArray[np.float64]:
-        """Class shares that fall back as far as the rows themselves say; else as usual."""
+        """Return class frequencies, shrunk by leave-one-out error instead of noise if leaves are shrunk."""
         if self.shrinks_leaves and self.task == "classification":
             return leave_one_out_frequencies(forest, counts.astype(np.float64))
         return super().clean_leaves(forest, counts, plan, pooled)
 
 
 def _cut_scores(histograms: Counts, by_class: bool) -> tuple[Counts]:
-    """Return what each cut between bins would do: part the rows, narrow the range to them, or nothing."""
+    """Return the action of each cut between bins: separate the rows, narrow the range to them, or nothing."""
     rows = histograms.sum(axis=2) if by_class else histograms[..., 0]
     totals = histograms.sum(axis=1)
     mixed = total_impurity(totals, moments=not by_class) > 0
     left = np.cumsum(rows, axis=1)
-    everything, none = left[:, -1:], np.zeros_like(left[:, :1])
+    total, none = left[:, -1:], np.zeros_like(left[:, :1])
     before, here, after = np.column_stack([none, left[:, :-2]]), left[:, :-1], left[:, 1:]
-    parts = (here > 0) & (here < everything)
-    narrows = ((here == 0) & (after == everything)) | ((here == everything) & (before == 0))
-    return (np.where(mixed[:, None], np.where(parts, TO_PART, np.where(narrows, TO_NARROW, 0)), 0),)
+    separates = (here > 0) & (here < total)
+    narrows = ((here == 0) & (after == total)) | ((here == total) & (before == 0))
+    return (np.where(mixed[:, None], np.where(separates, TO_PART, np.where(narrows, TO_NARROW, 0)), 0),)
 
 
 @dataclass(eq=False, repr=False)
 class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierParameters, ClassWeights, SharedParameters):
     """Random decision trees with private leaves, for two or more classes.
 
-    Binary trees of fixed height are grown without looking at the data; the class counts of all leaves are released
-    with exact discrete noise. Predictions, probabilities included, are computed from the released counts and
-    cost nothing, however many are asked for.
+    Binary trees of fixed depth are grown without the data, and the class counts of all leaves are released with exact
+    discrete noise. Predictions and probabilities are computed from the released counts, so any number of them is free.
 
-    By default the trees are not those of the paper's Algorithm 1, which draws every threshold from the whole range of
-    its column: many of its branches are empty, and so it tells fewer rows apart. Ours cut inside what the path has
-    left. The noise is the same, and without any the error on the Banknote table falls from 3 to 0.2 per cent;
+    By default the trees differ from the paper's Algorithm 1, which draws every threshold from the whole range of its
+    column. Many of its branches are empty, so it separates fewer rows. Ours cut inside the range the path has left.
+    The noise is the same, and without noise the error on the Banknote table falls from 3 to 0.2 per cent.
     ``thresholds="range"`` grows the paper's trees.
 
     Parameters
     ----------
     schema : Schema, path or dict
-        What is public about the data. ``"infer"`` reads it off the data, and the result is NOT PRIVATE.
+        Public description of the data. ``"infer"`` reads it from the data, and the result is NOT PRIVATE.
     epsilon : float
-        The privacy loss, from 10^-6 to 10^6; ``inf`` means no noise and no privacy (Algorithm 1 of the paper).
+        Privacy loss, from 10^-6 to 10^6. ``inf`` means no noise and no privacy (Algorithm 1 of the paper).
     delta : float
-        0 for pure epsilon with Laplace noise. From 10^-30 to 0.01, Gaussian noise accounted by zCDP where that is the
-        smaller one; otherwise pure noise, and the delta is not spent. So a delta never raises the error.
+        0 for pure epsilon with Laplace noise. From 10^-30 to 0.01: Gaussian noise accounted by zCDP if it is smaller;
+        otherwise pure noise, and the delta is not spent. So a delta never increases the error.
     privacy_unit : "row", int or dict
-        Whom the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``.
+        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``.
     adjacency : {"add-remove", "replace-one"}
-        The neighbouring relation.
+        Neighbouring relation.
     n_estimators, max_depth : int or "auto"
-        Number and height of the trees. "auto": chosen without data, as ``vw.tune`` does, from schema, budget, unit and
-        the number of rows; the plan says it. Then a twentieth of the budget shows the classes of all rows, on which
-        leaves fall back as far as the noise demands. Without noise trees grow until rows are told apart, and only where
-        rows are, unless ``n_rows`` is declared.
+        Number and depth of the trees. "auto" chooses them without data, as ``vw.tune`` does, from schema, budget, unit
+        and the number of rows; the plan shows the choice. A twentieth of the budget then releases the class counts of
+        all rows, towards which leaves are shrunk as far as the noise demands. Without noise, trees grow until rows are
+        separated, and only where rows are, unless ``n_rows`` is declared.
     n_rows : int, optional
-        The number of rows, or a guess at it, where that is public; everything is planned from it before the data.
-        Otherwise the first step tells it, and rows are read once more.
+        Number of rows, or an estimate, if it is public. Everything is then planned before the data is read. Otherwise
+        the first step estimates it, and rows are read once more.
     class_weight : dict, "balanced" or None
-        Weights of classes, by which probabilities are multiplied. Free, and can be changed after the fit.
+        Weights by which class probabilities are multiplied. Free, and can be changed after the fit.
     max_weight : int, optional
-        The largest ``sample_weight`` of a row that counts. Noise grows with it: one row can count that much.
+        Largest ``sample_weight`` of a row that counts. Noise grows with it, since one row can count that much.
     voting : {"auto", "majority", "threshold", "probabilistic"}
-        Each tree votes for its leaf's class; or the shares are averaged and the largest wins; or a class is drawn
-        with the averaged shares as probabilities. "auto": averages where the size is chosen, else votes.
+        Each tree votes for its leaf's class; or class frequencies are averaged and the largest wins; or a class is
+        drawn with these averages as probabilities. "auto" is "threshold" if the size is "auto", else "majority".
     trees : {"shared", "disjoint"}
-        Every row counts in every tree (noise grows with the number of trees), or in one only (drawn by a secret key).
+        Count every row in every tree (noise grows with the number of trees), or in one tree, drawn by a secret key.
     thresholds : {"path", "range"}
-        Cut inside what the path has left of a column, or anywhere in its range, as the paper prints.
+        Cut inside the range that the path has left of a column, or anywhere in its range, as in the paper.
     leaves : {"auto", "plain", "empirical-bayes"}
-        How noisy leaves are cleaned; "empirical-bayes" shrinks them along the tree by the known noise, at no cost.
-        "auto" does so where the size is chosen.
+        Cleaning of noisy leaves. "empirical-bayes" shrinks them towards their ancestors by the known noise, which is
+        free. "auto" does so if the size is "auto".
     random_state : int, generator or None
-        Public randomness: the structure. It does not seed the noise.
+        Public randomness of the structure. It does not seed the noise.
     ledger : Ledger, path or None
-        Where the spend is recorded.
+        Ledger that the fit is charged to.
     n_jobs : int or None
-        Threads; -1 for all cores.
+        Number of threads; -1 for all cores.
     invalid : {"refuse", "drop"}
-        What to do with rows that do not fit the schema: refuse the whole fit, or leave them out, row by row.
+        Treatment of rows that violate the schema: reject the fit, or drop these rows.
 
     Attributes
     ----------
@@ -243,7 +249,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     privacy_ : PrivacyCertificate
         The certificate.
     plan_ : Plan
-        What was released.
+        The executed plan.
     forest_, leaf_counts_
         The public structure and the released noisy counts.
 
@@ -251,7 +257,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     -----
     Guarantee
 
-    (epsilon, delta)-differential privacy for the unit and adjacency asked for: proofs/random-trees.md, attacked by
+    (epsilon, delta)-differential privacy for the requested unit and adjacency: proofs/random-trees.md, attacked by
     packages/veilwood-audit/tests/test_audit.py.
 
     Examples
@@ -274,16 +280,16 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
 class RandomTreesRegressor(Regressor, OnePassForest, RandomTreesParameters, SharedParameters):
     """Random decision trees with private leaf means.
 
-    Each leaf releases the rotated pair of its targets, which yields sum and count together at the price of one
+    Each leaf releases the rotated pair of its targets, which yields sum and count at the cost of one of them
     (proofs/rotated-pair.md). Targets outside the schema's bounds are clamped.
 
-    It takes the parameters of ``RandomTreesClassifier`` but for voting; the schema's target is numeric, with bounds.
+    Parameters are those of ``RandomTreesClassifier`` except voting. The schema's target must be numeric, with bounds.
 
     Notes
     -----
     Guarantee
 
-    That of ``RandomTreesClassifier``: proofs/random-trees.md, attacked by packages/veilwood-audit/tests/test_audit.py.
+    As for ``RandomTreesClassifier``: proofs/random-trees.md, attacked by packages/veilwood-audit/tests/test_audit.py.
 
     Examples
     --------

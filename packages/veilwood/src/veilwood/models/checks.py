@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a model claims, recomputed from its schema, parameters, plan and certificate; no data is needed.
+"""Checks of a model: its claims recomputed from schema, parameters, plan and certificate. They need no data.
 
-Loading and signing refuse a file, and a report a model, of which one of these checks does not hold; the audit lists
-them all. A forger who changes schema, parameters, plan, certificate and arrays together, so that they fit, has made
-another model: nobody can tell that from a file. Nor is this recomputed:
+Loading, signing and reports refuse a model for which a check fails; the audit lists all checks. A forger who changes
+schema, parameters, plan, certificate and arrays consistently has made another model, which no file can reveal. Nor are
+these recomputed:
 
-- the numbers that were released: any numbers look like some noise,
-- what follows from released numbers that are not in the file: how many rows were counted, what was told in words of
-  choices on the way, and the values and error bars of explanations (which columns, pairs and groups they are of is
-  checked, where a model is restored),
-- that the ledger has such an entry,
-- what a plan tells people to expect, if another version of the library wrote it, and the trees of large forests
-  (``MAX_REGROWN_LEAVES``): ``not_recomputed`` says so.
+- the released values: any values are possible under the noise,
+- consequences of released values that are not in the file: the number of rows counted, the text of adaptive
+  decisions, and the values and error bars of effects (their columns, pairs and groups are checked when a model is
+  restored),
+- whether the ledger has the entry,
+- the expectations in a plan that another version of the library wrote, and the trees of large forests
+  (``MAX_REGROWN_LEAVES``): ``not_recomputed`` lists them.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from veilwood._version import __version__
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, VeilwoodError, short_repr, shorten_text
 from veilwood.estimators.base import BaseForest
+from veilwood.estimators.method import Method
 from veilwood.privacy.certificate import (
     Assumption,
     Holding,
@@ -41,7 +42,7 @@ from veilwood.privacy.certificate import (
     assumptions_of,
 )
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import MemoryLedger
+from veilwood.privacy.ledger_stores import NO_LEDGER, MemoryLedger
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
@@ -60,15 +61,15 @@ __all__ = [
 ]
 
 MAX_REGROWN_LEAVES: Final = 1 << 12
-"""Leaves of trees that are grown again from the public seed whenever a model is loaded: some milliseconds."""
+"""Maximum number of leaves of trees that are regrown from the public seed on every load: some milliseconds."""
 _BY_SERVERS: Final = (ServerNoise, Holding)
 _VERSION: Final = re.compile(r"\d{1,9}(\.\d{1,9}){1,2}[-+.a-z0-9]{0,40}")
-_CLOSE: Final = 1e-6  # sums of floats differ in their last digits between machines
+_CLOSE: Final = 1e-6  # relative; sums of floats differ in their last digits between machines
 
 
 @dataclass(frozen=True)
 class Check:
-    """One check of a model: what was asked, whether it holds, and what was found."""
+    """One check of a model: the question, whether it holds, and the finding."""
 
     question: str
     holds: bool
@@ -87,27 +88,27 @@ def require_checks(checks: Iterator[Check]) -> None:
 
 
 def require_unchanged(model: BaseForest) -> None:
-    """Raise ModelFileError if a model in memory is not, or is no longer, what its certificate is of.
+    """Raise ModelFileError if a model in memory does not match its certificate, or no longer does.
 
-    Parameters that were set after the fit, and arrays, plans and certificates that were put in its place, are noticed.
+    This detects parameters set after the fit, and replaced arrays, plans and certificates.
     """
     require_checks(check_certificate(model.privacy_, model.plan_, model.schema_))
     learned = getattr(model, "model_", None)
-    if learned is None:  # it answers batches, each by a plan of its own
+    if learned is None:  # it answers batches, each under a plan of its own
         return
     require_checks(check_plan(model))
     arrays = learned.to_arrays()
     restored = model._make_method().restore_model(model.schema_, model.plan_, arrays)
     mine, theirs = (np.asarray(vars(one).get("leaf_values", 0.0)) for one in (learned, restored))
     if set(arrays) != set(restored.to_arrays()) or mine.shape != theirs.shape or not np.allclose(mine, theirs):
-        raise ModelFileError("what it predicts with is not what was released.")
+        raise ModelFileError("it predicts with other values than were released.")
 
 
 # -- the certificate -------------------------------------------------------------------------------------------------
 
 
 def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schema) -> Iterator[Check]:
-    """Compare a certificate with the plan and the schema that it is said to be of."""
+    """Compare a certificate with its plan and schema."""
     fingerprint = plan.fingerprint()
     opened, foreign = plan.opened_as or fingerprint, "the certificate is of another plan or schema"
     of_plan = certificate.plan_hash == opened and certificate.chosen == adaptive_decisions(plan, fingerprint)
@@ -151,9 +152,11 @@ def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schem
 
 
 def _possible_assumptions(certificate: PrivacyCertificate, plan: Plan) -> list[tuple[str, ...]]:
-    """Return what a release by this plan can rest on: by how its ledger was kept, and how servers took part."""
+    """Return the possible assumptions of a release under this plan, by durability of its ledger and by servers."""
     unit = str(plan.neighbours.unit)
-    alone: tuple[KeptAs, ...] = ("memory", "not") if certificate.ledger == MemoryLedger.name else ("file",)
+    # Certificates of version 0.1.0 name a ledger in memory where none was given.
+    by_name: dict[str, tuple[KeptAs, ...]] = {NO_LEDGER.name: ("not",), MemoryLedger.name: ("memory", "not")}
+    alone = by_name.get(certificate.ledger, ("file",))
     ways: list[tuple[KeptAs, ServerParticipation | None]] = [(kept, None) for kept in alone]
     ways += [
         (kept, ServerParticipation(*how)) for kept in get_args(KeptAs) for how in product(*map(get_args, _BY_SERVERS))
@@ -165,12 +168,12 @@ def _possible_assumptions(certificate: PrivacyCertificate, plan: Plan) -> list[t
 
 
 def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
-    """Plan afresh from schema, parameters and public seed, and compare; recompute what each step costs.
+    """Plan again from schema, parameters and public seed, and compare; recompute the loss of each step.
 
     Parameters
     ----------
     grow : bool
-        Whether trees are grown again from the public seed however large they are, as the audit does.
+        Whether trees of any size are regrown from the public seed, as the audit does.
     """
     plan, question = model.plan_, "Do the parameters lead to this plan?"
     structure = plan.choices.get("structure")
@@ -203,13 +206,14 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
 
 
 def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
-    """Name in what a plan differs from the one that was made afresh."""
+    """Return the names of the fields in which the plan of a model differs from the recomputed one."""
     plan = model.plan_
     mine, theirs = _comparable_fields(plan), _comparable_fields(planned)
     if plan.version == __version__:
-        mine |= {"notes": plan.notes, "the plan that opened the door": plan.opened_as}
-        theirs |= {"notes": planned.notes, "the plan that opened the door": planned.opened_as}
-    else:  # words and forecasts change from version to version, and with them that hash
+        for fields, one in ((mine, plan), (theirs, planned)):
+            fields |= {"notes": one.notes, "expected quality": one.expected}
+            fields |= {"the plan that opened the door": one.opened_as}
+    else:  # texts and forecasts change between versions, and that hash with them
         mine["whether it was refined"] = plan.opened_as is None
         theirs["whether it was refined"] = planned.opened_as is None
     different = [name for name in theirs if _to_json_text(mine.get(name)) != _to_json_text(theirs[name])]
@@ -222,7 +226,7 @@ def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
         different.append("loss")
     if neighbours != plan.neighbours:
         different.append("whom it protects")
-    if not loss_fits_plan(asked, plan):
+    if not loss_fits_plan(model._make_method(), asked, plan):
         different.append("epsilon or delta")
     if not _same_noise(model, planned.expected_leaf_mse):
         different.append("expected noise")
@@ -231,7 +235,7 @@ def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
 
 def _comparable_fields(plan: Plan) -> dict[str, Any]:
     steps = [step.to_dict() for step in plan.steps]
-    for step in steps:  # who draws the noise is decided where a fit is run
+    for step in steps:  # the fit, not the plan, decides who draws the noise
         (step["exact"]["mechanism"] or {}).pop("backend", None)
     return {
         "estimator": plan.estimator, "parameters": plan.parameters, "steps": steps, "what is released": plan.released,
@@ -243,34 +247,35 @@ def _to_json_text(value: Any) -> str:
     return json.dumps(value, sort_keys=True)
 
 
-def loss_fits_plan(requested: Loss, plan: Plan) -> bool:
-    """Whether a plan gives what is asked for; noise that servers sampled together adds a tiny delta."""
-    sampled = requested.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None
-    known = [Loss(requested.epsilon, plan.loss.delta) if sampled else requested]
-    # PrivateForest promises more than was asked where it needs no delta, or leaves open whether steps add up by rho.
-    if requested.epsilon is not None:
-        known += [Loss.pure(requested.epsilon)]
-        known += [Loss.pure_or_zcdp(requested.epsilon, requested.delta)] if requested.delta > 0 else []
-    return plan.loss in known
+def loss_fits_plan(method: Method[Any], requested: Loss, plan: Plan) -> bool:
+    """Return True if a plan gives what is requested. Noise that servers sampled jointly adds a tiny delta."""
+    if requested.delta == 0 < plan.loss.delta < SAMPLING_DELTA and plan.loss.rho is None:
+        return plan.loss == Loss(requested.epsilon, plan.loss.delta)
+    return plan.loss in method.may_promise(requested)
 
 
 def _sampled_together(model: BaseForest, planned: Loss) -> bool:
-    """Whether the plan's loss is what was planned and the tiny delta of noise that servers sampled together."""
+    """Return True if the loss of the plan is the planned one plus the tiny delta of jointly sampled noise."""
     named = Assumption.SAMPLED_JOINTLY.value in model.privacy_.assumptions
-    return named and model.plan_.loss.epsilon == planned.epsilon and loss_fits_plan(planned, model.plan_)
+    return (
+        named
+        and model.plan_.loss.epsilon == planned.epsilon
+        and loss_fits_plan(model._make_method(), planned, model.plan_)
+    )
 
 
 def _same_noise(model: BaseForest, planned: float) -> bool:
-    """Whether the expected noise is that of the plan, or more where each server dealt a part of it."""
+    """Return True if the expected noise is the planned one, or more if each server dealt a part of it."""
     noise = model.plan_.expected_leaf_mse
     dealt = Assumption.DEALT_JOINTLY.value in model.privacy_.assumptions
     return math.isclose(noise, planned, rel_tol=_CLOSE) or (dealt and noise > planned)
 
 
 def _noise_keeps_loss(step: Step) -> tuple[bool, str]:
-    """Recompute from sensitivity and scale what a step costs, and say so in figures."""
+    """Recompute the loss of a step from sensitivity and scale; return whether it holds, and the calculation."""
     loss, sensitivity = step.loss, step.sensitivity
-    match step.mechanism:
+    mechanism: Any = step.mechanism
+    match mechanism:
         case DiscreteLaplace(scale=scale) | JointLaplace(scale=scale) | SparseLaplace(scale=scale):
             text = f"sensitivity {sensitivity} / scale {scale} = {sensitivity / scale} <= {loss.epsilon}"
         case DiscreteGaussian(sigma_squared=variance):
@@ -281,7 +286,10 @@ def _noise_keeps_loss(step: Step) -> tuple[bool, str]:
         case ThresholdedGaussian():
             text = str(step.loss_text)
         case choice:
-            text = f"{step.selections_per_row} choices a row at epsilon {choice.epsilon}, range {choice.score_range}: {step.loss_text}"
+            text = (
+                f"{step.selections_per_row} selections per row at epsilon {choice.epsilon}, "
+                f"range {choice.score_range}: {step.loss_text}"
+            )
     return step.has_enough_noise, text
 
 
@@ -293,7 +301,7 @@ def _is_large(plan: Plan) -> bool:
 
 
 def not_recomputed(model: BaseForest) -> list[str]:
-    """Say what of this model was taken as it stands, beside what no file can show."""
+    """List the claims of this model that were not recomputed."""
     plan, told = model.plan_, list[str]()
     if not hasattr(model, "model_"):
         told.append("its plan: each batch that it answers has one of its own, made from rows that no report holds")
@@ -303,8 +311,8 @@ def not_recomputed(model: BaseForest) -> list[str]:
         )
     if _is_large(plan):
         told.append(
-            f"that its trees grow from the public seed: they have more than {MAX_REGROWN_LEAVES:,} leaves (veilwood audit "
-            "model grows them)"
+            f"that its trees grow from the public seed: they have more than {MAX_REGROWN_LEAVES:,} leaves "
+            "(veilwood audit model grows them)"
         )
     if plan.choices.get("learned"):
         told.append("the words about what was chosen on the way, and the values of effects and their error bars")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Models as files: arrays and JSON in one safetensors file, never pickle, certificate inside.
+"""Model files: arrays and JSON in one safetensors file with the certificate inside, never pickle.
 
-What the arrays of a model are is said by the model and its method (``forests.method``); ONNX is in ``onnx``.
+The model and its method (``estimators.method``) define the arrays. ONNX is in ``onnx``.
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ from veilwood.errors import (
     shorten_text,
 )
 from veilwood.estimators.base import BaseForest, to_plain_value
+from veilwood.estimators.parameters import parameters_in_file
 from veilwood.models.checks import Check, check_certificate, check_plan, loss_fits_plan, require_checks
 from veilwood.privacy import signature
 from veilwood.privacy.certificate import PrivacyCertificate
@@ -60,27 +61,23 @@ keeps reading every older number. A new estimator parameter with a default needs
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 
-# A file can name these and nothing else.
-# The schema has an entry of its own; a ledger belongs to a place, and the certificate names it.
-_NOT_PARAMETERS: Final = ("schema", "ledger")
-_MAX_BYTES: Final = 1 << 33  # a forest as large as can be grown
-_MAX_MESSAGE_CHARACTERS: Final = 1000  # characters of what is wrong with a file
-_MAX_LABEL_CHARACTERS: Final = 10_000  # of a text that is a parameter
+_MAX_BYTES: Final = 1 << 33  # larger than any forest that can be grown
+_MAX_MESSAGE_CHARACTERS: Final = 1000  # of an error about a file
 _DAMAGED: Final = "the file is damaged or was edited: {}. Hint: copy or save it again."
 
 
 def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     """Write a fitted model to a file.
 
-    The file holds what the release made public and nothing else: the schema, the trees, the noisy counts of their
-    leaves, the plan and the certificate. It appears whole or not at all.
+    The file contains what the release made public and nothing else: the schema, the trees, the noisy counts of their
+    leaves, the plan and the certificate. It is written atomically.
 
     Parameters
     ----------
     estimator : fitted estimator of this library
-        A ``random_state`` that is not a whole number, and the ledger, are not saved; the trees are.
+        The ledger and a ``random_state`` that is not an integer are not saved; the trees are.
     path : path
-        Where to; any ending, ``.veilwood`` by custom. An older file is replaced.
+        The file to write, by custom with the ending ``.veilwood``. An existing file is replaced.
 
     Examples
     --------
@@ -101,7 +98,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
         )
     check_is_fitted(estimator, "privacy_")
     if not hasattr(estimator, "model_"):
-        raise UseError(f"{name} cannot be saved: it holds more than was released.")
+        raise UseError(f"{name} cannot be saved: it holds more than released values.")
     if not _leaf_reading_matches(estimator):
         raise UseError(
             f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
@@ -127,8 +124,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
 
 
 def _sort_header(content: bytes) -> bytes:
-    """Return the same safetensors file with its header in order, which is written in a random one: equal models have
-    equal bytes."""
+    """Return the same safetensors file with a sorted header, so that equal models have equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
     header += b" " * (-len(header) % 8)
@@ -136,31 +132,31 @@ def _sort_header(content: bytes) -> bytes:
 
 
 def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> BaseForest:
-    """Read a model that ``save`` wrote: parse, check, construct, and recompute what it claims.
+    """Read a model that ``save`` wrote: parse, check, construct, and recompute its claims.
 
-    The release is planned once more from schema, parameters and public seed: steps, sensitivities, noise, loss, shape
-    and words must be those of the plan in the file, and the certificate that of the plan. Searches and the growth of
-    very large forests are not repeated; ``models.checks`` says what is taken as it stands. The check sum inside finds
-    accidents. Nothing here is a signature: take models from those you trust, as with any claim of privacy, or ask for
-    one. No file can run code.
+    The release is planned again from schema, parameters and public seed. Steps, sensitivities, noise, loss, shape and
+    texts must equal those of the plan in the file, and the certificate must be that of the plan. Searches and the
+    growth of very large forests are not repeated; ``models.checks`` lists what is not recomputed. The checksum inside
+    detects accidents only. None of this is a signature: load models from sources you trust, or require a signature.
+    No file can run code.
 
     Parameters
     ----------
     path : path
         The file.
     signed_by : path or PEM text, optional
-        A public key: the model is refused unless the holder of the key has signed exactly this file (``veilwood sign``;
-        the signature stands beside it). That says who vouches for it, not that the run was honest.
+        A public key. The model is refused unless the holder of the key has signed exactly this file (``veilwood sign``
+        writes the signature next to it). A signature shows who vouches for the file, not that the run was honest.
 
     Returns
     -------
     estimator
-        Fitted; predicts exactly as the saved one. Its ``ledger`` is None.
+        Fitted. It predicts exactly as the saved one; its ``ledger`` is None.
 
     Raises
     ------
     ModelFileError
-        With the reason, if the file is missing, no model, cut off, altered, or of a later format.
+        If the file is missing, not a model, truncated, altered, or of a later format.
     SignatureError
         With ``signed_by``, if the signature is missing, broken, of another key or of another file.
     """
@@ -168,12 +164,12 @@ def load(path: str | PathLike[str], *, signed_by: PublicKey | None = None) -> Ba
 
 
 def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple[BaseForest, dict[str, Any]]:
-    """Return the model in a file and what a signature of it says, checked against the signature if there is a key."""
+    """Return the model in a file and the payload of its signature, verified if there is a key."""
     try:
         content = _read_file(Path(path))
         statement = None if signed_by is None else check_signature(path, signed_by, "model")
         if statement is not None and statement.get("model_hash") != hashlib.sha256(content).hexdigest():
-            # Before anything is parsed: what was not signed is not looked at.
+            # Before anything is parsed: nothing unsigned is read.
             raise SignatureError(f"{short_repr(str(path))} is not the file that was signed: its bytes differ.")
         model = _build_estimator(_parse_file(content))
         require_checks(check_plan(model))
@@ -193,7 +189,7 @@ def load_signed(path: str | PathLike[str], signed_by: PublicKey | None) -> tuple
 
 
 class _ParsedFile(NamedTuple):
-    """A parsed file; nothing in it has been believed yet."""
+    """A parsed file. Nothing in it has been checked yet."""
 
     metadata: dict[str, str]
     arrays: Arrays
@@ -202,7 +198,7 @@ class _ParsedFile(NamedTuple):
 def _read_file(path: Path) -> bytes:
     try:
         size = os.stat(path).st_size
-        if size > _MAX_BYTES:  # a file with holes may say so and be nothing on the disk
+        if size > _MAX_BYTES:  # a sparse file may report this size and take no space
             raise ModelFileError(f"it has {size:,} bytes, more than any model.")
         return read_file(path, size)
     except FileNotFoundError:
@@ -230,8 +226,8 @@ def _parse_file(content: bytes) -> _ParsedFile:
         raise ModelFileError("this is not a Veilwood model, or its beginning is damaged or cut off.") from None
     if number != FORMAT:
         raise ModelFileError(
-            f"it has format {short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was written "
-            "by a newer Veilwood. Hint: pip install --upgrade veilwood"
+            f"it has format {short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was "
+            "written by a newer Veilwood. Hint: pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
@@ -247,7 +243,7 @@ def _parse_file(content: bytes) -> _ParsedFile:
 
 
 def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
-    """Return the model in a file with every check of what it claims, whether they hold or not."""
+    """Return the model in a file with the result of every check of its claims."""
     try:
         checks: list[Check] = []
         model = _build_estimator(_parse_file(_read_file(Path(path))), checks)
@@ -259,7 +255,7 @@ def load_to_audit(path: str | PathLike[str]) -> tuple[BaseForest, list[Check]]:
 
 
 def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> BaseForest:
-    """Return the model; what its certificate claims is noted in a list, or must hold if there is none."""
+    """Return the model. Checks of its certificate are appended to ``checks``, or must hold if it is None."""
     metadata, arrays = parts
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
@@ -270,7 +266,7 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
             f"it holds a {short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
         )
     parameters = _from_json(_metadata_entry(metadata, "parameters"))
-    known = set(family._get_param_names()).difference(_NOT_PARAMETERS)
+    known = parameters_in_file(family)  # a file can name these and nothing else
     if not isinstance(parameters, dict) or not known.issuperset(parameters):
         raise ModelFileError(_DAMAGED.format(f"the parameters are not those of {family.__name__}"))
     if parameters.get("epsilon") == "inf":
@@ -291,35 +287,34 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
     label_dtype = _label_dtype(_metadata_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
-    if estimator._requested_privacy()[1] != plan.neighbours or not loss_fits_plan(
-        estimator._requested_privacy()[0], plan
-    ):
+    method = estimator._make_method()
+    requested, neighbours = estimator._requested_privacy()
+    if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
-    estimator._set_model(schema, estimator._make_method().restore_model(schema, plan, arrays))
+    estimator._set_model(schema, method.restore_model(schema, plan, arrays))
     if set(arrays) != set(estimator.model_.to_arrays()):
         raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
     if schema.classes:
         estimator.classes_ = _class_labels(schema, label_dtype)
         try:
-            estimator._weighted_model()
+            estimator._prediction_model()
         except ParameterError:
-            raise ModelFileError(_DAMAGED.format("the weights of classes do not fit them")) from None
+            raise ModelFileError(_DAMAGED.format("the class weights do not match the classes")) from None
     return estimator
 
 
 def _leaf_reading_matches(estimator: BaseForest) -> bool:
-    """Whether the parameters still ask for the guarantee and the model of the plan that was carried out."""
+    """Return True if the parameters still lead to the guarantee and the model of the executed plan."""
     plan = estimator.plan_
     asked = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
-    return (
-        asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and loss_fits_plan(asked.loss, plan)
-    )
+    promises_the_same = loss_fits_plan(estimator._make_method(), asked.loss, plan)
+    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises_the_same
 
 
 def _estimator_class(name: str) -> type[BaseForest] | None:
-    """Return the estimator of that name, if files may hold one."""
+    """Return the estimator class of a name, or None if there is no such estimator."""
     found: type[BaseForest] | None = getattr(estimators, name) if name in estimators.__all__ else None
     return found
 
@@ -331,7 +326,7 @@ def _metadata_entry(metadata: Mapping[str, str], key: str) -> str:
 
 
 def _label_dtype(text: str) -> np.dtype[Any]:
-    """Return the dtype of class labels: numbers, booleans or text; regression has none."""
+    """Return the dtype of class labels: numbers, booleans or text. Regression has an empty text."""
     if re.fullmatch(r"([<>|=]?[biufUO][0-9]{0,6})?", text):
         with suppress(TypeError, ValueError):
             return np.dtype(text or "O")
@@ -339,7 +334,7 @@ def _label_dtype(text: str) -> np.dtype[Any]:
 
 
 def _class_labels(schema: Schema, dtype: np.dtype[Any]) -> NDArray[Any]:
-    """Return the classes; files of earlier versions may have them in another type than the schema declares."""
+    """Return the classes. Files of earlier versions may have another type than the schema declares."""
     labels = class_labels(schema)
     if schema.target.label_type != "text" or dtype.kind == "O":
         return labels
@@ -359,12 +354,13 @@ def _parameter_values(estimator: BaseForest) -> dict[str, Any]:
     given = estimator.get_params(deep=False)
     seed = given["random_state"]
     if not is_int_in(seed, 0) or int(seed) != estimator.plan_.public_seed:
-        given["random_state"] = None  # a generator is a state, not a value; the plan has the seed that was used
-    return {name: to_plain_value(name, value) for name, value in given.items() if name not in _NOT_PARAMETERS}
+        given["random_state"] = None  # a generator is no value; the plan has the seed that was used
+    listed = parameters_in_file(type(estimator))
+    return {name: to_plain_value(name, value) for name, value in given.items() if name in listed}
 
 
 def _content_digest(metadata: Mapping[str, str], arrays: Mapping[str, NDArray[Any]]) -> str:
-    """Return the SHA-256 of everything in a file but itself."""
+    """Return the SHA-256 of the contents of a file, without the digest itself."""
     digest = hashlib.sha256(_to_json(dict(metadata)).encode())
     for name in sorted(arrays):
         digest.update(f"{name} {arrays[name].dtype.str} {arrays[name].shape}".encode())
@@ -383,11 +379,11 @@ def _from_json(text: str) -> Any:
         raise ModelFileError(_DAMAGED.format(error)) from None
 
 
-_EXACT = "fractions.Fraction"  # what losses are written in
+_EXACT = "fractions.Fraction"  # the type of privacy losses
 
 
 def skops_types(model: Any) -> list[str]:
-    """Return the types that skops, and so MLflow, must trust to open a fitted model again.
+    """Return the types that skops, and hence MLflow, must trust to load a fitted model.
 
     Parameters
     ----------
@@ -397,7 +393,7 @@ def skops_types(model: Any) -> list[str]:
     Returns
     -------
     list of str
-        Names of classes of this library, and of exact fractions. A model that holds anything else is refused.
+        Names of classes of this library and of exact fractions. A model with any other type is refused.
 
     Examples
     --------
@@ -419,26 +415,26 @@ def skops_types(model: Any) -> list[str]:
     found = sorted(io.get_untrusted_types(data=io.dumps(model)))
     strange = [name for name in found if name != _EXACT and not name.startswith("veilwood.")]
     if strange:
-        raise ModelFileError(f"this model holds {', '.join(strange)}, which no forest of this library needs.")
+        raise ModelFileError(f"this model contains {', '.join(strange)}, which no forest of this library needs.")
     return found
 
 
 def sign(path: str | PathLike[str], key: str | PathLike[str]) -> Path:
-    """Sign a model file or a plan, and write the signature beside it.
+    """Sign a model file or a plan, and write the signature next to it.
 
     Parameters
     ----------
     path : path
-        A model that ``save`` wrote, or a plan. It is read and checked first, a model as by ``load``. Of a plan only
-        what needs no schema is recomputed: what each step costs, and that all of them keep the promise. That schema and
-        parameters lead to it is checked by ``fit(plan=...)``.
+        A model that ``save`` wrote, or a plan. It is read and checked first, a model as by ``load``. For a plan, only
+        what needs no schema is recomputed: the loss of each step and that their sum is within the loss of the plan.
+        ``fit(plan=...)`` checks that schema and parameters lead to it.
     key : path
-        The private key, as ``veilwood sign --new-key`` made it.
+        The private key that ``veilwood sign --new-key`` wrote.
 
     Returns
     -------
     Path
-        Of the signature: the path with ``.sig`` added.
+        The signature: the path with ``.sig`` appended.
     """
     plan = _load_plan(path)
     if plan is not None:
@@ -449,16 +445,16 @@ def sign(path: str | PathLike[str], key: str | PathLike[str]) -> Path:
 def verify(
     path: str | PathLike[str], signed_by: PublicKey, plan: Plan | str | PathLike[str] | None = None
 ) -> dict[str, Any]:
-    """Return the statement that the holder of a key has signed about a model or a plan, or refuse.
+    """Return the payload that the holder of a key has signed for a model or a plan, or raise SignatureError.
 
     Parameters
     ----------
     path : path
-        The file; its signature stands beside it.
+        The file; its signature is next to it.
     signed_by : path or PEM text
-        The signer's public key, from a source that is trusted.
+        The public key of the signer, from a trusted source.
     plan : Plan or path, optional
-        The plan that the model is said to carry out, perhaps signed by somebody else before.
+        The plan that the model must have executed, perhaps signed by another person.
 
     Raises
     ------
@@ -482,15 +478,15 @@ def verify(
 
 
 def is_plan(path: str | PathLike[str]) -> bool:
-    """Whether a file holds JSON, as a plan does and a model does not."""
+    """Return True if a file contains JSON, as a plan does and a model does not."""
     try:
         return read_file(path, 0) == b"{"
     except (OSError, ValueError):
-        return False  # the model file says it better
+        return False  # reading it as a model gives the clearer error
 
 
 def _load_plan(path: str | PathLike[str]) -> Plan | None:
-    """Return the plan in a file, or None where there is none."""
+    """Return the plan in a file, or None if the file is not a plan."""
     if not is_plan(path):
         return None
     try:

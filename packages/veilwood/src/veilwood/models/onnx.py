@@ -362,7 +362,7 @@ def _add_outputs(graph: Graph, model: Any, values: str) -> _GraphOutputs:
     mean = graph.add_node("Div", total, graph.add_constant(np.float64(model.forest.n_trees)))
     if not model.encoding.schema.classes:
         return _GraphOutputs(mean, mean)
-    return _GraphOutputs(_smooth_probabilities(graph, mean, model), mean, is_random=model.voting == "probabilistic")
+    return _GraphOutputs(_smooth_probabilities(graph, mean, model), mean, is_random=model.votes_by_chance)
 
 
 def _smooth_probabilities(graph: Graph, probabilities: str, model: LeafModel) -> str:

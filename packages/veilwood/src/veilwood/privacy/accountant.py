@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What this process has spent, by public handle, and who is told that fits add up.
+"""Per-process record of privacy losses, by public handle of the data, and warnings that repeated fits add up.
 
-This helps people without a ledger, and is not accounting: rows are known by path or by the object that holds them,
-never by what they are. The same people under another handle, in another process or yesterday are not seen. Budgets
-are kept in ``ledger``.
+This helps users without a ledger. It limits nothing and sees a lower bound only: rows are identified by their path or
+by the object that holds them, never by their content. The same people under another handle, in another process or in an
+earlier one are not seen. Budgets are in ``ledger``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import weakref
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import Any, Final, NamedTuple
 
 from veilwood.errors import PrivacyWarning, redact_url, shorten_text
@@ -35,8 +34,10 @@ __all__ = [
     "withdraw_spend",
 ]  # fmt: skip
 
-_MAX_NAME_LENGTH: Final = 500
-# Parts of scikit-learn that fit one estimator many times. Recognised by the name of a module that is running.
+_MAX_NAME_LENGTH: Final = 500  # characters of a handle
+# Parts of scikit-learn that fit one estimator many times, recognised by the names of modules on the call stack. A mark
+# on clones (``__sklearn_clone__``) would not tell bagging, which draws rows with replacement, from a clone made by
+# hand.
 _SEARCH_MODULES: Final = (
     "sklearn.model_selection.",
     "sklearn.calibration",
@@ -50,9 +51,9 @@ _BOOTSTRAP_MODULES: Final = ("sklearn.ensemble._bagging",)
 
 @dataclass(frozen=True)
 class DataHandle:
-    """What rows are called in public: a path, or the kind of object that holds them.
+    """Public name of data: a path, or the kind of object that holds the rows.
 
-    ``number`` tells objects of one kind in this process apart; a path has 0.
+    ``number`` distinguishes objects of one kind in this process; a path has 0.
     """
 
     name: str
@@ -60,7 +61,7 @@ class DataHandle:
 
     @property
     def short_name(self) -> str:
-        """The name as it is shown and written down."""
+        """The name, shortened, as messages and ledger entries show it."""
         return shorten_text(self.name, _MAX_NAME_LENGTH)
 
     def __str__(self) -> str:
@@ -71,7 +72,7 @@ UNNAMED_DATA: Final = DataHandle("rows that were not named")
 
 
 class SpendRecord(NamedTuple):
-    """A release of this process: on which rows, for how much, and whether it stands in a ledger that was given."""
+    """A release of this process: the data, the loss, and whether a ledger records it."""
 
     handle: DataHandle
     loss: Loss
@@ -80,7 +81,17 @@ class SpendRecord(NamedTuple):
 
 @dataclass(frozen=True)
 class ProcessSpend:
-    """What this process has spent: a lower bound of what was spent on anybody's data.
+    """Privacy losses of this process: a lower bound of the losses of the people in the data.
+
+    Attributes
+    ----------
+    by_handle : dict
+        The total loss for each handle: a path, or the kind of object and its number.
+    releases : dict
+        The number of releases for each handle.
+    total : Loss
+        The total of all handles, for people who are in all of these tables.
+
     Examples
     --------
     >>> str(ProcessSpend({}, {}))
@@ -88,11 +99,8 @@ class ProcessSpend:
     """
 
     by_handle: dict[str, Loss]
-    """The total for each handle: a path, or the kind of object and its number."""
     releases: dict[str, int]
-    """How many releases there were for each."""
     total: Loss = field(default_factory=Loss.zero)
-    """Of all together, for people who are in all of these tables."""
 
     @property
     def epsilon(self) -> float | None:
@@ -117,7 +125,7 @@ class ProcessSpend:
 
 
 class _ProcessAccountant:
-    """What this process remembers; one lock for all of it."""
+    """Records of this process, behind one lock."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -128,7 +136,7 @@ class _ProcessAccountant:
         self.kinds: Counter[str] = Counter()
 
     def object_number(self, rows: Any, kind: str) -> int:
-        """Return the number of a live object; one that cannot be watched gets a new number every time."""
+        """Return the number of a live object; an object without weak references gets a new number every time."""
         with self.lock:
             known = self.objects.get(id(rows))
             if known is not None and known[0]() is rows:
@@ -136,7 +144,7 @@ class _ProcessAccountant:
             self.kinds[kind] += 1
             number = self.kinds[kind]
             place, objects = id(rows), self.objects
-            with suppress(TypeError):  # a list
+            with suppress(TypeError):  # lists, for example, have no weak references
                 objects[place] = (weakref.ref(rows, lambda _: objects.pop(place, None)), number)
             return number
 
@@ -149,14 +157,14 @@ def _reset_lock() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_reset_lock)  # a thread of the parent may have held it
+    os.register_at_fork(after_in_child=_reset_lock)  # a thread of the parent may hold the old one
 
 
 def handle_of(rows: Any) -> DataHandle:
-    """Return the public handle of rows: their path, or their kind and a number. Nothing in them is looked at.
+    """Return the public handle of rows: their path, or their kind and a number. Reads nothing of their content.
 
     >>> handle_of("https://example.org/visits.csv")
-    Handle(name='https://example.org/visits.csv', number=0)
+    DataHandle(name='https://example.org/visits.csv', number=0)
     """
     if isinstance(rows, str | os.PathLike):
         path = os.fsdecode(os.fspath(rows))
@@ -170,12 +178,12 @@ def handle_of(rows: Any) -> DataHandle:
 
 
 def record_spend(spend: SpendRecord) -> None:
-    """Remember a release."""
+    """Record a release."""
     _adjust_count(spend, 1)
 
 
 def withdraw_spend(spend: SpendRecord) -> None:
-    """Forget a release that was cancelled before anything had been released."""
+    """Remove the record of a release that was cancelled before any value was released."""
     _adjust_count(spend, -1)
 
 
@@ -187,11 +195,11 @@ def _adjust_count(spend: SpendRecord, count: int) -> None:
 
 
 def process_spend() -> ProcessSpend:
-    """Return what this process has spent, by public handle: a lower bound.
+    """Return the privacy losses of this process, by public handle of the data: a lower bound.
 
-    Fits with and without a ledger count. Rows are known by their path or by the live object that holds them, never by
-    their content. Other processes (also those that a parallel search starts) are not seen, and neither is yesterday:
-    what lasts is a ledger.
+    Fits with and without a ledger count. Rows are identified by their path or by the live object that holds them, never
+    by their content. Other processes, such as those of a parallel search, and earlier ones are not seen. Use a ledger
+    for a durable record.
 
     Examples
     --------
@@ -200,51 +208,44 @@ def process_spend() -> ProcessSpend:
     That is a lower bound: othe
     """
     with _accountant.lock:
-        spent = [(str(one.handle), one.loss, count) for one, count in _accountant.spent.items() if count > 0]
+        spent = [(str(record.handle), record.loss, n) for record, n in _accountant.spent.items() if n > 0]
     losses: dict[str, Loss] = {}
     releases: Counter[str] = Counter()
     for name, loss, count in spent:
-        losses[name] = losses.get(name, Loss.zero()) + _repeat_loss(loss, count)
+        losses[name] = losses.get(name, Loss.zero()) + loss.times(count)
         releases[name] += count
-    return ProcessSpend(losses, dict(releases), sum(losses.values(), start=Loss.zero()))
-
-
-def _repeat_loss(loss: Loss, count: int) -> Loss:
-    """Return the loss of several releases of the same loss."""
-    if loss.delta * count >= 1:
-        return Loss.unbounded()
-    epsilon, rho = (None if part is None else part * Fraction(count) for part in (loss.epsilon, loss.rho))
-    return Loss(epsilon, loss.delta * count, rho)
+    return ProcessSpend(losses, dict(releases), Loss.total(losses.values()))
 
 
 def register_fit(rows: Any, *, with_ledger: bool) -> DataHandle:
-    """Return the handle of rows that are about to be fitted, and say so where that adds up to more than it seems."""
+    """Return the handle of rows that are about to be fitted, and warn if fits on them add up."""
     handle = handle_of(rows)
     warn_of_repeated_fits(handle, with_ledger=with_ledger)
     return handle
 
 
 def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool) -> None:
-    """Say once that fits add up: inside searches of scikit-learn, on bootstrapped rows, and on the same rows again.
+    """Warn once that fits add up: in searches of scikit-learn, on bootstrapped rows, and on the same rows again.
 
-    This is a help and not a guarantee: searches are recognised by the modules that are running, rows by their handle.
+    This is no guarantee: searches are recognised by the modules on the call stack, rows by their handle.
     """
     running = _running_modules()
     if any(module.startswith(_BOOTSTRAP_MODULES) for module in running):
         warn_once(
             "bootstrap",
-            "rows drawn with replacement hold one person several times, and each time counts: the certificate of a fit "
-            "inside bagging is of the drawn rows, not of the people. Hint: BaggingClassifier(bootstrap=False), or one "
-            "forest with more trees (n_estimators).",
+            "rows drawn with replacement can hold one person several times, and each time counts: the certificate of a "
+            "fit inside bagging protects the drawn rows, not the people. Hint: use BaggingClassifier(bootstrap=False), "
+            "or one forest with more trees (n_estimators).",
         )
     if with_ledger:
         return
     if any(module.startswith(_SEARCH_MODULES) for module in running):
         warn_once(
             "search",
-            "scikit-learn fits this estimator many times here. Every fit costs its epsilon, each certificate is of one "
-            "fit alone, and without a ledger nothing adds them up: see veilwood.spent_here(). Hint: give a ledger "
-            "(ledger='spends.db'); choose parameters by veilwood.tune, which needs no data, or on a public table.",
+            "scikit-learn fits this estimator many times here. Every fit costs its epsilon, each certificate covers "
+            "one fit only, and without a ledger nothing adds them up: see veilwood.process_spend(). Hint: pass a "
+            "ledger (ledger='spends.db'), or choose parameters by veilwood.tune, which needs no data, or on a public "
+            "table.",
         )
         return
     with _accountant.lock:
@@ -253,12 +254,13 @@ def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool) -> None:
         warn_once(
             handle,
             f"this is not the first fit on {handle.short_name} without a ledger. Losses add up, and each certificate "
-            "is of one fit alone: veilwood.spent_here() says what this process has spent. Hint: ledger='spends.db'.",
+            "covers one fit only: veilwood.process_spend() returns the total of this process. Hint: pass a ledger, "
+            "such as ledger='spends.db'.",
         )
 
 
 def warn_once(key: object, message: str) -> None:
-    """Warn about something, once in this process."""
+    """Issue a warning at most once per process."""
     with _accountant.lock:
         if key in _accountant.warned:
             return
@@ -267,17 +269,17 @@ def warn_once(key: object, message: str) -> None:
 
 
 def _running_modules() -> set[str]:
-    """Return the names of the modules whose functions are running in this thread."""
-    found = set()
+    """Return the names of the modules on the call stack of this thread."""
+    names = set()
     frame = sys._getframe(1)
     while frame is not None:
-        found.add(str(frame.f_globals.get("__name__", "")))
+        names.add(str(frame.f_globals.get("__name__", "")))
         frame = frame.f_back  # type: ignore[assignment]
-    return found
+    return names
 
 
 def _caller_stack_level() -> int:
-    """Return the stack level, for a warning raised by the caller, of the line that called the library."""
+    """Return the stack level of the line that called the library, for a warning issued by the caller."""
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("veilwood"):
         level, frame = level + 1, frame.f_back

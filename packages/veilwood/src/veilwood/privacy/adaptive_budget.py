@@ -1,13 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A privacy budget that is spent step by step, each step planned from what has been released before.
+"""A privacy budget that is spent adaptively, and its division among contingency tables.
 
-Prices are in the epsilon of one row, e: what Laplace noise on a count would cost it. A unit of k rows at epsilon is one
-row at epsilon / k, a replaced row one at epsilon / 2; with a delta, a part rho of the budget is worth the Gaussian
-noise of Laplace's variance, e = 2 sqrt(rho). All that a method decides follows from such prices, never from epsilon
-itself. The door checks in exact fractions that all steps together cost no more than was reserved (proofs/door.md).
+Each step may depend on the values released before it. Methods decide by the *row epsilon*: the epsilon that Laplace
+noise of the same variance on a count would cost one row. A unit of k rows at epsilon is one row at epsilon / k, a
+replaced row one at epsilon / 2. Under zCDP, rho per row gives Gaussian noise of the variance of Laplace noise at row
+epsilon 2 sqrt(rho). The door checks in exact fractions that all steps together cost no more than was reserved
+(proofs/door.md).
 
-Whether epsilon or rho buys more depends on the number of rows. Where that is not known before, the first step is taken
-out of epsilon, and what follows so or ``by_rho``.
+Whether pure epsilon or zCDP leaves less noise depends on the number of rows. If that is not known before, the first
+step takes its loss from epsilon, and the later ones either continue so or ``under_zcdp``.
+
+``release_tables`` releases several contingency tables of the same rows, in groups that share their noise
+(``joint_noise``).
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,17 +30,36 @@ from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, MAX_TABLE_CELLS, unit_
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import MAX_SPARSE_CELLS, SparseLaplace
-from veilwood.privacy.steps import Step, counting_step, joint_step, selection_step, sparse_step
+from veilwood.privacy.steps import Step, StepKind, StepName, counting_step, joint_step, selection_step, sparse_step
 
-UNBOUNDED_ROW_EPSILON: Final = 1e6  # the e of an infinite epsilon
-_BUDGET_UNITS: Final = 1 << 40  # parts of the budget: shares are whole numbers of them
+UNBOUNDED_ROW_EPSILON: Final = 1e6  # stands in for an infinite epsilon
+_BUDGET_UNITS: Final = 1 << 40  # fractions of the budget are multiples of 1 / _BUDGET_UNITS
+# What remains after a step is not left over if it is at most so many units: rounding down has lost about one per step.
+_ROUNDING_UNITS: Final = 16
 
 Ints = NDArray[np.int64]
 Number = TypeVar("Number", float, NDArray[np.float64])
 
 
 class AdaptiveBudget:
-    """What is left of a budget."""
+    """Remaining budget of a release whose steps are planned one by one.
+
+    Parameters
+    ----------
+    loss : Loss
+        Budget of the release.
+    neighbours : Neighbours
+        Whom it protects.
+    door : Door, optional
+        The open door that steps are added to and released by. Without one, steps are only planned.
+
+    Attributes
+    ----------
+    row_epsilon : float
+        Row epsilon of the whole budget.
+    uses_gaussian : bool
+        Whether steps compose under zCDP, with Gaussian noise.
+    """
 
     def __init__(self, loss: Loss, neighbours: Neighbours, door: Door | None = None) -> None:
         self._requested_loss, self._neighbours, self._door = loss, neighbours, door
@@ -54,11 +77,11 @@ class AdaptiveBudget:
 
     @property
     def remaining(self) -> float:
-        """The share of the budget that is left, and not set aside."""
+        """Fraction of the budget that is neither spent nor earmarked."""
         return float(self._remaining - self._earmarked)
 
     def under_zcdp(self) -> AdaptiveBudget | None:
-        """Return what the steps so far have left by rho; None where nothing is, or it was decided before."""
+        """Return the remaining budget under zCDP accounting, or None if nothing remains or the accounting is fixed."""
         promised = self._requested_loss
         if self.uses_gaussian or not promised.accounting_open:
             return None
@@ -68,15 +91,15 @@ class AdaptiveBudget:
         return other if other._remaining > 0 else None
 
     def earmark(self, fraction: float) -> None:
-        """Keep a share for later; 0 gives back what was kept before."""
+        """Earmark a fraction of the budget for a later step; 0 releases the earmark."""
         self._earmarked = Fraction(int(fraction * _BUDGET_UNITS), _BUDGET_UNITS)
 
     def row_epsilon_of(self, fraction: Number) -> Number:
-        """What a share of the budget, or each of several, is worth."""
+        """Return the row epsilon of a fraction of the budget, or of each of several fractions."""
         return self.row_epsilon * (fraction**0.5 if self.uses_gaussian else fraction)
 
     def fraction_for(self, row_epsilon: float) -> float:
-        """The share of the budget that a price is; more than 1 if it is beyond the budget."""
+        """Return the fraction of the budget with this row epsilon; above 1 if it exceeds the budget."""
         return (row_epsilon / self.row_epsilon) ** 2 if self.uses_gaussian else row_epsilon / self.row_epsilon
 
     def plan_counts(
@@ -89,69 +112,72 @@ class AdaptiveBudget:
         squared_l2: int = 1,
         signed: bool = False,
     ) -> Step:
-        """Take a share of what is left for sums with noise; ``signed`` where what a row adds can be negative."""
-        # Signs: two rows can differ by twice the norm of one, where vectors without signs differ by its root.
-        squared_l2 *= 2 if signed and self._neighbours.adjacency == "replace-one" else 1
+        """Plan the release of noisy sums with a fraction of the budget; ``signed`` if a row can add negative numbers.
+
+        ``l1`` and ``squared_l2`` are the norms of the largest vector that one row can add.
+        """
+        loss = self._take_loss(fraction)
         return self._add_step(
-            counting_step(name, shape, self._take_loss(fraction), self._neighbours, l1=l1, squared_l2=squared_l2)
+            counting_step(name, shape, loss, self._neighbours, l1=l1, squared_l2=squared_l2, signed=signed)
         )
 
     @property
     def servers_draw_noise(self) -> bool:
-        """Whether servers of several owners draw the noise: table by table, and for what they can compute on shares.
+        """Whether servers draw the noise in secret shares: table by table, and for sums that they can compute.
 
-        Plans, which have no door, take it that they do not (proofs/secure-joint.md).
+        False without a door, as plans assume (proofs/secure-joint.md).
         """
         return self._door is not None and not self._door.supports_joint_noise
 
     @property
     def allows_joint_noise(self) -> bool:
-        """Whether tables can get their noise together, where that is less: with pure epsilon."""
+        """Whether several tables may share their noise, which needs pure epsilon."""
         return not self.uses_gaussian and self._loss.epsilon is not None and not self.servers_draw_noise
 
     def plan_tables(self, name: str, sizes: Sequence[int], n_classes: int, fraction: float) -> Step:
-        """Take a share of what is left for class counts of one table, or of several together."""
+        """Plan the release of class counts of one table, or of several with joint noise."""
         if len(sizes) == 1:
             return self.plan_counts(name, (*sizes, n_classes), fraction)
         return self._add_step(joint_step(name, sizes, n_classes, self._take_loss(fraction), self._neighbours))
 
     def plan_selection(self, name: str, n_candidates: int, fraction: float, *, score_range: int) -> Step:
-        """Take a share of what is left for a choice."""
+        """Plan one selection with a fraction of the budget."""
         loss = self._take_loss(fraction)
-        by = "exponential" if self.uses_gaussian else "flip"
+        by: Literal["flip", "exponential"] = "exponential" if self.uses_gaussian else "flip"
         return self._add_step(
-            selection_step(name, (1, n_candidates), loss, self._neighbours, score_range=score_range, by=by)  # type: ignore[arg-type]
+            selection_step(name, (1, n_candidates), loss, self._neighbours, score_range=score_range, by=by)
         )
 
-    def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float) -> Step:
-        """Take a share of what is left for counts of cells, as many as turn up so many empty ones by chance."""
-        step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=1)
+    def plan_sparse(self, name: str, false_positives: float, min_cells: int, fraction: float, *, l1: int = 1) -> Step:
+        """Plan a sparse histogram: of so many cells, at least ``min_cells``, that ``false_positives`` are expected."""
+        step = sparse_step(name, MAX_SPARSE_CELLS, self._take_loss(fraction), self._neighbours, l1=l1)
         if isinstance(step.mechanism, SparseLaplace):
             affordable = int(false_positives * step.mechanism.gap)
             step = replace(step, shape=(min(max(affordable, min_cells), MAX_SPARSE_CELLS),))
         return self._add_step(step)
 
     def release_sparse(self, step: Step, cells: Ints, counts: Ints, n_cells: int) -> tuple[Ints, Ints]:
-        """Release, through the door, the cells that turn up."""
+        """Release the cells with positive noisy counts through the door."""
         assert self._door is not None
         return self._door.release_sparse(step, cells, counts, n_cells)
 
     def release_counts(self, step: Step, exact: Ints) -> NDArray[np.float64]:
-        """Release sums through the door, with noise."""
+        """Release noisy sums through the door."""
         assert self._door is not None
         return self._door.release_counts(step, exact.reshape(step.shape)).astype(np.float64)
 
     def select(self, step: Step, scores: Ints, allowed: NDArray[np.bool_] | None = None) -> int:
-        """Release a choice through the door."""
+        """Release a selection through the door."""
         assert self._door is not None
-        (chosen,) = self._door.select(step, scores[None], None if allowed is None else allowed[None])
-        return int(chosen)
+        (selected,) = self._door.select(step, scores[None], None if allowed is None else allowed[None])
+        return int(selected)
 
     def _take_loss(self, fraction: float) -> Loss:
+        """Spend a fraction of the budget, rounded to units, or all that remains if that is less."""
         part = Fraction(max(1, int(fraction * _BUDGET_UNITS)), _BUDGET_UNITS)
-        free = self._remaining - self._earmarked
-        if part + Fraction(16, _BUDGET_UNITS) > free:
-            part = free
+        available = self._remaining - self._earmarked
+        if part + Fraction(_ROUNDING_UNITS, _BUDGET_UNITS) > available:
+            part = available
         self._remaining -= part
         loss = self._loss.scaled(part)
         self._rho_spent += loss.rho or 0
@@ -163,63 +189,72 @@ class AdaptiveBudget:
         return step
 
 
-# Tables get their noise together up to so many times the cells of the smallest. Squared noise of all cells beside the
-# best cuts, 400 random lists of sizes: 1.01 times on average, 1.19 at most; with 2 1.01 and 1.38, with 8 1.04 and 1.46.
+# Tables share noise if the largest has at most this many times the cells of the smallest. On 400 random lists of sizes,
+# the squared noise of all cells is 1.01 times that of the best division on average, and 1.19 times at most. With a
+# ratio of 2 it is 1.01 and 1.38 times, with 8 it is 1.04 and 1.46 times.
 MAX_SIZE_RATIO: Final = 3
 
 Floats = NDArray[np.float64]
 
 
 class TableNoise(NamedTuple):
-    """How tables get noise: by rho or by epsilon, and with epsilon together where that is less."""
+    """Noise of several tables: Gaussian or Laplace, and whether tables of similar size may share Laplace noise."""
 
     uses_gaussian: bool
     allows_joint_noise: bool
 
     @classmethod
     def from_budget(cls, budget: AdaptiveBudget) -> TableNoise:
-        """Return how a purse pays for tables."""
+        """Return the noise that a budget implies."""
         return cls(budget.uses_gaussian, budget.allows_joint_noise)
 
     def group_tables(self, sizes: Sequence[int]) -> list[tuple[int, float]]:
-        """Divide a budget among tables of ascending sizes: how many get their noise together, and their share.
+        """Divide a budget among tables of ascending sizes.
 
-        Together tables need less noise, but that of a small one grows with the cells of all: so tables of about one
-        size do. Shares are those of the least squared noise of all cells: the least sum of squares / share^2, or of
-        squares / share by rho.
+        Joint noise of several tables is less than separate noise, but that of a small table grows with the cells of
+        all. So only tables of similar size share noise. The fractions minimise the squared noise of all cells: the sum
+        over groups of squares / fraction^2, or of squares / fraction under zCDP.
 
-        >>> [(n_tables, round(share, 2)) for n_tables, share in TableNoise(False, True).group_tables([3, 3, 4, 256])]
+        Returns
+        -------
+        list of (int, float)
+            For each group, the number of its tables and its fraction of the budget.
+
+        Examples
+        --------
+        >>> [(n_tables, round(part, 2)) for n_tables, part in TableNoise(False, True).group_tables([3, 3, 4, 256])]
         [(3, 0.32), (1, 0.68)]
         """
         groups: list[list[int]] = []
         for size in sizes:
-            if groups and self.allows_joint_noise and _share_noise([*groups[-1], size]):
+            if groups and self.allows_joint_noise and _may_share_noise([*groups[-1], size]):
                 groups[-1].append(size)
             else:
                 groups.append([size])
-        # As all rows are in every table, the last cell of each is known from the others.
+        # All rows are in every table, so that the last cell of each follows from the others.
         squares = [
-            sum((size - 1) * one for size, one in zip(group, _group_variances(group), strict=True)) for group in groups
+            sum((size - 1) * each for size, each in zip(group, _group_variances(group), strict=True))
+            for group in groups
         ]
         roots = np.maximum(squares, 1.0) ** (1 / 2 if self.uses_gaussian else 1 / 3)
         return list(zip(map(len, groups), (roots / roots.sum()).tolist(), strict=True))
 
     def cell_variances(self, sizes: Sequence[int]) -> Floats:
-        """Return the variance of the noise on a cell of each table, at a price of 1 for all; sizes ascend."""
-        found: list[float] = []
-        for n_tables, share in self.group_tables(sizes):
-            mine = _group_variances(sizes[len(found) : len(found) + n_tables])
-            found += [one / share ** (1 if self.uses_gaussian else 2) for one in mine]
-        return np.array(found)
+        """Return the variance of the noise on a cell of each table, at row epsilon 1 for all; sizes ascend."""
+        variances: list[float] = []
+        for n_tables, part in self.group_tables(sizes):
+            of_group = _group_variances(sizes[len(variances) : len(variances) + n_tables])
+            variances += [each / part ** (1 if self.uses_gaussian else 2) for each in of_group]
+        return np.array(variances)
 
 
-def _share_noise(sizes: Sequence[int]) -> bool:
-    """Whether tables of ascending sizes are alike, and can get their noise together."""
+def _may_share_noise(sizes: Sequence[int]) -> bool:
+    """Return True if tables of ascending sizes are similar and small enough for joint noise."""
     return sizes[-1] <= min(MAX_SIZE_RATIO * sizes[0], MAX_TABLE_CELLS) and sum(sizes) <= MAX_JOINT_CELLS
 
 
 def _group_variances(sizes: Sequence[int]) -> list[float]:
-    """The variance of the noise on one cell of each table of a group, at a price of 1."""
+    """Return the variance of the noise on one cell of each table of a group, at row epsilon 1."""
     if len(sizes) == 1:
         return [2.0]
     by_size = dict(unit_scale_moments(tuple(sorted(Counter(sizes).items())))[0])
@@ -227,26 +262,37 @@ def _group_variances(sizes: Sequence[int]) -> list[float]:
 
 
 class TableStepName(NamedTuple):
-    """How steps of tables are named: what a table is, and what is counted in it."""
+    """Kinds of the steps that release tables: of one table by itself, and of several with joint noise."""
 
-    table: str
-    quantity: str
+    alone: StepKind
+    jointly: StepKind
 
-    def format_range(self, n_before: int, n_tables: int) -> str:
-        """Name so many tables after so many others.
+    def format_range(self, n_before: int, n_tables: int) -> StepName:
+        """Return the name of the step that releases ``n_tables`` tables after ``n_before`` others.
 
-        >>> TableStepName("table", "classes by cell").format_range(0, 4), TableStepName("histogram", "rows by group").format_range(4, 1)
-        ('tables 1 to 4: classes by cell', 'histogram 5: rows by group')
+        >>> class Example(StepKind):
+        ...     TABLE, TABLES = "table {}: classes by cell", "tables {} to {}: classes by cell"
+        >>> names = TableStepName(Example.TABLE, Example.TABLES)
+        >>> names.format_range(0, 4), names.format_range(4, 1)
+        ('tables 1 to 4: classes by cell', 'table 5: classes by cell')
         """
         last = n_before + n_tables
-        which = f"{self.table} {last}" if n_tables == 1 else f"{self.table}s {n_before + 1} to {last}"
-        return f"{which}: {self.quantity}"
+        return self.alone.at(last) if n_tables == 1 else self.jointly.at(n_before + 1, last)
 
 
 class NoisyTables(NamedTuple):
-    """What was released: counts of each table, with the variance of a cell; totals of each group, with theirs.
+    """Released tables.
 
-    A group are tables that share their noise; totals are those of classes.
+    Attributes
+    ----------
+    counts : list of ndarray
+        Noisy class counts by cell, for each table.
+    variances : list of float
+        Variance of the noise on a cell, for each table.
+    totals : list of ndarray
+        Noisy class counts of all rows, for each group of tables that share their noise.
+    total_variances : list of float
+        Variance of the noise on these, for each group.
     """
 
     counts: list[Floats]
@@ -258,18 +304,18 @@ class NoisyTables(NamedTuple):
 def release_tables(
     budget: AdaptiveBudget, sizes: Sequence[int], exact: NDArray[np.int64], fraction: float, name: TableStepName
 ) -> NoisyTables:
-    """Take a share of what is left in a purse for tables of ascending sizes, and release them.
+    """Plan and release class counts of tables of ascending sizes, with a fraction of the budget.
 
-    ``exact`` has a row for each cell, table after table.
+    ``exact`` has one row per cell, table after table.
     """
-    found = NoisyTables([], [], [], [])
+    released = NoisyTables([], [], [], [])
     for n_tables, part in TableNoise.from_budget(budget).group_tables(sizes):
-        first = len(found.counts)
-        mine, start = sizes[first : first + n_tables], sum(sizes[:first])
-        step = budget.plan_tables(name.format_range(first, n_tables), mine, exact.shape[1], fraction * part)
-        seen = budget.release_counts(step, exact[start : start + sum(mine)])
-        found.counts.extend(np.split(seen, np.cumsum(mine[:-1])))
-        found.variances.extend(step.table_variances)
-        found.totals.append(found.counts[-1].sum(axis=0))  # those of a group are the same
-        found.total_variances.append(step.total_variance)
-    return found
+        first = len(released.counts)
+        group, start = sizes[first : first + n_tables], sum(sizes[:first])
+        step = budget.plan_tables(name.format_range(first, n_tables), group, exact.shape[1], fraction * part)
+        noisy = budget.release_counts(step, exact[start : start + sum(group)])
+        released.counts.extend(np.split(noisy, np.cumsum(group[:-1])))
+        released.variances.extend(step.table_variances)
+        released.totals.append(released.counts[-1].sum(axis=0))  # equal for all tables of a group
+        released.total_variances.append(step.total_variance)
+    return released

@@ -1,15 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a finished release says about itself: the certificate that travels with every fitted model.
+"""Privacy certificates: the guarantee that is attached to every fitted model.
 
-It holds public facts only. ``build_certificate`` builds every one of them, for the door and for servers, from typed facts: the
-plan, the spend that stands in a ledger, and how servers took part. What it rests on is decided by ``assumptions_of``.
+A certificate holds public facts only. ``build_certificate`` builds every one, for the door and for servers, from the
+plan, the spend that a ledger records, and the participation of servers. ``assumptions_of`` decides on which assumptions
+the guarantee rests.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -27,17 +27,17 @@ ServerNoise: TypeAlias = Literal["dealt", "sampled"]
 Holding: TypeAlias = Literal["counts", "rows", "columns"]
 
 NO_SCHEMA: Final = "none: the release is a schema"
-"""What stands for the hash of a schema in the plan of a release that needs none."""
-_WEAK_EPSILON: Final = 8.0  # epsilon from which a statement says so,
-_MAX_SHOWN_EPSILON: Final = 30.0  # and from which the factor is no longer worth its digits
+"""Schema hash in the plan of a release that needs no schema."""
+_WEAK_EPSILON: Final = 8.0  # from this epsilon on, a certificate calls its bound weak
+_MAX_SHOWN_EPSILON: Final = 30.0  # above it, exp(epsilon) has more than 13 digits and is not written out
 
 
 class Assumption(Enum):
-    """Something that a guarantee rests on, with the text that certificates show."""
+    """Assumption of a guarantee, with the text that certificates show."""
 
     PUBLIC_SCHEMA = (
-        "the schema (columns, bounds, categories, classes) is public knowledge and was not read off the data, but for "
-        "what a private release of its own, charged by itself, has made public"
+        "the schema (columns, bounds, categories, classes) is public knowledge: nothing in it was read from the data, "
+        "except what a separately charged private release published"
     )
     PUBLIC_NAMES = "the names of the columns, and which of them are the target and the id, are public knowledge"
     ROWS_FIT_SCHEMA = (
@@ -53,7 +53,7 @@ class Assumption(Enum):
     )
     DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
     COUNTED_ROWS = "the number of rows was counted without noise: it is public, as all neighbours have as many"
-    TIMING = "nobody outside times the fit: how long it takes depends on the rows, above all on their number"
+    TIMING = "no outsider observes the running time of the fit: it depends on the rows, in particular on their number"
     IN_MEMORY = "the ledger was kept in memory only: earlier spends on this data are not recorded in it"
     THIS_FIT_ALONE = (
         "no ledger was given: the loss is that of this fit alone, and other fits on the same data add to it"
@@ -73,33 +73,50 @@ class Assumption(Enum):
 
 @dataclass(frozen=True)
 class Spend:
-    """Where the loss of a release stands."""
+    """Charge of a release, and the ledger entry that records it.
+
+    Attributes
+    ----------
+    ledger : str
+        Name of the ledger.
+    entry : int
+        Number of the entry in the ledger.
+    loss : Loss
+        The loss that was charged.
+    durability : {"file", "memory", "not"}
+        Whether the ledger is a file, is held in memory, or replaces one that was not given.
+    not_private : str or None
+        Why nothing is guaranteed, if so.
+    plan : str or None
+        The hash of the plan that the ledger entry holds.
+    """
 
     ledger: str
     entry: int
-    """The name of the ledger and the number in it."""
     loss: Loss
-    """What was charged."""
     durability: KeptAs = "file"
-    """Whether the ledger is a file, lives in memory, or stands in for one that was not given."""
     not_private: str | None = None
-    """Why nothing is guaranteed, if so."""
     plan: str | None = None
-    """The hash of the plan as it stands in the ledger."""
 
 
 @dataclass(frozen=True)
 class ServerParticipation:
-    """How three servers took part in a release."""
+    """Participation of three servers in a release.
+
+    Attributes
+    ----------
+    noise : {"dealt", "sampled"}
+        Whether each server dealt a part of the noise, or all sampled it together in shares.
+    shared_input : {"counts", "rows", "columns"}
+        What owners shared with the servers: counts of their rows, whole rows, or columns of the same rows.
+    """
 
     noise: ServerNoise
-    """Whether each server dealt a part of the noise, or all sampled it together in shares."""
     shared_input: Holding
-    """What owners shared with them: counts of their rows, whole rows, or columns of the same rows."""
 
 
 def assumptions_of(plan: Plan, durability: KeptAs, servers: ServerParticipation | None) -> list[Assumption]:
-    """Return what the guarantee of a release rests on: the one place where that is decided."""
+    """Return the assumptions on which the guarantee of a release rests."""
     shared = servers is not None and servers.shared_input != "counts"
     applies = {
         Assumption.PUBLIC_SCHEMA: plan.schema_hash != NO_SCHEMA,
@@ -128,44 +145,60 @@ def assumptions_of(plan: Plan, durability: KeptAs, servers: ServerParticipation 
 
 @dataclass(frozen=True)
 class PrivacyCertificate:
-    """The guarantee of one release, or the reason why there is none."""
+    """The guarantee of one release, or the reason why there is none.
+
+    Attributes
+    ----------
+    is_private : bool
+        Whether the guarantee below holds.
+    epsilon, delta : float or None
+        The privacy loss; None if nothing is guaranteed.
+    adjacency, unit : str
+        In what two neighbouring tables differ.
+    mechanism : str
+        The mechanisms that were applied.
+    released : str
+        What left the private side; everything else in the model is computed from it.
+    composition : tuple of dict
+        The steps whose losses add up to the loss.
+    assumptions : tuple of str
+        What the guarantee rests on.
+    reason : str or None
+        Why the release is not private, if it is not.
+    ledger, ledger_entry : str, int
+        The entry of the ledger that records the charge.
+    schema_hash, plan_hash : str
+        Hashes of the schema and the plan. If the plan was refined from released values, ``plan_hash`` is that of the
+        plan that opened the door, which could be signed before.
+    version : str
+        The version of the library that made the release.
+    chosen : dict
+        Adaptive decisions of a refined plan: its decisions, its layout and its own hash; empty for other plans.
+    """
 
     is_private: bool
-    """Whether the guarantee below holds."""
     epsilon: float | None
     delta: float | None
-    """The loss; None when nothing is guaranteed."""
     adjacency: str
     unit: str
-    """Which two tables must look alike."""
     mechanism: str
-    """How the noise was drawn."""
     released: str
-    """What left the private side; everything else in the model is computed from it."""
     composition: tuple[dict[str, Any], ...]
-    """The steps that add up to the loss."""
     assumptions: tuple[str, ...]
-    """What the guarantee rests on."""
     reason: str | None
-    """Why the result is not private, when it is not."""
     ledger: str
     ledger_entry: int
-    """Where the spend is recorded."""
     schema_hash: str
     plan_hash: str
     version: str
-    """What was released, exactly, and by which version of the library. Where a plan went on from what was released,
-    this is the hash of the one that opened the door, which could be signed before.
-    """
     chosen: dict[str, Any] = field(default_factory=dict)
-    """What such a plan chose on the way: its choices, its layout, and its own hash; empty if nothing was chosen."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the statement as plain values."""
+        """Return the certificate as plain values."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
 
     def to_json(self) -> str:
-        """Return the statement as JSON text."""
+        """Return the certificate as JSON text."""
         return json.dumps(asdict(self), indent=2)
 
     @classmethod
@@ -175,21 +208,22 @@ class PrivacyCertificate:
             data = dict(data)
             data["composition"] = tuple(data["composition"])
             data["assumptions"] = tuple(data["assumptions"])
-            made = cls(**data)
+            certificate = cls(**data)
         except (TypeError, KeyError, ValueError) as error:
-            told = shorten_text(str(error))
-            raise ModelFileError(f"the certificate is incomplete or has unknown fields ({told}).") from None
-        for name, kinds in _FIELD_TYPES.items():
-            if not isinstance(getattr(made, name), kinds):
-                raise ModelFileError(f"the certificate's {name!r} is of the wrong kind.")
-        if not all(isinstance(step, dict) and {*_STEP_KEYS} <= set(step) for step in made.composition):
+            reason = shorten_text(str(error))
+            raise ModelFileError(f"the certificate is incomplete or has unknown fields ({reason}).") from None
+        for name, types in _FIELD_TYPES.items():
+            if not isinstance(getattr(certificate, name), types):
+                raise ModelFileError(f"the certificate's {name!r} has the wrong type.")
+        step_keys = {*_STEP_KEYS, *_TYPED_KEYS}
+        if not all(isinstance(step, dict) and step_keys <= set(step) for step in certificate.composition):
             raise ModelFileError("the certificate's steps cannot be read.")
-        if made.chosen and not _is_valid_decisions(made.chosen):
-            raise ModelFileError("the certificate's choices cannot be read.")
-        return made
+        if certificate.chosen and not _is_valid_decisions(certificate.chosen):
+            raise ModelFileError("the certificate's adaptive decisions cannot be read.")
+        return certificate
 
     def to_markdown(self) -> str:
-        """Return a one-page statement for people."""
+        """Return the certificate as one page of Markdown."""
         lines = [f"# Privacy certificate: {'private' if self.is_private else 'NOT PRIVATE'}", ""]
         if self.is_private:
             bound = f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
@@ -197,8 +231,8 @@ class PrivacyCertificate:
                 f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
                 "",
                 "In words: whatever anyone concludes from this model, they would have concluded with the same "
-                f"probability, within a factor of {_describe_factor(self.epsilon or 0.0)}, had the data of {self.unit} been "
-                f"{'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
+                f"probability, within a factor of {_describe_factor(self.epsilon or 0.0)}, had the data of {self.unit} "
+                f"been {'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
             ]
         else:
             lines += [f"No guarantee holds: {self.reason}."]
@@ -213,7 +247,7 @@ class PrivacyCertificate:
         }
         lines += [f"| {name} | {value} |" for name, value in facts.items()]
         if self.chosen:
-            lines += ["", "## Chosen on the way", "", *(f"- {choice}" for choice in self._describe_decisions())]
+            lines += ["", "## Adaptive decisions", "", *(f"- {choice}" for choice in self._describe_decisions())]
         lines += ["", "## Composition", "", "| step | mechanism | sensitivity | loss |", "|---|---|---|---|"]
         lines += [f"| {' | '.join(cells)} |" for cells in describe_steps(self.composition)]
         lines += ["", "## Assumptions", "", *(f"- {assumption}" for assumption in self.assumptions)]
@@ -231,38 +265,38 @@ class PrivacyCertificate:
     def _repr_html_(self) -> str:
         """Show the certificate in a notebook."""
         title = "Privacy certificate: NOT PRIVATE" if not self.is_private else "Privacy certificate"
-        told = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
+        summary = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
         head = ("measured", "mechanism", "sensitivity", "loss")
         return html_card(
-            title, f"{told}\n{self.ledger}, entry {self.ledger_entry}", [head, *describe_steps(self.composition)]
+            title, f"{summary}\n{self.ledger}, entry {self.ledger_entry}", [head, *describe_steps(self.composition)]
         )
 
     def _describe_decisions(self) -> list[str]:
-        """What an adaptive plan chose, for people."""
+        """Return the decisions of an adaptive plan, one text each."""
         layout = ", ".join(Layout.from_dict(self.chosen["layout"]).describe())
         choices = [f"{name}: {value}" for name, value in self.chosen["choices"].items()]
         return [*choices, f"layout: {layout}", f"plan as carried out (sha256): {self.chosen['plan_hash']}"]
 
 
 def build_certificate(plan: Plan, spend: Spend, servers: ServerParticipation | None = None) -> PrivacyCertificate:
-    """Return the certificate of a finished release: the only place where one is built.
+    """Return the certificate of a finished release.
 
     Parameters
     ----------
     plan : Plan
-        What was carried out.
+        The plan that was executed.
     spend : Spend
-        What was charged for it, and where that stands.
+        Its charge, and the ledger entry that records it.
     servers : ServerParticipation, optional
         How servers took part, if they did.
     """
-    (told, fingerprint), loss = plan.payload_and_fingerprint(), spend.loss
-    private, unit, steps = spend.not_private is None and loss.epsilon is not None, told["unit"], told["steps"]
+    (payload, fingerprint), loss = plan.payload_and_fingerprint(), spend.loss
+    private, unit, steps = spend.not_private is None and loss.epsilon is not None, payload["unit"], payload["steps"]
     return PrivacyCertificate(
         is_private=private,
         epsilon=float(loss.epsilon) if private and loss.epsilon is not None else None,
         delta=float(loss.delta) if private else None,
-        adjacency=told["adjacency"],
+        adjacency=payload["adjacency"],
         unit=unit,
         mechanism="; ".join(dict.fromkeys(step["mechanism"] for step in steps)),
         released=plan.released,
@@ -279,13 +313,14 @@ def build_certificate(plan: Plan, spend: Spend, servers: ServerParticipation | N
 
 
 def adaptive_decisions(plan: Plan, fingerprint: str) -> dict[str, Any]:
-    """Return what a plan that went on from what had been released has chosen; nothing for any other."""
+    """Return the decisions of a plan that was refined from released values; empty for any other plan."""
     if plan.opened_as is None:
         return {}
     return {"choices": plan.choices, "layout": plan.layout.to_dict(), "plan_hash": fingerprint}
 
 
-_STEP_KEYS: Final = ("name", "mechanism", "sensitivity", "loss")  # what is shown of each
+_STEP_KEYS: Final = ("name", "mechanism", "sensitivity", "loss")  # columns of the table of steps
+_TYPED_KEYS: Final = ("kind", "at")  # decide which steps share a line of it
 _FIELD_TYPES: Final[dict[str, Any]] = {
     **dict.fromkeys(("adjacency", "unit", "mechanism", "released", "ledger"), str),
     **dict.fromkeys(("schema_hash", "plan_hash", "version"), str),
@@ -298,7 +333,7 @@ _FIELD_TYPES: Final[dict[str, Any]] = {
 
 
 def _is_valid_decisions(decisions: dict[str, Any]) -> bool:
-    """Whether choices read from a file are of the form that ``build_certificate`` gives them."""
+    """Return True if decisions read from a file have the form that ``adaptive_decisions`` gives them."""
     if set(decisions) != {"choices", "layout", "plan_hash"} or not isinstance(decisions["plan_hash"], str):
         return False
     try:
@@ -309,42 +344,52 @@ def _is_valid_decisions(decisions: dict[str, Any]) -> bool:
 
 
 def describe_steps(steps: Iterable[dict[str, Any]]) -> list[tuple[str, ...]]:
-    """Return name, mechanism, sensitivity and loss of all steps.
+    """Return name, mechanism, sensitivity and loss of all steps, for a table.
 
-    Equal ones in a row are told once; so are numbered ones with the same noise, such as the choices of all rounds.
+    Consecutive steps with equal noise are merged; so are numbered steps of one kind with equal noise, such as the
+    selections of all rounds.
     """
+    return [(_merged_name(group), *_noise_columns(group[0])) for group in merge_steps(steps)]
+
+
+def merge_steps(steps: Iterable[dict[str, Any]]) -> list[list[dict[str, Any]]]:
+    """Group the steps that ``describe_steps`` shows in one line, by kind and noise."""
     groups: dict[object, list[dict[str, Any]]] = {}
-    for place, (cells, alike) in enumerate(groupby(steps, key=_noise_columns)):
-        for step in alike:
-            name = str(step["name"])
-            numbered = re.sub(r" \d+", "", name) if re.search(r" \d", name) else place
-            groups.setdefault((numbered, cells), []).append(step)
-    return [
-        (_merged_name([str(step["name"]) for step in group]), *_noise_columns(group[0])) for group in groups.values()
-    ]
+    for place, (columns, equal_steps) in enumerate(groupby(steps, key=_noise_columns)):
+        for step in equal_steps:
+            groups.setdefault((step["kind"] if step["at"] else place, columns), []).append(step)
+    return list(groups.values())
 
 
 def _noise_columns(step: dict[str, Any]) -> tuple[str, ...]:
     return tuple(str(step[key]) for key in _STEP_KEYS[1:])
 
 
-def _merged_name(names: list[str]) -> str:
-    """Name steps that are alike: round 1, round 2, ..., round 48 are 48 rounds.
+def _merged_name(steps: list[dict[str, Any]]) -> str:
+    """Return one name for merged steps: round 1, round 2, ..., round 48 are 48 rounds.
 
-    >>> _merged_name(["round 1", "round 2"]), _merged_name(["round 1: choice", "round 3: choice"])
-    ('2 rounds, each', '2 rounds: choice, each')
+    >>> _merged_name([{"name": f"round {i}: choice", "at": [i]} for i in (1, 3)])
+    '2 rounds: choice, each'
     """
+    names = [str(step["name"]) for step in steps]
     if len(names) == 1:
         return names[0]
-    stems = {re.sub(r" \d+", "", name) for name in names}
-    first, colon, rest = min(stems).partition(":")
-    if len(stems) == 1 and all(re.match(rf"{re.escape(first)} \d", name) for name in names) and first.isalpha():
-        return f"{len(names)} {first}s{colon}{rest}, each"
+    word = names[0].partition(" ")[0]
+    stems = {_without_numbers(name, step["at"]) for name, step in zip(names, steps, strict=True)}
+    rests = {stem.removeprefix(word) for stem in stems if stem == word or stem.startswith(f"{word}:")}
+    if len(stems) == len(rests) == 1:
+        return f"{len(names)} {word}s{min(rests)}, each"
     return f"{names[0]} to {names[-1]}, {len(names)} steps, each"
 
 
+def _without_numbers(name: str, numbers: Iterable[int]) -> str:
+    for number in numbers:
+        name = name.replace(f" {number}", "", 1)
+    return name
+
+
 def _describe_factor(epsilon: float) -> str:
-    """exp(epsilon) in words."""
+    """Return exp(epsilon) as text, with a verdict if it is large."""
     if epsilon > _MAX_SHOWN_EPSILON:
         return f"exp({epsilon:g}), which bounds next to nothing"
     factor = f"{math.exp(epsilon):,.3g}" if epsilon < _WEAK_EPSILON else f"{math.exp(epsilon):,.0f}, a weak bound"

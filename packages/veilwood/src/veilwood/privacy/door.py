@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The door: the only place where noise meets private values and where the ledger is charged.
+"""The release door: the only code that applies mechanisms to private values and charges the ledger.
 
-Everything private goes through the few lines of ``Door``; what it hands out is public.
+Every private value passes through the few lines of ``Door``; the values that it returns are public.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from types import TracebackType
-from typing import Final, Literal, NoReturn, Self, TypeVar
+from typing import Any, Final, NoReturn, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,43 +20,45 @@ from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
 from veilwood.privacy.certificate import PrivacyCertificate, ServerParticipation, Spend, build_certificate
-from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, NoLedger, Reservation
+from veilwood.privacy.ledger import NO_LEDGER, Ledger, Reservation
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
+from veilwood.privacy.noise import Verb
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.selection import RandomStopping, TrialBudget
-from veilwood.privacy.steps import Noise, Step
+from veilwood.privacy.selection import TrialBudget
+from veilwood.privacy.steps import Step
 
 SEEDED_NOISE = "the noise came from a seeded test stream, so anyone with the seed can remove it"
 INFINITE_EPSILON = "epsilon is infinite: no noise was added"
 INFERRED_SCHEMA = "the schema was inferred from the data itself"
 
-NO_LEDGER: Final = NoLedger()  # stands where no ledger was given: nothing can be refused, and nothing is written down
+_METHODS: Final[dict[Verb, str]] = {
+    "noisy": "release_counts", "sparse": "release_sparse", "above_threshold": "release_above_threshold",
+    "select": "select", "best": "release_best_trial",
+}  # fmt: skip
 
 
 Outcome = TypeVar("Outcome")
 
 
 class Door:
-    """Carry out a plan: reserve its loss, take exact numbers in, hand noisy numbers out, commit.
+    """Execute a plan: reserve its loss, release noisy values, commit.
 
-    Used as a context. On entry the whole loss is reserved, or ``BudgetExceededError`` is raised and nothing has
-    happened. Each step of the plan passes once. On a regular exit the reservation is committed. If anything goes
-    wrong, what was reserved stays spent, with one exception: input refused (``OutOfSchemaError``) before the first
-    noise was drawn, when nothing can have been released. Without a ledger nothing is kept, and the certificate says so.
+    Use as a context manager. Entering reserves the loss of the whole plan, or raises ``BudgetExceededError`` without
+    side effects. Each step can be released once. A regular exit commits the reservation. After an error the reserved
+    loss stays spent, with one exception: input that is rejected (``OutOfSchemaError``) before the first noise is drawn,
+    when nothing can have been released. Without a ledger nothing is recorded, and the certificate says so.
 
     Notes
     -----
     Guarantee
 
-    What is released costs at most the plan's loss, and that loss stands in the ledger before any of it can be seen
+    The release costs at most the plan's loss, and that loss is recorded in the ledger before any of it can be seen
     (proofs/door.md, attacked by packages/veilwood/tests/guarantees/test_door.py).
     """
 
-    supports_joint_noise: bool = True  # tables of one step can get their noise together (``joint_noise``)
-    parallel_release_done: bool = False  # one release on other units, at no further cost (``covered``)
-    _participation: ServerParticipation | None = None  # how servers take part, where a door asks them for noise
+    supports_joint_noise: bool = True  # whether steps may use ``JointLaplace``
+    parallel_release_done: bool = False  # whether a ``ParallelDoor`` has used this release
+    _participation: ServerParticipation | None = None  # of servers that draw the noise
 
     def __init__(
         self, plan: Plan, ledger: Ledger | None, *, not_private: str | None = None, table: DataHandle = UNNAMED_DATA
@@ -72,18 +74,13 @@ class Door:
         self._closed = False
 
     def __enter__(self) -> Self:
-        if entropy.require_entropy():  # while nothing is spent
+        if entropy.require_entropy():  # checked before anything is spent
             self._reasons.append(SEEDED_NOISE)
-        self._reservation = self._reserve_loss() if self._has_ledger else Reservation(self._ledger, 1)
+        self._reservation = self._reserve_loss()
         loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spend_record = SpendRecord(self._table, loss, not isinstance(self._ledger, NoLedger))
+        self._spend_record = SpendRecord(self._table, loss, self._ledger.durability != "not")
         spending.record_spend(self._spend_record)
         return self
-
-    @property
-    def _has_ledger(self) -> bool:
-        """Whether a ledger was given, in which the release stands."""
-        return self._ledger is not NO_LEDGER
 
     @property
     def _not_private_reason(self) -> str | None:
@@ -91,7 +88,7 @@ class Door:
         return "; ".join(self._reasons) or None
 
     def _reserve_loss(self) -> Reservation:
-        """Write the loss into the ledger, or be refused."""
+        """Reserve the plan's loss in the ledger. Raise BudgetExceededError if it does not fit."""
         return self._ledger.reserve(
             self.plan.loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
@@ -103,108 +100,133 @@ class Door:
         )
 
     def __reduce__(self) -> NoReturn:
-        raise UseError("a door cannot be copied: each copy would let the same budget out once more.")
+        raise UseError("a Door cannot be copied or pickled: each copy could spend the same budget again.")
 
     def refine(self, plan: Plan) -> None:
-        """Go on under a plan that was made from what has been released so far.
+        """Replace the plan by one derived from values already released.
 
-        It must promise the same loss to the same people and hold every step that has passed, so that all steps together
-        cost no more than what was reserved: adaptive composition (proofs/door.md). It remembers under which plan the
-        door was opened, and the certificate shows both.
+        The new plan must promise the same loss for the same neighbours and hold every released step, so that all steps
+        together cost no more than what was reserved: adaptive composition (proofs/door.md). It records which plan
+        opened the door, and the certificate shows both.
+
+        Raises
+        ------
+        PlanError
+            If the door is not open, or the plan is not such a one.
         """
-        kept = {step.name for step in plan.steps if step in self.plan.steps}
-        if self._closed or self._reservation is None or not self._released_steps <= kept:
+        self._adopt(replace(plan, opened_as=self._opened_as))
+
+    def extend(self, step: Step) -> None:
+        """Add one step to the plan, derived from values already released.
+
+        Raises
+        ------
+        PlanError
+            If the door is not open, or all steps together cost more than was reserved.
+        """
+        self._adopt(replace(self.plan, steps=(*self.plan.steps, step), opened_as=self._opened_as))
+
+    @property
+    def _opened_as(self) -> str:
+        """Fingerprint of the plan that opened the door."""
+        return self.plan.opened_as or self.plan.fingerprint()
+
+    def _adopt(self, plan: Plan) -> None:
+        """Check a plan derived from released values, which has checked itself that its steps cost at most its loss."""
+        old, new = ({step.name: step for step in each.steps} for each in (self.plan, plan))
+        are_kept = all(name in old and new.get(name) == old[name] for name in self._released_steps)
+        if self._closed or self._reservation is None or not are_kept:
             raise PlanError("a refined plan must hold every step that has passed the open door.")
         if (plan.loss, plan.neighbours) != (self.plan.loss, self.plan.neighbours):
             raise PlanError(f"a refined plan must promise {self.plan.loss} for {self.plan.neighbours}.")
-        self.plan = replace(plan, opened_as=self.plan.opened_as or self.plan.fingerprint())
-
-    def extend(self, step: Step) -> None:
-        """Plan one more step, from what has been released so far; all steps together cost no more than was reserved."""
-        if self._closed or self._reservation is None:
-            raise UseError("a plan is extended inside the open door.")
-        if not self._released_steps <= {planned.name for planned in self.plan.steps}:
-            raise PlanError("a plan that is extended must hold every step that has passed.")
-        self.plan = self.plan.refined(steps=(*self.plan.steps, step))  # refused if it costs more than it promises
+        self.plan = plan
 
     def release_counts(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the planned noise to exact integers and release them."""
         self._admit(step, exact.shape)
-        if step.mechanism is None:
-            return exact.copy()
-        if not isinstance(step.mechanism, DiscreteLaplace | DiscreteGaussian | JointLaplace):
-            raise UseError(f"step {step.name!r} does not add noise to every number: call select or sparse.")
-        return step.mechanism.perturb(exact)
+        mechanism = self._mechanism_of(step, "noisy")
+        return exact.copy() if mechanism is None else mechanism.perturb(exact)
 
     def release_sparse(
         self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Add the planned noise to the counts of ``n_cells`` cells, given those that are not empty, and release them.
+        """Add the planned noise to the counts of ``n_cells`` cells, given the non-empty ones, and release them.
 
-        Released are the cells with a positive noisy count. There may be fewer cells than planned: how many, and
-        what they are, must follow from what has been released before.
+        Only cells with a positive noisy count are released. There may be fewer cells than planned; their number and
+        meaning must follow from values already released.
         """
         if not 0 < n_cells <= step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
         self._admit(step, step.shape)
-        if step.mechanism is None:
+        mechanism = self._mechanism_of(step, "sparse")
+        if mechanism is None:
             order = np.argsort(cells)
             return cells[order], counts[order]
-        if not isinstance(step.mechanism, SparseLaplace):
-            raise UseError(f"step {step.name!r} is not about cells of which nearly all are empty.")
-        return step.mechanism.perturb(cells, counts, n_cells)
+        released: tuple[NDArray[np.int64], NDArray[np.int64]] = mechanism.perturb(cells, counts, n_cells)
+        return released
 
     def release_above_threshold(
         self, step: Step, counts: NDArray[np.int64]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Add the planned noise to the counts of things, and release the places of those that stand out.
+        """Add the planned noise to the counts of keys, and release the indices of the keys above the threshold.
 
-        How many things there are, and which, is private: whoever calls this shows the released ones, in an order that
-        does not depend on the others.
+        The number of keys, and which they are, is private: the caller must show the released ones only, in an order
+        that does not depend on the others.
         """
         self._admit(step, step.shape)
-        if step.mechanism is None:
+        mechanism = self._mechanism_of(step, "above_threshold")
+        if mechanism is None:
             return np.arange(len(counts), dtype=np.int64), counts.copy()
-        if not isinstance(step.mechanism, ThresholdedGaussian):
-            raise UseError(f"step {step.name!r} is not about things that are not known before.")
-        return step.mechanism.perturb(counts)
+        released: tuple[NDArray[np.int64], NDArray[np.int64]] = mechanism.perturb(counts)
+        return released
 
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
     ) -> NDArray[np.int64]:
-        """Choose one column for each row of exact scores, by the planned mechanism, and release the choices.
+        """Select one column per row of exact scores by the planned mechanism, and release the selections.
 
-        There may be fewer rows than planned (a level of a tree has as many nodes as the levels above it left open);
-        ``admissible`` marks the columns that may be chosen and must not depend on the data.
+        There may be fewer rows than planned (a level of a tree has as many nodes as the levels above it left open).
+        ``admissible`` marks the columns that may be selected and must not depend on the data.
         """
         if scores.ndim != 2 or len(scores) > step.shape[0]:
-            raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
+            raise PlanError(
+                f"step {step.name!r} was planned for at most {step.shape[0]} selections, got scores of {scores.shape}."
+            )
         self._admit(step, (step.shape[0], scores.shape[1]))
-        if step.mechanism is None:
+        mechanism = self._mechanism_of(step, "select")
+        if mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-        if isinstance(step.mechanism, Noise | RandomStopping):
-            raise UseError(f"step {step.name!r} adds noise: call noisy or sparse.")
-        return step.mechanism.select(scores, admissible)
+        selected: NDArray[np.int64] = mechanism.select(scores, admissible)
+        return selected
 
     def release_best_trial(
         self, step: Step, trial: Callable[[TrialBudget], Outcome], is_better: Callable[[Outcome, Outcome], bool]
     ) -> Outcome:
         """Run private trials a random number of times, and release the best outcome only.
 
-        Each trial is given what it may cost, the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens
-        a ``TrialDoor`` on it for everything that it releases.
+        Each trial gets a budget of the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens a
+        ``TrialDoor`` on it for everything that it releases.
         """
         self._admit(step, step.shape)
-        if not isinstance(step.mechanism, RandomStopping):
-            raise UseError(f"step {step.name!r} is no search.")
-        charged = Loss.pure(step.mechanism.trial_epsilon)
-        return step.mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
+        mechanism = self._mechanism_of(step, "best")
+        if mechanism is None:
+            raise UseError(f"step {step.name!r} must have a mechanism: the number of trials is random.")
+        charged = Loss.pure(mechanism.trial_epsilon)
+        best: Outcome = mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
+        return best
+
+    def _mechanism_of(self, step: Step, verb: Verb) -> Any:
+        """Return the step's mechanism, or None without noise. Raise UseError if another method releases the step."""
+        if step.mechanism is not None and step.mechanism.verb != verb:
+            method = _METHODS[step.mechanism.verb]
+            raise UseError(f"step {step.name!r} has the mechanism {step.mechanism.kind}. Hint: call {method}.")
+        return step.mechanism
 
     def _admit(self, step: Step, shape: tuple[int, ...]) -> None:
-        """Check that this is a step of the plan, for the first time, with the planned shape."""
+        """Check that this is a step of the plan with the planned shape, and mark it as released: it passes once."""
         if self._reservation is None or self._closed:
-            raise UseError("the door is closed: use it as a context, inside one `with` block.")
+            raise UseError("the door is closed. Hint: release steps inside one `with` block.")
         if step not in self.plan.steps or step.name in self._released_steps:
             raise PlanError(f"step {step.name!r} is not in the plan, or has passed already.")
         if shape != step.shape:
@@ -212,7 +234,7 @@ class Door:
         if step.mechanism is None and INFINITE_EPSILON not in self._reasons:
             raise PlanError(f"step {step.name!r} has no noise, and this release promises privacy.")
         if entropy.is_seeded() and SEEDED_NOISE not in self._reasons:
-            raise UseError("seeded noise was switched on inside a release. Hint: open the test context first.")
+            raise UseError("seeded noise was switched on inside a release. Hint: enter the test context first.")
         self._released_steps.add(step.name)
 
     def __exit__(
@@ -222,35 +244,32 @@ class Door:
         if self._reservation is None:
             return
         if error is None:
-            if self._has_ledger:
-                self._reservation.commit()
+            self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._released_steps:
-            if self._has_ledger:
-                self._reservation.cancel(error.in_short())
+            self._reservation.cancel(error.in_short())
             spending.withdraw_spend(self._spend_record)
             error.add_note("Nothing was spent.")
         else:
             error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the certificate of a finished release, with the loss that stands in the ledger."""
+        """Return the certificate of a finished release, with the loss that the ledger holds."""
         if self._reservation is None or not self._closed:
-            raise UseError("a release has a statement once it is finished.")
-        if not self._has_ledger:
-            spend = Spend(self._ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
+            raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
+        ledger = self._ledger
+        if ledger.durability == "not":
+            spend = Spend(ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
         else:
-            entry = next(entry for entry in self._ledger.entries() if entry.id == self._reservation.id)
-            spend = Spend(
-                self._ledger.name, entry.id, entry.loss, durability_of(self._ledger), entry.not_private, entry.plan
-            )
+            entry = ledger.entry(self._reservation.id)
+            spend = Spend(ledger.name, entry.id, entry.loss, ledger.durability, entry.not_private, entry.plan)
         return build_certificate(self.plan, spend, self._participation)
 
 
 @contextmanager
 def record_rejection(door: Callable[[], Door]) -> Iterator[None]:
-    """Write into the ledger that rows were refused, or could not be read, before a door was opened.
+    """Record a cancelled ledger entry if the input is rejected before the door opens.
 
-    It tells something for nothing, so it must not go unseen. The entry is a cancelled one.
+    A rejection reveals something about the rows at no charge, so it must not go unseen.
     """
     try:
         yield
@@ -264,7 +283,7 @@ def record_rejection(door: Callable[[], Door]) -> Iterator[None]:
 
 
 class UnchargedDoor(Door):
-    """A door whose loss was reserved elsewhere: it charges nothing, and closing it leaves the ledger as it is."""
+    """A door whose loss is reserved elsewhere: it neither charges nor changes a ledger."""
 
     def __enter__(self) -> Self:
         self._check_entropy()
@@ -272,7 +291,7 @@ class UnchargedDoor(Door):
         return self
 
     def _check_entropy(self) -> None:
-        """Refuse bits that are not random; say where they are seeded."""
+        """Raise SetupError without random bits; note as a reason that they are seeded."""
         if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
             self._reasons.append(SEEDED_NOISE)
 
@@ -282,16 +301,16 @@ class UnchargedDoor(Door):
         self._closed = True
 
     def certificate(self) -> PrivacyCertificate:
-        """Refuse: whoever reserved the loss certifies it."""
-        raise UseError("what was reserved elsewhere has no certificate of its own here.")
+        """Raise UseError: the holder of the reservation certifies the release."""
+        raise UseError("this door has no certificate: its loss is reserved, and certified, elsewhere.")
 
 
 class TrialDoor(UnchargedDoor):
     """The door of a trial inside a search: its loss is a part of what the search has reserved.
 
-    It leaves no trace: how many trials there were must stay secret (proofs/private-search.md). A plan for other
-    neighbours than the search's, or that costs more than is left of what the search has charged for a trial, is refused
-    before the door opens. ``aside`` says that the release is of the units that the trial has set aside.
+    It leaves no trace: the number of trials must stay secret (proofs/private-search.md). ``aside`` means that the
+    release is of the units that the trial holds out. The constructor raises PlanError if the plan is for other
+    neighbours than the search, or costs more than what is left of the loss charged for a trial.
     """
 
     def __init__(self, plan: Plan, charged: TrialBudget, *, aside: bool = False) -> None:
@@ -299,31 +318,25 @@ class TrialDoor(UnchargedDoor):
         super().__init__(plan, None)
 
     def certificate(self) -> NoReturn:
-        """Refuse: what a trial releases may not be shown, so that nothing is certified about it."""
-        raise UseError("a trial of a search has no certificate of its own: the search has.")
-
-
-def durability_of(ledger: Ledger) -> Literal["file", "memory", "not"]:
-    """How a ledger is kept; one of another kind than ours is taken to last."""
-    if isinstance(ledger, NoLedger):
-        return "not"
-    return "memory" if isinstance(ledger, MemoryLedger) else "file"
+        """Raise UseError: the releases of a trial may not be shown, so that nothing is certified about them."""
+        raise UseError("a trial has no certificate. Hint: use the certificate of its search.")
 
 
 def parallel_loss(loss: Loss) -> Loss:
-    """Return what a second release may cost: where it was left open how the first one's steps add up, its epsilon.
+    """Return the loss that a parallel release on other units may cost: ``loss``, or its epsilon if accounting is open.
 
-    That is within both bounds of the first, epsilon with delta and rho.
+    That is within both bounds of the first release, epsilon with delta and rho.
     """
     return Loss.pure(loss.epsilon) if loss.accounting_open and loss.epsilon is not None else loss
 
 
 class ParallelDoor(UnchargedDoor):
-    """The second of two releases on disjoint parts of the units, drawn by a secret key.
+    """Parallel composition: the door of a second release on disjoint units, covered by an existing ledger entry.
 
-    The first has reserved its loss itself and is finished. Under add-remove a unit is in one of the parts, so that both
-    cost the larger loss; this one costs the same as the first. One release covers one other, no more. Other neighbours,
-    another loss and units that may be in both parts are refused before anything is counted.
+    A secret key has drawn the two parts of the units. The first release has reserved its loss itself and is finished.
+    Under add-remove a unit is in one of the parts only, so that both releases together cost the larger of their losses,
+    which are equal. One release covers one other, no more. Entering raises UseError for other neighbours, another loss,
+    or units that may be in both parts, before anything is counted.
 
     Notes
     -----
@@ -346,9 +359,9 @@ class ParallelDoor(UnchargedDoor):
             or first.parallel_release_done
             or isinstance(first, UnchargedDoor)
         ):
-            raise UseError("a release that was charged covers one other, after it is finished.")
+            raise UseError("only a charged and finished release covers another one, and only one.")
         if not first.plan.neighbours.in_one_part:
-            raise UseError(f"two releases add up where {first.plan.neighbours} are protected: none covers another.")
+            raise UseError(f"no release covers another for {first.plan.neighbours}: a unit may be in both parts.")
         if first.plan.neighbours != self.plan.neighbours or parallel_loss(first.plan.loss) != self.plan.loss:
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
         self._check_entropy()
@@ -357,11 +370,9 @@ class ParallelDoor(UnchargedDoor):
         return self
 
     def certificate(self) -> PrivacyCertificate:
-        """Return the certificate of this release; its entry is that of the first."""
+        """Return the certificate of this release; its ledger entry is that of the first."""
         if self._reservation is None or not self._closed:
-            raise UseError("a release has a statement once it is finished.")
+            raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
         ledger = self._ledger
-        spend = Spend(
-            ledger.name, self._reservation.id, self.plan.loss, durability_of(ledger), self._not_private_reason
-        )
+        spend = Spend(ledger.name, self._reservation.id, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)

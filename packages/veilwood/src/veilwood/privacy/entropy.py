@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where random bits come from: the operating system, or a marked stream in tests; and tables that read few of them.
+"""Source of secret random bits: the operating system, or a marked stream in tests; and tables that read few of them.
 
-No law is shaped here, which ``samplers`` do, and public randomness (structure) does not come from here.
+Probability distributions are in ``samplers``. Public randomness (structure of forests) does not come from here.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ DIGIT_BITS = 16
 
 Ints = NDArray[np.int64]
 # Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
-# When the law is unbounded, the last enclosure reaches to 1 and stands for all further ones.
+# If the distribution is unbounded, the last enclosure reaches to 1 and stands for all further ones.
 Enclosures = tuple[list[int], list[int]]
 
-GUARD_BITS = 64  # precision beyond the bits revealed: makes an enclosure rarely wider than one word
+GUARD_BITS = 64  # precision beyond the revealed bits, so that an enclosure is rarely wider than one word
 
 
 @dataclass(frozen=True)
 class _TestStream:
-    """A repeatable stream; what is drawn from it is not private."""
+    """A repeatable stream of bits; noise drawn from it is not private."""
 
     generator: np.random.Generator
     digit_bits: int
@@ -63,7 +63,7 @@ def random_integers(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
     (dtype('uint64'), dtype('uint16'))
     """
     if not 1 <= bits <= 64:
-        raise MechanismError(f"bits must be from 1 to 64, got {bits}. Hint: join several words for more.")
+        raise MechanismError(f"bits must be from 1 to 64, got {bits}. Hint: draw several integers for more bits.")
     size = next(size for size in (1, 2, 4, 8) if 8 * size >= bits)
     drawn: NDArray[np.unsignedinteger[Any]] = np.frombuffer(_random_bytes(n * size), dtype=f"u{size}")
     surplus = 8 * size - bits
@@ -71,26 +71,29 @@ def random_integers(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
 
 
 def require_entropy() -> bool:
-    """Refuse to go on where no random bits can be had, before anything is spent; return whether they are seeded."""
+    """Raise SetupError if there are no random bits. Return True if they are seeded.
+
+    Called before anything is spent.
+    """
     seeded = is_seeded()
-    if not seeded:  # a test stream must not lose a byte here
+    if not seeded:  # reading a byte would shift a test stream
         _random_bytes(1)
     return seeded
 
 
 def secret_key() -> bytes:
-    """Return a fresh 32-byte key, for example for the assignment of records to trees."""
+    """Return a fresh 32-byte key, for example for the assignment of rows to trees."""
     return _random_bytes(32)
 
 
 def digit_bits() -> int:
-    """Return how many bits a sampler reveals first: 16, or what the test context says."""
+    """Return the number of bits that a sampler reveals first: 16, unless a test context sets another."""
     stream = _test_stream.get()
     return DIGIT_BITS if stream is None else stream.digit_bits
 
 
 def is_seeded() -> bool:
-    """Return whether the bits are a repeatable test stream, so that nothing drawn now is private."""
+    """Return True if the bits are a repeatable test stream, so that nothing drawn now is private."""
     return _test_stream.get() is not None
 
 
@@ -127,7 +130,7 @@ def seeded_for_tests(seed: int, digit_bits: int = DIGIT_BITS) -> Iterator[None]:
     (True, False)
     """
     if not 1 <= digit_bits <= DIGIT_BITS:
-        raise MechanismError(f"digit_bits must be from 1 to {DIGIT_BITS}, got {digit_bits}. Hint: try 6.")
+        raise MechanismError(f"digit_bits must be from 1 to {DIGIT_BITS}, got {digit_bits}. Hint: pass 6, for example.")
     # Three frames up: past this generator and contextlib's __enter__, to the line that says `with`.
     warnings.warn("noise is seeded: results made in this context are NOT PRIVATE", PrivacyWarning, stacklevel=3)
     generator = np.random.Generator(np.random.Philox(key=seed))
@@ -147,17 +150,17 @@ def _random_bytes(count: int) -> bytes:
         return os.urandom(count)
     except (OSError, NotImplementedError) as error:
         raise SetupError(
-            f"the operating system gives no random bits ({error}), and without them nothing is private. "
-            "Hint: try again later, or on another machine."
+            f"the operating system provides no random bits ({error}), and without them nothing is private. "
+            "Hint: try again later, or use another machine."
         ) from None
 
 
 class LazyTable:
-    """Draws the number of cumulative probabilities that are at most U, revealing as few bits of U as it can.
+    """Inverse table: draws the number of cumulative probabilities that are at most U, revealing few bits of U.
 
-    `enclose(bits)` returns enclosures fit for `bits` revealed bits. The first digit (16 bits outside tests)
-    is looked up; where that leaves the outcome open, three more digits are compared, and in the end
-    Python integers of any length.
+    `enclose(bits)` returns enclosures that suit `bits` revealed bits. The first digit (16 bits outside tests)
+    is looked up. If it leaves the outcome open, three more digits are compared, and finally Python integers of any
+    length.
     """
 
     def __init__(self, enclose: Callable[[int], Enclosures], digit_bits: int) -> None:
@@ -189,7 +192,7 @@ class LazyTable:
         return outcome
 
     def _resolve_outcome(self, prefix: int) -> int:
-        """Return the outcome of one uniform that begins with `prefix`, at whatever precision it takes."""
+        """Return the outcome of one uniform that begins with `prefix`, at the precision that decides it."""
         bits = self._word_bits
         while True:
             prefix = prefix << self._word_bits | int(random_integers(1, self._word_bits)[0])
@@ -218,7 +221,7 @@ class LazyTable:
 def _rank_words(
     word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]
 ) -> tuple[Ints, NDArray[np.bool_]]:
-    """Return how many thresholds lie at or below each word, and where that is still open."""
+    """Return the number of thresholds at or below each word, and a mask of the words for which it is still open."""
     rank = np.searchsorted(first, word, side="right").astype(np.int64)
     # Both ends ascend, so the last threshold that begins at or below the word reaches furthest.
     is_open = (rank > 0) & (word <= last[np.maximum(rank, 1) - 1])

@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-r"""Noise on several tables that count the same rows: less than each would need by itself, at the same pure epsilon.
+r"""Joint noise on several tables that count the same rows, its exact sampler and its variances.
 
-A row is in one cell of every table, so that all tables have the same number of rows, with noise as without. Noise for
-every table by itself would also hide changes that no row can make. This is the K-norm mechanism (Hardt and Talwar 2010,
-"On the geometry of differential privacy") for what rows can change, on the integers and drawn exactly
-(proofs/joint-laplace.md). How far a row moves what is counted is not derived here, and nothing is charged here.
+At the same pure epsilon, joint noise is less than separate noise for each table. A row is in one cell of every table,
+so that all tables have the same number of rows, with noise as without. Separate noise would also hide changes that no
+row can make. This is the K-norm mechanism (Hardt and Talwar 2010, "On the geometry of differential privacy") for the
+changes that rows can make, on the integers and drawn exactly (proofs/joint-laplace.md). Variances are computed on real
+numbers, by quadrature. No sensitivity is derived here, and nothing is charged here.
 
 | letter | meaning |
 |---|---|
 | s | 1 / scale |
-| m | cells of a table |
-| x | noise of a table, m whole numbers |
+| m | number of cells of a table |
+| x | noise of a table, m integers |
 | t | sum of x: the same for all tables |
-| u | sum of the negative entries of x, without sign, where t is not negative; \|x\| = t + 2u |
-| U | bound of u, the same for all tables |
-| i, v | negative entries of x, and their sum without sign |
-| l, h | places of the others among the first v - i; h = i + l (``_draw_vector``) |
-| d | free numbers of all tables together: the sum of m - 1 |
+| u | absolute sum of the negative entries of x, if t is not negative; \|x\| = t + 2u |
+| U | upper bound of u, the same for all tables |
+| i, v | number of negative entries of x, and their absolute sum |
+| l, h | number of bars of the other entries among the first v - i positions; h = i + l (``_draw_vector``) |
+| d | degrees of freedom of all tables together: the sum of m - 1 |
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
 from math import comb, exp, expm1, lgamma, prod
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.errors import MechanismError
+from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
-from veilwood.privacy.noise import DiscreteLaplace, require_integers
+from veilwood.privacy.loss import Loss, format_number
+from veilwood.privacy.noise import DiscreteLaplace, Mechanism, require_integers
+from veilwood.safe_io import parse_fraction
 
 __all__ = [
     "MAX_JOINT_CELLS",
@@ -51,32 +54,42 @@ __all__ = [
 
 Floats = NDArray[np.float64]
 
-MAX_TABLE_CELLS: Final = 48  # of one table: more hardly gain from company
-MAX_JOINT_CELLS: Final = 256  # of all tables together: the boxes of the sampler grow with their square
+MAX_TABLE_CELLS: Final = 48  # of one table: larger tables gain little from joint noise
+MAX_JOINT_CELLS: Final = 256  # of all tables together: the number of boxes of the sampler grows with their square
 
 _HALF_NODES, _QUADRATURE_WEIGHTS = (ends / 2 for ends in np.polynomial.legendre.leggauss(40))
-QUADRATURE_NODES: Final[Floats] = _HALF_NODES + 0.5  # between 0 and 1, of a quadrature
+QUADRATURE_NODES: Final[Floats] = _HALF_NODES + 0.5  # of a Gauss-Legendre quadrature from 0 to 1
 
 
 class Moments(NamedTuple):
-    """Variances of cells by the size of their table, as if each were independent of the others, and of all rows."""
+    """Variances of joint noise.
+
+    Attributes
+    ----------
+    within : dict
+        Variance of a cell by the size of its table, as if cells were independent.
+    total : float
+        Variance of the sum of a table's cells, which all tables share.
+    """
 
     within: dict[int, float]
     total: float
 
 
 def noise_moments(scale: Fraction, sizes: tuple[int, ...]) -> Moments:
-    """Return the moments of noise of a scale."""
-    apart, total = unit_scale_moments(tuple(sorted(Counter(sizes).items())))
+    """Return the variances of joint noise of a scale on tables of these sizes."""
+    within, total = unit_scale_moments(tuple(sorted(Counter(sizes).items())))
     squared = float(scale) ** 2
-    return Moments({m: _discrete_variance(squared * one) for m, one in apart}, squared * total)
+    return Moments({m: _discrete_variance(squared * variance) for m, variance in within}, squared * total)
 
 
 @lru_cache(maxsize=4096)
 def unit_scale_moments(size_counts: tuple[tuple[int, int], ...]) -> tuple[tuple[tuple[int, float], ...], float]:
-    """Variances of cells by the size of their table, and of all rows, on real numbers; tables by size and number.
+    """Return variances within tables by size, and of the total, at scale 1 on real numbers.
 
-    >>> unit_scale_moments(((4, 1),))[0][0][1].__round__(6)  # one table by itself: Laplace noise
+    ``size_counts`` holds pairs of a size and the number of tables of that size.
+
+    >>> unit_scale_moments(((4, 1),))[0][0][1].__round__(6)  # a single table: Laplace noise
     2.0
     """
     logs = np.zeros_like(QUADRATURE_NODES)
@@ -87,34 +100,36 @@ def unit_scale_moments(size_counts: tuple[tuple[int, int], ...]) -> tuple[tuple[
     free = sum((m - 1) * times for m, times in size_counts)
     squared = (free + 2) * (free + 3)  # the mean of r^2
     total = squared * float(density @ QUADRATURE_NODES**2)
-    apart = tuple(
+    within = tuple(
         (m, squared * float(density @ (_vector_moments(m)[1] - QUADRATURE_NODES**2 / m)) / max(m - 1, 1))
         for m, _ in size_counts
     )
-    return apart, total
+    return within, total
 
 
 @lru_cache(maxsize=64)
 def _vector_moments(m: int) -> tuple[Floats, Floats]:
-    """For t = z and U = (1 - z) / 2: the log-volume of vectors, and the mean of their squares' sum.
+    """Return the log-volume of vectors and the mean of their squared norm, for t = z and U = (1 - z) / 2.
 
     i negative entries of the sum v are v times a uniform point of a simplex, the others t + v times one.
     """
-    t, most = QUADRATURE_NODES, (1 - QUADRATURE_NODES) / 2
+    t, bound = QUADRATURE_NODES, (1 - QUADRATURE_NODES) / 2
     volume = np.exp((m - 1) * np.log(t) - lgamma(m))
     squares = volume * 2 * t**2 / (m + 1)
-    v = most[:, None] * QUADRATURE_NODES
+    v = bound[:, None] * QUADRATURE_NODES
     rest = t[:, None] + v
     for i in range(1, m):
         log_ways = lgamma(m + 1) - lgamma(i + 1) - lgamma(m - i + 1) - lgamma(i) - lgamma(m - i)
-        part = most[:, None] * _QUADRATURE_WEIGHTS * np.exp(log_ways + (i - 1) * np.log(v) + (m - i - 1) * np.log(rest))
+        part = (
+            bound[:, None] * _QUADRATURE_WEIGHTS * np.exp(log_ways + (i - 1) * np.log(v) + (m - i - 1) * np.log(rest))
+        )
         volume = volume + part.sum(axis=1)
         squares = squares + (part * (2 * v**2 / (i + 1) + 2 * rest**2 / (m - i + 1))).sum(axis=1)
     return np.log(volume), squares / volume
 
 
 def _discrete_variance(variance: float) -> float:
-    """Variance of the discrete Laplace law that has this one on real numbers."""
+    """Return the variance of the discrete Laplace distribution whose continuous analogue has ``variance``."""
     if variance <= 0:
         return 0.0
     inverse = (2 / variance) ** 0.5
@@ -124,17 +139,17 @@ def _discrete_variance(variance: float) -> float:
 Ints = NDArray[np.int64]
 
 MAX_JOINT_SCALE: Final = 1 << 40
-# Weights of boxes are whole numbers of 2**-WEIGHT_BITS of the largest, rounded up. Floating point is off by less than
-# 2**-30 of a weight (proofs/joint-laplace.md); SLACK covers that.
+# Weights of boxes are integer multiples of 2**-WEIGHT_BITS of the largest, rounded up. Floating point is off by less
+# than 2**-30 of a weight (proofs/joint-laplace.md); WEIGHT_SLACK covers that.
 WEIGHT_BITS: Final = 40
 WEIGHT_SLACK: Final = 1 + 2.0**-20
 
 
 @dataclass(frozen=True, init=False)
-class JointLaplace:
+class JointLaplace(Mechanism, kind="JointLaplace"):
     """Noise on tables with the same number of rows: P(x) proportional to exp(-norm(x)/scale), norm the largest L1 norm.
 
-    Columns (classes) of the tables get noise of their own, each of this law.
+    Columns (classes) of the tables get independent noise, each of this distribution.
 
     Parameters
     ----------
@@ -167,64 +182,100 @@ class JointLaplace:
 
     scale: Fraction
     sizes: tuple[int, ...]
+    verb = "noisy"
 
     def __init__(self, scale: Fraction | int, sizes: Sequence[int]) -> None:
         object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
         object.__setattr__(self, "sizes", tuple(sizes))
         if self.scale > MAX_JOINT_SCALE:
-            raise MechanismError("scale must be at most 2**40. Hint: so much noise leaves nothing; spend more epsilon.")
+            raise MechanismError("scale must be at most 2**40. Hint: spend more epsilon; this noise hides every count.")
         fits = all(type(m) is int and 1 <= m <= MAX_TABLE_CELLS for m in self.sizes)
         if not fits or not 0 < sum(self.sizes) <= MAX_JOINT_CELLS:
             raise MechanismError(
                 f"sizes must be from 1 to {MAX_TABLE_CELLS} cells, and at most {MAX_JOINT_CELLS} together. "
-                "Hint: put tables into several groups, or give large ones noise by themselves."
+                "Hint: divide the tables into several groups, or give large ones separate noise."
             )
 
     def epsilon(self, rows: Fraction | int) -> Fraction:
-        """Return the epsilon that this noise costs where so many rows differ."""
+        """Return the epsilon that this noise costs if ``rows`` rows differ."""
         return DiscreteLaplace(self.scale).epsilon(rows)
+
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
+        """Return the loss if ``sensitivity`` rows differ."""
+        return Loss.pure(self.epsilon(sensitivity))
+
+    @property
+    def text(self) -> str:
+        """Name and scale."""
+        return f"joint Laplace, scale {format_number(float(self.scale))}"
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the kind and the exact parameters, as text: sizes with blanks between them."""
+        return super().to_dict() | {"sizes": " ".join(map(str, self.sizes))}
+
+    @classmethod
+    def _from_texts(cls, texts: dict[str, str]) -> Self:
+        sizes_text = texts["sizes"]
+        sizes = sizes_text.split() if isinstance(sizes_text, str) and len(sizes_text) <= 4 * MAX_JOINT_CELLS else None
+        if sizes is None or not all(size.isdecimal() and size.isascii() for size in sizes):
+            raise PlanError("the sizes of tables must be integers with blanks between them.")
+        others = {key: parse_fraction(text, key) for key, text in texts.items() if key != "sizes"}
+        return cls(**others, sizes=tuple(map(int, sizes)))
 
     @property
     def moments(self) -> Moments:
-        """How large the noise is: of what is apart in a table, and of what all have in common."""
+        """Variance of the noise within each table, and of the total that all tables share."""
         return noise_moments(self.scale, self.sizes)
 
     @property
     def variances(self) -> tuple[float, ...]:
-        """Of each table, as if its cells had independent noise: of differences between them (``joint_moments``)."""
-        apart = self.moments.within
-        return tuple(apart[m] for m in self.sizes)
+        """Variance of a cell of each table, as if its cells had independent noise: half that of their differences."""
+        within = self.moments.within
+        return tuple(within[m] for m in self.sizes)
 
     @property
     def variance(self) -> float:
-        """The mean over all cells of ``variances``."""
+        """Mean of ``variances`` over all cells."""
         return float(np.average(self.variances, weights=self.sizes))
 
+    def table_sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of cells of each table."""
+        return self.sizes
+
+    @property
+    def table_variances(self) -> tuple[float, ...]:
+        """Variance of the noise on a cell of each table."""
+        return self.variances
+
+    def total_variance(self, n_cells: int) -> float:
+        """Return the variance of the noise on the sum of a table's cells, which all tables share."""
+        return self.moments.total
+
     def norm(self, x: ArrayLike) -> int:
-        """Return the norm of changes, by cell and class: the sum over classes of the largest L1 norm of a table."""
+        """Return the norm of changes by cell and class: the sum over classes of the largest L1 norm of a table."""
         return int(self.class_norms(x).sum())
 
     def class_norms(self, x: ArrayLike) -> Ints:
-        """Return the largest L1 norm of a table, for each class; refuse what no rows can change."""
+        """Return the largest L1 norm of a table, per class. Raise MechanismError if no rows can make the change."""
         change = require_integers("x", x)
         self._check_totals(change)
         return np.asarray(np.add.reduceat(np.abs(change), self._table_starts, axis=0).max(axis=0), np.int64)
 
     def perturb(self, counts: ArrayLike) -> Ints:
-        """Return counts with noise, tables one below the other, a column for each class."""
+        """Return counts with noise: tables stacked, one column per class."""
         exact = require_integers("counts", counts)
         if exact.ndim != 2 or len(exact) != sum(self.sizes):
-            raise MechanismError(f"counts must be a table of {sum(self.sizes)} rows, one for each cell.")
+            raise MechanismError(f"counts must have {sum(self.sizes)} rows, one per cell, and one column per class.")
         self._check_totals(exact)
         return exact + self.sample(exact.shape[1])
 
     def _check_totals(self, counts: Ints) -> None:
         totals = np.add.reduceat(counts, self._table_starts, axis=0)
         if (totals != totals[0]).any():
-            raise MechanismError("all tables must count the same rows.")
+            raise MechanismError("all tables must have the same total: they count the same rows.")
 
     def sample(self, n: int) -> Ints:
-        """Return independent draws, one in each of `n` columns."""
+        """Return `n` independent draws, one per column."""
         return np.array([self._draw_column() for _ in range(n)], np.int64).reshape(n, sum(self.sizes)).T
 
     @property
@@ -235,16 +286,18 @@ class JointLaplace:
         boxes = _cached_sampler(self.scale, tuple(sorted(Counter(self.sizes).items())))
         bound, total = boxes.draw_bound_total()
         weights = {m: _vector_counts(m, bound, total) for m in set(self.sizes)}
-        found = np.concatenate([_draw_vector(m, bound, total, weights[m]) for m in self.sizes])
-        # Of t and -t one is drawn; 0 is its own opposite, and so has half of the weight in a box.
-        return -found if total and _draw_below(2) else found
+        column = np.concatenate([_draw_vector(m, bound, total, weights[m]) for m in self.sizes])
+        # The boxes cover t >= 0; a fair coin draws the sign. t = 0 has one sign only, and so half the weight in a box.
+        return -column if total and _draw_below(2) else column
 
 
 # -- bound and sum -------------------------------------------------------------------------------------------------
 
 
 def count_vectors(m: int, bound: int, total: int) -> int:
-    """How many vectors of m whole numbers have this sum, not negative, and negative entries of at most this sum.
+    """Return the number of integer vectors of length m with this total and a bounded negative part.
+
+    ``total`` is not negative; the absolute sum of the negative entries is at most ``bound``.
 
     >>> count_vectors(2, 3, 1)  # (4, -3), (3, -2), ..., (-3, 4)
     8
@@ -253,30 +306,30 @@ def count_vectors(m: int, bound: int, total: int) -> int:
 
 
 def _vector_counts(m: int, bound: int, total: int) -> list[int]:
-    """The number of vectors by h, a sum of products of subsets (proofs/joint-laplace.md)."""
+    """Return the number of these vectors for each h, a product of numbers of subsets (proofs/joint-laplace.md)."""
     return [comb(m + h - 1, h) * comb(bound, h) * comb(total + m - 1, m - 1 - h) for h in range(m)]
 
 
 class _SegmentedAxis(NamedTuple):
-    """Segments of one axis: ``n`` of one length from 0 on, then pieces of another, each half as heavy as the last."""
+    """Segments of one axis: ``n`` of equal length from 0 on, then a tail of pieces, each half as heavy as the last."""
 
     n: int
     length: int
-    tail: int  # lengths in a piece beyond
+    tail: int  # length of a piece of the tail, in segments
 
     @property
     def segment_ends(self) -> Ints:
-        """The last point of each segment; of the first piece beyond."""
+        """Last point of each segment, and of the first piece of the tail."""
         inside = np.arange(1, self.n + 1) * self.length - 1
         return np.append(inside, (self.n + self.tail) * self.length - 1)
 
     @property
     def segment_starts(self) -> Ints:
-        """The first point of each segment."""
+        """First point of each segment, and of the tail."""
         return np.arange(self.n + 1) * self.length
 
     def draw_point(self, segment: int) -> tuple[int, int]:
-        """Draw a point of a segment, and how often its weight is halved."""
+        """Draw a point of a segment, and the number of times that its weight is halved."""
         if segment < self.n:
             return segment * self.length + _draw_below(self.length), 0
         halved = 0
@@ -287,32 +340,32 @@ class _SegmentedAxis(NamedTuple):
 
 
 class _BoxSampler:
-    """Draws U and t, of weight exp(-s(t + 2U)) times the number of vectors, by rejection from boxes of even weight.
+    """Rejection sampler of U and t, with weight exp(-s(t + 2U)) times the number of vectors, from boxes of even weight.
 
-    In a box the weight is at most exp(-s(t + 2U)) of its first corner, times the number of vectors of its last.
+    In a box the weight is at most exp(-s(t + 2U)) of its first corner, times the number of vectors of its last corner.
     """
 
     def __init__(self, scale: Fraction, size_counts: tuple[tuple[int, int], ...]) -> None:
         self._scale, self._counted = scale, size_counts
         free = sum((m - 1) * times for m, times in size_counts)
         largest = max(m for m, _ in size_counts)
-        # Beyond these ends a piece more halves the weight at least: the proof has the inequality.
+        # Beyond these ends each further piece at least halves the weight (proofs/joint-laplace.md).
         self._bounds = _segment_axis(
             scale, Fraction(1, 4), largest + (Fraction(3, 4) * free + 3) * scale, Fraction(21, 20)
         )
         self._totals = _segment_axis(scale, Fraction(1, 2), (Fraction(3, 2) * free + 6) * scale, Fraction(21, 10))
-        self._unit = max(int(scale), 1).bit_length()  # counts are in units of 2**unit, for floating point
+        self._unit = max(int(scale), 1).bit_length()  # counts in units of 2**unit stay within floating point
         logs = self._log_weights()
         self._top = int(np.ceil(logs.max() / np.log(2)))
         weights = np.floor(np.exp2(logs / np.log(2) - self._top + WEIGHT_BITS) * WEIGHT_SLACK).astype(np.int64) + 1
-        weights[-1] *= 2 * self._bounds.tail  # points in a piece, and all its halves, for points in a segment
+        weights[-1] *= 2 * self._bounds.tail  # pieces of the tail halve: together they weigh as 2 * tail segments
         weights[:, -1] *= 2 * self._totals.tail
         self._weights, self._shift = weights, WEIGHT_BITS - self._top - self._unit * free
-        assert float(weights.sum(dtype=np.float64)) < 2.0**62, "all weights together are whole numbers of 64 bits"
+        assert float(weights.sum(dtype=np.float64)) < 2.0**62, "the sum of all weights fits into 64 bits"
         self._reached = np.cumsum(weights.ravel())
 
     def _log_weights(self) -> Floats:
-        """Logarithms of the largest weight in each box, numbers of vectors in units of 2**(unit d)."""
+        """Return the logarithm of the largest weight in each box, with numbers of vectors in units of 2**(unit d)."""
         scale, unit = float(self._scale), 2.0**self._unit
         bounds, totals = self._bounds.segment_ends / unit, self._totals.segment_ends / unit
         logs = -(2 * self._bounds.segment_starts[:, None] + self._totals.segment_starts) / scale
@@ -336,7 +389,7 @@ class _BoxSampler:
             bound, halved = self._bounds.draw_point(row)
             total, again = self._totals.draw_point(column)
             if total == 0 and _draw_below(2):
-                continue  # t and -t are one there
+                continue  # t and -t coincide at 0
             if self._accepts_point(bound, total, self._box_weight(row, column), halved + again):
                 return bound, total
 
@@ -346,14 +399,14 @@ class _BoxSampler:
         return weight // (2 * self._totals.tail if column == self._totals.n else 1)
 
     def _accepts_point(self, bound: int, total: int, weight: int, halved: int) -> bool:
-        """Toss a coin of probability weight of (U, t) / weight of its box, exactly."""
+        """Toss an exact coin of probability (weight of (U, t)) / (weight of its box)."""
         exponent = (total + 2 * bound) / self._scale
         vectors = prod(count_vectors(m, bound, total) ** times for m, times in self._counted)
         # Accept where V < exp(-exponent) * vectors * 2**shift / weight, V a uniform number.
         shift = self._shift + halved
         word_bits = bits = 4 * entropy.digit_bits()
         prefix = int(entropy.random_integers(1, bits)[0])
-        factor_bits = max(0, vectors.bit_length() + shift)  # of what an error of exp(-exponent) is multiplied by
+        factor_bits = max(0, vectors.bit_length() + shift)  # size of the factor that multiplies an error of exp
         while True:
             precision = bits + factor_bits + entropy.GUARD_BITS
             low, high = (end * vectors for end in samplers.exp_minus(exponent, precision))
@@ -382,21 +435,21 @@ def _segment_axis(scale: Fraction, part: Fraction, end: Fraction, tail: Fraction
 
 
 def _draw_vector(m: int, bound: int, total: int, weights: list[int]) -> Ints:
-    """Draw, each with the same probability, a vector of m whole numbers of this sum, its negative sum bounded.
+    """Draw one of the vectors that ``count_vectors`` counts, each with the same probability.
 
-    i negative entries with the sum v are i - 1 places where v is cut; the others, a sum of total + v in m - i parts
-    that may be 0, are m - i - 1 places among total + v + m - i - 1, l of them among the first v - i. Places in both
-    parts and v itself, i + l together, are any subset of 1..bound.
+    Stars and bars: i negative entries with absolute sum v are i - 1 cuts of v. The other entries, m - i parts of
+    total + v that may be 0, are m - i - 1 bars among total + v + m - i - 1 positions, l of them among the first v - i.
+    These l bars, the cuts and v itself, i + l numbers together, are any subset of 1..bound.
     """
     h = _draw_weighted(weights)
-    if h == 0:  # none is negative
+    if h == 0:  # no entry is negative
         return np.array(_gap_lengths(_draw_subset(total + m - 1, m - 1), total + m), np.int64)
     i = 1 + _draw_weighted([comb(m, i) * comb(h - 1, h - i) for i in range(1, h + 1)])
     *rest, v = _draw_subset(bound, h)
     cut = set(_draw_subset(h - 1, i - 1))
     cuts = [place for number, place in enumerate(rest, 1) if number in cut]
     others = [place for number, place in enumerate(rest, 1) if number not in cut]
-    below = [place - sum(one < place for one in cuts) for place in others]  # among places that are no cuts
+    below = [place - sum(each < place for each in cuts) for place in others]  # numbered without the cuts
     above = [v - i + place for place in _draw_subset(total + m - 1, m - 1 - h)]
     positive = _gap_lengths([*below, *above], total + v + m - i)
     negative = [after - before for before, after in zip([0, *cuts], [*cuts, v], strict=True)]
@@ -408,28 +461,28 @@ def _draw_vector(m: int, bound: int, total: int, weights: list[int]) -> Ints:
 
 
 def _gap_lengths(bars: list[int], end: int) -> list[int]:
-    """Numbers between bars, from place 1 to before the end."""
+    """Return the number of positions between bars, from position 1 to before the end."""
     return [after - before - 1 for before, after in zip([0, *bars], [*bars, end], strict=True)]
 
 
 def _draw_subset(n: int, k: int) -> list[int]:
-    """Draw k of 1..n, in ascending order (Floyd)."""
-    found: set[int] = set()
+    """Draw k of 1..n, in ascending order (Floyd's algorithm)."""
+    drawn: set[int] = set()
     for last in range(n - k + 1, n + 1):
-        one = 1 + _draw_below(last)
-        found.add(last if one in found else one)
-    return sorted(found)
+        number = 1 + _draw_below(last)
+        drawn.add(last if number in drawn else number)
+    return sorted(drawn)
 
 
 def _draw_weighted(weights: Sequence[int]) -> int:
-    """Draw a place with probability proportional to its weight."""
+    """Draw an index with probability proportional to its weight."""
     reached = list(accumulate(weights))
     at = _draw_below(reached[-1])
     return next(place for place, end in enumerate(reached) if at < end)
 
 
 def _draw_below(n: int) -> int:
-    """Draw a whole number below n, of any size."""
+    """Draw an integer below n, of any size."""
     bits = (n - 1).bit_length()
     while True:
         words = entropy.random_integers(-(-bits // 64)) if bits else ()

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Where the record of what was spent is kept: in memory or in a file of SQLite; PostgreSQL is in ``ledger_postgres``.
+"""Databases of ledgers: memory, SQLite files and PostgreSQL.
 
-What is granted and refused is decided in ``ledger_rules``.
+What is granted and rejected is decided in ``privacy.hash_chain``.
 """
 
 from __future__ import annotations
@@ -16,22 +16,20 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager, suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urldefrag
 
 from veilwood.errors import LedgerError, PrivacyWarning, SetupError, short_repr, shorten_text
-from veilwood.privacy import ledger as chain
+from veilwood.privacy import hash_chain
+from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain
 from veilwood.privacy.ledger import (
-    Balance,
-    Connection,
+    NO_LEDGER,
+    Durability,
     Entry,
-    HashChain,
     Ledger,
     Reservation,
-    exact_loss,
     requested_budget,
     require_line,
 )
@@ -40,21 +38,30 @@ from veilwood.privacy.loss import Loss
 if TYPE_CHECKING:
     import psycopg
 
-__all__ = ["Entry", "Ledger", "MemoryLedger", "PostgresLedger", "Reservation", "SQLiteLedger", "open_ledger"]
+__all__ = [
+    "NO_LEDGER",
+    "Entry",
+    "Ledger",
+    "MemoryLedger",
+    "PostgresLedger",
+    "Reservation",
+    "SQLiteLedger",
+    "open_ledger",
+]
 
 
-_BUSY_TIMEOUT_SECONDS = 120.0  # each of 50 waiting processes needs a few milliseconds of disk time
+_BUSY_TIMEOUT_SECONDS = 120.0  # enough for 50 waiting processes, each of which needs a few milliseconds of disk time
 _MAX_RECORD_BYTES = 1 << 20  # bytes; SQLite refuses to read or write a longer one
-# One operation at a time in a process, and no fork in the middle of one: what SQLite remembers of the locks
-# it holds must not be copied into a child.
+# One operation at a time in a process, and no fork during one: SQLite's record of the locks that it holds must not be
+# copied into a child.
 _OPERATION_LOCK = threading.RLock()
 if hasattr(os, "register_at_fork"):
     _done = _OPERATION_LOCK.release
     os.register_at_fork(before=_OPERATION_LOCK.acquire, after_in_parent=_done, after_in_child=_done)
 
 
-class _SqliteLedgerBase(Ledger):
-    """A ledger of SQLite."""
+class _SqliteLedgerBase(ChainedLedger):
+    """Ledger in an SQLite database."""
 
     @abstractmethod
     def _open_connection(self) -> AbstractContextManager[sqlite3.Connection]: ...
@@ -75,14 +82,14 @@ class _SqliteLedgerBase(Ledger):
 
 
 class MemoryLedger(_SqliteLedgerBase):
-    """A ledger that lives as long as this process; it refuses to follow work into other processes.
+    """Ledger that lives as long as this process, and refuses to be used in another one.
 
     Parameters
     ----------
     epsilon, delta : number, optional
-        The budget. Without epsilon, spends are recorded and nothing is refused.
+        The budget. Without epsilon, charges are recorded and none is rejected.
     population : str, optional
-        Whom it protects, in words.
+        Description of the people that it protects.
 
     Examples
     --------
@@ -93,20 +100,21 @@ class MemoryLedger(_SqliteLedgerBase):
     >>> ledger.reserve(Loss.pure(Fraction(1)), what="leaves", neighbours="one row", plan="1f3a")
     Traceback (most recent call last):
     ...
-    veilwood.errors.BudgetExceededError: insufficient privacy budget: requested epsilon=1, \
-remaining epsilon=0.3 of 1 (ledger in memory). Hint: ask for no more than remains.
+    veilwood.errors.BudgetExceededError: insufficient privacy budget in ledger in memory: requested epsilon=1, \
+remaining epsilon=0.3 (of 1). Hint: request at most epsilon=0.3.
     """
 
     name = "ledger in memory"
+    durability: Durability = "memory"
 
     def __init__(self, epsilon: object = None, delta: object = 0, population: str | None = None) -> None:
         self._process_id, self._chain = os.getpid(), HashChain(self.name)
         self._database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
-        chain.create_tables(
+        hash_chain.create_tables(
             self._database,
             requested_budget(epsilon, delta),
-            None if population is None else require_line(population, "of"),
+            None if population is None else require_line(population, "population"),
         )
 
     @contextmanager
@@ -117,58 +125,26 @@ remaining epsilon=0.3 of 1 (ledger in memory). Hint: ask for no more than remain
 
     def __reduce__(self) -> NoReturn:
         raise LedgerError(
-            "a ledger in memory cannot follow work into other processes: use a SQLite ledger. Hint: ledger='spends.db'."
+            "a ledger in memory cannot be used in another process: each copy could spend the same budget. Hint: pass a "
+            "file, ledger='spends.db'."
         )
 
 
-class NoLedger(Ledger):
-    """Stands in where no ledger was given: it knows of one fit, certificates say so, and nothing is chained or kept."""
-
-    name = "ledger in memory"
-
-    def __init__(self) -> None:
-        self._entries: dict[int, Entry] = {}
-
-    def reserve(self, loss: Loss, *, what: str, neighbours: str, plan: str, **facts: Any) -> Reservation:
-        """Write the loss down; there is no budget that could refuse it."""
-        number, now = len(self._entries) + 1, datetime.now(UTC).isoformat(timespec="milliseconds")
-        made = Entry(number, now, what, exact_loss(loss), "reserved", neighbours, plan, facts.pop("not_private", None))
-        self._entries[number] = replace(made, **facts)
-        return Reservation(self, number)
-
-    def _settle(self, entry: int, state: chain.EntryState, reason: str | None = None) -> None:
-        if self._entries[entry].state != "reserved":
-            raise LedgerError(f"entry {entry} is settled already.")
-        self._entries[entry] = replace(self._entries[entry], state=state, resolution=reason)
-
-    def entries(self) -> list[Entry]:
-        """Return every spend in order, the cancelled ones too."""
-        return list(self._entries.values())
-
-    def _read_balance(self) -> Balance:
-        return Balance(None, chain.total_loss(self.entries()), None, "")
-
-    def _transaction(self, write: bool = False) -> NoReturn:
-        raise LedgerError("no ledger was given. Hint: ledger='spends.db' keeps one.")
-
-    def _is_intact(self, connection: Connection) -> bool:
-        return True
-
-
 class SQLiteLedger(_SqliteLedgerBase):
-    """A ledger in a file, shared by any number of processes and threads of one machine.
+    """Ledger in a file, shared by any number of processes and threads of one machine.
 
-    Every operation opens the file anew, so the object can be forked, pickled and used from any thread.
+    Every operation opens the file again, so the object can be forked, pickled and used from any thread.
 
     Parameters
     ----------
     path : str or path
-        The file; it is made, readable by its owner only, if it is not there.
+        The file. A missing file is created, readable by its owner only.
     epsilon, delta : number, optional
-        The budget of a new ledger; none means no limit. An existing ledger keeps its own, and a different
-        one is refused.
+        The budget of a new ledger; no epsilon means no limit. An existing ledger keeps its budget, and a different one
+        raises LedgerError.
     population : str, optional
-        Whom it protects, in words: "patients of clinic X". Recorded once; a different one is refused.
+        Description of the people that it protects, such as "patients of clinic X". Recorded once; a different one
+        raises LedgerError.
     """
 
     def __init__(
@@ -177,39 +153,42 @@ class SQLiteLedger(_SqliteLedgerBase):
         self.path = Path(os.path.abspath(path))
         self.name = f"ledger {shorten_text(self.path.name)}"
         self._chain = HashChain(self.name)
-        asked = requested_budget(epsilon, delta or 0)
-        population = None if population is None else require_line(population, "of")
+        budget = requested_budget(epsilon, delta or 0)
+        population = None if population is None else require_line(population, "population")
         if os.path.isdir(self.path):
-            raise LedgerError(f"{self.path} is a folder. Hint: give the path of a file, such as spends.db.")
+            raise LedgerError(f"{self.path} is a folder. Hint: pass the path of a file, such as spends.db.")
         if not os.path.exists(self.path):
-            self._create_file(asked, population)
+            self._create_file(budget, population)
         with self._transaction() as connection:
-            if connection.execute("PRAGMA application_id").fetchone()[0] != chain.APPLICATION_ID:
-                raise LedgerError(f"{self.path} is not a ledger. Hint: give the path of a new file.")
-            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != chain.SCHEMA_OBJECTS:
-                raise LedgerError(f"{self.name} is damaged: it holds other tables than a ledger.")
-        self._check_settings(asked, population)
+            if connection.execute("PRAGMA application_id").fetchone()[0] != hash_chain.APPLICATION_ID:
+                raise LedgerError(f"{self.path} is not a ledger. Hint: pass the path of a ledger or of a new file.")
+            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != hash_chain.SCHEMA_OBJECTS:
+                raise LedgerError(
+                    f"{self.name} is damaged: it has other tables than a ledger. Hint: restore a copy that verifies."
+                )
+        self._check_settings(budget, population)
 
     def _create_file(self, budget: Loss | None, population: str | None) -> None:
-        """Write the new ledger aside and link it in whole, so that no process ever sees half of one."""
+        """Write the new ledger under another name and link it, so that no process sees an incomplete one."""
         try:
             handle, draft = tempfile.mkstemp(prefix=self.path.name, suffix=".new", dir=self.path.parent)
             os.close(handle)
             try:
                 with closing(_connect_file(Path(draft))) as connection:
-                    chain.create_tables(connection, budget, population)
+                    hash_chain.create_tables(connection, budget, population)
                 with suppress(FileExistsError):  # another process was faster: use its ledger
                     os.link(draft, self.path)
             finally:
                 os.unlink(draft)
-            if os.name == "posix":  # the name must survive a power failure, as the content does
+            if os.name == "posix":  # the file name must survive a power failure, as the content does
                 folder = os.open(self.path.parent, os.O_RDONLY)
                 os.fsync(folder)
                 os.close(folder)
-        except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: the name holds a null character
+        except (OSError, ValueError, sqlite3.Error) as error:  # ValueError: a null character in the path
             reason = getattr(error, "strerror", None) or error
             raise LedgerError(
-                f"{self.name} cannot be made in {short_repr(str(self.path.parent))}: {reason}."
+                f"{self.name} cannot be created in {short_repr(str(self.path.parent))}: {reason}. Hint: choose "
+                "another folder."
             ) from error
 
     @contextmanager
@@ -218,20 +197,20 @@ class SQLiteLedger(_SqliteLedgerBase):
             yield connection
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_chain": HashChain(self.name)}  # what was read stays here: a copy reads for itself
+        return {**vars(self), "_chain": HashChain(self.name)}  # a copy verifies the events for itself
 
     def __repr__(self) -> str:
         return f"SQLiteLedger({str(self.path)!r})"
 
 
 def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
-    """Return the ledger a user means: none (a new one in memory, without limit), a ledger, or a file.
+    """Return the ledger of an argument: ``NO_LEDGER`` for None, a ledger itself, or the one at a path or address.
 
-    >>> open_ledger(None).budget is None
-    True
+    >>> open_ledger(None)
+    NO_LEDGER
     """
     if ledger is None:
-        return NoLedger()
+        return NO_LEDGER
     if isinstance(ledger, Ledger):
         return ledger
     if isinstance(ledger, str | os.PathLike):
@@ -241,34 +220,34 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
         if path and not re.match(r"\w+:", path[1:]):  # from the second letter on: C:\ is a path
             if not os.path.exists(path):
                 warnings.warn(
-                    f"there was no ledger {short_repr(path)}: a new one without a limit was made. Hint: if the path is "
-                    "mistyped, nothing was charged where it should be; SQLiteLedger(path, epsilon=...) makes one with "
-                    "a limit.",
+                    f"there was no ledger {short_repr(path)}: one without a limit was created. Hint: check the path, "
+                    "or create a ledger with a limit, SQLiteLedger(path, epsilon=...).",
                     PrivacyWarning,
                     stacklevel=3,
                 )
             return SQLiteLedger(path)
     raise LedgerError(
-        f"ledger={short_repr(ledger)} is not understood. Hint: a path such as 'spends.db', or 'postgresql://host/database#name'."
+        f"ledger={short_repr(ledger)} is not a ledger. Hint: pass a path such as 'spends.db', or "
+        "'postgresql://host/database#name'."
     )
 
 
 def _connect_file(path: Path) -> sqlite3.Connection:
-    """Open an existing file: mode=rw never makes one, so a ledger that was removed is not born again empty."""
+    """Open an existing file. mode=rw creates none, so a deleted ledger does not come back empty."""
     connection = sqlite3.connect(
         f"{path.as_uri()}?mode=rw", uri=True, timeout=_BUSY_TIMEOUT_SECONDS, isolation_level=None
     )
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_RECORD_BYTES)
-    # EXTRA also flushes the folder after the rollback journal is deleted: without it a power failure just
-    # after COMMIT could bring the journal back and undo a spend whose noise was already drawn.
+    # EXTRA also flushes the folder after the rollback journal is deleted. Without it a power failure just after COMMIT
+    # could restore the journal and undo a charge whose noise was already drawn.
     connection.execute("PRAGMA synchronous = EXTRA")
     return connection
 
 
 _NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _CONNECT_TIMEOUT_SECONDS = 10
-_LOCK_TIMEOUT = "120s"
-_CREATION_LOCK_ID = 0x5645494C  # one process at a time makes a ledger
+_LOCK_TIMEOUT = "120s"  # as _BUSY_TIMEOUT_SECONDS
+_CREATION_LOCK_ID = 0x5645494C  # of the advisory lock: one process at a time creates a ledger
 _CREATE_TABLES = (
     "CREATE TABLE events (number BIGINT PRIMARY KEY, entry BIGINT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
     "CREATE INDEX events_of_entry ON events (entry)",
@@ -278,7 +257,7 @@ _CREATE_TABLES = (
 
 @dataclass(frozen=True)
 class _PsycopgConnection:
-    """A connection of psycopg that takes the statements of ``chain``, which hold no percent sign."""
+    """Connection of psycopg for the statements of ``hash_chain``, which contain no percent sign."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
 
@@ -286,26 +265,26 @@ class _PsycopgConnection:
         return self.connection.execute(query.replace("?", "%s").encode(), parameters)
 
 
-class PostgresLedger(Ledger):
-    """A ledger in PostgreSQL, for several processes and machines.
+class PostgresLedger(ChainedLedger):
+    """Ledger in PostgreSQL, for several processes and machines.
 
-    Writers stand in line: each locks the row of the running total before it reads, and reads only what was committed
-    by then, so that two callers cannot spend the same rest. A spend is on disk before noise is drawn: every transaction
-    asks for ``synchronous_commit``, and a server that runs with ``fsync`` off is refused. Every operation opens a
-    connection of its own, so the object can be pickled and used from any thread. A pickle holds the address: keep
-    passwords out of it, in a ``.pgpass`` file or the environment.
+    Each writer locks the row of the running total before it reads, and reads only committed events, so two callers
+    cannot spend the same remainder. A charge is on disk before noise is drawn: every writing transaction requires
+    ``synchronous_commit``, and a server with ``fsync`` off is refused. Every operation opens its own connection, so the
+    object can be pickled and used from any thread. A pickle contains the address: keep passwords in a ``.pgpass`` file
+    or the environment instead.
 
     Parameters
     ----------
     address : str
-        ``postgresql://user@host/database#name``. The name is that of the ledger; one database holds many.
+        ``postgresql://user@host/database#name``, where name is that of the ledger; a database can have many.
     epsilon, delta : number, optional
-        The budget of a new ledger; none means no limit. An existing ledger keeps its own, and a different
-        one is refused.
+        The budget of a new ledger; no epsilon means no limit. An existing ledger keeps its budget, and a different one
+        raises LedgerError.
     population : str, optional
-        Whom it protects, in words. Recorded once; a different one is refused.
+        Description of the people that it protects. Recorded once; a different one raises LedgerError.
     create : bool
-        Make the ledger if it is not there; otherwise that is an error.
+        Create the ledger if it does not exist; otherwise raise LedgerError.
     """
 
     def __init__(
@@ -320,18 +299,20 @@ class PostgresLedger(Ledger):
         self._address, name = urldefrag(address)
         if not _NAME_PATTERN.fullmatch(name):
             raise LedgerError(
-                f"a ledger in PostgreSQL is not called {short_repr(name)}. Hint: postgresql://host/database#claims, with a "
-                "name of up to 40 small letters, digits and underscores."
+                f"{short_repr(name)} is not a valid name of a ledger in PostgreSQL. Hint: use up to 40 lowercase "
+                "letters, digits and underscores, as in postgresql://host/database#claims."
             )
         self.name, self._schema = f"ledger {name}", f"veilwood_ledger_{name}"
         self._chain, self._operation_lock = HashChain(self.name), threading.RLock()
-        asked = requested_budget(epsilon, delta or 0)
-        population = None if population is None else require_line(population, "of")
+        budget = requested_budget(epsilon, delta or 0)
+        population = None if population is None else require_line(population, "population")
         if not self._schema_exists():
             if not create:
-                raise LedgerError(f"there is no {self.name} in this database. Hint: veilwood ledger create ADDRESS")
-            self._create_schema(asked, population)
-        self._check_settings(asked, population)
+                raise LedgerError(
+                    f"there is no {self.name} in this database. Hint: run veilwood ledger create ADDRESS."
+                )
+            self._create_schema(budget, population)
+        self._check_settings(budget, population)
 
     def _schema_exists(self) -> bool:
         with self._open_session(write=False) as session:
@@ -347,26 +328,28 @@ class PostgresLedger(Ledger):
             session.execute(f"SET LOCAL search_path TO {self._schema}")
             for statement in _CREATE_TABLES:
                 session.execute(statement)
-            chain.append_genesis(session, budget, population)
+            hash_chain.append_genesis(session, budget, population)
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[Connection]:
         with self._operation_lock, self._open_session(write) as session:
             session.execute(f"SET LOCAL search_path TO {self._schema}")
             if write and session.execute("SELECT 1 FROM balance WHERE one = 1 FOR UPDATE").fetchone() is None:
-                raise LedgerError(f"{self.name} is damaged: it has no running total.")
+                raise LedgerError(
+                    f"{self.name} is damaged: it has no running total. Hint: restore a copy that verifies."
+                )
             yield session
 
     @contextmanager
     def _open_session(self, write: bool) -> Iterator[_PsycopgConnection]:
-        """One transaction on a connection of its own: committed at the end, or undone."""
+        """Open a transaction on a new connection; it is committed at the end, or rolled back."""
         psycopg = _import_psycopg()
         with self._translate_errors(write, psycopg.Error):
             connection = psycopg.connect(
                 self._address, connect_timeout=_CONNECT_TIMEOUT_SECONDS, prepare_threshold=None
             )
             with connection:
-                # A writer sees what others commit while it waits for the lock; a reader sees one moment.
+                # A writer sees what others commit while it waits for the lock; a reader sees one snapshot.
                 connection.isolation_level = (
                     psycopg.IsolationLevel.READ_COMMITTED if write else psycopg.IsolationLevel.REPEATABLE_READ
                 )
@@ -377,7 +360,7 @@ class PostgresLedger(Ledger):
                     session.execute("SET LOCAL synchronous_commit = on")
                     if session.execute("SHOW fsync").fetchone() != ("on",):
                         raise LedgerError(
-                            f"{self.name} is on a server that runs with fsync off: a power failure would lose spends. "
+                            f"{self.name} is on a server that runs with fsync off: a power failure could lose charges. "
                             "Hint: set fsync = on in postgresql.conf."
                         )
                 yield session
@@ -390,7 +373,7 @@ class PostgresLedger(Ledger):
         return {"_address": self._address, "name": self.name, "_schema": self._schema}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _chain=HashChain(state["name"]))  # a copy reads for itself
+        vars(self).update(state, _chain=HashChain(state["name"]))  # a copy verifies the events for itself
         self._operation_lock = threading.RLock()
 
     def __repr__(self) -> str:
@@ -401,5 +384,5 @@ def _import_psycopg() -> Any:
     try:
         import psycopg
     except ImportError:
-        raise SetupError("a ledger in PostgreSQL needs psycopg. Hint: pip install 'veilwood[service]'") from None
+        raise SetupError("a ledger in PostgreSQL needs psycopg. Hint: run pip install 'veilwood[service]'.") from None
     return psycopg

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is promised: the loss of a release, whom it protects, and how losses add up.
+"""Privacy losses of releases, and their composition, in exact rationals.
 
-No noise is drawn here (``noise``) and nothing is recorded (``ledger``). Budgets are exact rationals.
+No noise is drawn here (``noise``) and nothing is recorded (``ledger``). Whom a loss protects is in ``neighbours``.
 
 | letter | name | meaning |
 |---|---|---|
@@ -12,12 +12,13 @@ No noise is drawn here (``noise``) and nothing is recorded (``ledger``). Budgets
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
 from functools import cache
 from numbers import Rational, Real
+from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -26,17 +27,18 @@ from veilwood.errors import MechanismError, ParameterError
 from veilwood.safe_io import MAX_SUM_DIGITS, check_digits, parse_fraction
 
 MAX_DELTA = Fraction(1, 100)
-_MAX_DENOMINATOR = 10**100  # a denominator; the squares and sums of longer ones could not be read back from files
+_MAX_DENOMINATOR = 10**100  # the squares and sums of longer denominators could not be read back from files
 MIN_EPSILON, MAX_EPSILON = Fraction(1, 10**6), Fraction(10**6)
 MIN_DELTA = Fraction(1, 10**30)
-_LONG_DENOMINATOR_BITS = 1000  # bits of a denominator, from which on its digits are counted
-SAMPLING_DELTA = Fraction(1, 10**12)  # below it lies what noise sampled in shares adds to delta (proofs/secure.md)
+_LONG_DENOMINATOR_BITS = 1000  # digits are counted only of sums whose denominators have more bits
+SAMPLING_DELTA = Fraction(1, 10**12)  # upper bound of what noise sampled in shares adds to delta (proofs/secure.md)
 
 
 def exact_fraction(value: object, name: str = "value") -> Fraction:
-    """Return the rational number a person means by ``value``: 0.1 is one tenth, not its binary neighbour.
+    """Return ``value`` as the fraction that its decimal text denotes: 0.1 is one tenth, not its binary neighbour.
 
-    Numerator and denominator have at most ``bounded.MAX_DIGITS`` digits each; a longer number is refused.
+    Raise ParameterError if ``value`` is not a number, or if its numerator or denominator has more than
+    ``safe_io.MAX_DIGITS`` digits.
 
     >>> exact_fraction(0.1)
     Fraction(1, 10)
@@ -62,7 +64,7 @@ def zcdp_epsilon(rho: Fraction, delta: Fraction) -> Fraction:
     True
     """
     if delta <= 0:
-        raise MechanismError(f"zCDP gives no finite epsilon at delta={delta}. Hint: choose delta such as 1e-6.")
+        raise MechanismError(f"zCDP has no finite epsilon at delta={delta}. Hint: set delta to 1e-6, for example.")
     if rho == 0:
         return Fraction(0)
     rho_, log_inverse_delta = float(rho), -math.log(delta)
@@ -94,10 +96,10 @@ def zcdp_rho(epsilon: Fraction, delta: Fraction) -> Fraction:
 
 
 class _ExactSum:
-    """An exact sum of parts; None, which is unbounded, makes it None.
+    """An exact sum of fractions; None if one of them is None, which is unbounded.
 
-    A plan of many steps is added up once more with every step, and the parts of one budget share a denominator: that
-    is kept, and not reduced, so that most additions are of whole numbers.
+    A plan of many steps is added up again with every step, and the fractions of one budget share a denominator. The sum
+    keeps that denominator, not reduced, so that most additions are of integers.
     """
 
     def __init__(self) -> None:
@@ -121,10 +123,10 @@ class _ExactSum:
 
 @dataclass(frozen=True)
 class Loss:
-    """What one or several releases cost: statements that hold at the same time.
+    """Privacy loss of one or several releases: one or two statements that hold at the same time.
 
-    The release is (``epsilon``, ``delta``)-private, and, when ``rho`` is not None, also rho-zCDP.
-    ``epsilon`` None means that no bound holds (no noise was added).
+    The release is (``epsilon``, ``delta``)-private, and, if ``rho`` is not None, also rho-zCDP.
+    ``epsilon`` None means that no such bound holds (no noise was added, or rho alone is stated).
 
     >>> two = Loss.pure(Fraction(1, 2)) + Loss.pure(Fraction(1, 2))
     >>> two.epsilon, two.rho
@@ -137,27 +139,27 @@ class Loss:
 
     def __post_init__(self) -> None:
         if self.epsilon is not None and self.epsilon < 0:
-            raise ParameterError("epsilon", self.epsilon, "is negative")
+            raise ParameterError("epsilon", self.epsilon, "must not be negative")
         if not 0 <= self.delta < 1:
             raise ParameterError("delta", self.delta, "must be at least 0 and below 1")
         if self.rho is not None and self.rho < 0:
-            raise ParameterError("rho", self.rho, "is negative")
+            raise ParameterError("rho", self.rho, "must not be negative")
 
     @classmethod
     def pure(cls, epsilon: Fraction) -> Loss:
-        """Pure epsilon; it is also epsilon^2/2-zCDP (Bun and Steinke 2016, Proposition 3.3)."""
+        """Return the loss of pure epsilon, which is also epsilon^2/2-zCDP (Bun and Steinke 2016, Proposition 3.3)."""
         return cls(epsilon, Fraction(0), epsilon * epsilon / 2)
 
     @classmethod
     def zcdp(cls, rho: Fraction, delta: Fraction) -> Loss:
-        """rho-zCDP, stated as (epsilon, delta) too."""
+        """Return the loss of rho-zCDP, stated as (epsilon, delta) too."""
         return cls(zcdp_epsilon(rho, delta), delta, rho)
 
     @classmethod
     def pure_or_zcdp(cls, epsilon: Fraction, delta: Fraction) -> Loss:
-        """(``epsilon``, ``delta``), where it is decided on the way whether steps add up by epsilon or by rho.
+        """Return (``epsilon``, ``delta``) with open accounting: steps may later add up by epsilon or by rho.
 
-        Its rho is the larger one of both ways; it does not imply the epsilon (proofs/door.md).
+        Its rho is the larger one of the two accountings; it does not imply the epsilon (proofs/door.md).
 
         >>> Loss.pure_or_zcdp(Fraction(1), Fraction(1, 10**6)).rho
         Fraction(1, 2)
@@ -166,53 +168,57 @@ class Loss:
 
     @classmethod
     def zero(cls) -> Loss:
-        """Nothing spent."""
+        """Return the loss of no release."""
         return cls(Fraction(0), Fraction(0), Fraction(0))
 
     @classmethod
     def unbounded(cls) -> Loss:
-        """No guarantee at all."""
+        """Return the loss of a release without any guarantee."""
         return cls(None)
 
     @classmethod
     def total(cls, losses: Iterable[Loss]) -> Loss:
-        """Compose any number of losses.
+        """Return the loss of sequential, adaptive composition: each statement composes with its own kind.
 
-        Sums of fractions can grow without end, and with them the time that the next one takes. Decimals such as 0.1
-        never come near the limit, ``bounded.MAX_SUM_DIGITS``.
+        Sums of fractions can grow without end, and with them the time of the next addition. Decimals such as 0.1
+        never come near the limit, ``safe_io.MAX_SUM_DIGITS``.
         """
         epsilon, delta, rho = _ExactSum(), _ExactSum(), _ExactSum()
         for loss in losses:
             epsilon.add(loss.epsilon)
             rho.add(loss.rho)
             delta.add(loss.delta)
-            if delta.numerator >= delta.denominator:  # nothing is promised any more
+            if delta.numerator >= delta.denominator:  # from delta = 1 on, epsilon promises nothing
                 epsilon.add(None)
                 delta = _ExactSum()
         return cls(epsilon.value, delta.value or Fraction(0), rho.value)
 
     @property
     def accounting_open(self) -> bool:
-        """Whether steps may add up by epsilon or by rho: its rho alone does not imply its epsilon."""
+        """Whether steps may add up by epsilon or by rho, because rho alone does not imply epsilon."""
         return self.rho is not None and self.delta > 0 and not Loss(None, Fraction(0), self.rho).is_within(self)
 
     @property
     def is_bounded(self) -> bool:
-        """Whether any guarantee holds."""
+        """Whether an epsilon is guaranteed."""
         return self.epsilon is not None
 
     def __add__(self, other: Loss) -> Loss:
-        """Sequential, adaptive composition: each statement composes with its own kind."""
-        epsilon = None if self.epsilon is None or other.epsilon is None else self.epsilon + other.epsilon
-        rho = None if self.rho is None or other.rho is None else self.rho + other.rho
-        # Beyond delta = 1 nothing is promised; keep the value in range and the epsilon unbounded.
-        delta = self.delta + other.delta
-        return Loss(epsilon, delta, rho) if delta < 1 else Loss(None, Fraction(0), rho)
+        return Loss.total((self, other))
+
+    def times(self, n: int) -> Loss:
+        """Return the loss of ``n`` releases of this loss each.
+
+        >>> Loss.pure(Fraction(1, 2)).times(3).epsilon
+        Fraction(3, 2)
+        """
+        epsilon, rho = (None if part is None else part * n for part in (self.epsilon, self.rho))
+        return Loss(epsilon, self.delta * n, rho) if self.delta * n < 1 else Loss(None, Fraction(0), rho)
 
     def scaled(self, fraction: Fraction) -> Loss:
-        """Return a share of this loss to spend on a part of a release: of epsilon if pure, of rho otherwise.
+        """Return a fraction of this loss, for one step of a release: of epsilon if pure, of rho otherwise.
 
-        The (epsilon, delta) of a part of rho is not tight and never quoted: such parts compose by rho.
+        The (epsilon, delta) of a fraction of rho is not tight and never quoted: such steps compose by rho.
 
         >>> Loss.pure(Fraction(1)).scaled(Fraction(1, 4)).epsilon
         Fraction(1, 4)
@@ -231,11 +237,27 @@ class Loss:
         return min(known, default=None)
 
     def is_within(self, budget: Loss) -> bool:
-        """Whether this total stays within ``budget``, an (epsilon, delta) pair."""
+        """Return True if this loss is at most ``budget``, an (epsilon, delta) pair."""
         if budget.epsilon is None:
             return True
         epsilon = self.epsilon_at(budget.delta)
         return epsilon is not None and epsilon <= budget.epsilon
+
+    def to_dict(self) -> dict[str, str | None]:
+        """Return epsilon, delta and rho as exact numbers in text."""
+        return {
+            "epsilon": None if self.epsilon is None else str(self.epsilon),
+            "delta": str(self.delta),
+            "rho": None if self.rho is None else str(self.rho),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Loss:
+        """Read what ``to_dict`` wrote; further keys are ignored."""
+        epsilon, delta, rho = (
+            None if data[key] is None else parse_fraction(data[key], key) for key in ("epsilon", "delta", "rho")
+        )
+        return cls(epsilon, Fraction(0) if delta is None else delta, rho)
 
     def __str__(self) -> str:
         if self.epsilon is None:
@@ -244,19 +266,29 @@ class Loss:
         return text if self.delta == 0 else f"{text}, delta={float(self.delta):.3g}"
 
 
-def requested_loss(epsilon: object, delta: object) -> Loss:
-    """Return the loss a user asks for by ``epsilon`` and ``delta``; ``epsilon=inf`` asks for no noise.
+def format_number(value: float) -> str:
+    """Return a number with six significant digits; millions are written without a power of ten.
 
-    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP. Epsilon lies between 10^-6 and
-    10^6, delta is 0 or between 10^-30 and 1/100.
+    >>> format_number(2219570.4), format_number(0.5), format_number(20.0)
+    ('2,219,570', '0.5', '20')
+    """
+    rounded = float(f"{value:.6g}")
+    return f"{rounded:,.0f}" if 1e6 <= abs(rounded) < 1e15 else f"{rounded:.6g}"
+
+
+def requested_loss(epsilon: object, delta: object) -> Loss:
+    """Return the loss that the parameters ``epsilon`` and ``delta`` denote; ``epsilon=inf`` means no noise.
+
+    With delta above 0 the whole budget is held as rho, so that steps compose under zCDP. Raise ParameterError unless
+    epsilon is between 10^-6 and 10^6, and delta is 0 or between 10^-30 and 1/100.
 
     >>> str(requested_loss(1.0, 0.0)), str(requested_loss(float("inf"), 0))
     ('epsilon=1', 'unbounded (NOT PRIVATE)')
     """
     if isinstance(epsilon, float | np.floating) and epsilon == math.inf:
         return Loss.unbounded()
-    none = isinstance(delta, float) and delta == 0  # usually
-    epsilon_, delta_ = exact_fraction(epsilon, "epsilon"), Fraction(0) if none else exact_fraction(delta, "delta")
+    is_zero = isinstance(delta, float) and delta == 0  # the usual case, faster without parsing
+    epsilon_, delta_ = exact_fraction(epsilon, "epsilon"), Fraction(0) if is_zero else exact_fraction(delta, "delta")
     check_budget(epsilon_, delta_)
     if max(epsilon_.denominator, delta_.denominator) > _MAX_DENOMINATOR:
         raise ParameterError("epsilon", float(epsilon_), "or delta has too many digits", "a float, or a short fraction")
@@ -264,22 +296,22 @@ def requested_loss(epsilon: object, delta: object) -> Loss:
 
 
 def check_budget(epsilon: Fraction, delta: Fraction) -> None:
-    """Refuse an epsilon or a delta that no budget has."""
+    """Raise ParameterError if epsilon or delta is outside the range of budgets."""
     if epsilon <= 0:
         raise ParameterError(
             "epsilon",
             float(epsilon),
             "must be above 0",
-            "0.1 to 2 is usual; float('inf') means no noise and no privacy",
+            "choose 0.1 to 2, which is usual; float('inf') means no noise and no privacy",
         )
     if not MIN_EPSILON <= epsilon <= MAX_EPSILON:
-        raise ParameterError("epsilon", float(epsilon), "is not a useful budget", "choose between 1e-6 and 1e6")
+        raise ParameterError("epsilon", float(epsilon), "must be between 1e-6 and 1e6", "0.1 to 2 is usual")
     if not 0 <= delta <= MAX_DELTA:
         raise ParameterError(
             "delta",
             float(delta),
             f"must be between 0 and {float(MAX_DELTA)}: with that probability all is revealed",
-            "0 (pure epsilon), or less than one in the number of people, about 1e-6",
+            "choose 0 (pure epsilon), or less than 1 / number of people, about 1e-6",
         )
     if 0 < delta < MIN_DELTA:
-        raise ParameterError("delta", float(delta), "is too small to be told from 0", "use delta=0")
+        raise ParameterError("delta", float(delta), "is too small to differ from 0", "use delta=0")

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a guarantee protects: the unit, and which two tables must look alike.
+"""Privacy units and adjacency: which two tables are neighbours, and sensitivities of units from those of rows.
 
-How much is lost about them is in ``loss``.
+How much a release may reveal about a unit is in ``loss``.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ MAX_ROWS_PER_UNIT = 10**9
 
 @dataclass(frozen=True)
 class Rows:
-    """The guarantee protects any ``k`` rows taken together; one row is one person by default."""
+    """Privacy unit of any ``k`` rows taken together; by default one row, which is one person."""
 
     k: int = 1
 
     @property
     def at_most(self) -> int:
-        """How many rows one unit can contribute."""
+        """The largest number of rows that one unit can contribute."""
         return self.k
 
     def __str__(self) -> str:
@@ -39,7 +39,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class RowsOf:
-    """The guarantee protects all rows with the same value of column ``id``, of which ``at_most`` are used."""
+    """Privacy unit of all rows with the same value of column ``id``, of which at most ``at_most`` are used."""
 
     id: str
     at_most: int
@@ -52,7 +52,7 @@ Unit: TypeAlias = Rows | RowsOf
 
 
 def resolve_unit(value: object) -> Unit:
-    """Return the privacy unit a user means: "row", a number of rows, or an id column with a cap.
+    """Return the privacy unit that a parameter denotes: "row", a number of rows, or an id column with a bound.
 
     >>> resolve_unit("row"), resolve_unit(3), resolve_unit({"id": "patient", "at_most": 5})
     (Rows(k=1), Rows(k=3), RowsOf(id='patient', at_most=5))
@@ -64,29 +64,29 @@ def resolve_unit(value: object) -> Unit:
     elif isinstance(value, Integral) and not isinstance(value, bool):
         value = Rows(int(value))
     if isinstance(value, RowsOf) and not isinstance(value.id, str):
-        raise ParameterError("privacy_unit", value, "has an id that is not the name of a column", "the id is a text")
+        raise ParameterError("privacy_unit", value, "must have the name of a column as its id", "pass the id as text")
     if isinstance(value, Rows | RowsOf):
         if isinstance(value.at_most, Integral) and 1 <= value.at_most <= MAX_ROWS_PER_UNIT:
-            n = int(value.at_most)  # a number of numpy could overflow where sensitivities are multiplied
+            n = int(value.at_most)  # a NumPy integer could overflow when sensitivities are multiplied
             return Rows(n) if isinstance(value, Rows) else RowsOf(value.id, n)
         raise ParameterError("privacy_unit", value, f"must allow 1 to {MAX_ROWS_PER_UNIT:,} rows")
     raise ParameterError(
         "privacy_unit",
         value,
-        "is not understood",
-        "'row', a number of rows such as 3, or {'id': 'patient_id', 'at_most': 5}",
+        "must be a unit",
+        "pass 'row', a number of rows such as 3, or {'id': 'patient_id', 'at_most': 5}",
     )
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Which two tables must look alike: they differ in one unit, added or removed, or replaced.
+    """Neighbouring relation: two tables that differ in one unit, added or removed, or replaced.
 
     Notes
     -----
     Guarantee
 
-    Turns the effect of one row into the effect of one unit (privacy-unit proof: proofs/neighbours.md):
+    Converts the effect of one row into the effect of one unit (proofs/neighbours.md):
     k rows move a sum k times as far, and a replacement is a removal and an addition. The squared L2 distance
     of a replacement is at most twice that of one row, because the moved vectors have no negative entries.
     """
@@ -96,12 +96,12 @@ class Neighbours:
 
     @classmethod
     def from_parameters(cls, adjacency: object, unit: object) -> Neighbours:
-        """Return the neighbours a user means (``resolve_unit``)."""
+        """Return the neighbours that two parameters denote (``resolve_unit``)."""
         return cls(adjacency, resolve_unit(unit))  # type: ignore[arg-type]
 
     def __post_init__(self) -> None:
         if not isinstance(self.adjacency, str) or self.adjacency not in ADJACENCIES:
-            raise ParameterError("adjacency", self.adjacency, "is unknown", "'add-remove' or 'replace-one'")
+            raise ParameterError("adjacency", self.adjacency, "is unknown", "choose 'add-remove' or 'replace-one'")
 
     @property
     def _n_sides(self) -> int:
@@ -109,22 +109,23 @@ class Neighbours:
 
     @property
     def in_one_part(self) -> bool:
-        """Whether a unit that is added or removed is in one of two parts only, where a secret key drew the parts.
+        """Whether the changed unit is in one part only, if a secret key divides the units into two parts.
 
-        So it is for one row and for all rows of an id; the two units of a replacement, or several rows, may be in both.
+        True for one row and for all rows of an id, added or removed. The two units of a replacement, or several rows,
+        may be in both parts.
         """
         return self.adjacency == "add-remove" and (isinstance(self.unit, RowsOf) or self.unit.k == 1)
 
     def l1_sensitivity(self, row_norm: int) -> int:
-        """L1 sensitivity when one row adds a vector of L1 norm at most ``row_norm``."""
+        """Return the L1 sensitivity if one row adds a vector of L1 norm at most ``row_norm``."""
         return row_norm * self.unit.at_most * self._n_sides
 
     def squared_l2_sensitivity(self, row_norm: int) -> int:
-        """Squared L2 sensitivity when one row adds a non-negative vector of squared norm at most ``row_norm``."""
+        """Return the squared L2 sensitivity if one row adds a non-negative vector of squared norm ``row_norm``."""
         return row_norm * self.unit.at_most**2 * self._n_sides
 
     def score_range(self, row_range: int) -> int:
-        """Range of a selection score whose range under the addition of one row is ``row_range``."""
+        """Return the range of selection scores whose range under the addition of one row is ``row_range``."""
         return row_range * self.unit.at_most * self._n_sides
 
     def __str__(self) -> str:

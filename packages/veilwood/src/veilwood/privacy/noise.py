@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact integer noise that makes a number private, with its cost. Private choices are in ``selection``.
+"""Noise mechanisms on integers, drawn exactly: dense counts, sparse histograms and counts of unknown keys.
 
-No sensitivity of a query is derived here, nothing is charged here, and the bits come from entropy.py.
+``Mechanism`` is the base class of everything that a planned step can apply; those that choose a candidate are in
+``selection``, those that share noise between tables in ``joint_noise``. No sensitivity of a query is derived here,
+nothing is charged here, and random bits come from ``entropy``.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from fractions import Fraction
 from math import ceil, exp, expm1, log, pi, prod, sqrt
-from typing import Final, Literal
+from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from veilwood.errors import MechanismError, short_repr
 from veilwood.privacy import samplers
-from veilwood.privacy.loss import Loss, zcdp_epsilon, zcdp_rho
-from veilwood.safe_io import check_digits
+from veilwood.privacy.loss import Loss, format_number, zcdp_epsilon, zcdp_rho
+from veilwood.safe_io import check_digits, parse_fraction
 
 __all__ = [
     "MAX_SCALE",
@@ -26,14 +29,15 @@ __all__ = [
     "MAX_SPARSE_CELLS",
     "MAX_SPARSE_SCALE",
     "MAX_VALUE",
-    "Backend",
     "Bools",
     "DiscreteGaussian",
     "DiscreteLaplace",
     "Geometric",
+    "Mechanism",
     "Shape",
     "SparseLaplace",
     "ThresholdedGaussian",
+    "Verb",
     "require_fraction",
     "require_integers",
     "require_non_negative",
@@ -45,17 +49,120 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 Shape = int | tuple[int, ...]
-Backend = Literal["veilwood", "opendp"]
+Verb: TypeAlias = Literal["noisy", "sparse", "above_threshold", "select", "best"]
+"""Which method of the door applies a mechanism: ``release_counts``, ``release_sparse``, ``release_above_threshold``,
+``select`` or ``release_best_trial``."""
 
 # A scale of 2**50 with values up to 2**61 leaves int64 with probability below exp(-4096): such sums are safe.
 MAX_SCALE = 2**50
 MAX_SIGMA_SQUARED = 2**80
-_SHORT_BITS = 64  # bits, beyond which the digits of a number are counted
+_SHORT_BITS = 64  # fractions of at most this many bits are short enough; the digits of longer ones are counted
 MAX_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overflow
+_SAMPLER: Final = "veilwood"  # value of the key "backend" in plan files, from when noise had a second source
 
 
-class _AdditiveNoise(ABC):
-    """Noise that is added to integers."""
+class Mechanism(ABC):
+    """Base class of mechanisms: everything that plans, the door and files need to know about one.
+
+    A subclass with the class keyword ``kind`` can be named in plan files, and is found there by that name.
+
+    Attributes
+    ----------
+    kind : str
+        Name of the mechanism in plan files.
+    verb : str
+        Which method of the door applies the mechanism.
+
+    Examples
+    --------
+    >>> noise = DiscreteLaplace(Fraction(3, 2))
+    >>> noise.to_dict()
+    {'kind': 'DiscreteLaplace', 'scale': '3/2', 'backend': 'veilwood'}
+    >>> Mechanism.from_dict(noise.to_dict()) == noise
+    True
+    >>> noise.verb, noise.text, noise.cost(sensitivity=3).epsilon
+    ('noisy', 'discrete Laplace, scale 1.5', Fraction(2, 1))
+    """
+
+    kind: ClassVar[str]
+    verb: ClassVar[Verb]
+    _by_kind: ClassVar[dict[str, type[Mechanism]]] = {}
+
+    def __init_subclass__(cls, *, kind: str | None = None, **arguments: Any) -> None:
+        super().__init_subclass__(**arguments)
+        if kind is not None:
+            cls.kind = kind
+            cls._by_kind[kind] = cls
+
+    @abstractmethod
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
+        """Return the loss at a sensitivity, or None if the mechanism alone guarantees nothing there.
+
+        Parameters
+        ----------
+        sensitivity : int
+            L1 sensitivity, squared L2 sensitivity for Gaussian noise, or the range of scores for a selection.
+        selections_per_row : int
+            The number of a step's selections that one row can influence; noise ignores it.
+        """
+
+    def satisfies(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
+        """Return True if the mechanism costs at most ``loss``.
+
+        A loss makes up to two statements, epsilon and rho, and plans add up either: both must hold.
+        """
+        cost = self.cost(sensitivity, selections_per_row)
+        if cost is None or cost.rho is None:
+            return False
+        if loss.rho is not None and cost.rho > loss.rho:
+            return False
+        if loss.delta > 0:  # a fraction of rho, whose epsilon is not its own (Loss.scaled)
+            return loss.rho is not None
+        return cost.epsilon is not None and loss.epsilon is not None and cost.epsilon <= loss.epsilon
+
+    @property
+    @abstractmethod
+    def text(self) -> str:
+        """Name and parameters, as plans and certificates show them."""
+
+    @property
+    def variance(self) -> float:
+        """Variance of the noise on one number; 0 for mechanisms that add none."""
+        return 0.0
+
+    def table_sizes(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the number of cells of each table that a step of this shape releases: one table, if not overridden."""
+        return shape[:1]
+
+    @property
+    def table_variances(self) -> tuple[float, ...]:
+        """Variance of the noise on a cell of each of these tables."""
+        return (self.variance,)
+
+    def total_variance(self, n_cells: int) -> float:
+        """Return the variance of the noise on the sum of a table's cells."""
+        return n_cells * self.variance
+
+    def to_dict(self) -> dict[str, str]:
+        """Return the kind and the exact parameters, as text."""
+        names = [field.name for field in fields(self)]  # type: ignore[arg-type]
+        return {"kind": self.kind} | {name: str(getattr(self, name)) for name in names}
+
+    @staticmethod
+    def from_dict(data: Mapping[str, str]) -> Mechanism:
+        """Read what ``to_dict`` wrote. Raise an error if it describes no known mechanism."""
+        kind = Mechanism._by_kind[data["kind"]]  # first: from a forged file, ``data`` may not be a dictionary
+        return kind._from_texts({key: text for key, text in data.items() if key != "kind"})
+
+    @classmethod
+    def _from_texts(cls, texts: dict[str, str]) -> Self:
+        return cls(**{key: parse_fraction(text, key) for key, text in texts.items()})
+
+
+class _AdditiveNoise(Mechanism):
+    """Base class of independent noise that is added to integers."""
+
+    verb = "noisy"
 
     def sample(self, shape: Shape) -> Ints:
         """Return independent draws of the given shape."""
@@ -70,12 +177,22 @@ class _AdditiveNoise(ABC):
         exact = require_integers("counts", counts)
         return exact + self.sample(exact.shape)
 
+    def to_dict(self) -> dict[str, str]:
+        """Return the kind and the exact parameters, as text."""
+        return super().to_dict() | {"backend": _SAMPLER}
+
+    @classmethod
+    def _from_texts(cls, texts: dict[str, str]) -> Self:
+        if texts.pop("backend", _SAMPLER) != _SAMPLER:
+            raise MechanismError(f"backend must be {_SAMPLER!r}. Hint: make the plan again, with this version.")
+        return super()._from_texts(texts)
+
 
 @dataclass(frozen=True, init=False)
 class Geometric:
     """One-sided geometric noise: P(z) = (1 - a) a^z for z = 0, 1, 2, ... with a = exp(-1/scale).
 
-    The selections below draw this law by ``samplers.geometric``; added to a count it gives no guarantee by itself.
+    ``NoisyMax`` and ``PermuteAndFlip`` draw from this distribution; added to a count it gives no guarantee by itself.
 
     Parameters
     ----------
@@ -110,7 +227,7 @@ class Geometric:
 
 
 @dataclass(frozen=True, init=False)
-class DiscreteLaplace(_AdditiveNoise):
+class DiscreteLaplace(_AdditiveNoise, kind="DiscreteLaplace"):
     """Discrete Laplace noise: P(x) proportional to exp(-abs(x)/scale) on the integers.
 
     Drawn exactly, as the difference of two geometrics (Ghosh, Roughgarden and Sundararajan 2009).
@@ -119,9 +236,6 @@ class DiscreteLaplace(_AdditiveNoise):
     ----------
     scale
         Positive integer or ``Fraction``, at most 2**50. For epsilon at L1 sensitivity s it is s/epsilon.
-    backend
-        ``"veilwood"`` for the built-in sampler, ``"opendp"`` for OpenDP's. OpenDP takes a floating-point scale:
-        it is rounded up, so that the noise is never lower than asked for.
 
     Notes
     -----
@@ -146,14 +260,21 @@ class DiscreteLaplace(_AdditiveNoise):
     """
 
     scale: Fraction
-    backend: Backend
 
-    def __init__(self, scale: Fraction | int, backend: Backend = "veilwood") -> None:
+    def __init__(self, scale: Fraction | int) -> None:
         object.__setattr__(self, "scale", require_positive("scale", scale, MAX_SCALE))
-        object.__setattr__(self, "backend", _require_backend(backend))
 
     def _draw_noise(self, n: int) -> Ints:
-        return (samplers.opendp_laplace if self.backend == "opendp" else samplers.laplace)(self.scale, n)
+        return samplers.laplace(self.scale, n)
+
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
+        """Return the loss at an L1 sensitivity."""
+        return Loss.pure(self.epsilon(sensitivity))
+
+    @property
+    def text(self) -> str:
+        """Name and parameters."""
+        return f"discrete Laplace, scale {format_number(float(self.scale))}"
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return the probability of each integer in `k`."""
@@ -172,15 +293,13 @@ class DiscreteLaplace(_AdditiveNoise):
 
 
 @dataclass(frozen=True, init=False)
-class DiscreteGaussian(_AdditiveNoise):
+class DiscreteGaussian(_AdditiveNoise, kind="DiscreteGaussian"):
     """Discrete Gaussian noise: P(x) proportional to exp(-x^2 / (2 sigma_squared)) on the integers.
 
     Parameters
     ----------
     sigma_squared
         Positive integer or ``Fraction``, at most 2**80. For rho at squared L2 sensitivity s it is s/(2 rho).
-    backend
-        As in ``DiscreteLaplace``.
 
     Notes
     -----
@@ -203,15 +322,22 @@ class DiscreteGaussian(_AdditiveNoise):
     """
 
     sigma_squared: Fraction
-    backend: Backend
 
-    def __init__(self, sigma_squared: Fraction | int, backend: Backend = "veilwood") -> None:
+    def __init__(self, sigma_squared: Fraction | int) -> None:
         checked = require_positive("sigma_squared", sigma_squared, MAX_SIGMA_SQUARED)
         object.__setattr__(self, "sigma_squared", checked)
-        object.__setattr__(self, "backend", _require_backend(backend))
 
     def _draw_noise(self, n: int) -> Ints:
-        return (samplers.opendp_gaussian if self.backend == "opendp" else samplers.gaussian)(self.sigma_squared, n)
+        return samplers.gaussian(self.sigma_squared, n)
+
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
+        """Return the loss, a rho alone, at a squared L2 sensitivity."""
+        return Loss(None, Fraction(0), self.rho(sensitivity))
+
+    @property
+    def text(self) -> str:
+        """Name and parameters."""
+        return f"discrete Gaussian, sigma {format_number(float(self.sigma_squared) ** 0.5)}"
 
     def pmf(self, k: ArrayLike) -> Floats:
         """Return the probability of each integer in `k`."""
@@ -230,39 +356,31 @@ class DiscreteGaussian(_AdditiveNoise):
         return require_non_negative("squared_l2_sensitivity", squared_l2_sensitivity) / (2 * self.sigma_squared)
 
     def _normaliser_and_variance(self) -> tuple[float, float]:
-        """Return the normaliser and the variance."""
         if self.sigma_squared >= 4:
             # Poisson summation: both differ from the continuous ones by a factor 1 + O(exp(-2 pi^2 sigma^2)).
             return sqrt(2 * pi * self.sigma_squared), float(self.sigma_squared)
-        x = np.arange(-80, 81)
+        x = np.arange(-80, 81)  # sigma is below 2: beyond 40 sigma every weight is 0 in floating point
         weights = np.exp(-(x**2) / (2 * float(self.sigma_squared)))
         normaliser = float(weights.sum())
         return normaliser, float((x**2 * weights).sum()) / normaliser
 
 
 def _count_draws(shape: Shape) -> int:
-    """Return how many draws fill `shape`."""
+    """Return the number of draws that fill `shape`."""
     return shape if isinstance(shape, int) else prod(shape)
 
 
-def _require_backend(backend: Backend) -> Backend:
-    """Return the name of a sampler we have, or refuse."""
-    if backend not in ("veilwood", "opendp"):
-        raise MechanismError(f"backend must be 'veilwood' or 'opendp', got {short_repr(backend)}. Hint: leave it out.")
-    return backend
-
-
-# -- what mechanisms take: whole numbers and exact ratios; anything else is refused ---------------------------------
+# -- what mechanisms accept: integers and exact fractions; everything else raises -----------------------------------
 
 
 def require_integers(name: str, values: ArrayLike) -> Ints:
-    """Return `values` as int64, or refuse: floating-point values would leak through their low-order bits."""
+    """Return `values` as int64. Raise MechanismError for others: low-order bits of floats would leak."""
     array = np.asarray(values)
     if array.size == 0 and not isinstance(values, np.ndarray):
         array = array.astype(np.int64)  # numpy makes an empty list a float array
     if array.dtype.kind not in "iu":
         raise MechanismError(
-            f"{name} must be integers, got {array.dtype}. Hint: count in whole units, or quantise each record first."
+            f"{name} must be integers, got {array.dtype}. Hint: count in integer units, or quantise each row first."
         )
     if array.size and (int(array.max()) > MAX_VALUE or int(array.min()) < -MAX_VALUE):
         raise MechanismError(f"{name} must lie within ±2**61, or sums could overflow. Hint: use a coarser unit.")
@@ -270,7 +388,7 @@ def require_integers(name: str, values: ArrayLike) -> Ints:
 
 
 def require_fraction(name: str, value: Fraction | int) -> Fraction:
-    """Return `value` as a Fraction, refusing what is not exact."""
+    """Return `value` as a Fraction. Raise MechanismError if it is not exact."""
     if isinstance(value, bool) or not isinstance(value, int | Fraction | np.integer):
         raise MechanismError(
             f"{name} must be an integer or a Fraction, got {short_repr(value)}. Hint: write Fraction('0.1'), not 0.1."
@@ -281,7 +399,7 @@ def require_fraction(name: str, value: Fraction | int) -> Fraction:
 
 
 def require_positive(name: str, value: Fraction | int, maximum: int) -> Fraction:
-    """Return `value` as a Fraction, refusing what is not positive or too large."""
+    """Return `value` as a Fraction. Raise MechanismError unless it is above 0 and at most `maximum`, a power of 2."""
     exact = require_fraction(name, value)
     if not 0 < exact <= maximum:
         limit = f"2**{maximum.bit_length() - 1}"
@@ -292,26 +410,28 @@ def require_positive(name: str, value: Fraction | int, maximum: int) -> Fraction
 
 
 def require_non_negative(name: str, value: Fraction | int) -> Fraction:
-    """Return `value` as a Fraction, refusing negative ones."""
+    """Return `value` as a Fraction. Raise MechanismError if it is negative."""
     exact = require_fraction(name, value)
     if exact < 0:
         raise MechanismError(
-            f"{name} must not be negative, got {short_repr(value)}. Hint: a sensitivity is a distance."
+            f"{name} must not be negative, got {short_repr(value)}. Hint: check the sign; a sensitivity is a distance."
         )
     return exact
 
 
+# -- sparse histograms ----------------------------------------------------------------------------------------------
+
 MAX_SPARSE_CELLS: Final = 1 << 53
-MAX_SPARSE_SCALE: Final = 4  # from 5 on, empty cells would be released too often beside those of one row
-_GAP_BITS: Final = 128  # of exp(-1/scale), rounded up
+MAX_SPARSE_SCALE: Final = 4  # from 5 on, false positives would outnumber the released cells of one row
+_GAP_BITS: Final = 128  # precision of exp(-1/scale), rounded up
 
 
 @dataclass(frozen=True, init=False)
-class SparseLaplace:
+class SparseLaplace(Mechanism, kind="SparseLaplace"):
     """Noise on a huge table of counts, of which only the cells with a positive noisy count are released.
 
-    A cell with rows gets discrete Laplace noise. An empty one is released with a small probability, as if it had
-    one row or more; which ones do is drawn without visiting the others.
+    A cell with rows gets discrete Laplace noise. An empty cell is released with a small probability, as if it had at
+    least one row. These false positives are drawn without visiting the other empty cells.
 
     Parameters
     ----------
@@ -341,18 +461,19 @@ class SparseLaplace:
     """
 
     scale: Fraction
+    verb = "sparse"
 
     def __init__(self, scale: Fraction | int) -> None:
         object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
         if self.scale > MAX_SPARSE_SCALE:
             raise MechanismError(
-                f"scale must be at most {MAX_SPARSE_SCALE}, got {scale}: with so much noise most empty cells "
-                "turn up. Hint: list fewer cells and add noise to every one, or raise epsilon."
+                f"scale must be at most {MAX_SPARSE_SCALE}, got {scale}: more noise would release most of the empty "
+                "cells. Hint: list fewer cells and add noise to every one, or raise epsilon."
             )
 
     @property
     def gap(self) -> int:
-        """About how many empty cells one chance find stands for: exp(1/scale), rounded down."""
+        """Number of empty cells per false positive, about: exp(1/scale), rounded down."""
         _, above = samplers.exp_minus(1 / self.scale, _GAP_BITS)
         return min((1 << _GAP_BITS) // above, MAX_SCALE)
 
@@ -360,13 +481,23 @@ class SparseLaplace:
         """Return the epsilon that this noise costs at the given L1 sensitivity."""
         return DiscreteLaplace(self.scale).epsilon(l1_sensitivity)
 
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
+        """Return the loss at an L1 sensitivity."""
+        return Loss.pure(self.epsilon(sensitivity))
+
+    @property
+    def text(self) -> str:
+        """Name and parameters, with the probability of a false positive."""
+        scale = format_number(float(self.scale))
+        return f"sparse Laplace, scale {scale}, an empty cell turns up with probability {-expm1(-1 / self.gap):.3g}"
+
     @property
     def variance(self) -> float:
         """Exact variance of the noise on a cell of many rows."""
         return DiscreteLaplace(self.scale).variance
 
     def probabilities(self, count: int, max_count: int) -> NDArray[np.float64]:
-        """Return the probabilities that a cell with ``count`` rows comes out as 0 (not at all), 1, ..., ``max_count``."""
+        """Return the probabilities of noisy counts 0 (not released) to ``max_count`` of a cell with ``count`` rows."""
         a = exp(-1 / self.scale)
         values = np.arange(1, max_count + 1)
         if count == 0:
@@ -381,73 +512,77 @@ class SparseLaplace:
         cells, counts
             Different cells from 0 to ``n_cells`` - 1 with their counts, at least 1 each; all others are empty.
         n_cells
-            Public: how many cells there are, at most 2**53.
+            Public: the number of cells, at most 2**53.
         """
         if not 0 < n_cells <= MAX_SPARSE_CELLS:
             raise MechanismError(f"n_cells={n_cells} must be between 1 and 2**53. Hint: use coarser cells.")
         if cells.dtype != np.int64 or counts.dtype != np.int64 or cells.ndim != 1 or cells.shape != counts.shape:
-            raise MechanismError("cells and counts must be int64 vectors of one length. Hint: count in whole units.")
+            raise MechanismError("cells and counts must be int64 vectors of one length. Hint: count in integer units.")
         if (cells[:-1] > cells[1:]).any():
             order = np.argsort(cells)
             cells, counts = cells[order], counts[order]
         if len(cells) and (cells[0] < 0 or cells[-1] >= n_cells or (cells[:-1] == cells[1:]).any()):
             raise MechanismError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
         if len(counts) and (counts.min() < 1 or counts.max() > MAX_VALUE):
-            raise MechanismError("counts must be at least 1 and at most 2**61: leave empty cells out.")
+            raise MechanismError("counts must be at least 1 and at most 2**61. Hint: leave empty cells out.")
         noisy = DiscreteLaplace(self.scale).sample(counts.shape)
         noisy += counts
-        found = self._draw_false_positives(n_cells)
-        taken = np.append(cells, -1)[np.searchsorted(cells, found)] == found  # cells ascend
-        found = found[~taken]
-        found_counts = 1 + samplers.geometric(self.scale, len(found))
-        out = noisy > 0
-        cells, noisy = cells[out], noisy[out]
-        places = np.searchsorted(cells, found)  # ascending again: the order must not tell which were not empty
-        return np.insert(cells, places, found), np.insert(noisy, places, found_counts)
+        drawn = self._draw_false_positives(n_cells)
+        is_occupied = np.append(cells, -1)[np.searchsorted(cells, drawn)] == drawn  # cells ascend
+        drawn = drawn[~is_occupied]
+        drawn_counts = 1 + samplers.geometric(self.scale, len(drawn))
+        is_released = noisy > 0
+        cells, noisy = cells[is_released], noisy[is_released]
+        places = np.searchsorted(cells, drawn)  # ascending again: the order must not reveal which were occupied
+        return np.insert(cells, places, drawn), np.insert(noisy, places, drawn_counts)
 
     def _draw_false_positives(self, n_cells: int) -> Ints:
-        """Choose each cell with probability 1 - exp(-1/g): the gaps between chosen ones are geometric of scale g."""
+        """Draw each cell with probability 1 - exp(-1/g): the gaps between drawn ones are geometric of scale g."""
         gap, last, parts = Fraction(self.gap), -1, []
-        most = max(1, (1 << 62) // (n_cells + 1))  # so many gaps, none counted beyond the end, cannot overflow
+        max_gaps = max(1, (1 << 62) // (n_cells + 1))  # the sum of these, each cut at n_cells, cannot overflow
         while last < n_cells:
             expected = (n_cells - last) / float(gap)
-            gaps = samplers.geometric(gap, min(most, int(expected + 4 * expected**0.5) + 8))
+            gaps = samplers.geometric(gap, min(max_gaps, int(expected + 4 * expected**0.5) + 8))
             places = last + np.cumsum(np.minimum(gaps, n_cells) + 1)
             parts.append(places[places < n_cells])
             last = int(places[-1])
         return np.concatenate(parts)
 
 
+# -- counts of unknown keys -----------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, init=False)
-class ThresholdedGaussian:
-    """Gaussian noise on the counts of unknown things, of which those above a threshold are released.
+class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
+    """Gaussian noise on the counts of unknown keys, of which those above a threshold are released.
 
     Parameters
     ----------
     sigma_squared
-        Of the noise, as in ``DiscreteGaussian``.
+        Parameter of the noise, as in ``DiscreteGaussian``.
     threshold
-        What is released has a noisy count above it.
-    most
-        How much one unit adds to the count of one thing, at most.
-    things
-        How many things two neighbouring tables can have that the other does not have, both together.
+        A key is released if its noisy count is above it.
+    max_contribution
+        The largest amount that one unit adds to the count of one key.
+    max_changed_keys
+        The largest number of keys that are in one of two neighbouring tables only, both tables together.
 
     Notes
     -----
     Guarantee
 
-    Neighbours: tables of counts, by name, that differ by at most sqrt(s) in L2 norm; at most ``max_changed_keys`` names are in
-    one table only, with counts of at most ``max_contribution``.
+    Neighbours: tables of counts, by key, that differ by at most sqrt(s) in L2 norm; at most ``max_changed_keys`` keys
+    are in one table only, with counts of at most ``max_contribution``.
     Bound: (epsilon, delta)-differential privacy, epsilon being that of zCDP with rho = s/(2 sigma_squared) at a part of
-    delta; the rest of delta bounds the probability that a thing of one table only is released. Assumes uniform bits
+    delta; the rest of delta bounds the probability that a key of one table only is released. Assumes uniform bits
     from the operating system.
     Proof: proofs/discover.md
     Test: packages/veilwood/tests/privacy/test_standing_out.py::test_the_exact_loss_is_within_the_promise
 
     Examples
     --------
-    >>> noise = ThresholdedGaussian.for_loss(Loss(Fraction(1), Fraction(1, 10**6)), squared_l2=2, max_contribution=1, max_changed_keys=2)
+    >>> loss = Loss(Fraction(1), Fraction(1, 10**6))
+    >>> noise = ThresholdedGaussian.for_loss(loss, squared_l2=2, max_contribution=1, max_changed_keys=2)
     >>> noise.threshold
     37
     >>> places, counts = noise.perturb(np.array([1, 5000, 1]))
@@ -459,6 +594,7 @@ class ThresholdedGaussian:
     threshold: int
     max_contribution: int
     max_changed_keys: int
+    verb = "above_threshold"
 
     def __init__(
         self,
@@ -467,22 +603,24 @@ class ThresholdedGaussian:
         max_contribution: Fraction | int,
         max_changed_keys: Fraction | int,
     ) -> None:
-        whole = {"threshold": threshold, "most": max_contribution, "things": max_changed_keys}
-        for name, number in whole.items():
+        integers = {
+            "threshold": threshold, "max_contribution": max_contribution, "max_changed_keys": max_changed_keys
+        }  # fmt: skip
+        for name, number in integers.items():
             if int(number) != number or number < 1:
-                raise MechanismError(f"{name}={number} must be a whole number of 1 or more.")
+                raise MechanismError(f"{name}={number} must be an integer of at least 1.")
             object.__setattr__(self, name, int(number))
         object.__setattr__(self, "sigma_squared", DiscreteGaussian(Fraction(sigma_squared)).sigma_squared)
         if self.threshold < self.max_contribution:
-            raise MechanismError(f"threshold={threshold} is below what one unit can reach, {max_contribution}.")
+            raise MechanismError(f"threshold={threshold} must be at least max_contribution, {max_contribution}.")
 
     @classmethod
     def for_loss(
         cls, loss: Loss, *, squared_l2: int, max_contribution: int, max_changed_keys: int
     ) -> ThresholdedGaussian:
-        """Return the least noise and threshold that keep a loss with a delta: half of it for either."""
+        """Return the least noise and threshold that satisfy a loss with a delta: half of it for either."""
         if loss.epsilon is None or loss.delta <= 0:
-            raise MechanismError("what is not known before can only be released with a delta above 0.")
+            raise MechanismError("releasing unknown categories requires delta > 0.")
         half = loss.delta / 2
         sigma_squared = Fraction(squared_l2) / (2 * zcdp_rho(loss.epsilon, half))
         start = (
@@ -495,7 +633,7 @@ class ThresholdedGaussian:
 
     @property
     def delta(self) -> Fraction:
-        """Bound the probability that any thing of one table only is released: exact, rounded up."""
+        """Upper bound of the probability that any key of one table only is released, in exact arithmetic."""
         above = self.threshold + 1 - self.max_contribution
         _, tail = samplers.exp_minus(Fraction(above * above) / (2 * self.sigma_squared), _GAP_BITS)
         return Fraction(self.max_changed_keys * tail, 1 << _GAP_BITS)
@@ -505,17 +643,26 @@ class ThresholdedGaussian:
         """Exact variance of the noise on one count."""
         return DiscreteGaussian(self.sigma_squared).variance
 
-    def costs_at_most(self, loss: Loss, squared_l2: int) -> bool:
-        """Whether this noise, at the given squared L2 sensitivity, costs no more than a loss, which is no zCDP."""
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> None:
+        """Return None: how the loss divides into epsilon and delta depends on what is promised (``satisfies``)."""
+        return None
+
+    def satisfies(self, loss: Loss, sensitivity: int, selections_per_row: int = 1) -> bool:
+        """Return True if this noise, at a squared L2 sensitivity, costs at most ``loss``, which is not zCDP."""
         if loss.epsilon is None or loss.rho is not None or loss.delta <= self.delta:
             return False
-        rho = DiscreteGaussian(self.sigma_squared).rho(squared_l2)
+        rho = DiscreteGaussian(self.sigma_squared).rho(sensitivity)
         return zcdp_epsilon(rho, loss.delta - self.delta) <= loss.epsilon
 
+    @property
+    def text(self) -> str:
+        """Name and parameters."""
+        return f"{DiscreteGaussian(self.sigma_squared).text}, what is above {self.threshold} comes out"
+
     def perturb(self, counts: Ints) -> tuple[Ints, Ints]:
-        """Return the places of the things that are released, and their noisy counts; counts are of 1 or more."""
+        """Return the indices of the keys that are released, and their noisy counts; counts are at least 1."""
         if counts.ndim != 1 or counts.dtype != np.int64 or (len(counts) and counts.min() < 1):
-            raise MechanismError("counts must be an int64 vector of numbers of 1 or more: leave out what is not there.")
+            raise MechanismError("counts must be an int64 vector of at least 1 each. Hint: leave absent keys out.")
         noisy = DiscreteGaussian(self.sigma_squared).perturb(counts)
         places = np.flatnonzero(noisy > self.threshold).astype(np.int64)
         return places, noisy[places]

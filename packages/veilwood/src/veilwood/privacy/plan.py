@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What will be released and at what cost, decided before any data is seen.
+"""Release plans: every measurement of a fit and its privacy loss, fixed before the data is read.
 
-A plan is public: it can be printed, reviewed, signed and saved. ``door`` carries out exactly what it says.
+A plan is public: it can be printed, reviewed, signed and saved. ``door`` executes exactly what it says.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from fractions import Fraction
 from os import PathLike
 from typing import Any, Literal, TypeAlias, get_args
@@ -18,9 +18,9 @@ from typing import Any, Literal, TypeAlias, get_args
 from veilwood._version import __version__
 from veilwood.charts import html_card
 from veilwood.errors import PlanError, VeilwoodError, short_repr, shorten_text
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, format_number
 from veilwood.privacy.neighbours import Neighbours, RowsOf
-from veilwood.privacy.steps import MAX_CELLS, Step, format_number, loss_from_dict, to_plain_values
+from veilwood.privacy.steps import MAX_CELLS, Step
 from veilwood.safe_io import all_ints_in, is_int_in, read_json, read_text, write_file
 
 RowAssignment: TypeAlias = Literal["all to every tree", "each to one tree"]
@@ -28,27 +28,28 @@ EACH_TO_ONE_TREE: RowAssignment = "each to one tree"
 ALL_TO_EVERY_TREE: RowAssignment = "all to every tree"
 MAX_SEED = 2**128 - 1
 
-_MAX_INLINE_NOTE = 32  # a longer note gets a line of its own
-_MOST_TOLD = 400  # characters of what is wrong with a file
-_MAX_STEPS_SHOWN = 12  # a person reads the first steps of a plan; all are in its JSON
+_MAX_INLINE_NOTE = 32  # characters; a longer note gets a line of its own
+_MAX_ERROR_LENGTH = 400  # characters of the message about an unreadable file
+_MAX_STEPS_SHOWN = 12  # readers see the first steps of a plan; all are in its JSON
 
 
 @dataclass(frozen=True)
 class Layout:
-    """The public shape of a forest, as far as the plan decides by it; texts for people are the plan's notes.
+    """Public size of a forest: number of trees and leaves, depth, and how rows are assigned to trees.
 
     Attributes
     ----------
     trees, leaves, depth : int
-        Of the whole forest; 0 where it is decided later, by the rule that the plan states.
+        Of the whole forest; 0 if decided later, by the rule that the plan states.
     records : str
         Whether every row counts in every tree, or in one only.
     queries : int
-        How many public queries are answered; 0 for training.
+        Number of public queries that are answered; 0 for training.
     rows_planned : int or None
-        The number of rows that the plan was made for, if it needs one,
+        The number of rows that the plan was made for, if it needs one.
     rows_known : str or None
-        and how it is known: declared as public, counted because it is (rows are replaced), or measured with noise.
+        How that number is known: declared as public, counted because it is public (rows are replaced), or measured with
+        noise.
     """
 
     trees: int = 0
@@ -61,62 +62,66 @@ class Layout:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Layout:
-        """Read what ``to_dict`` wrote, refusing what is no layout."""
-        made = cls(**data)
-        rows = 0 if made.rows_planned is None else made.rows_planned
-        numbers = (made.trees, made.leaves, made.depth, made.queries, rows)
-        known = made.records in get_args(RowAssignment) and made.rows_known in (None, "declared", "counted", "measured")
-        if not known or not all_ints_in(numbers, 0, MAX_CELLS):
-            raise PlanError("this is not a plan: the layout of its forest is not made of whole numbers.")
-        return made
+        """Read what ``to_dict`` wrote. Raise PlanError if it is not a valid layout."""
+        layout = cls(**data)
+        rows = 0 if layout.rows_planned is None else layout.rows_planned
+        numbers = (layout.trees, layout.leaves, layout.depth, layout.queries, rows)
+        are_known = layout.records in get_args(RowAssignment) and layout.rows_known in (
+            None, "declared", "counted", "measured"
+        )  # fmt: skip
+        if not are_known or not all_ints_in(numbers, 0, MAX_CELLS):
+            raise PlanError("this is not a plan: the numbers in the layout of its forest must be integers.")
+        return layout
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values."""
+        """Return plain values."""
         return {name: getattr(self, name) for name in self.__dataclass_fields__}
 
     def describe(self) -> list[str]:
-        """The numbers, as a person would list them."""
-        words = [f"{value:,} {name}" for name in ("trees", "leaves", "queries") if (value := getattr(self, name))]
-        words += [f"depth {self.depth}"] if self.depth else []
-        words += [f"records {self.records}"]
-        words += [f"{self.rows_planned:,} rows {self.rows_known}"] if self.rows_planned is not None else []
-        return words
+        """Return the numbers with their units, for readers."""
+        facts = [f"{value:,} {name}" for name in ("trees", "leaves", "queries") if (value := getattr(self, name))]
+        facts += [f"depth {self.depth}"] if self.depth else []
+        facts += [f"records {self.records}"]
+        facts += [f"{self.rows_planned:,} rows {self.rows_known}"] if self.rows_planned is not None else []
+        return facts
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A release, planned: everything that is decided without the data.
+    """Plan of a release: everything that is decided without the data.
 
     Attributes
     ----------
     estimator : str
-        Who planned it.
+        Name of the estimator, or function, that made the plan.
     parameters : dict
-        Its parameters, as far as they are not named below.
+        Its parameters, except those named below.
     public_seed : int
         The seed of everything random about the structure. It does not seed noise.
     loss : Loss
-        What the whole release costs.
+        Privacy loss of the whole release.
     neighbours : Neighbours
         Whom it protects.
     steps : tuple of Step
-        What is measured; their losses add up to at most ``loss``.
+        The measurements; their losses add up to at most ``loss``.
     released : str
-        What becomes public, in words.
+        What becomes public, as text.
     schema_name, schema_hash : str
-        The public facts it was made from.
+        The public facts that the plan was made from.
     layout : Layout
-        The shape of the forest.
+        Public size of the forest.
     choices : dict
-        What else was chosen and is carried out: the strategy, the method, a hash of the structure.
+        Further decisions that are executed: the strategy, the method, a hash of the structure.
     notes : dict
-        What is shown to people; nothing is decided by it.
+        Texts for readers; nothing depends on them.
     expected_leaf_mse : float
         Mean squared error, over leaves, of one class count (for regression, of the count of rows) due to noise.
     version : str
-        The version of the library that carries it out.
+        The version of the library that executes the plan.
     opened_as : str or None
-        The fingerprint of the plan that opened the door, where this one was refined from what was released.
+        The fingerprint of the plan that opened the door, if this one was derived from released values.
+    expected : dict
+        The quality of predictions to expect, by number of rows. Like ``notes``, for readers only.
     """
 
     estimator: str
@@ -134,24 +139,25 @@ class Plan:
     notes: dict[str, Any] = field(default_factory=dict)
     version: str = __version__
     opened_as: str | None = None
+    expected: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.steps or any(step.sensitivity < 1 for step in self.steps):
-            raise PlanError("a plan has steps, and every step a sensitivity of at least 1.")
+            raise PlanError("a plan must have steps, and every step a sensitivity of at least 1.")
         if len({step.name for step in self.steps}) < len(self.steps):
-            raise PlanError("two steps of a plan have the same name: the door could not tell them apart.")
+            raise PlanError("the steps of a plan must have different names: the door identifies them by name.")
         total = Loss.total([step.loss for step in self.steps])
         if self.loss.epsilon is not None and not self._covers_loss(total):
             raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
 
     def _covers_loss(self, total: Loss) -> bool:
-        """Whether steps keep the promised epsilon and delta, by their epsilons or by their rhos, and the rho if any."""
+        """Return True if the steps keep the promised epsilon and delta, by epsilon or by rho, and a promised rho."""
         rho, epsilon = self.loss.rho, self.loss.epsilon
         if rho is not None and (total.rho is None or total.rho > rho):
             return False
         if rho is not None and self.loss.delta > 0 and Loss(None, Fraction(0), total.rho).is_within(self.loss):
             return True
-        # Of parts of a rho the epsilon is not their own (Loss.scaled); a step with a delta of its own has no rho.
+        # The epsilon of a fraction of rho is not its own (Loss.scaled); a step with a delta of its own has no rho.
         in_parts_of_rho = any(step.loss.delta > 0 and step.loss.rho is not None for step in self.steps)
         if in_parts_of_rho or total.epsilon is None or epsilon is None:
             return False
@@ -164,7 +170,7 @@ class Plan:
 
     @property
     def mechanism(self) -> str:
-        """The mechanisms of the steps, in words."""
+        """The mechanisms of the steps, as text."""
         return "; ".join(dict.fromkeys(step.mechanism_text for step in self.steps))
 
     @property
@@ -174,17 +180,17 @@ class Plan:
 
     @property
     def n_leaves(self) -> int:
-        """Leaves of all trees together."""
+        """Number of leaves of all trees together."""
         return self.layout.leaves
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON and for the fingerprint."""
-        unit, (loss, steps) = self.neighbours.unit, to_plain_values(self.loss, self.steps)
+        """Return plain values, for JSON and for the fingerprint."""
+        unit = self.neighbours.unit
         return {
             "estimator": self.estimator,
             "parameters": self.parameters,
             "public_seed": self.public_seed,
-            **loss,
+            **self.loss.to_dict(),
             "adjacency": self.neighbours.adjacency,
             "unit": str(self.neighbours.unit),
             "privacy_unit": {"id": unit.id, "at_most": unit.at_most} if isinstance(unit, RowsOf) else unit.k,
@@ -194,8 +200,9 @@ class Plan:
             "layout": self.layout.to_dict(),
             "choices": self.choices,
             "notes": self.notes,
+            "expected": self.expected,
             "expected_leaf_mse": self.expected_leaf_mse,
-            "steps": steps,
+            "steps": [step.to_dict() for step in self.steps],
             "version": self.version,
             "opened_as": self.opened_as,
         }
@@ -209,14 +216,16 @@ class Plan:
             if not all(isinstance(text, str) for text in texts) or not isinstance(opened_as, str | None):
                 raise PlanError("this is not a plan: a text is missing.")
             if isinstance(noise, bool) or not isinstance(noise, int | float) or not 0 <= noise < math.inf:
-                raise PlanError("this is not a plan: its noise is not a finite number.")
+                raise PlanError("this is not a plan: its expected noise must be a finite number.")
+            if not all(isinstance(text, str) for text in dict(data["expected"]).values()):
+                raise PlanError("this is not a plan: its expected quality must be text.")
             if not is_int_in(data["public_seed"], 0, MAX_SEED):
-                raise PlanError("this is not a plan: its seed is not a whole number within bounds.")
-            made = cls(
+                raise PlanError("this is not a plan: its seed must be an integer from 0 to 2**128 - 1.")
+            plan = cls(
                 estimator=data["estimator"],
                 parameters=dict(data["parameters"]),
                 public_seed=data["public_seed"],
-                loss=loss_from_dict(data),
+                loss=Loss.from_dict(data),
                 neighbours=Neighbours.from_parameters(data["adjacency"], data["privacy_unit"]),
                 steps=tuple(Step.from_dict(step) for step in data["steps"]),
                 released=data["released"],
@@ -225,13 +234,14 @@ class Plan:
                 layout=Layout.from_dict(data["layout"]),
                 choices=dict(data["choices"]),
                 notes=dict(data["notes"]),
+                expected=dict(data["expected"]),
                 expected_leaf_mse=noise,
                 version=data["version"],
                 opened_as=opened_as,
             )
-            if json.loads(json.dumps(made.to_dict())) != dict(data):  # a text for people that says something else
-                raise PlanError("this is not a plan as it was saved: it says more or other things than it does.")
-            return made
+            if json.loads(json.dumps(plan.to_dict())) != dict(data):  # a text for readers that differs from the numbers
+                raise PlanError("this is not a plan as it was saved: its texts do not match its numbers.")
+            return plan
         except VeilwoodError:
             raise
         except (KeyError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
@@ -242,51 +252,51 @@ class Plan:
         return json.dumps(self.to_dict(), indent=2)
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write the plan to a JSON file: to be signed, kept, and carried out by ``fit(X, y, plan=path)``."""
+        """Write the plan to a JSON file, to be signed, archived, and executed by ``fit(X, y, plan=path)``."""
         write_file(path, (self.to_json() + "\n").encode())
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Plan:
-        """Read what ``save`` wrote, and check that it keeps its promise."""
+        """Read a plan from a file, and check that its steps keep the loss that it promises."""
         text = read_text(path)
         try:
             data = read_json(text)
             if not isinstance(data, dict):
                 raise PlanError("this is not a plan. Hint: write one with plan.save(path).")
             return cls.from_dict(data)
-        except VeilwoodError as error:  # in one line, whatever stands in the file
-            raise PlanError(f"{short_repr(str(path))}: {shorten_text(str(error), _MOST_TOLD)}") from None
+        except VeilwoodError as error:  # one line, whatever the file contains
+            raise PlanError(f"{short_repr(str(path))}: {shorten_text(str(error), _MAX_ERROR_LENGTH)}") from None
 
     def fingerprint(self) -> str:
-        """Return a hash that names this plan, with everything in it."""
+        """Return the SHA-256 hash of everything in the plan."""
         return self.payload_and_fingerprint()[1]
 
     def payload_and_fingerprint(self) -> tuple[dict[str, Any], str]:
-        """Return what ``to_dict`` says, and the fingerprint of it."""
-        told = self.to_dict()
-        return told, hashlib.sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()
+        """Return ``to_dict()`` and its fingerprint."""
+        payload = self.to_dict()
+        return payload, hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()
 
     def differences(self, other: Plan) -> list[str]:
-        """Say in what another plan differs, as ``name: here, there``; empty if they are the same plan."""
-        mine, theirs = self.to_dict(), other.to_dict()
+        """Return the differences from another plan, one line per key; an empty list if the plans are the same."""
+        planned, current = self.to_dict(), other.to_dict()
         if math.isclose(self.expected_leaf_mse, other.expected_leaf_mse, rel_tol=1e-6):
-            del mine["expected_leaf_mse"]  # a forecast: sums of floats differ in their last digits between machines
+            del planned["expected_leaf_mse"]  # a forecast: sums of floats differ in their last digits between machines
         return [
-            f"{key}: {shorten_text(json.dumps(mine[key]))} planned, {shorten_text(json.dumps(theirs[key]))} now"
-            for key in mine
-            if mine[key] != theirs[key]
+            f"{key}: {shorten_text(json.dumps(planned[key]))} planned, {shorten_text(json.dumps(current[key]))} now"
+            for key in planned
+            if planned[key] != current[key]
         ]
 
-    def refined(self, **changes: Any) -> Plan:
-        """Return the plan as it goes on after a release; it remembers under which one the door opened."""
-        return replace(self, **changes, opened_as=self.opened_as or self.fingerprint())
-
     def explain(self) -> str:
-        """Return the plan in words."""
-        sentences = {key: value for key, value in self.notes.items() if len(str(value)) > _MAX_INLINE_NOTE}
-        told = self.layout.describe() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
+        """Return the plan as text for readers."""
+        sentences = {
+            key: f"{value}. What to expect: {self.expected[key]}" if key in self.expected else value
+            for key, value in self.notes.items()
+            if key in self.expected or len(str(value)) > _MAX_INLINE_NOTE
+        }
+        facts = self.layout.describe() + [f"{key} {value}" for key, value in self.notes.items() if key not in sentences]
         lines = [
-            f"{self.estimator} on schema {self.schema_name!r}: {', '.join(told)}.",
+            f"{self.estimator} on schema {self.schema_name!r}: {', '.join(facts)}.",
             *(f"{key.capitalize()}: {value}." for key, value in sentences.items()),
             f"Costs {self.loss}, protecting {self.neighbours}.",
             f"Releases {self.released}.",

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Exact batched samplers of integer laws, by inverse tables whose ties are resolved lazily; and OpenDP's.
+"""Exact batched samplers of integer distributions, by inverse tables whose ties are resolved lazily.
 
-No sensitivity and no privacy claim lives here: see ``noise``. The tables that reveal bits are in ``entropy``.
+No sensitivity and no privacy claim is here: see ``noise``. The tables that reveal bits are in ``entropy``.
 
-How a draw is exact. A uniform real U is revealed a few bits at a time. Every cumulative probability F is known
-only as an enclosure [low, high] of integers over a power of two, computed with directed rounding. What has been
-revealed of U either lies on one side of every enclosure, and then the outcome is certain, or it does not, and
-then more bits are drawn and narrower enclosures computed. No rounded number ever decides a draw.
+Why a draw is exact: a uniform real U is revealed a few bits at a time. Every cumulative probability F is known
+only as an enclosure [low, high] of integers over a power of two, computed with directed rounding. If the revealed
+bits of U lie on one side of every enclosure, the outcome is certain. Otherwise more bits are drawn and narrower
+enclosures computed. No rounded number ever decides a draw.
 """
 
 from __future__ import annotations
@@ -14,24 +14,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
-from math import ceil, inf, isqrt, nextafter, sqrt
-from typing import Any
+from math import ceil, isqrt
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import SetupError
 from veilwood.privacy import entropy
 from veilwood.privacy.entropy import GUARD_BITS, Enclosures, LazyTable
 
 __all__ = [
-    "exp_minus", "gaussian", "geometric", "laplace", "opendp_gaussian", "opendp_laplace", "uniform_below",
-    "weighted_choice",
+    "exp_minus", "gaussian", "geometric", "laplace", "uniform_below", "weighted_choice",
 ]  # fmt: skip
 
 Ints = NDArray[np.int64]
 CHUNK_SIZE = 1 << 17  # draws made together, so that the working set stays in the processor's cache
-RADIX = 1 << 10  # a geometric of large scale is written in this radix, one table a digit
+RADIX = 1 << 10  # a geometric of large scale is written in this radix, with one table per digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
 ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a single table
 
@@ -50,7 +47,7 @@ def laplace(scale: Fraction, n: int) -> Ints:
 def _draw_geometric(scale: Fraction, n: int, digit_bits: int) -> Ints:
     if scale <= ONE_TABLE_SCALE:
         return _draw_in_chunks(_geometric_table(scale, digit_bits).draw, n)
-    # z = RADIX * quotient + remainder: the law factorises, so the two are independent.
+    # z = RADIX * quotient + remainder: the probability factorises, so the two are independent.
     quotient = _draw_geometric(scale / RADIX, n, digit_bits)
     remainder = _draw_in_chunks(_remainder_table(scale, digit_bits).draw, n)
     return quotient * RADIX + remainder
@@ -79,13 +76,13 @@ def uniform_below(bounds: Ints) -> Ints:
 def weighted_choice(gaps: Ints, admissible: NDArray[np.bool_], scale: Fraction) -> Ints:
     """Draw one admissible column in each row, with probability proportional to exp(-gap/scale).
 
-    Gaps are at least 0, and 0 for one admissible column of each row. A choice is the number of cumulative probabilities
-    at or below a uniform number, of which one word is drawn. Floating point only sorts out the clear cases, with the
-    same operations whatever the gaps; a word within its error of a cumulative probability is refined exactly.
+    Gaps are at least 0, and 0 for one admissible column of each row. The index drawn is the number of cumulative
+    probabilities at or below a uniform number, of which one word is drawn. Floating point decides only the clear cases,
+    with the same operations whatever the gaps. A word within its error of a cumulative probability is refined exactly.
     """
     bits = 4 * entropy.digit_bits()
     word = entropy.random_integers(len(gaps), bits)
-    # No weight becomes subnormal, with which processors are slow; those cut off at exp(-700) are within the error.
+    # Subnormal numbers are slow on most processors, so exponents end at -700; what is cut off is within the error.
     weights = np.where(admissible, np.exp(-np.minimum(gaps / float(scale), 700.0)), 0.0)
     reached = weights.cumsum(axis=1)
     uniform = ((word / 2.0**bits) * reached[:, -1])[:, np.newaxis]
@@ -152,32 +149,14 @@ def exp_minus(x: Fraction, bits: int) -> tuple[int, int]:
     return low >> (work - bits), min(_shift_up(high, work - bits), 1 << bits)
 
 
-def opendp_laplace(scale: Fraction, n: int) -> Ints:
-    """Draw `n` times from the discrete Laplace with OpenDP, the scale rounded up to a float."""
-    dp = _import_opendp()
-    rounded = float(scale)
-    if Fraction(rounded) < scale:
-        rounded = nextafter(rounded, inf)
-    return _perturbed_zeros(dp, dp.m.make_laplace, dp.l1_distance(T="i64"), rounded, n)
-
-
-def opendp_gaussian(sigma_squared: Fraction, n: int) -> Ints:
-    """Draw `n` times from the discrete Gaussian with OpenDP, sigma rounded up to a float."""
-    dp = _import_opendp()
-    rounded = sqrt(sigma_squared)
-    while Fraction(rounded) ** 2 < sigma_squared:
-        rounded = nextafter(rounded, inf)
-    return _perturbed_zeros(dp, dp.m.make_gaussian, dp.l2_distance(T="i64"), rounded, n)
-
-
 @lru_cache(maxsize=256)
 def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
-    """Return the table of the geometric law on 0, 1, 2, ..."""
+    """Return the table of the geometric distribution on 0, 1, 2, ..."""
 
     def enclose(bits: int) -> Enclosures:
         precision = bits + GUARD_BITS
         one = 1 << precision
-        # 7/10 > ln 2: what is left beyond the table is below one unit of the bits revealed.
+        # 7/10 > ln 2: the probability beyond the table is below one unit of the bits revealed.
         length = ceil(bits * scale * Fraction(7, 10)) + 1
         tails = _exp_powers(scale, length, precision)
         low = [one - high for _, high in tails]
@@ -190,7 +169,7 @@ def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
 
 @lru_cache(maxsize=256)
 def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
-    """Return the table of a geometric's remainder modulo RADIX: the geometric law cut to 0..RADIX-1."""
+    """Return the table of a geometric's remainder modulo RADIX: the geometric distribution cut to 0..RADIX-1."""
 
     def enclose(bits: int) -> Enclosures:
         # 1 - exp(-RADIX/scale) is about RADIX/scale, so a large scale costs that many bits more.
@@ -230,7 +209,7 @@ def _gaussian_table(sigma_squared: Fraction, digit_bits: int) -> LazyTable:
 
 
 def _gaussian_weights(sigma_squared: Fraction, precision: int) -> tuple[list[tuple[int, int]], int]:
-    """Return enclosures of exp(-x^2 / (2 sigma_squared)) for x = 0, 1, ... and an upper bound of what follows."""
+    """Return enclosures of exp(-x^2 / (2 sigma_squared)) for x = 0, 1, ... and an upper bound of the rest."""
     one = 1 << precision
     low = high = one
     ratio_low, ratio_high = exp_minus(1 / (2 * sigma_squared), precision)  # from x to x+1, here x = 0
@@ -240,7 +219,7 @@ def _gaussian_weights(sigma_squared: Fraction, precision: int) -> tuple[list[tup
         weights.append((low, high))
         low, high = low * ratio_low >> precision, _shift_up(high * ratio_high, precision)
         ratio_low, ratio_high = ratio_low * fall_low >> precision, _shift_up(ratio_high * fall_high, precision)
-    # Ratios fall, so the rest is below a geometric series that begins with the weight not kept.
+    # Ratios fall, so the rest is below a geometric series that starts at the first weight left out.
     return weights, _divide_up(high << precision, one - ratio_high)
 
 
@@ -261,7 +240,7 @@ def _accept_proposals(magnitude: Ints, scale: int, sigma_squared: Fraction) -> N
     """Toss an exact coin of probability exp(-(magnitude - sigma_squared/scale)^2 / (2 sigma_squared)) for each."""
     bits = 4 * entropy.digit_bits()
     word = entropy.random_integers(magnitude.size, bits)
-    # Floating point only sorts out the clear cases. Its error is below 2**-40 here; the band is 1000 times wider
+    # Floating point decides only the clear cases. Its error is below 2**-40 here; the band is 1000 times wider
     # and everything inside it is decided by integers.
     centre = sigma_squared / scale
     probability = np.exp(-((magnitude - float(centre)) ** 2) / (2 * float(sigma_squared)))
@@ -299,7 +278,7 @@ def _exp_powers(scale: Fraction, count: int, precision: int) -> list[tuple[int, 
 
 
 def _draw_in_chunks(draw: Callable[[int], Ints], n: int) -> Ints:
-    """Return `n` draws, made a chunk at a time."""
+    """Return `n` draws, one chunk after the other."""
     if n <= CHUNK_SIZE:
         return draw(n)
     outcome = np.empty(n, dtype=np.int64)
@@ -316,21 +295,3 @@ def _shift_up(value: int, bits: int) -> int:
 def _divide_up(value: int, divisor: int) -> int:
     """Return value / divisor, rounded up."""
     return -(-value // divisor)
-
-
-def _perturbed_zeros(dp: Any, make: Any, metric: Any, scale: float, n: int) -> Ints:
-    """Return what an OpenDP noise measurement makes of `n` zeros."""
-    domain = dp.vector_domain(dp.atom_domain(T="i64"))
-    return np.asarray(make(domain, metric, scale)(np.zeros(n, dtype=np.int64)), dtype=np.int64)
-
-
-def _import_opendp() -> Any:
-    """Return OpenDP, or say how to get it."""
-    try:
-        import opendp.prelude as dp
-    except ImportError:
-        raise SetupError(
-            "backend='opendp' needs OpenDP. Hint: `pip install veilwood[opendp]`, or use the default backend."
-        ) from None
-    dp.enable_features("contrib")  # OpenDP's samplers are behind this switch until its vetting is finished
-    return dp

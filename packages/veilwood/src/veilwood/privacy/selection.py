@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private choices: noisy max, permute-and-flip and the exponential mechanism, drawn exactly.
+"""Private selection, drawn exactly: one candidate by its score, or the best of a random number of private trials.
 
-Noise that is added to numbers is in ``noise``.
+Noise that is added to numbers is in ``noise``, with the base class of all mechanisms.
 """
 
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +20,7 @@ from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import MAX_SCALE, Ints, require_fraction, require_integers, require_positive
+from veilwood.privacy.noise import MAX_SCALE, Ints, Mechanism, require_fraction, require_integers, require_positive
 
 __all__ = [
     "Bools",
@@ -40,18 +40,20 @@ Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, init=False)
-class _SelectionMechanism(ABC):
-    """Choice of one candidate by integer scores, over the last axis of an array."""
+class _SelectionMechanism(Mechanism):
+    """Base class of the selection of one candidate by integer scores, over the last axis of an array."""
 
     epsilon: Fraction
     score_range: int
+    verb = "select"
+    rho_divisor: ClassVar[int] = 2  # the d in rho = epsilon^2 / d of one selection: 2 for any pure mechanism
 
     def __init__(self, epsilon: Fraction | int, score_range: int) -> None:
         object.__setattr__(self, "epsilon", require_positive("epsilon", epsilon, MAX_SCALE))
         if require_fraction("score_range", score_range).denominator != 1 or score_range <= 0:
             raise MechanismError(
-                f"score_range must be a positive integer, got {score_range}. Hint: it is the most that the "
-                "change of one score can exceed the change of another between neighbours."
+                f"score_range must be a positive integer, got {score_range}. Hint: pass the largest amount by which "
+                "the change of one score can exceed the change of another between neighbours."
             )
         object.__setattr__(self, "score_range", int(score_range))
         require_positive("score_range / epsilon", self._scale, MAX_SCALE)
@@ -60,23 +62,32 @@ class _SelectionMechanism(ABC):
     def _scale(self) -> Fraction:
         return Fraction(self.score_range) / self.epsilon
 
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
+        """Return the loss of all selections that one row can influence; None if scores range wider than planned for."""
+        return _selections_cost(self, sensitivity, selections_per_row, self.rho_divisor)
+
+    @property
+    def text(self) -> str:
+        """Name and epsilon."""
+        return f"{self.kind}, epsilon {float(self.epsilon):.6g}"
+
     @abstractmethod
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
-        """Return the chosen index in each row, given how far each score is below the best."""
+        """Return the selected index in each row, given how far each score is below the best."""
 
     def _admissible_probabilities(self, accept: Floats) -> Floats:
         """Return the probabilities, given exp(-epsilon * gap / score_range) of the admissible candidates."""
         return _first_accepted_probabilities(accept)
 
     def select(self, scores: ArrayLike, admissible: ArrayLike | None = None) -> Ints:
-        """Return the index chosen along the last axis, one for each row of scores.
+        """Return the index selected along the last axis, one per row of scores.
 
         Parameters
         ----------
         scores
             Integers, shape (..., candidates); a larger score is better.
         admissible
-            Booleans that broadcast to the shape of `scores`: candidates that may be chosen. Public: it must not
+            Booleans that broadcast to the shape of `scores`: candidates that may be selected. Public: it must not
             depend on the data.
         """
         gaps, mask = _score_gaps(scores, admissible)
@@ -87,24 +98,24 @@ class _SelectionMechanism(ABC):
         """Return the exact probability of each candidate, for one vector of scores."""
         gaps, mask = _score_gaps(scores, admissible)
         if gaps.ndim != 1:
-            raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: call law row by row.")
+            raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: pass one row at a time.")
         probabilities = np.zeros(gaps.shape)
         probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._scale)))
         return probabilities
 
 
-class NoisyMax(_SelectionMechanism):
-    """Private choice: add geometric noise of scale score_range/epsilon to every score and take the largest.
+class NoisyMax(_SelectionMechanism, kind="NoisyMax"):
+    """Private selection: add geometric noise of scale score_range/epsilon to every score and take the largest.
 
-    Ties are broken uniformly at random, which makes the law that of `PermuteAndFlip` (proofs/noisy-max.md).
+    Ties are broken uniformly at random, so that the distribution is that of `PermuteAndFlip` (proofs/noisy-max.md).
 
     Parameters
     ----------
     epsilon
-        Positive integer or ``Fraction``: what one choice costs.
+        Positive integer or ``Fraction``: the loss of one selection.
     score_range
         The largest amount by which the change of one score can exceed the change of another when one neighbour
-        replaces the other. For scores that one added record can only raise, by at most 1: 1 under add-remove,
+        replaces the other. For scores that one added row can only raise, by at most 1: 1 under add-remove,
         2 under replace-one.
 
     Notes
@@ -130,11 +141,11 @@ class NoisyMax(_SelectionMechanism):
         return _uniform_true_index(noisy == noisy.max(axis=-1, keepdims=True))
 
 
-class PermuteAndFlip(_SelectionMechanism):
-    """Private choice: go through the candidates in random order, keep each with probability exp(-epsilon gap / r).
+class PermuteAndFlip(_SelectionMechanism, kind="PermuteAndFlip"):
+    """Private selection: visit the candidates in random order, accept each with probability exp(-epsilon gap / r).
 
-    The first one kept is the choice. Since coins and order are independent, that is a uniform one among those kept
-    (McKenna and Sheldon 2020).
+    The first one accepted is selected. Since coins and order are independent, that is a uniform one among those whose
+    coin accepts (McKenna and Sheldon 2020).
 
     Parameters
     ----------
@@ -164,10 +175,10 @@ class PermuteAndFlip(_SelectionMechanism):
         )
 
 
-class ExponentialMechanism(_SelectionMechanism):
-    """Private choice: each candidate with probability proportional to exp(epsilon score / score_range).
+class ExponentialMechanism(_SelectionMechanism, kind="ExponentialMechanism"):
+    """Private selection: each candidate with probability proportional to exp(epsilon score / score_range).
 
-    Drawn exactly, from one uniform number for each choice, with the same work whatever the scores. Prefer
+    Drawn exactly, from one uniform number per selection, with the same work whatever the scores. Prefer
     `PermuteAndFlip` under pure epsilon (it is never worse) and this one under zCDP.
 
     Parameters
@@ -191,14 +202,16 @@ class ExponentialMechanism(_SelectionMechanism):
     >>> choice = ExponentialMechanism(epsilon=1, score_range=1)
     >>> choice.rho
     Fraction(1, 8)
-    >>> choice.law([3, 2]).round(4).tolist()
+    >>> choice.probabilities([3, 2]).round(4).tolist()
     [0.7311, 0.2689]
     """
 
+    rho_divisor: ClassVar[int] = 8  # by bounded range (Cesar and Rogers 2021)
+
     @property
     def rho(self) -> Fraction:
-        """The zCDP rho of one choice, by bounded range (Cesar and Rogers 2021)."""
-        return self.epsilon**2 / 8
+        """The zCDP rho of one selection."""
+        return self.epsilon**2 / self.rho_divisor
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         return samplers.weighted_choice(gaps, admissible, self._scale)
@@ -210,14 +223,24 @@ class ExponentialMechanism(_SelectionMechanism):
 _MIN_SCORE = np.iinfo(np.int64).min
 
 
+def _selections_cost(
+    mechanism: _SelectionMechanism | RandomStopping, sensitivity: int, selections_per_row: int, rho_divisor: int
+) -> Loss | None:
+    """Return the loss of all selections together; None if they are calibrated to a smaller range of scores."""
+    if mechanism.score_range < sensitivity:
+        return None
+    epsilon = mechanism.epsilon
+    return Loss(epsilon * selections_per_row, Fraction(0), epsilon**2 * selections_per_row / rho_divisor)
+
+
 def _uniform_true_index(mask: Bools) -> Ints:
-    """Return the index of a uniformly chosen true entry in each row; every row has one."""
+    """Return the index of a uniformly drawn true entry in each row; every row has at least one."""
     nth = samplers.uniform_below(mask.sum(axis=-1))
     return np.asarray((mask.cumsum(axis=-1) > nth[:, np.newaxis]).argmax(axis=-1))
 
 
 def _first_accepted_probabilities(accept: Floats) -> Floats:
-    """Return each candidate's probability to be the first kept, by its time of arrival t in a random order.
+    """Return each candidate's probability to be the first accepted, by its time of arrival t in a random order.
 
     p_i = accept_i * integral over t in [0, 1] of the product over j != i of (1 - accept_j t): a polynomial, which
     Gauss-Legendre quadrature integrates exactly, with no cancellation as all terms are positive.
@@ -248,23 +271,23 @@ def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, 
                 f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: they must broadcast."
             ) from None
         if not mask.any(axis=-1).all():
-            raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each.")
+            raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each row.")
     best = np.where(mask, exact, _MIN_SCORE).max(axis=-1, keepdims=True)
     return np.where(mask, best - exact, 0), mask
 
 
 Outcome = TypeVar("Outcome")
-_MAX_TRIALS = 10**6  # on average: no search needs more
+_MAX_TRIALS = 10**6  # mean number of trials: no search needs more
 
 
 def uniform_below(bound: int) -> int:
-    """Return a whole number from 0 to ``bound`` - 1, each exactly as likely, from fresh random bits.
+    """Return an integer from 0 to ``bound`` - 1, each with the same probability, from fresh random bits.
 
     >>> uniform_below(1)
     0
     """
     if not 1 <= bound <= 1 << 63:
-        raise MechanismError(f"there is no uniform number below {bound}.")
+        raise MechanismError(f"bound must be from 1 to 2**63, got {bound}.")
     limit = (1 << 64) - (1 << 64) % bound
     while True:
         word = int(entropy.random_integers(1)[0])
@@ -273,10 +296,10 @@ def uniform_below(bound: int) -> int:
 
 
 class TrialBudget:
-    """What a search has charged for one trial: its doors take from it, none for other neighbours or more than is left.
+    """Loss that a search has charged for one trial, from which the doors of the trial take.
 
-    A trial may set units aside by one secret key. Where a unit is then in one part only, what is released of each part
-    may cost the whole; otherwise all that a trial releases adds up.
+    A trial may hold out units by one secret key. If a unit is then in one part only, the releases of each part may cost
+    the whole loss; otherwise all releases of a trial add up.
 
     Notes
     -----
@@ -287,10 +310,16 @@ class TrialBudget:
 
     def __init__(self, loss: Loss, neighbours: Neighbours) -> None:
         self.loss, self.neighbours = loss, neighbours
-        self._taken = [Loss.zero(), Loss.zero()]  # of the units trained on, and of those set aside
+        self._taken = [Loss.zero(), Loss.zero()]  # by releases of the units trained on, and of those held out
 
     def take(self, loss: Loss, neighbours: Neighbours, *, aside: bool = False) -> None:
-        """Take the loss of a release, of the units set aside or of the others; refuse one that was not charged."""
+        """Take the loss of a release of the held-out units (``aside``) or of the others.
+
+        Raises
+        ------
+        PlanError
+            If the release is for other neighbours than the search, or exceeds the loss that was charged for a trial.
+        """
         if neighbours != self.neighbours:
             raise PlanError(f"a trial that protects {neighbours} is no part of a search for {self.neighbours}.")
         taken = list(self._taken)
@@ -302,16 +331,17 @@ class TrialBudget:
 
 
 @dataclass(frozen=True)
-class RandomStopping:
-    """Run a trial a random number of times, and keep the best outcome only.
+class RandomStopping(Mechanism, kind="RandomStopping"):
+    """Random stopping (Liu and Talwar): run a trial a random number of times, and release the best outcome only.
 
-    The number follows the logarithmic law: P(k) proportional to (1 - 1 / odds)^k / k for k = 1, 2, ... It does not
-    depend on the data, and must stay secret together with everything but the best outcome: so must the time it takes.
+    The number follows the logarithmic distribution: P(k) proportional to (1 - 1 / odds)^k / k for k = 1, 2, ... It does
+    not depend on the data, and must stay secret together with everything but the best outcome, the running time
+    included.
 
     Attributes
     ----------
     trial_epsilon : Fraction
-        What one trial costs, pure.
+        Loss of one trial, pure.
     odds : int
         The larger, the more trials: on average (odds - 1) / ln(odds).
 
@@ -331,41 +361,49 @@ class RandomStopping:
 
     trial_epsilon: Fraction
     odds: Fraction | int
+    verb = "best"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "odds", int(self.odds) if self.odds == int(self.odds) else self.odds)
         if not isinstance(self.odds, int) or not 2 <= self.odds <= 100 * _MAX_TRIALS or self.trial_epsilon <= 0:
-            raise MechanismError(
-                "random stopping takes odds of 2 or more, a whole number, and trials that cost something."
-            )
+            raise MechanismError("odds must be an integer of at least 2, and trial_epsilon above 0.")
 
     @property
     def epsilon(self) -> Fraction:
-        """What the best outcome costs."""
+        """Loss of the best outcome."""
         return 2 * self.trial_epsilon
 
     @property
     def score_range(self) -> int:
-        """How far one unit moves what is compared: trials are private themselves, so it is one trial."""
+        """Sensitivity of the step: trials are private themselves, so one unit counts as one trial."""
         return 1
+
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
+        """Return the loss of the best outcome."""
+        return _selections_cost(self, sensitivity, selections_per_row, 2)
+
+    @property
+    def text(self) -> str:
+        """Name and epsilon."""
+        return f"{self.kind}, epsilon {float(self.epsilon):.6g}"
 
     @property
     def mean_trials(self) -> float:
-        """Trials to expect."""
+        """Mean number of trials."""
         return (int(self.odds) - 1) / math.log(self.odds)
 
     @classmethod
     def with_mean(cls, trial_epsilon: Fraction, trials: float) -> RandomStopping:
-        """Return the one with at least so many trials on average."""
+        """Return random stopping with at least ``trials`` trials on average."""
         if not 1 <= trials <= _MAX_TRIALS:
-            raise MechanismError(f"{trials} trials on average are not between 1 and {_MAX_TRIALS:,}.")
+            raise MechanismError(f"the mean number of trials must be from 1 to {_MAX_TRIALS:,}, got {trials}.")
         odds = 2
         while cls(trial_epsilon, odds).mean_trials < trials:
             odds += 1 + odds // 50
         return cls(trial_epsilon, odds)
 
     def draw_trial_count(self) -> int:
-        """Draw how many trials there are, exactly: a geometric number, kept with probability one in itself."""
+        """Draw the number of trials exactly: a geometric number k, accepted with probability 1 / k."""
         while True:
             trials = 1
             while uniform_below(int(self.odds)):
@@ -375,9 +413,9 @@ class RandomStopping:
 
     def run_trials(self, trial: Callable[[], Outcome], is_better: Callable[[Outcome, Outcome], bool]) -> Outcome:
         """Run the trials and return the best outcome; ``is_better`` is a strict total order of outcomes."""
-        found = trial()
+        best = trial()
         for _ in range(self.draw_trial_count() - 1):
-            another = trial()
-            if is_better(another, found):
-                found = another
-        return found
+            outcome = trial()
+            if is_better(outcome, best):
+                best = outcome
+        return best

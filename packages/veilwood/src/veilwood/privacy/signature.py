@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ed25519 signatures of plans and models, kept in a file beside them: who signed what.
+"""Ed25519 signatures of plans and models, in a file next to them.
 
-A signature attests who, not that the run was honest: whoever holds the key may sign a model that was never noised. A
-key inside a file proves nothing, so whoever verifies brings the public key.
+A signature attests who signed, not that the run was honest: the holder of the key can sign a model that was trained
+without noise. A key inside a file proves nothing, so the verifier must supply the public key.
 
-What is signed is one statement, as canonical JSON behind a fixed line that names its purpose:
+The signed payload is canonical JSON behind a fixed line that names its purpose:
 
 | of a model | of a plan |
 |---|---|
@@ -46,15 +46,16 @@ PublicKey = str | bytes | PathLike[str]
 """The path of a public key, or the key itself as PEM text."""
 
 _PURPOSE: Final = b"veilwood signature 1\n"
+_PUBLIC_KEY_HINT: Final = 'Hint: pass the .pub file that "veilwood sign --new-key" wrote.'
 _MAX_KEY_BYTES: Final = 10_000
 _MAX_SIGNATURE_BYTES: Final = 1 << 26
 
 
-# -- what is signed ---------------------------------------------------------------------------------------------------
+# -- payloads ---------------------------------------------------------------------------------------------------------
 
 
 def model_payload(certificate: PrivacyCertificate, content: bytes) -> dict[str, Any]:
-    """Return what a signature of a model file says."""
+    """Return the payload of a signature of a model file."""
     return {
         "kind": "model",
         "model_hash": hashlib.sha256(content).hexdigest(),
@@ -67,7 +68,7 @@ def model_payload(certificate: PrivacyCertificate, content: bytes) -> dict[str, 
 
 
 def plan_payload(plan: Plan) -> dict[str, Any]:
-    """Return what a signature of a plan says; its hash covers everything in it."""
+    """Return the payload of a signature of a plan; the hash covers everything in the plan."""
     return {"kind": "plan", "plan_hash": plan.fingerprint(), "schema_hash": plan.schema_hash}
 
 
@@ -79,12 +80,12 @@ def _signed_bytes(payload: dict[str, Any]) -> bytes:
 
 
 def generate_key_pair(path: str | PathLike[str]) -> Path:
-    """Draw a key pair: the private key at ``path``, readable by its owner only, the public one beside it.
+    """Write a new key pair: the private key to ``path``, readable by its owner only, the public key next to it.
 
     Returns
     -------
     Path
-        Of the public key, which ends in ``.pub``: give it to those who verify, by a way that they trust.
+        Path of the public key, which ends in ``.pub``. Pass it to verifiers through a channel that they trust.
     """
     _require_cryptography()
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -94,9 +95,9 @@ def generate_key_pair(path: str | PathLike[str]) -> Path:
     private, public = Path(path), Path(f"{os.fspath(path)}.pub")
     for place in (private, public):
         if place.exists():
-            raise SignatureError(f"{short_repr(str(place))} exists already. Hint: give the path of a new key.")
+            raise SignatureError(f"{short_repr(str(place))} exists already. Hint: pass the path of a new key.")
     try:
-        # Made with these rights from the start: it is never readable by others, not even for a moment.
+        # Created with these permissions, so that others cannot read it even for a moment.
         handle = os.open(private, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         with open(handle, "wb") as file:
             file.write(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
@@ -113,7 +114,9 @@ def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
 
     content = _read_limited(Path(path), "key")
     if os.name == "posix" and stat.S_IMODE(os.stat(path).st_mode) & 0o077:
-        raise SignatureError(f"{short_repr(str(path))} can be read by others. Hint: chmod 600, or make a new key.")
+        raise SignatureError(
+            f"{short_repr(str(path))} can be read by others. Hint: chmod it to 600, or make a new key."
+        )
     try:
         key = load_pem_private_key(content, password=None)
     except (ValueError, TypeError) as error:
@@ -121,7 +124,9 @@ def _private_key(path: str | PathLike[str]) -> Ed25519PrivateKey:
             f"{short_repr(str(path))} is not a private key that can be read ({short_repr(error)})."
         ) from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise SignatureError(f"{short_repr(str(path))} is not an Ed25519 key. Hint: veilwood sign --new-key KEY")
+        raise SignatureError(
+            f"{short_repr(str(path))} is not an Ed25519 key. Hint: make one with veilwood sign --new-key KEY."
+        )
     return key
 
 
@@ -132,7 +137,7 @@ def _public_key(key: PublicKey) -> Ed25519PublicKey:
 
     if not isinstance(key, str | bytes | PathLike):
         raise SignatureError(
-            f"signed_by={short_repr(key)} is not a key. Hint: the path of a public key, or its PEM text."
+            f"signed_by={short_repr(key)} is not a key. Hint: pass the path of a public key, or its PEM text."
         )
     text = key.encode(errors="replace") if isinstance(key, str) else key
     content = text if isinstance(text, bytes) and text.lstrip().startswith(b"-----BEGIN") else None
@@ -141,14 +146,14 @@ def _public_key(key: PublicKey) -> Ed25519PublicKey:
     try:
         read = load_pem_public_key(content)
     except (ValueError, TypeError):
-        raise SignatureError("signed_by is not a public key. Hint: the file that ends in .pub.") from None
+        raise SignatureError(f"signed_by is not a public key. {_PUBLIC_KEY_HINT}") from None
     if not isinstance(read, Ed25519PublicKey):
-        raise SignatureError("signed_by is not an Ed25519 key. Hint: the file that ends in .pub.")
+        raise SignatureError(f"signed_by is not an Ed25519 key. {_PUBLIC_KEY_HINT}")
     return read
 
 
 def _key_id(key: Ed25519PublicKey) -> str:
-    """A short name of a key, for messages only."""
+    """Return a short name of a key, for messages only."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
     return hashlib.sha256(key.public_bytes(Encoding.Raw, PublicFormat.Raw)).hexdigest()[:16]
@@ -158,12 +163,12 @@ def _key_id(key: Ed25519PublicKey) -> str:
 
 
 def signature_path(path: str | PathLike[str]) -> Path:
-    """Where the signature of a file stands: beside it, with ``.sig`` added."""
+    """Return the path of a file's signature: the same with ``.sig`` added."""
     return Path(f"{os.fspath(path)}.sig")
 
 
 def write_signature(path: str | PathLike[str], payload: dict[str, Any], key: str | PathLike[str]) -> Path:
-    """Sign a statement about the file at ``path`` and write the signature beside it."""
+    """Sign a payload about the file at ``path`` and write the signature next to it."""
     private = _private_key(key)
     signed = {
         "format": 1,
@@ -177,17 +182,17 @@ def write_signature(path: str | PathLike[str], payload: dict[str, Any], key: str
 
 
 def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str) -> dict[str, Any]:
-    """Return the statement beside a file that the holder of a key has signed; refuse everything else.
+    """Return the payload that the holder of a key has signed for a file. Raise SignatureError for anything else.
 
-    Nothing of it is believed before the signature was verified. Whether the statement is true of the file is asked by
-    ``require_same_payload``.
+    No part of the payload is used before the signature is verified. Whether the payload is true of the file is checked
+    by ``require_same_payload``.
     """
     from_cryptography = _require_cryptography()
     key = _public_key(signed_by)
     place = signature_path(path)
     name = short_repr(str(place))
     if not place.exists():
-        raise SignatureError(f"there is no signature {name}. Hint: ask the signer for it, or leave signed_by out.")
+        raise SignatureError(f"there is no signature {name}. Hint: ask the signer for it, or omit signed_by.")
     try:
         signed = read_json(_read_limited(place, "signature"))
         statement, given = signed["statement"], base64.b64decode(signed["signature"], validate=True)
@@ -212,30 +217,31 @@ def verify_signature(path: str | PathLike[str], signed_by: PublicKey, kind: str)
 
 
 def require_same_payload(path: str | PathLike[str], payload: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Refuse a statement, signed as it may be, that is not about this file."""
-    differs = sorted(name for name in {*payload, *expected} if payload.get(name) != expected.get(name))
-    if differs:
+    """Raise SignatureError if a signed payload is not about this file."""
+    different = sorted(name for name in {*payload, *expected} if payload.get(name) != expected.get(name))
+    if different:
         raise SignatureError(
-            f"{short_repr(str(signature_path(path)))} is of another file: {', '.join(map(short_repr, differs[:4]))} differs."
+            f"{short_repr(str(signature_path(path)))} is of another file: "
+            f"{', '.join(map(short_repr, different[:4]))} differs."
         )
 
 
 def _read_limited(path: Path, kind: str) -> bytes:
-    most = _MAX_SIGNATURE_BYTES if kind == "signature" else _MAX_KEY_BYTES
+    max_bytes = _MAX_SIGNATURE_BYTES if kind == "signature" else _MAX_KEY_BYTES
     try:
-        content = read_file(path, most)
-    except (OSError, ValueError) as error:  # ours are among them
+        content = read_file(path, max_bytes)
+    except (OSError, ValueError) as error:  # VeilwoodError is a ValueError
         reason = getattr(error, "strerror", None) or error
         raise SignatureError(f"cannot read the {kind} {short_repr(str(path))}: {reason}.") from None
-    if len(content) > most:
+    if len(content) > max_bytes:
         raise SignatureError(f"{short_repr(str(path))} is too long for a {kind}.")
     return content
 
 
 def _require_cryptography() -> type[Exception]:
-    """Return how a wrong signature is reported, or say how to get signatures at all."""
+    """Return the exception class of an invalid signature. Raise SignatureError if cryptography is not installed."""
     try:
         from cryptography.exceptions import InvalidSignature
     except ImportError:
-        raise SignatureError("signatures need cryptography. Hint: pip install veilwood[sign]") from None
+        raise SignatureError("signatures need cryptography. Hint: pip install veilwood[sign].") from None
     return InvalidSignature

@@ -1,21 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over rows: route them through a forest, add up what its leaves see, or read what its leaves say.
+"""Routing and counting: leaf totals for training, sums of leaf values for prediction.
 
-Where numba is installed the work is done by ``kernels``, on threads that each own some trees or rows; the numpy
-twins here, and ``gpu`` where it is in use, give identical results. The sums are exact integers and private: only
-the door may see them.
+If numba is installed, ``kernels`` does the work, on threads that each own some trees or rows. The NumPy twins here, and
+a GPU in use, give identical results. Leaf totals are exact integers and private, for the door only.
 """
 
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -23,12 +22,15 @@ from numpy.typing import NDArray
 
 from veilwood.data.batches import Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
-from veilwood.engines import gpu
+from veilwood.data.encoding import HAVE_NUMBA, Codes
 from veilwood.trees.forest import LEAF, Forest, Ints
 
 __all__ = [
+    "ACCELERATOR",
     "HAVE_NUMBA",
+    "Accelerator",
     "Assignment",
+    "Codes",
     "Counts",
     "LeafCount",
     "leaf_queries",
@@ -47,9 +49,9 @@ def tree_rule(
     columns: Sequence[int] | None = None,
     rule_of_leaf: Callable[[int], CellRule] = int,
 ) -> CellRule:
-    """Return the tests that lead a row through a tree to its leaf, or to what ``rule_of_leaf`` says of it.
+    """Return the rule that maps a row to its leaf in a tree, or to ``rule_of_leaf`` of that leaf.
 
-    ``columns`` gives the column of each feature, where the forest has some of them only.
+    ``columns`` gives the column of each feature, if the forest is over a subset of the columns.
     """
 
     def rule_below(node: int) -> CellRule:
@@ -70,29 +72,45 @@ def tree_rule(
 def leaf_queries(
     forest: Forest, n_codes: Sequence[int], columns: Sequence[int] | None = None, extra_rules: Sequence[CellRule] = ()
 ) -> list[CellQuery]:
-    """Return a table for each tree, whose cells are its leaves; ``extra_rules`` tests may leave rows out."""
+    """Return one query per tree, whose cells are its leaves. ``extra_rules`` may exclude rows."""
     return [
         CellQuery((tree_rule(forest, tree, n_codes, columns), -start, *extra_rules), end - start)
         for tree, (start, end) in enumerate(pairwise(forest.tree_leaves.tolist()))
     ]
 
 
-Codes: TypeAlias = NDArray[np.uint16]
+class Accelerator(Protocol):
+    """A device that takes over the work of this module, with the same integers and sums (``engines.gpu``)."""
+
+    def leaf_totals(
+        self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int
+    ) -> NDArray[np.int64]:
+        """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
+
+    def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return ``sum_over_trees``."""
+
+    def make_backend(self, columns: Any, source: Any, n_outputs: int) -> Any:
+        """Return rows with their scores in the device's memory (``row_backend.RowBackend``)."""
+
+
+ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
+"""The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
+
 Counts: TypeAlias = NDArray[np.int64]
 
-HAVE_NUMBA = importlib.util.find_spec("numba") is not None
 _KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function
 
 
 class Assignment(NamedTuple):
-    """Gives each record to one tree, by a keyed function of its place in the data (Bojarski, disjoint trees).
+    """Assignment of each row to one tree, by a keyed function of its position (Bojarski et al., disjoint trees).
 
     Notes
     -----
     Guarantee
 
-    The trees of different records are independent and do not depend on any record's value or on how many records
-    there are, so a forest on disjoint records is as private as one tree (proofs/disjoint-trees.md, attacked by
+    The trees of different rows are independent and do not depend on any row's value or on the number of rows, so a
+    forest on disjoint rows is as private as one tree (proofs/disjoint-trees.md, attacked by
     packages/veilwood-audit/tests/test_audit.py::test_shuffle_and_cut_is_caught).
     """
 
@@ -100,7 +118,7 @@ class Assignment(NamedTuple):
     n_trees: int
 
     def __repr__(self) -> str:
-        """Keep the key out of logs: workers of a cluster log what fails with its arguments."""
+        """Leave the key out: workers of a cluster log failed calls with their arguments."""
         return f"Assignment(to {self.n_trees} trees)"
 
     def trees_of_rows(self, partition: int, first_row: int, n_rows: int) -> Ints:
@@ -113,10 +131,10 @@ class Assignment(NamedTuple):
             )
             for block in range(first_block, last_block + 1)
         )
-        words = np.frombuffer(stream, "<u4").astype(np.uint64)
+        random_integers = np.frombuffer(stream, "<u4").astype(np.uint64)
         start = first_row - first_block * _KEYSTREAM_ROWS
-        # Multiply-shift: any fixed law that ignores the data will do, this one is uniform to 1 part in 2^32 / n_trees.
-        return ((words[start : start + n_rows] * np.uint64(self.n_trees)) >> np.uint64(32)).astype(np.int32)
+        # Multiply-shift is uniform up to n_trees / 2^32. Any fixed distribution that ignores the data would do.
+        return ((random_integers[start : start + n_rows] * np.uint64(self.n_trees)) >> np.uint64(32)).astype(np.int32)
 
 
 def leaf_totals(
@@ -129,21 +147,21 @@ def leaf_totals(
     n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
 ) -> Counts:
-    """Return, for each leaf, how many rows of each class reach it; for regression the rotated pair of sums.
+    """Return the number of rows of each class per leaf, or the rotated pair of sums for regression.
 
     Parameters
     ----------
     forest : Forest
-        The public structure.
+        Public structure.
     batches : iterable of Batch
         Encoded rows with their targets.
     n_classes : int or None
-        Number of classes, or None for regression, where a target y in 0..target_levels adds y to the first
-        column and target_levels - y to the second (the rotated pair, proofs/rotated-pair.md).
+        Number of classes, or None for regression. A target y in 0..target_levels then adds y to the first column and
+        target_levels - y to the second (the rotated pair, proofs/rotated-pair.md).
     assignment : Assignment, optional
         Counts each row in one tree only.
     fast : bool
-        Use the compiled kernel; its numpy twin gives the same integers.
+        Use the compiled kernel. The NumPy twin gives the same integers.
 
     Returns
     -------
@@ -151,8 +169,8 @@ def leaf_totals(
         Exact, hence private.
     """
     rows = ((batch.codes, batch.target, _assigned_trees(batch, assignment)) for batch in batches)
-    if gpu.IN_USE.get():
-        return gpu.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
+    if (accelerator := ACCELERATOR.get()) is not None:
+        return accelerator.leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
     totals = np.zeros((forest.n_leaves, n_classes or 2), np.int64)
     if fast:
         forest.precompute()
@@ -168,7 +186,7 @@ def leaf_totals(
 
 @dataclass(frozen=True, eq=False, repr=False)
 class LeafCount:
-    """Counts the leaves of a forest (``batches.Count``), and can say what it counts (``cells.DeclarativeCount``)."""
+    """Count of the rows in the leaves of a forest: a ``Count`` that databases can run as well."""
 
     forest: Forest
     n_classes: int | None
@@ -183,23 +201,23 @@ class LeafCount:
         )  # fmt: skip
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Counts:
-        """Return the totals out of answers: a table for each tree, or one for all where each row is in one tree."""
+        """Return the totals from cell queries: one per tree, or a single one if each row is in one tree."""
         forest = self.forest
-        what: Any = "classes" if self.n_classes else "pair"
+        sums: Any = "classes" if self.n_classes else "pair"
         if self.assignment is not None:
             trees = tuple(tree_rule(forest, tree, n_codes) for tree in range(forest.n_trees))
             own = Split(ROW_HASH, tuple(range(forest.n_trees)), trees)
             (totals,) = run_queries(
-                [CellQuery((own,), forest.n_leaves)], what, KeyedRowHash(self.assignment.key, forest.n_trees)
+                [CellQuery((own,), forest.n_leaves)], sums, KeyedRowHash(self.assignment.key, forest.n_trees)
             )
             return totals
-        return np.concatenate(run_queries(leaf_queries(forest, n_codes), what))
+        return np.concatenate(run_queries(leaf_queries(forest, n_codes), sums))
 
 
 def _fast_adder(
     forest: Forest, codes: Codes, target: Ints, owner_of_rows: Ints | None, levels: int, totals: Counts
 ) -> Callable[[int, int], None]:
-    """Choose the kernel: by columns where every row visits every tree and trees are not huge, else row by row."""
+    """Return the kernel call: by columns if every row visits every tree and trees are small, otherwise row by row."""
     from veilwood import kernels
 
     ends = np.append(forest.roots[1:], forest.n_nodes)
@@ -215,7 +233,7 @@ def _fast_adder(
             totals,
         )
     columns = np.ascontiguousarray(codes.T)
-    few = columns.max(axis=1, initial=0) < 32  # codes of a column, so that 32 bits tell them apart
+    few = columns.max(axis=1, initial=0) < 32  # columns whose codes index the bits of one 32-bit integer
     bits = np.where(few[forest.feature], forest.lookup_bits, 0).astype(np.uint32)
     top = forest.roots + np.add.reduceat(forest.level < kernels.SWEPT_LEVELS, forest.roots).astype(np.int32)
     swept = min(kernels.SWEPT_LEVELS, forest.depth)
@@ -225,12 +243,12 @@ def _fast_adder(
 
 
 def _assigned_trees(batch: Batch, assignment: Assignment | None) -> Ints | None:
-    """The tree that each row is given to; None where every tree sees it."""
+    """Return the tree of each row, or None if every tree counts it."""
     return None if assignment is None else assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
 
 
 def route_rows(forest: Forest, codes: Codes) -> Ints:
-    """Return the leaf of each row in each tree, shape (n_rows, n_trees): the plain numpy walk, level by level.
+    """Return the leaf of each row in each tree, shape (n_rows, n_trees): the NumPy walk, level by level.
 
     >>> from veilwood.data.encoding import EncodedColumn
     >>> from veilwood.trees.random import grow_multiway
@@ -260,8 +278,8 @@ def sum_over_trees(
     fast: bool = HAVE_NUMBA,
 ) -> NDArray[np.float64]:
     """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
-    if gpu.IN_USE.get():
-        return gpu.sum_over_trees(forest, codes, leaf_values)
+    if (accelerator := ACCELERATOR.get()) is not None:
+        return accelerator.sum_over_trees(forest, codes, leaf_values)
     sums = np.zeros((len(codes), leaf_values.shape[1]))
     codes = np.ascontiguousarray(codes)
     values = np.ascontiguousarray(leaf_values, np.float64)
@@ -274,7 +292,7 @@ def sum_over_trees(
         return sums
     for first in range(0, len(codes), 4096):
         leaves = route_rows(forest, codes[first : first + 4096])
-        for tree in range(forest.n_trees):  # one tree after the other, as the kernel adds, for equal rounding
+        for tree in range(forest.n_trees):  # tree by tree, as the kernel, for equal rounding
             sums[first : first + 4096] += values[leaves[:, tree]]
     return sums
 
@@ -304,7 +322,7 @@ def _kernel_arrays(forest: Forest) -> tuple[Any, ...]:
 
 
 def run_on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
-    """Split ``n_items`` evenly among threads; the kernels release the interpreter lock and share no output."""
+    """Divide ``n_items`` evenly among threads. Kernels release the interpreter lock and share no output."""
     n_threads = max(1, min(effective_n_jobs(n_jobs), n_items))
     bounds = np.linspace(0, n_items, n_threads + 1).astype(int)
     if n_threads == 1:

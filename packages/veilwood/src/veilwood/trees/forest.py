@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees as flat level-order arrays, and their only writer.
+"""Forests as flat level-order arrays, and the only functions that write them.
 
-Who grows trees says what each node asks and how many branches it has; how that is numbered is decided here. What a
-forest counts is in ``counting``, what it learned in ``forests``.
+Callers give the split and the number of branches of each node; the numbering is decided here. ``counting`` counts rows
+in a forest, and the models in ``forests`` hold what was learned.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
 Ints: TypeAlias = NDArray[np.int32]
 
 LEAF = -1  # the "feature" of a leaf
-MAX_DEPTH = 1024  # of a tree read from a file: what walks level by level stays fast
+MAX_DEPTH = 1024  # of a tree read from a file: bounds the walks that go level by level
 
 
 @dataclass(frozen=True)
 class Forest:
     """A forest of any branching, as five flat arrays; node numbers run over all trees.
 
-    A node sends a row with code c of its ``feature`` to ``child + branch``, where ``branch`` is ``c >= cut``
-    (threshold, cut at least 0) or ``lookup[-1 - cut + c]`` (category subset, or one branch per value).
-    At a leaf ``feature`` is ``LEAF`` and ``child`` holds the leaf's number; leaves too are numbered over all trees.
+    A node sends a row with code c of its ``feature`` to ``child + branch``. Here ``branch`` is ``c >= cut`` (threshold,
+    cut at least 0) or ``lookup[-1 - cut + c]`` (category subset, or one branch per value). At a leaf, ``feature`` is
+    ``LEAF`` and ``child`` holds the leaf's number. Leaves too are numbered over all trees.
     """
 
     roots: Ints
@@ -45,7 +45,7 @@ class Forest:
     tree_leaves: Ints  # leaves of tree t are tree_leaves[t] up to tree_leaves[t + 1]
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out what was derived on the way: whether it was needed would tell whether there were rows."""
+        """Leave out cached properties: their presence would reveal whether there were rows."""
         return {entry.name: getattr(self, entry.name) for entry in fields(self)}
 
     @cached_property
@@ -104,7 +104,7 @@ class Forest:
 
     @cached_property
     def lookup_bits(self) -> NDArray[np.uint32]:
-        """The first 32 entries of each node's lookup as bits, for kernels; 0 where there is none, or not of bits."""
+        """The first 32 entries of each node's lookup as bits, for kernels; 0 if there is none or an entry exceeds 1."""
         starts = np.where((self.feature != LEAF) & (self.cut < 0), -1 - self.cut, len(self.lookup))
         padded = np.append(self.lookup, np.zeros(32, np.uint16))
         entries = np.lib.stride_tricks.sliding_window_view(padded, 32)[starts]
@@ -112,15 +112,15 @@ class Forest:
         return np.where((entries <= 1).all(axis=1), bits, 0).astype(np.uint32)
 
     def precompute(self) -> None:
-        """Derive now what kernels read: what a forest holds must not tell whether there were rows."""
+        """Compute the cached properties that kernels read. Their presence must not reveal whether there were rows."""
         _ = self.packed, self.level, self.lookup_bits
 
     def layout(self, row_sharing: RowAssignment, **more: Any) -> Layout:
-        """Return the layout of the forest, for the plan of one that is grown without data."""
+        """Return the layout of a forest that is grown without data, for its plan."""
         return Layout(self.n_trees, self.n_leaves, self.depth, row_sharing, **more)
 
     def plan_fields(self, row_sharing: RowAssignment) -> tuple[Layout, dict[str, str]]:
-        """Return what a plan says of trees that are grown without data: their layout, and a hash of their structure."""
+        """Return the layout and a hash of the structure of trees that are grown without data, for their plan."""
         return self.layout(row_sharing), {"structure": self.fingerprint()}
 
     @cached_property
@@ -132,7 +132,7 @@ class Forest:
         return ordered
 
     def sum_to_nodes(self, leaf_values: NDArray[Any]) -> NDArray[np.float64]:
-        """Sum values of leaves (one for each, or one row of them) up to every node: what is below it."""
+        """Return, for every node, the sum of the values (or rows of values) of the leaves below it."""
         sums = np.zeros((self.n_nodes, *leaf_values.shape[1:]))
         sums[self.leaf_node] = leaf_values
         for depth in range(self.depth, 0, -1):
@@ -148,18 +148,18 @@ class Forest:
         return digest.hexdigest()
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """The arrays by name, for files."""
+        """Return the arrays by name, for files."""
         return {field.name: np.ascontiguousarray(getattr(self, field.name)) for field in fields(self)}
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]], n_codes: Sequence[int]) -> Forest:
-        """Read what ``to_arrays`` wrote, refusing arrays that are not a forest over columns with so many codes."""
+        """Rebuild a forest from ``to_arrays``. Raise ``ModelFileError`` if damaged or unfit for ``n_codes``."""
         _validate(arrays, np.asarray(n_codes))
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})
 
 
 def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> None:
-    """Refuse arrays that would send a row out of range, round in circles, or to a leaf of another tree."""
+    """Raise ModelFileError for arrays that could send a row out of range, in circles, or to a leaf of another tree."""
 
     def require(holds: bool | np.bool_, problem: str) -> None:
         if not holds:
@@ -203,13 +203,13 @@ def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) ->
 
     parent = np.arange(n_nodes)
     parent[below] = np.repeat(inner, branches[inner])
-    for _ in range(MAX_DEPTH.bit_length() - 1):  # twice as far up each time
+    for _ in range(MAX_DEPTH.bit_length() - 1):  # pointer doubling
         parent = parent[parent]
     require((parent == roots[tree]).all(), "a tree is too deep")
 
 
 def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]:
-    """Return the largest of the ``width`` values from each place on, in time that does not grow with the width."""
+    """Return the maximum of each window of ``width`` values, in time logarithmic in the width."""
     reach = 1
     while 2 * reach <= width:
         values = np.maximum(values[:-reach], values[reach:])
@@ -219,7 +219,7 @@ def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]
 
 
 def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
-    """Return which codes of each column reach each leaf, all columns side by side: [n_leaves, sum of n_codes]."""
+    """Return which codes of each column can reach each leaf: [n_leaves, sum of n_codes], column after column."""
     column = np.repeat(np.arange(len(n_codes)), n_codes)
     code = np.concatenate([np.arange(n) for n in n_codes])
     masks = np.ones((forest.n_nodes, len(code)), bool)
@@ -233,24 +233,24 @@ def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
     return masks[forest.leaf_node]
 
 
-# -- the only writer of these arrays: nodes in level order in, numbered children, leaves and trees out ----------------
+# -- writing: from nodes in level order to numbered children, leaves and trees --------------------------------------
 
 
 def build_forest(
     sizes: ArrayLike, feature: ArrayLike, cut: ArrayLike, branches: ArrayLike, lookup: Sequence[NDArray[np.uint16]]
 ) -> Forest:
-    """Put trees side by side, each in level order.
+    """Build a forest from trees in level order, one after the other.
 
     Parameters
     ----------
     sizes : array of int
-        How many nodes each tree has.
+        Number of nodes of each tree.
     feature, cut : array of int
-        What each node asks (``Forest``); ``LEAF`` at leaves.
+        Split of each node (see ``Forest``); ``LEAF`` at leaves.
     branches : array of int
-        How many children each node has; 0 at leaves.
+        Number of children of each node; 0 at leaves.
     lookup : sequence of arrays
-        The tables that cuts below 0 point into, one after the other.
+        Tables that negative cuts point into, one after the other.
 
     Examples
     --------
@@ -260,7 +260,7 @@ def build_forest(
     sizes, feature, branches = np.asarray(sizes), np.asarray(feature, np.int32), np.asarray(branches)
     leaf = feature == LEAF
     roots = np.cumsum(sizes) - sizes
-    # All nodes but the roots are children, in order: before a node's own come those of the nodes before it, and roots.
+    # All nodes but the roots are children, in order: roots and the children of earlier nodes come before a node's own.
     first_child = np.cumsum(branches) - branches + np.repeat(np.arange(len(sizes)), sizes) + 1
     return Forest(
         roots=roots.astype(np.int32),
@@ -280,9 +280,9 @@ def build_partial_forest(
     n_open: int,
     lookup: Sequence[NDArray[np.uint16]],
 ) -> Forest:
-    """Write trees that still grow, level by level of all trees together; the last ``n_open`` nodes are open.
+    """Build a forest of growing trees, level by level of all trees together. The last ``n_open`` nodes are open.
 
-    The leaf number of an open node is its place among them, that of a closed leaf is -1.
+    The leaf number of an open node is its index among them, and that of a closed leaf is -1.
     """
     feature, cut, branches = (np.asarray(array, np.int32) for array in (feature, cut, branches))
     place = np.arange(n_open, dtype=np.int32)
@@ -300,7 +300,7 @@ def build_partial_forest(
 
 
 def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -> Forest:
-    """Put forests over subsets of the columns side by side; ``features`` gives each one's columns in the whole."""
+    """Join forests over subsets of the columns. ``features`` gives the columns of each."""
     starts = np.cumsum([0, *(len(forest.lookup) for forest in forests)])
     parts = []
     for forest, columns, start in zip(forests, features, starts, strict=False):
@@ -313,5 +313,5 @@ def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -
 
 
 def _join_lookups(lookup: Sequence[NDArray[np.uint16]]) -> NDArray[np.uint16]:
-    """One table; a kernel reads from it speculatively, so it is never empty."""
+    """Return one lookup table. It is never empty, since kernels read from it speculatively."""
     return np.concatenate([*lookup, np.zeros(1, np.uint16)]).astype(np.uint16)

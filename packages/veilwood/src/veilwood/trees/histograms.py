@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One pass over rows that fills, for every candidate attribute of every open node, a small histogram of the target.
+"""Target histograms of all candidate splits of a level, filled in one pass over the rows, and their scores.
 
-No choice is made here. Histograms, and the scores computed from them, are exact integers and private: only ``release``
-may see them.
+Nothing is selected here. Histograms and scores are exact integers and private, for the door only.
 """
 
 from __future__ import annotations
@@ -25,9 +24,9 @@ from veilwood.trees.level_growth import SHIFT, CandidateSplits, GrowingForest
 
 Counts: TypeAlias = NDArray[np.int64]
 
-MAX_CELLS = 1 << 24  # 128 MB of histograms; a level that needs more takes further passes
+MAX_CELLS = 1 << 24  # 128 MB of histograms; a level that needs more takes several passes
 MAX_ROWS = 1 << 28  # up to here no score overflows
-CLASS_IMPURITY_PARTS = 32  # the spread of classes is measured in this many parts of a row
+CLASS_IMPURITY_PARTS = 32  # units of class impurity per row: scores are integers
 
 
 def level_scores(
@@ -42,33 +41,33 @@ def level_scores(
     n_jobs: int | None = None,
     fast: bool = HAVE_NUMBA,
 ) -> tuple[Counts, ...]:
-    """Return what ``score`` makes of the histograms of all slots of a level.
+    """Return the scores of the histograms of all slots of a level.
 
     Parameters
     ----------
-    growing, slots
-        The trees so far and the candidates of their open nodes.
+    growing, candidates
+        The trees so far and the candidate splits of their open nodes.
     aggregate : callable
-        Makes a pass over the rows: ``Source.aggregate``. There is one, unless histograms would outgrow ``MAX_CELLS``.
+        A pass over the rows: ``Source.aggregate``. One suffices unless histograms would exceed ``MAX_CELLS``.
     score : callable
-        From histograms to arrays with one row for each slot. A histogram has the shape (max_bins, n_classes) and holds
-        counts; for regression it is (max_bins, 3) and holds number, sum and sum of squares of the targets.
+        Function from histograms to arrays with one row per slot. A histogram has the shape (max_bins, n_classes) and
+        holds counts. For regression it is (max_bins, 3) and holds number, sum and sum of squares of the targets.
     n_classes : int or None
         Number of classes, or None for regression.
     assignment : Assignment, optional
         Counts each row in one tree only.
     fast : bool
-        Use the compiled kernel; its numpy twin gives the same integers.
+        Use the compiled kernel. The NumPy twin gives the same integers.
     """
     width = n_classes or 3
-    most_slots = int(np.diff(candidates.first).max(initial=1))
-    nodes_per_pass = max(1, MAX_CELLS // (most_slots * max_bins * width))
+    max_slots = int(np.diff(candidates.first).max(initial=1))
+    nodes_per_pass = max(1, MAX_CELLS // (max_slots * max_bins * width))
     parts = []
     for start in range(0, candidates.n_nodes, nodes_per_pass):
         here = candidates.restrict_to_nodes(start, min(start + nodes_per_pass, candidates.n_nodes))
         fill = HistogramCount(growing.partial_forest(), growing.depth, here, n_classes, max_bins, assignment, fast)
         histograms = aggregate(fill, n_jobs=n_jobs)
-        if isinstance(histograms, np.ndarray):  # in shares nobody can look
+        if isinstance(histograms, np.ndarray):  # secret-shared histograms cannot be checked
             _check_row_count(histograms[..., 0] if n_classes is None else histograms.sum(axis=2))
         parts.append(score(histograms))
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
@@ -76,12 +75,12 @@ def level_scores(
 
 def _check_row_count(counted: Counts) -> None:
     if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
-        raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random part of them.")
+        raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random sample of them.")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class HistogramCount:
-    """Fills the histograms of open nodes (``batches.Count``), and can say what it counts (``cells.DeclarativeCount``)."""
+    """Count that fills the histograms of open nodes: a ``Count`` that databases can run as well."""
 
     forest: Forest
     depth: int
@@ -99,29 +98,29 @@ class HistogramCount:
         )  # fmt: skip
 
     def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Counts:
-        """Return the histograms out of answers: a table for each tree and place among the candidates of its nodes."""
+        """Return the histograms from cell queries: one per tree and index among the candidates of its nodes."""
         slots, forest, own = self.candidates, self.forest, self.assignment
-        tables, owners = [], []
+        queries, owners = [], []
         for place in range(int(np.diff(slots.first).max(initial=0))):
             for tree in range(forest.n_trees):
-                mine: list[int] = []
-                way = tree_rule(forest, tree, n_codes, rule_of_leaf=partial(self._bin_rule, place, n_codes, mine))
-                if not mine:
+                counted: list[int] = []
+                rule = tree_rule(forest, tree, n_codes, rule_of_leaf=partial(self._bin_rule, place, n_codes, counted))
+                if not counted:
                     continue
                 if own is not None:
-                    apart = np.arange(forest.n_trees) != tree
-                    way = split_by_code(ROW_HASH, -apart.astype(np.int64), {0: way}.__getitem__)
-                tables.append(CellQuery((way,), len(mine) * self.max_bins))
-                owners.append(mine)
+                    other_tree = np.arange(forest.n_trees) != tree
+                    rule = split_by_code(ROW_HASH, -other_tree.astype(np.int64), {0: rule}.__getitem__)
+                queries.append(CellQuery((rule,), len(counted) * self.max_bins))
+                owners.append(counted)
         histograms = np.zeros((slots.n_candidates, self.max_bins, self.n_classes or 3), np.int64)
-        coins = None if own is None else KeyedRowHash(own.key, forest.n_trees)
-        found = run_queries(tables, "classes" if self.n_classes else "moments", coins)
-        for mine, sums in zip(owners, found, strict=True):
-            histograms[mine] = sums.reshape(len(mine), self.max_bins, -1)
+        row_hash = None if own is None else KeyedRowHash(own.key, forest.n_trees)
+        answers = run_queries(queries, "classes" if self.n_classes else "moments", row_hash)
+        for counted, sums in zip(owners, answers, strict=True):
+            histograms[counted] = sums.reshape(len(counted), self.max_bins, -1)
         return histograms
 
     def _bin_rule(self, index: int, n_codes: Sequence[int], counted: list[int], node: int) -> CellRule:
-        """The bin of a row in a slot of an open node, which is noted; a closed leaf counts nothing."""
+        """Return the rule for a row's bin in a slot of a node, and append the slot to ``counted``; None for a leaf."""
         slots = self.candidates
         slot = int(slots.first[node]) + index if node >= 0 else -1
         if node < 0 or slot >= slots.first[node + 1]:
@@ -149,7 +148,7 @@ def fill_histograms(
     n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
 ) -> Counts:
-    """Return the histograms of all slots of the open nodes at ``depth`` of a growing forest: exact, hence private."""
+    """Return the histograms of all slots of the open nodes at ``depth``: exact, hence private."""
     histograms = np.zeros((candidates.n_candidates, max_bins, n_classes or 3), np.int64)
     add = _fast_adder if fast else _numpy_adder
     add_batch = add(forest, depth, candidates, n_classes is None, histograms, n_jobs)
@@ -192,7 +191,7 @@ def _numpy_adder(
         row, tree = np.nonzero(present)
         node = node[row, tree].astype(np.int64)
         n_slots = candidates.first[node + 1] - candidates.first[node]
-        row = np.repeat(row, n_slots)  # one entry for each row and slot from here on
+        row = np.repeat(row, n_slots)  # one entry per row and slot from here on
         slot = np.repeat(candidates.first[node] - (np.cumsum(n_slots) - n_slots), n_slots) + np.arange(len(row))
         code = batch.codes[row, candidates.feature[slot]].astype(np.int64)
         table = candidates.table[slot]
@@ -208,18 +207,19 @@ def _numpy_adder(
 
 
 def total_impurity(totals: Counts, moments: bool) -> Counts:
-    """Return how much the targets of each cell scatter about their mean, rounded down to a whole number.
+    """Return the total impurity of the targets of each node, rounded down to an integer.
 
     For regression, from (number, sum, sum of squares) on the last axis: the sum of squared errors. For classes, from
-    their counts: rows times Gini impurity, that is the squared error of one-hot targets, in ``CLASS_IMPURITY_PARTS``
-    parts of a row. Exact: no rounded number enters the floor.
+    their counts: rows times Gini impurity, which is the squared error of one-hot targets, in units of
+    1 / ``CLASS_IMPURITY_PARTS`` row. Exact: no rounded number enters the floor.
 
     Notes
     -----
     Guarantee
 
-    A row added to a cell raises its spread by a whole number between 0 and ``impurity_range(moments)``
-    (proofs/selection-levels.md, checked by packages/veilwood/tests/trees/test_histograms.py::test_spread_range_by_enumeration).
+    A row added to a node raises its impurity by an integer between 0 and ``impurity_range(moments)``
+    (proofs/selection-levels.md, checked by
+    packages/veilwood/tests/trees/test_histograms.py::test_spread_range_by_enumeration).
 
     >>> total_impurity(np.array([[2, 10, 58]]), moments=True).tolist()  # targets 3 and 7
     [8]
@@ -229,28 +229,28 @@ def total_impurity(totals: Counts, moments: bool) -> Counts:
     if moments:
         n, total, squares = (totals[..., place] for place in range(3))
         mean = total // np.maximum(n, 1)
-        rest = total - mean * n  # in this form nothing overflows
-        found: Counts = squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
-        return found
+        rest = total - mean * n  # this form does not overflow up to MAX_ROWS
+        impurity: Counts = squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
+        return impurity
     n = totals.sum(axis=-1)
-    found = CLASS_IMPURITY_PARTS * n - _ceil_div(CLASS_IMPURITY_PARTS * (totals * totals).sum(axis=-1), n)
-    return found
+    impurity = CLASS_IMPURITY_PARTS * n - _ceil_div(CLASS_IMPURITY_PARTS * (totals * totals).sum(axis=-1), n)
+    return impurity
 
 
 def _ceil_div(numerator: Counts, n: Counts) -> Counts:
-    """Round the quotient of numbers that are not negative up; written so that servers do it on shares, too."""
-    some = np.maximum(n, 1)
-    found: Counts = (numerator + (some - 1)) // some
-    return found
+    """Return the rounded-up quotient of non-negative integers, in operations that also exist on secret shares."""
+    divisor = np.maximum(n, 1)
+    quotient: Counts = (numerator + (divisor - 1)) // divisor
+    return quotient
 
 
 def impurity_range(moments: bool) -> int:
-    """The most that one row can add to the spread of its cell: the squared length of the target's range."""
+    """Return the most that one row can add to the impurity of its node: the squared length of the target's range."""
     return TARGET_LEVELS**2 if moments else 2 * CLASS_IMPURITY_PARTS
 
 
 def edge_scores(histograms: Counts, moments: bool, *, with_impurity: bool = True) -> tuple[Counts, ...]:
-    """Return, for each edge between two bins, how unequal its sides are (in rows) and the spread of both together."""
+    """Return the imbalance in rows and the total impurity of both sides, for each edge between two bins."""
     left = np.cumsum(histograms, axis=1)
     right = left[:, -1:] - left
     left, right = left[:, :-1], right[:, :-1]

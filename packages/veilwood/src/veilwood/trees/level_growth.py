@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forests under construction, one level of all trees at a time: open nodes, what their paths leave of each column.
+"""Forests under construction, one level of all trees at a time: open nodes and their remaining column ranges.
 
-Nothing here looks at data: how rows are binned in open nodes is described by ``CandidateSplits``, counted in ``histograms``, and
-which split a node gets is decided in ``medians`` and ``greedy``.
+Nothing here reads data. ``CandidateSplits`` describes how rows are binned in open nodes, ``histograms`` counts them,
+and ``medians`` and ``greedy`` select the splits.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ SHIFT = 32  # a code at distance d from the low end of its node's range falls in
 
 @dataclass(frozen=True)
 class CandidateSplits:
-    """Candidate attributes of open nodes, side by side: how each cuts its node's range into few bins.
+    """Candidate attributes of all open nodes ("slots"), and how each cuts its node's range into few bins.
 
-    The bins of a number are runs of codes of (nearly) equal length, with one of its own for missing values. The bins
-    of a categorical attribute are its remaining values in some order, or groups of them.
+    The bins of a number are runs of codes of nearly equal length, and one bin for missing values. The bins of a
+    categorical attribute are its remaining values in some order, or groups of them.
     """
 
     first: Longs  # the slots of open node i are first[i] up to first[i + 1]
     feature: Longs
     low: Longs
     step: Longs
-    table: Longs  # where the slot's table of bins by code starts in ``tables``; -1 where bins come from low and step
+    table: Longs  # start of the slot's table of bins by code in ``tables``; -1 if bins come from low and step
     n_bins: Longs
     tables: NDArray[np.uint16]
 
@@ -52,32 +52,32 @@ class CandidateSplits:
         return len(self.feature)
 
     def candidates_of_nodes(self, nodes: Longs, width: int) -> tuple[Longs, NDArray[np.bool_]]:
-        """The slots of some open nodes as a table of ``width`` columns, and which places hold one; 0 elsewhere."""
+        """Return the slots of some open nodes, padded with 0 to ``width`` columns, and a mask of the true ones."""
         slot = self.first[nodes][:, None] + np.arange(width)
         present = slot < self.first[nodes + 1][:, None]
         return np.where(present, slot, 0), present
 
     def restrict_to_nodes(self, start: int, stop: int) -> CandidateSplits:
-        """The same with no slots outside the open nodes ``start`` up to ``stop``."""
+        """Return a copy without the slots outside the open nodes ``start`` up to ``stop``."""
         here = slice(self.first[start], self.first[stop])
         columns = {name: getattr(self, name)[here] for name in ("feature", "low", "step", "table", "n_bins")}
         return replace(self, first=np.clip(self.first, here.start, here.stop) - here.start, **columns)
 
     def cut_codes(self, slot: Longs, edge: Longs) -> Longs:
-        """The lowest code of each slot's bin ``edge + 1``, for slots of numbers."""
+        """Return the lowest code of each slot's bin ``edge + 1``, for slots of numbers."""
         return self.low[slot] - (-((edge + 1) << SHIFT) // self.step[slot])
 
     def goes_right(self, slot: Longs, edge: Longs, width: int) -> NDArray[np.bool_]:
-        """Which of the first ``width`` codes lie in the bins after ``edge``, for slots with tables."""
+        """Return which of the first ``width`` codes lie in the bins after ``edge``, for slots with tables."""
         places = np.minimum(self.table[slot][:, None] + np.arange(width), len(self.tables) - 1)
         return np.asarray(self.tables[places] > edge[:, None])
 
 
 class GrowingForest:
-    """Trees that grow level by level; all that is known of them is public.
+    """Trees that grow level by level. Everything in them is public.
 
-    ``split_nodes`` closes the current level: each open node becomes an inner node or a leaf, and the children of inner nodes
-    are the next open nodes. An attribute whose range a path has narrowed to one code is no longer usable there
+    ``split_nodes`` closes the current level: each open node becomes an inner node or a leaf, and the children of inner
+    nodes are the next open nodes. An attribute whose range a path has narrowed to one code is no longer usable there
     (SPLITRANGE of Consul and Williamson, Algorithm 1).
     """
 
@@ -86,14 +86,12 @@ class GrowingForest:
         self._missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
         self.ordered = np.array([column.ordered for column in columns])
         widths = np.where(self.ordered, 0, self._n_codes)
-        self._value_offsets = (
-            np.cumsum(widths) - widths
-        )  # where each categorical column's values start in ``_remaining``
+        self._value_offsets = np.cumsum(widths) - widths  # start of each categorical column in ``_remaining``
         self._tree = np.arange(n_trees, dtype=np.int32)
         self._low = np.zeros((n_trees, len(columns)), np.int32)  # codes low <= c < high remain of a number
         self._high = np.tile(np.where(self.ordered, self._n_codes, 0).astype(np.int32), (n_trees, 1))
         self._remaining = np.ones((n_trees, int(widths.sum())), bool)  # which values remain of the categorical columns
-        self._used = np.zeros((n_trees, len(columns)), bool)  # spent by a multiway split
+        self._used = np.zeros((n_trees, len(columns)), bool)  # by a multiway split
         self._trees: list[Ints] = []
         self._features: list[Ints] = []
         self._cuts: list[Ints] = []
@@ -105,7 +103,7 @@ class GrowingForest:
 
     @property
     def max_codes(self) -> int:
-        """The number of codes of the widest column."""
+        """The largest number of codes of a column."""
         return int(self._n_codes.max())
 
     @property
@@ -114,7 +112,7 @@ class GrowingForest:
         return len(self._tree)
 
     def usable_columns(self) -> NDArray[np.bool_]:
-        """Which columns can still be split, by open node."""
+        """Return which columns can still be split, by open node."""
         left = self._high - self._low
         for column in np.flatnonzero(~self.ordered).tolist():
             left[:, column] = self._remaining_values(column).sum(axis=1)
@@ -127,7 +125,7 @@ class GrowingForest:
     # -- candidates ------------------------------------------------------------------------------------------
 
     def draw_candidates(self, n_columns: int, rng: np.random.Generator) -> Longs:
-        """Draw up to ``n_columns`` different usable columns for each open node; -1 where there are no more."""
+        """Draw up to ``n_columns`` distinct usable columns for each open node, padded with -1."""
         usable = self.usable_columns()
         order = np.argsort(np.where(usable, rng.random(usable.shape), 2.0), axis=1)[:, :n_columns]
         return np.where(np.take_along_axis(usable, order, axis=1), order, LEAF)
@@ -135,8 +133,8 @@ class GrowingForest:
     def bin_candidates(self, candidates: Longs, max_bins: int, rng: np.random.Generator) -> CandidateSplits:
         """Cut the candidates of every open node into at most ``max_bins`` bins.
 
-        Categorical values come in a public random order, drawn anew for each slot, so that a split between two bins is
-        a random subset, and the median over such splits a balanced one.
+        Categorical values get a public random order, drawn independently for each slot. So a split between two bins is
+        a random subset, and a median split is a balanced one.
         """
         node, place = np.nonzero(candidates != LEAF)
         feature = candidates[node, place]
@@ -158,7 +156,7 @@ class GrowingForest:
             rank = np.argsort(np.argsort(keys, axis=1), axis=1)
             n_alive = alive.sum(axis=1)
             n_bins[here] = np.minimum(n_alive, max_bins)
-            # More values than bins: neighbours in the random order share one. Values not alive never occur.
+            # With more values than bins, neighbours in the random order share a bin. Values not alive never occur.
             bins = np.minimum(rank, n_alive[:, None] - 1) * n_bins[here][:, None] // n_alive[:, None]
             table[here] = length + np.arange(len(here)) * alive.shape[1]
             tables.append(bins.ravel().astype(np.uint16))
@@ -169,7 +167,7 @@ class GrowingForest:
     # -- structure ---------------------------------------------------------------------------------------------
 
     def split_nodes(self, candidates: CandidateSplits, slot: Longs, edge: Longs) -> None:
-        """Split each open node in two after bin ``edge`` of one of its slots; where ``slot`` is -1 it is a leaf."""
+        """Split each open node in two after bin ``edge`` of one of its slots. It is a leaf if ``slot`` is -1."""
         inner = np.flatnonzero(slot >= 0)
         slot, edge = slot[inner], edge[inner]
         feature = candidates.feature[slot]
@@ -194,7 +192,7 @@ class GrowingForest:
         self._used = np.repeat(self._used[inner], 2, axis=0)
 
     def split_by_value(self, feature: Longs) -> None:
-        """Give each open node one child for each value of its column ``feature``; where that is -1 it is a leaf."""
+        """Give each open node one child per value of its column ``feature``. It is a leaf if ``feature`` is -1."""
         inner = np.flatnonzero(feature >= 0)
         feature = feature[inner]
         widest = int(self._n_codes.max())
@@ -208,7 +206,7 @@ class GrowingForest:
         )
 
     def _close_level(self, inner: Longs, feature: Longs, cut: Longs, branches: Longs) -> None:
-        """Write the current level down and open the next."""
+        """Append the current level to the closed ones, and open the next."""
         features, cuts = (np.full(self.n_open_nodes, LEAF, np.int32) for _ in range(2))
         features[inner], cuts[inner] = feature, cut
         counts = np.zeros(self.n_open_nodes, np.int32)
@@ -221,12 +219,12 @@ class GrowingForest:
         self.depth += 1
 
     def partial_forest(self) -> Forest:
-        """The trees so far; the leaf number of an open node is its place, that of a closed leaf is -1."""
+        """Return the trees so far. The leaf number of an open node is its index, and that of a closed leaf is -1."""
         arrays = self._closed_arrays()
         return build_partial_forest(self.n_trees, *arrays, self.n_open_nodes, self._lookups)
 
     def finish_forest(self) -> Forest:
-        """Make all open nodes leaves, and put the trees side by side."""
+        """Return the forest, with all open nodes as leaves."""
         tree = np.concatenate([*self._trees, self._tree])
         order = np.argsort(tree, kind="stable")  # level order stays within each tree
         leaf, none = np.full(self.n_open_nodes, LEAF, np.int32), np.zeros(self.n_open_nodes, np.int32)
@@ -235,7 +233,7 @@ class GrowingForest:
         return build_forest(np.bincount(tree, minlength=self.n_trees), feature, cut, branches, self._lookups)
 
     def _closed_arrays(self) -> tuple[Ints, Ints, Ints]:
-        """Features, cuts and branches of the closed nodes."""
+        """Return features, cuts and branches of the closed nodes."""
         nothing = np.empty(0, np.int32)
         levels = (self._features, self._cuts, self._branches)
         feature, cut, branches = (np.concatenate([nothing, *parts]) for parts in levels)

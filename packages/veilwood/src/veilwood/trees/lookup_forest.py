@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Forests whose trees are tables: prediction looks cells up instead of walking.
+"""Forests as lookup tables, for prediction without walking trees.
 
-A tree that asks the same few columns on every path has about as many leaves as its columns have groups together. Each
-code becomes a group of its column once, and a tree then takes one addition for each of its columns and one lookup. The
-sums are those of ``counting.sum_over_trees``, bit for bit: tree after tree is added in the same order.
+A tree that splits the same few columns on every path has about as many leaves as its columns have combinations of
+groups. Each code is mapped to a group of its column once. A tree then takes one addition per column and one lookup. The
+sums equal those of ``counting.sum_over_trees`` to the last bit, since trees are added in the same order.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from veilwood.trees.counting import HAVE_NUMBA, Codes, run_on_threads
 from veilwood.trees.forest import LEAF, Forest
 
 MAX_CELLS = 1 << 12  # of a tree
-MAX_CELLS_PER_LEAF = 2  # times as many cells as leaves, at most: others are walked
+MAX_CELLS_PER_LEAF = 2  # trees with more cells per leaf are walked
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
 class LookupForest:
-    """Trees as tables.
+    """A forest as lookup tables.
 
     Attributes
     ----------
     features : ndarray of int64
-        Columns that any tree asks.
+        Columns that any tree splits.
     groups : ndarray, shape (n_features, most codes)
         The group of each code of these columns.
     axes : ndarray of int32, shape (n_axes, 2)
-        Each column of each tree: its place in ``features``, and the tree.
+        Each column of each tree: its index in ``features``, and the tree.
     offsets : ndarray of uint16, shape (n_axes, most groups)
-        What each group adds to the place of a row in the tree's table.
+        What each group adds to the index of a row in the tree's table.
     ends : ndarray of int32
-        Where the axes of each tree end.
+        End of the axes of each tree.
     starts : ndarray of int32
-        Where the table of each tree begins.
+        Start of the table of each tree.
     values : ndarray, shape (n_cells, n_values)
-        What each cell says, tree after tree.
+        Value of each cell, tree after tree.
     """
 
     features: NDArray[np.int64]
@@ -58,27 +58,27 @@ class LookupForest:
 
     @classmethod
     def from_forest(cls, forest: Forest, leaf_values: Floats, n_codes: Sequence[int]) -> LookupForest | None:
-        """Write a forest as tables, or return None where a tree would need far more cells than it has leaves."""
+        """Return a forest as lookup tables, or None if a tree would need too many cells."""
         bounds = list(pairwise([*forest.roots.tolist(), forest.n_nodes]))
-        asked = [sorted(set(forest.feature[first:last].tolist()) - {LEAF}) for first, last in bounds]
-        features = sorted(set().union(*asked))
-        of_feature = {feature: _code_groups(forest, feature, n_codes[feature]) for feature in features}
-        most = max((int(group.max()) + 1 for group in of_feature.values()), default=1)
+        tree_features = [sorted(set(forest.feature[first:last].tolist()) - {LEAF}) for first, last in bounds]
+        features = sorted(set().union(*tree_features))
+        code_groups = {feature: _code_groups(forest, feature, n_codes[feature]) for feature in features}
+        max_groups = max((int(group.max()) + 1 for group in code_groups.values()), default=1)
         offsets: list[NDArray[np.uint16]] = []
         axes, ends, starts, leaves, n_cells = [], [], [], [], 0
-        for (first, last), mine in zip(bounds, asked, strict=True):
-            told = [_groups_within_tree(forest, first, last, feature, of_feature[feature]) for feature in mine]
-            sizes = [int(group.max()) + 1 for group, _ in told]
+        for (first, last), own in zip(bounds, tree_features, strict=True):
+            tree_groups = [_groups_within_tree(forest, first, last, feature, code_groups[feature]) for feature in own]
+            sizes = [int(group.max()) + 1 for group, _ in tree_groups]
             cells = int(np.prod(sizes, dtype=np.float64))
             n_leaves = int((forest.feature[first:last] == LEAF).sum())
             if cells > min(MAX_CELLS_PER_LEAF * n_leaves, MAX_CELLS):
                 return None
             codes = np.zeros((cells, len(n_codes)), np.int64)
             stride = cells
-            for feature, size, (group, example) in zip(mine, sizes, told, strict=True):
+            for feature, size, (group, example) in zip(own, sizes, tree_groups, strict=True):
                 stride //= size
                 codes[:, feature] = example[np.arange(cells) // stride % size]
-                padded = np.zeros(most, np.uint16)
+                padded = np.zeros(max_groups, np.uint16)
                 padded[: len(group)] = group * stride
                 offsets.append(padded)
                 axes.append(features.index(feature))
@@ -87,17 +87,17 @@ class LookupForest:
             ends.append(len(axes))
             n_cells += cells
         groups = np.zeros((len(features), max((n_codes[feature] for feature in features), default=1)),
-                          np.uint8 if most <= 256 else np.uint16)  # fmt: skip
+                          np.uint8 if max_groups <= 256 else np.uint16)  # fmt: skip
         for place, feature in enumerate(features):
-            groups[place, : n_codes[feature]] = of_feature[feature]
+            groups[place, : n_codes[feature]] = code_groups[feature]
         return cls(
             np.array(features, np.int64), groups, np.array(axes, np.int32),
-            np.array(offsets, np.uint16).reshape(-1, most), np.array(ends, np.int32), np.array(starts, np.int32),
+            np.array(offsets, np.uint16).reshape(-1, max_groups), np.array(ends, np.int32), np.array(starts, np.int32),
             np.ascontiguousarray(leaf_values[np.concatenate(leaves)], np.float64),
         )  # fmt: skip
 
     def sum_leaf_values(self, codes: Codes, n_jobs: int | None = None, *, fast: bool = HAVE_NUMBA) -> Floats:
-        """Return ``counting.sum_over_trees``."""
+        """Return the sum over trees of the leaf values of each row, as ``counting.sum_over_trees``."""
         sums = np.zeros((len(codes), self.values.shape[1]))
         columns = np.ascontiguousarray(codes.T)  # as they are encoded
         if fast:
@@ -106,11 +106,11 @@ class LookupForest:
             add = partial(kernels.add_lookup_values, *self._kernel_arrays(), columns, sums)
             run_on_threads(add, len(codes), n_jobs)
             return sums
-        mine = [group[columns[feature]] for feature, group in zip(self.features, self.groups, strict=True)]
+        row_groups = [group[columns[feature]] for feature, group in zip(self.features, self.groups, strict=True)]
         for start, (first, last) in zip(self.starts, pairwise([0, *self.ends.tolist()]), strict=True):
             place = np.full(len(codes), start, np.int64)
             for axis in range(first, last):
-                place += self.offsets[axis][mine[self.axes[axis]]]
+                place += self.offsets[axis][row_groups[self.axes[axis]]]
             sums += self.values[place]
         return sums
 
@@ -119,7 +119,7 @@ class LookupForest:
 
 
 def _code_groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64]:
-    """The group of each code: codes that no tree tells apart may share one."""
+    """Return the group of each code. Codes that no tree separates may share a group."""
     cuts = forest.cut[forest.feature == feature]
     if (cuts < 0).any():  # a category may go anywhere
         return np.arange(n_codes)
@@ -129,7 +129,7 @@ def _code_groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64
 def _groups_within_tree(
     forest: Forest, first: int, last: int, feature: int, groups: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the group of each group of the whole forest within one tree, and a code of each."""
+    """Return the group within one tree of each group of the forest, and one code of each."""
     example = np.unique(groups, return_index=True)[1]
     cuts = np.unique(forest.cut[first:last][forest.feature[first:last] == feature])
     branches = np.stack([forest.lookup[-1 - cut + example] if cut < 0 else example >= cut for cut in cuts])
@@ -138,7 +138,7 @@ def _groups_within_tree(
 
 
 def _walk_tree(forest: Forest, root: int, codes: NDArray[np.int64]) -> NDArray[np.int32]:
-    """Walk one tree."""
+    """Return the leaf of each row in one tree."""
     node, rows = np.full(len(codes), root), np.arange(len(codes))
     while (inner := forest.feature[node] != LEAF).any():
         code, cut = codes[rows, np.where(inner, forest.feature[node], 0)], forest.cut[node]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Public randomness, and trees grown from it and from public facts alone: nothing here looks at data.
+"""Public randomness, and random trees grown from it without data.
 
-Trees whose splits are chosen from data grow in ``levelwise``.
+Data-dependent trees grow in ``level_growth``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 Thresholds: TypeAlias = Literal["path", "range"]
 THRESHOLDS: tuple[Thresholds, ...] = ("path", "range")
 
-MAX_NODES = 1 << 28  # about 3 GB of structure: beyond it something was mistyped
-MAX_TREES = 100_000  # each is grown by itself
-# A missing number sits above the upper bound; this is how often a split sets it apart from all numbers.
+MAX_NODES = 1 << 28  # about 3 GB of structure: a larger forest is a typing error
+MAX_TREES = 100_000  # each one takes a Python call
+# A missing number is coded above the upper bound. Probability that a split separates it from all numbers.
 MISSING_SPLIT_CHANCE: Final = 0.25
 
 
 def public_seed(random_state: object) -> int:
-    """Return a public seed: the given whole number, or one that is drawn from a generator, or from fresh entropy.
+    """Return a public seed: the given integer, or one drawn from a generator or from fresh entropy.
 
     >>> public_seed(7)
     7
@@ -42,7 +42,7 @@ def public_seed(random_state: object) -> int:
 
 
 def public_generators(random_state: object, n: int) -> list[np.random.Generator]:
-    """Return ``n`` generators of public randomness; tree i does not change when more trees are asked for."""
+    """Return ``n`` generators of public randomness. Generator i does not depend on ``n``."""
     check_random_state(random_state)
     return _spawn_generators(random_state, n)
 
@@ -60,7 +60,7 @@ def _spawn_generators(random_state: object, n: int) -> list[np.random.Generator]
 
 
 def check_random_state(random_state: object) -> None:
-    """Refuse what no public randomness can be drawn from."""
+    """Raise ParameterError unless public randomness can be drawn from ``random_state``."""
     known = random_state is None or isinstance(random_state, np.random.RandomState | np.random.Generator)
     if not known and not is_int_in(random_state, 0, MAX_SEED):
         raise ParameterError(
@@ -69,21 +69,21 @@ def check_random_state(random_state: object) -> None:
 
 
 def check_counts(**values: object) -> None:
-    """Refuse what is not a number of trees or levels, or is beyond every limit."""
+    """Raise ParameterError or DomainTooLargeError unless all values are integers from 1 to ``MAX_TREES``."""
     if all_ints_in(values.values(), 1, MAX_TREES):
         return
     for name, value in values.items():
         if not is_int_in(value, 1, MAX_TREES):
-            wanted = f"must be a whole number of at least 1 and at most {MAX_TREES:,}"
+            requirement = f"must be an integer from 1 to {MAX_TREES:,}"
             if is_int_in(value, MAX_TREES):
                 raise DomainTooLargeError(
-                    f"{name}={short_repr(value)} {wanted}. Hint: lower max_depth or n_estimators."
+                    f"{name}={short_repr(value)} {requirement}. Hint: lower max_depth or n_estimators."
                 )
-            raise ParameterError(name, value, wanted)
+            raise ParameterError(name, value, requirement)
 
 
 def check_size(n_trees: int, max_depth: int, branching: int) -> None:
-    """Refuse numbers of trees and depths that make no sense or no forest of a reasonable size."""
+    """Raise an error if the number of trees or the depth is invalid, or if the forest could be too large."""
     check_counts(n_estimators=n_trees, max_depth=max_depth)
     # Python integers do not overflow, and a depth beyond 64 is not even raised to a power.
     if max_depth > 64 or int(n_trees) * branching ** int(max_depth) > MAX_NODES:
@@ -110,13 +110,13 @@ def grow_binary(
     *,
     thresholds: Thresholds = "path",
 ) -> Forest:
-    """Grow binary trees: a random attribute, a random cut.
+    """Grow binary trees with random attributes and random cuts.
 
-    Bojarski et al., section 3, print complete trees of fixed height, attribute uniform at random, threshold uniform
-    between the bounds of the attribute: ``thresholds="range"``. A second cut of an attribute then often falls where the
-    path has nothing left, and one of its branches stays empty. With ``"path"`` the cut falls inside what the path has
-    left, an attribute that is narrowed to a single value is not drawn again, and a node with no attribute left is a
-    leaf: every leaf can be reached. Categories are split at random with at least one value on each side.
+    Bojarski et al., section 3, use complete trees of fixed depth, with uniform attributes, and thresholds uniform
+    between the bounds of the attribute: ``thresholds="range"``. A second cut of an attribute then often
+    falls outside the range that the path has left, and one of its branches stays empty. With ``"path"`` the cut falls
+    inside this range. An attribute that is narrowed to a single value is not drawn again, and a node without attributes
+    is a leaf, so every leaf can be reached. Categories are split at random, with at least one value on each side.
     """
     check_size(n_trees, max_depth, 2)
     trees, length = [], 0
@@ -130,7 +130,7 @@ def grow_binary(
 def grow_multiway(
     columns: Sequence[EncodedColumn], n_trees: int, max_depth: int, random_state: object = None
 ) -> Forest:
-    """Grow multiway trees (ID3): a random attribute not yet on the path, one branch for each of its values."""
+    """Grow multiway trees (ID3): a random attribute not yet on the path, with one branch per value."""
     check_counts(n_estimators=n_trees, max_depth=max_depth)
     if max_depth > len(columns):
         raise ParameterError(
@@ -150,7 +150,7 @@ def grow_multiway(
 def _grow_binary_tree(
     columns: Sequence[EncodedColumn], max_depth: int, rng: np.random.Generator, *, narrowing: bool
 ) -> _RandomTree:
-    """Grow level by level, keeping for each node of the level what its path leaves of every column, or all of it."""
+    """Grow a tree level by level. If ``narrowing``, track the range of every column that each path has left."""
     ordered = np.array([column.ordered for column in columns])
     n_codes = np.array([column.n_codes for column in columns])
     missing = np.array([-1 if column.missing_code is None else column.missing_code for column in columns])
@@ -219,7 +219,7 @@ def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: n
 def _close_tree(
     features: list[Ints], cuts: list[Ints], branches: list[Ints], n_open: int, lookup: NDArray[np.uint16]
 ) -> _RandomTree:
-    """End a tree: what is still open becomes a leaf."""
+    """Return the finished tree: open nodes become leaves."""
     leaf, none = np.full(n_open, LEAF, np.int32), np.zeros(n_open, np.int32)
     return _RandomTree(
         np.concatenate([*features, leaf]), np.concatenate([*cuts, none]), np.concatenate([*branches, none]), lookup
@@ -237,7 +237,7 @@ def _join_trees(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint16
 
 
 def _draw_columns(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
-    """Pick one allowed column per row, uniformly; LEAF where none is allowed."""
+    """Draw one allowed column per row, uniformly; LEAF if none is allowed."""
     totals = allowed.sum(axis=1)
     rank = rng.integers(0, np.maximum(totals, 1))
     chosen = np.argmax(np.cumsum(allowed, axis=1) > rank[:, None], axis=1)
@@ -245,7 +245,7 @@ def _draw_columns(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
 
 
 def _category_totals(alive: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-    """How many categories remain, per node and categorical column."""
+    """Return the number of remaining categories, per node and categorical column."""
     return (
         np.add.reduceat(alive, starts, axis=1, dtype=np.int64) if len(starts) else np.empty((len(alive), 0), np.int64)
     )
@@ -254,7 +254,7 @@ def _category_totals(alive: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDA
 def _column_mask(
     feature: Ints, offsets: NDArray[np.int64], n_codes: NDArray[np.int64], n_bits: int
 ) -> NDArray[np.bool_]:
-    """Which of the category bits belong to the split column of each node."""
+    """Return which category bits belong to the split column of each node."""
     bit = np.arange(n_bits)
     start = offsets[feature][:, None]
     return (bit >= start) & (bit < start + n_codes[feature][:, None])
@@ -273,7 +273,7 @@ def _draw_cuts(
 
 
 def _draw_subsets(alive: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Send each remaining category right with probability one half; draw again until both sides have one."""
+    """Send each remaining category right with probability 1/2. Redraw until both sides have one."""
     right = np.zeros_like(alive)
     pending = np.arange(len(alive))
     while len(pending):

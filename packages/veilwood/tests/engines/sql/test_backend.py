@@ -34,7 +34,7 @@ def test_many_steps_are_not_too_deep_for_a_parser(tmp_path: Path) -> None:
     where = put(rows_of("two", 60), tmp_path)
     forest = vw.PrivateForestClassifier(schema_of("two"), random_state=0)
     design: Any = forest._design_for(schema_of("two"))
-    table = ContingencyTable((design.columns[0].values(), design.columns[1].default_groups(4)))
+    table = ContingencyTable((design.columns[0].ungrouped_axis(), design.columns[1].default_groups(4)))
     rng, answers = np.random.default_rng(0), []
     steps = [rng.integers(-900, 900, (table.n_cells, 1)).astype(np.int32) for _ in range(7)]
     for engine in ("sqlite", "duckdb"):
@@ -53,12 +53,12 @@ def test_first_cells_alone_and_a_last_group_of_many_are_counted_as_in_memory(tmp
     design: Any = vw.PrivateForestClassifier(schema, random_state=0)._design_for(schema)
     tables = []
     for column in design.columns:
-        groups = np.minimum(np.arange(column.n_cells), 2).astype(np.uint16)
+        groups = np.minimum(np.arange(column.n_bins), 2).astype(np.uint16)
         tables.append(
             ContingencyTable((Axis(column.feature, groups, column.ordered, int(groups.max()) + 1, column.starts),))
         )
     rows = SqlBackend(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), 2)
-    whole = [ContingencyTable((column.values(),)) for column in design.columns]
+    whole = [ContingencyTable((column.ungrouped_axis(),)) for column in design.columns]
     for table, fine in zip(tables, whole, strict=True):
         cells = rows.run(RowsByCell(fine))
         assert rows.run(RowsByCell(table)).tolist() == np.bincount(table.axes[0].groups, cells).tolist()
@@ -82,7 +82,7 @@ def test_gains_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: st
     there = SqlBackend(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), k)
     rng, start = np.random.default_rng(0), np.arange(width, dtype=np.int32) * 70 - 90
     for column in design.columns:
-        table = ContingencyTable((column.values(),))
+        table = ContingencyTable((column.ungrouped_axis(),))
         values = rng.integers(-4000, 4000, (table.n_cells, width)).astype(np.int32)
         here.add_scores(table, values)
         there.add_scores(table, values)

@@ -57,7 +57,7 @@ def test_fine_cells_are_chosen_by_rows_that_were_held_back() -> None:
         forest = vw.PrivateForestClassifier(schema, epsilon=6.0, random_state=0).fit(frame, y)
     names = [step.name for step in forest.plan_.steps]
     assert names[-3:] == ["classes by column", "fine cells", "weight of fine cells"]
-    assert forest.model_.weight > 0
+    assert forest.model_.cell_weight > 0
     assert forest.score(frame, y) > 0.95
 
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
-from veilwood.forests.adaptive import loop, private_forest
+from veilwood.forests.adaptive import loop, private_forest, steps
 from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import row_backend as questions
 from veilwood.forests.adaptive import table_design as borders
@@ -30,7 +30,7 @@ from veilwood.forests.adaptive.row_backend import (
     gradient_norms,
     n_outputs,
 )
-from veilwood.forests.adaptive.table_design import MAX_GAIN
+from veilwood.forests.adaptive.steps import MAX_GAIN
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
@@ -202,7 +202,7 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
     )  # nobody knows that no column tells anything
     monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     monkeypatch.setattr(planning, "has_few_rounds", lambda *args: True)
-    loud = vars(loop)["evidence"]
+    loud = vars(loop)["log_ratios"]
     monkeypatch.setattr(loop, "log_ratios", lambda *args: 50 * loud(*args))
 
     def furthest() -> float:
@@ -218,7 +218,7 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
         return
     real = questions.EvidenceGain.__call__
     monkeypatch.setattr(
-        questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, most=1 << 60), rows)
+        questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, max_gain=1 << 60), rows)
     )  # fmt: skip
     assert furthest() > 1
 
@@ -240,6 +240,28 @@ def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice
     real = questions.ClassesByCell.__call__
     monkeypatch.setattr(questions.ClassesByCell, "__call__", lambda self, rows: 2 * real(self, rows))
     assert moved() > 1
+
+
+@pytest.mark.parametrize("kind", [steps.AdaptiveStep.ROUND_GRADIENTS, steps.AdaptiveStep.ROUND_SELECTION])
+def test_a_reach_of_an_eighth_is_caught(kind: steps.AdaptiveStep, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Mutant: norms of a row that are too small where they are written, for the loop and for the check of plans."""
+    real = steps.row_reach
+
+    def reach(of: steps.AdaptiveStep, shape: tuple[int, ...], facts: steps.RowFacts) -> steps.Reach:
+        found = real(of, shape, facts)
+        if of is not kind:
+            return found
+        scores = None if found.score_range is None else found.score_range // 8
+        return found._replace(l1=max(1, found.l1 // 8), score_range=scores)
+
+    def furthest() -> float:
+        with monkeypatch.context() as patch:
+            moved = movement("two", patch, "replace-one", epsilon=9.0, n_rows=3000)
+        return max(far for name, far in moved.items() if kind.short in name)
+
+    assert furthest() <= 1
+    monkeypatch.setattr(steps, "row_reach", reach)
+    assert furthest() > 1
 
 
 def test_a_choice_calibrated_to_half_its_range_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,10 +15,11 @@ from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive import table_design as borders_module
 from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood.forests.adaptive.loop import AdaptiveLoop
+from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.adaptive.table_design import GroupBounds
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood.privacy.steps import Step, counting_step, joint_step
+from veilwood.privacy.steps import Step, StepName, counting_step, joint_step
 from veilwood_audit.model_files import check_model
 
 pytestmark = [
@@ -111,15 +112,21 @@ def test_each_row_is_once_in_each_histogram_and_missing_values_have_a_group() ->
 @pytest.mark.parametrize(
     "forged",
     [
-        lambda step, near: counting_step(step.name, (54, 1), step.loss, near, l1=1, squared_l2=1),
-        lambda step, near: joint_step(step.name, (*step.table_cells, *step.table_cells), 1, step.loss, near),
-        lambda step, near: joint_step(step.name, (10,) * 6, 1, step.loss, near),
-        lambda step, near: joint_step("histograms 7 to 12: rows by group", step.table_cells, 1, step.loss, near),
-        lambda step, near: joint_step("round 7: rows by group", step.table_cells, 1, step.loss, near),
-        lambda step, near: counting_step("round 1: histogram of column 99", (98,), step.loss, near, l1=1, squared_l2=1),
-        lambda step, near: counting_step("round 1: histogram of column -1", (98,), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: counting_step(name_of(step), (54, 1), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: joint_step(name_of(step), (*step.table_cells, *step.table_cells), 1, step.loss, near),
+        lambda step, near: joint_step(name_of(step), (10,) * 6, 1, step.loss, near),
+        lambda step, near: joint_step(AdaptiveStep.JOINT_HISTOGRAMS.at(7, 12), step.table_cells, 1, step.loss, near),
+        lambda step, near: joint_step(
+            StepName("round 7: rows by group", "joint_histograms", (7,)), step.table_cells, 1, step.loss, near
+        ),
         lambda step, near: counting_step(
-            "round 1: histogram of column 0", (9**9,), step.loss, near, l1=1, squared_l2=1
+            AdaptiveStep.ROUND_HISTOGRAM.at(1, 99), (98,), step.loss, near, l1=1, squared_l2=1
+        ),
+        lambda step, near: counting_step(
+            AdaptiveStep.ROUND_HISTOGRAM.at(1, -1), (98,), step.loss, near, l1=1, squared_l2=1
+        ),
+        lambda step, near: counting_step(
+            AdaptiveStep.ROUND_HISTOGRAM.at(1, 0), (9**9,), step.loss, near, l1=1, squared_l2=1
         ),
     ],
 )
@@ -131,13 +138,22 @@ def test_histograms_that_these_columns_cannot_have_are_noticed(forged: Any) -> N
 @pytest.mark.parametrize(
     "forged",
     [
-        lambda step, near: counting_step(step.name, (9, 1), step.loss, near, l1=1, squared_l2=1),  # the coarse groups
-        lambda step, near: counting_step(step.name, (2 * step.shape[0], 1), step.loss, near, l1=1, squared_l2=1),
-        lambda step, near: replace(step, name=step.name.replace("histogram ", "histogram 1")),  # 11, 12, ...
+        lambda step, near: counting_step(
+            name_of(step), (9, 1), step.loss, near, l1=1, squared_l2=1
+        ),  # the coarse groups
+        lambda step, near: counting_step(name_of(step), (2 * step.shape[0], 1), step.loss, near, l1=1, squared_l2=1),
+        lambda step, near: replace(step, name=AdaptiveStep.HISTOGRAM.at(10 + step.at[0])),
+        lambda step, near: replace(
+            step, name=step.name.replace("histogram ", "histogram 1")
+        ),  # another number in words
     ],
 )
 def test_histograms_by_rho_that_these_columns_cannot_have_are_noticed(forged: Any) -> None:
     refused_as_forged(fitted(20_000, 6, epsilon=0.5, delta=1e-6), forged)
+
+
+def name_of(step: Step) -> StepName:
+    return StepName(step.name, step.kind, step.at)
 
 
 def refused_as_forged(forest: Any, forged: Any) -> None:

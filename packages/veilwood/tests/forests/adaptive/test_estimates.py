@@ -47,9 +47,14 @@ def test_gradients_are_read_together_with_what_was_predicted_before(taken: float
 def test_only_the_strongest_pairs_are_told() -> None:
     axes = [Axis(feature, np.arange(2, dtype=np.uint16), False, 2, np.arange(2)) for feature in range(6)]
     steps = [
-        TableScores(ContingencyTable((axes[i], axes[j])), np.zeros((4, 1)), StepMeasurement(1e6 + 1e4 * i * j * np.eye(4, 2), 1.0))
-        for i in range(6) for j in range(i)
-    ]  # fmt: skip
+        TableScores(
+            ContingencyTable((axes[i], axes[j])),
+            np.zeros((4, 1)),
+            StepMeasurement(1e6 + 1e4 * i * j * np.eye(4, 2), 1.0),
+        )
+        for i in range(6)
+        for j in range(i)
+    ]
     found = estimate_effects(steps, np.zeros(1), 2)
     pairs = [one.table.features for one in found if len(one.table.axes) == 2]
     assert len(pairs) == MAX_PAIRS

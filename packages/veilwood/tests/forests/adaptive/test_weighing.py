@@ -14,7 +14,8 @@ from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import private_forest
 from veilwood.forests.adaptive import table_design as weighing
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities
-from veilwood.forests.adaptive.table_design import MAX_GAIN, MAX_WEIGHT, ShrunkenTable, estimate_weight, weight_fraction
+from veilwood.forests.adaptive.steps import MAX_GAIN
+from veilwood.forests.adaptive.table_design import MAX_WEIGHT, ShrunkenTable, estimate_weight, weight_fraction
 from veilwood.forests.adaptive.table_design import WEIGHT_FRACTIONS as SHARES
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.entropy import seeded_for_tests
@@ -108,7 +109,7 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
     right = (y == "yes").to_numpy()
     losses, weights = [], []
     for shares in (SHARES, (0.0, -1.0)):  # weighed, and never
-        monkeypatch.setattr(weighing, "TABLE_FRACTIONS", shares)
+        monkeypatch.setattr(weighing, "WEIGHT_FRACTIONS", shares)
         for seed in range(12):
             with seeded_for_tests(seed):
                 forest = vw.PrivateForestClassifier(schema, epsilon=0.065, n_rows=4000, random_state=seed).fit(X, y)

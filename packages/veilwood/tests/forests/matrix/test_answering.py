@@ -25,7 +25,7 @@ from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
-from veilwood.privacy.steps import counting_step
+from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import route_rows
 from veilwood_testing.answering_cases import predictor_on
 from veilwood_testing.laws import prefer_zcdp
@@ -223,7 +223,7 @@ def test_two_classes_need_one_column(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (measurement, answering):
-        monkeypatch.setattr(module, "moves", lambda n_columns, votes, neighbours: (1, 1))
+        monkeypatch.setattr(module, "row_sensitivity", lambda n_columns, votes, neighbours: (1, 1))
     for mechanism, queries in (("optimized", POINTS), ("laplace", ONE_POINT)):
         for law in LAWS.values():
             case = Prediction(
@@ -236,7 +236,7 @@ def test_a_forgotten_class_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
     """Both columns of two classes are measured at the price of one."""
     monkeypatch.setattr(answering.QueryAnswering, "_n_columns", 2)
     for module in (measurement, answering):
-        monkeypatch.setattr(module, "moves", lambda n_columns, votes, neighbours: (1, 1))
+        monkeypatch.setattr(module, "row_sensitivity", lambda n_columns, votes, neighbours: (1, 1))
     case = Prediction(monkeypatch, 2, POINTS, mode="subsample", voting="hard")
     assert case.cost() == 2 * budget(case.plan)
 
@@ -244,10 +244,11 @@ def test_a_forgotten_class_column_is_caught(monkeypatch: pytest.MonkeyPatch) -> 
 def test_forgotten_trees_and_queries_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     sound = counting_step
     for part, factor in (("trees", 2), ("queries", 2)):
-        monkeypatch.setattr(
-            answering, "counting_step",
-            lambda *args, l1, squared_l2: sound(*args, l1=l1 // 2, squared_l2=squared_l2),
-        )  # fmt: skip
+
+        def halved(name: str, *args: Any, l1: int, squared_l2: int) -> Step:
+            return sound(name, *args, l1=l1 if name == "rows" else l1 // 2, squared_l2=squared_l2)
+
+        monkeypatch.setattr(answering, "counting_step", halved)
         case = Prediction(monkeypatch, 2, ONE_POINT, mechanism="laplace")
         assert case.cost() == factor * budget(case.plan), part
 

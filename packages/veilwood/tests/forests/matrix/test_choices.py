@@ -26,7 +26,7 @@ def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
         [[1, []], [2, [0, 1, 2, 3]]], [[1.5, [0, 1, 2, 3]]], [], "trees", [[1, "all"]],
     ]  # fmt: skip
     for trees in forged:
-        with pytest.raises(PlanError, match="strategy of the plan"):
+        with pytest.raises(PlanError, match="plan's strategy"):
             strategy_from_json(workload, {"marginals": [], "trees": trees})
     with pytest.raises(MechanismError, match="from_forest"):
         Mixture(PathWorkload.from_leaves((3,), [[0]] * 3, [[0], [1], [2]]), {1: (0,)}, {})

@@ -221,7 +221,7 @@ def test_bad_input_is_named() -> None:
         Marginals(workload, {(0,): 0})
     with pytest.raises(VeilwoodError, match="factor"):
         Factors(workload, [np.ones((6, 6), int)])
-    with pytest.raises(VeilwoodError, match="adds up to more"):
+    with pytest.raises(VeilwoodError, match="sums to more"):
         Factors(workload, [np.vstack([np.eye(6, dtype=int), np.full((1, 6), 2**32)])])
     with pytest.raises(VeilwoodError, match="product of factors"):
         Factors(

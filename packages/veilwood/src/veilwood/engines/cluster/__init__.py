@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Dask, Spark and Ray."""
+"""Sources and backends for frames of Dask, Spark and Ray."""

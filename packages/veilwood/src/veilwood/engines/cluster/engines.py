@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What is asked of Dask, Spark and Ray: their partitions in, small arrays of sums out, added up by the engine.
+"""Adapters for Dask, Spark and Ray: work goes to the partitions, small arrays of sums come back.
 
-A frame as a source of rows is in ``source``, what is kept between passes in ``kept``.
+Sources of rows are in ``source``, the work on a partition in ``worker``.
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ FAN_IN: Final = 8  # answers that are added up at a time
 
 
 class PersistedPartitions(Protocol):
-    """All partitions of a frame, as they are now."""
+    """The persisted states of all partitions of a frame."""
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> PersistedPartitions:
-        """Move every partition on; what it was before is let go."""
+        """Return the updated states of all partitions; the present ones are released."""
 
     def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
-        """Add up the answers of all partitions."""
+        """Return the sum of a query over all partitions."""
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all states."""
 
 
 class DaskPartitions:
-    """Persisted tasks: on the workers of the current client where there is one, else here."""
+    """Persisted Dask tasks: on the workers of the current client if there is one, else in this process."""
 
     def __init__(self, tasks: Sequence[Any]) -> None:
         from dask import persist
@@ -69,26 +69,26 @@ class DaskPartitions:
         self._tasks = persist(*tasks)
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> DaskPartitions:
-        """Move every partition on."""
+        """Return the updated states of all partitions."""
         from dask import delayed
 
         shared = delayed(function, traverse=False)  # sent once, not with every task
         return DaskPartitions([delayed(_call_on_state)(shared, task) for task in self._tasks])
 
     def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
-        """Add up in a tree of tasks."""
+        """Sum in a tree of tasks."""
         from dask import delayed
 
         shared = delayed(query, traverse=False)
         return sum_with_dask([delayed(_call_on_state)(shared, task) for task in self._tasks])
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all states."""
         self._tasks = ()
 
 
 def sum_with_dask(parts: list[Any]) -> PartialSums:
-    """Add up tasks in a tree of them."""
+    """Sum the results of tasks in a tree of tasks."""
     from dask import delayed
 
     while len(parts) > 1:
@@ -98,7 +98,7 @@ def sum_with_dask(parts: list[Any]) -> PartialSums:
 
 
 class SparkPartitions:
-    """A persisted RDD with one element for each partition; the one before is let go after the next was computed."""
+    """A persisted RDD with one element per partition; the previous one is released after the next was computed."""
 
     def __init__(self, elements: Any, before: SparkPartitions | None = None) -> None:
         from pyspark import StorageLevel
@@ -106,11 +106,11 @@ class SparkPartitions:
         self._elements, self._before = elements.persist(StorageLevel.MEMORY_AND_DISK), before
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> SparkPartitions:
-        """Move every partition on."""
+        """Return the updated states of all partitions."""
         return SparkPartitions(self._elements.map(lambda held: pickle.dumps(function(pickle.loads(held)))), self)
 
     def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
-        """Add up on the workers first."""
+        """Sum on the workers first."""
 
         def add(parts: Any) -> Any:
             yield pickle.dumps(PartialSums.total(map(pickle.loads, parts)))
@@ -125,39 +125,39 @@ class SparkPartitions:
         return total
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all states."""
         self._elements.unpersist()
         if self._before is not None:
             self._before.close()
 
 
 class RayPartitions:
-    """Objects of Ray's store, one for each block."""
+    """Objects of Ray's store, one per block."""
 
     def __init__(self, objects: Sequence[Any]) -> None:
         self._objects = list(objects)
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> RayPartitions:
-        """Move every partition on."""
+        """Return the updated states of all partitions."""
         import ray
 
         run, shared = ray.remote(_call_on_state), ray.put(function)
         return RayPartitions([run.remote(shared, held) for held in self._objects])
 
     def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
-        """Add up in a tree of tasks."""
+        """Sum in a tree of tasks."""
         import ray
 
         run, shared = ray.remote(_call_on_state), ray.put(query)
         return sum_with_ray([run.remote(shared, held) for held in self._objects])
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all states."""
         self._objects = []
 
 
 def sum_with_ray(parts: list[Any]) -> PartialSums:
-    """Add up objects in a tree of tasks."""
+    """Sum objects in a tree of tasks."""
     import ray
 
     add = ray.remote(_total_parts)
@@ -167,21 +167,21 @@ def sum_with_ray(parts: list[Any]) -> PartialSums:
 
 
 class BucketedPartitions:
-    """Partitions that each hold several buckets, as a list."""
+    """Partitions that each hold a list of buckets."""
 
     def __init__(self, partitions: PersistedPartitions) -> None:
         self._partitions = partitions
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> BucketedPartitions:
-        """Move every bucket on."""
+        """Return the updated states of all buckets."""
         return BucketedPartitions(self._partitions.update(partial(_update_each, function)))
 
     def aggregate(self, query: Callable[[PartitionState], PartialSums]) -> PartialSums:
-        """Add up the answers of all buckets."""
+        """Return the sum of a query over all buckets."""
         return self._partitions.aggregate(partial(_query_each, query))
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all states."""
         self._partitions.close()
 
 
@@ -205,9 +205,9 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 def predict_on_clusters(method: Decorated) -> Decorated:
-    """Let a method that predicts for a table predict for frames of Dask, Spark and Ray too, on their workers.
+    """Extend a prediction method to frames of Dask, Spark and Ray, on their workers.
 
-    Dask gets a series (or a frame with a column for each class) with the index of its frame; Spark and Ray get their
+    Dask returns a series (or a frame with one column per class) with the index of its frame. Spark and Ray return their
     frame with one more column, ``prediction`` (or ``probability``, an array).
     """
 
@@ -218,7 +218,7 @@ def predict_on_clusters(method: Decorated) -> Decorated:
             return method(self, X)
         model = object.__new__(type(self))
         own = {name: value for name, value in vars(self).items() if name != "_unfinished"}  # exact counts stay here
-        vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each is a thread by itself
+        vars(model).update(own, ledger=None, n_jobs=1)  # workers spend nothing, and each runs one thread
         name = PROBABILITY if method.__name__ == "predict_proba" else PREDICTION
         return engine.predict(X, partial(method, model), model, name)
 
@@ -226,7 +226,7 @@ def predict_on_clusters(method: Decorated) -> Decorated:
 
 
 def find_engine(X: Any) -> ClusterEngine | None:
-    """Find whose frame this is without importing any engine."""
+    """Return the engine of a frame, or None, without importing any engine."""
     module = type(X).__module__.split(".")[0]
     engines: dict[str, ClusterEngine] = {"dask": Dask(), "pyspark": Spark(), "ray": Ray()}
     engine = engines.get(module)
@@ -241,7 +241,7 @@ def find_engine(X: Any) -> ClusterEngine | None:
 
 
 class ClusterEngine(Protocol):
-    """What is asked of an engine: a few dozen lines each, below."""
+    """Interface of an engine."""
 
     name: str
     frame_type: str
@@ -251,37 +251,37 @@ class ClusterEngine(Protocol):
         """Names of the columns."""
 
     def infers_types(self, frame: Any) -> bool:
-        """Whether the frame reads files of text, whose types are guessed from rows, so far as its plan tells."""
+        """Return True if the frame's plan reads text files whose types are inferred from rows."""
 
     def select_columns(self, frame: Any, names: list[str]) -> Any:
-        """Keep some columns."""
+        """Select columns."""
 
     def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
-        """Run ``work`` on each partition and add up."""
+        """Run ``work`` on each partition and sum the results."""
 
     def aggregate_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
         work: Callable[[pa.Table], PartialSums],
     ) -> PartialSums:  # fmt: skip
-        """Encode, bring each bucket together by the engine's own group-by, run ``work`` on each and add up."""
+        """Encode, group each bucket by the engine's own group-by, run ``work`` on each bucket and sum the results."""
 
     def persist_partitions(
         self, frame: Any, work: Callable[[int, Iterable[Any]], PartitionState]
     ) -> PersistedPartitions:
-        """Run ``work`` on each partition and keep what it returns where it is."""
+        """Run ``work`` on each partition and keep the results on the workers."""
 
     def persist_buckets(
         self, frame: Any, encode: Callable[[Iterable[Any]], Iterator[pa.Table]], schema: pa.Schema,
         work: Callable[[pa.Table], PartitionState],
     ) -> PersistedPartitions:  # fmt: skip
-        """Encode, bring each bucket together, run ``work`` on each and keep what it returns where it is."""
+        """Encode, group each bucket, run ``work`` on each and keep the results on the workers."""
 
     def predict(self, frame: Any, method: Callable[[Any], Any], model: Any, name: str) -> Any:
         """Predict for each partition, lazily where the engine is lazy."""
 
 
 def _run_on_partition(work: Any, partition: int, rows: Any) -> Any:
-    """Run ``work`` on a partition that an engine hands over in one piece."""
+    """Run ``work`` on a partition that an engine passes as one table."""
     return work(partition, [rows])
 
 
@@ -289,7 +289,7 @@ def _run_on_partition(work: Any, partition: int, rows: Any) -> Any:
 
 
 class Dask:
-    """Dask: delayed tasks, on the current client where there is one."""
+    """Adapter for Dask: delayed tasks, on the current client if there is one."""
 
     name, frame_type, marker_attribute = "Dask", "dask.dataframe.DataFrame", "columns"
 
@@ -298,7 +298,7 @@ class Dask:
         return list(frame.columns)
 
     def infers_types(self, frame: Any) -> bool:
-        """Find ``read_csv``, unless every cell stays a text, and ``read_json``."""
+        """Detect ``read_json``, and ``read_csv`` unless every value stays a text."""
         from dask.delayed import Delayed
 
         parts = [part for node in _walk_expressions(frame) for part in node.operands]
@@ -311,11 +311,11 @@ class Dask:
         return any(part.keywords.get("kwargs", {}).get("dtype") not in (str, "str", "string") for part in readers)
 
     def select_columns(self, frame: Any, names: list[str]) -> Any:
-        """Keep some columns."""
+        """Select columns."""
         return frame[names]
 
     def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
-        """Run ``work`` on each partition and add up in a tree of tasks."""
+        """Run ``work`` on each partition and sum in a tree of tasks."""
         return sum_with_dask(self._make_tasks(frame, _run_on_partition, work))
 
     def aggregate_buckets(
@@ -357,7 +357,7 @@ class Dask:
 
 
 def _walk_expressions(frame: Any) -> Iterator[Any]:
-    """What a frame is computed by, and what has been fused into one; older versions do not tell."""
+    """Iterate over the expressions of a frame, fused ones included; older versions do not expose them."""
     for node in () if getattr(frame, "expr", None) is None else frame.expr.walk():
         yield node
         fused = (part for part in node.operands if isinstance(part, list))
@@ -391,7 +391,7 @@ def _predict_frame(rows: pd.DataFrame, model: Any, method: Callable[[Any], Any],
 
 
 class Spark:
-    """Spark: ``mapInArrow``, and ``applyInArrow`` after its own group-by."""
+    """Adapter for Spark: ``mapInArrow``, and ``applyInArrow`` after its own group-by."""
 
     name, frame_type, marker_attribute = "Spark", "pyspark.sql.DataFrame", "mapInArrow"
 
@@ -400,18 +400,18 @@ class Spark:
         return list(frame.columns)
 
     def infers_types(self, frame: Any) -> bool:
-        """Find JSON, and CSV with ``inferSchema``; frames of Spark Connect have no plan that can be read here."""
+        """Detect JSON, and CSV with ``inferSchema``; frames of Spark Connect have no plan that can be read here."""
         if not hasattr(frame, "_jdf"):
             return False
         leaves = frame._jdf.queryExecution().analyzed().collectLeaves()
         return any(_relation_infers_types(leaves.apply(place)) for place in range(leaves.size()))
 
     def select_columns(self, frame: Any, names: list[str]) -> Any:
-        """Keep some columns."""
+        """Select columns."""
         return frame.select(*(f"`{name}`" for name in names))
 
     def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
-        """Run ``work`` on each partition and add up in two stages."""
+        """Run ``work`` on each partition and sum in two stages."""
 
         def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             from pyspark import TaskContext
@@ -499,7 +499,7 @@ _RAY_TEXT_READERS: Final = re.compile("Read.*(CSV|JSON)")  # ReadCSV, ReadJSON, 
 
 
 class Ray:
-    """Ray: one task for each block of a data set."""
+    """Adapter for Ray: one task per block of a data set."""
 
     name, frame_type, marker_attribute = "Ray", "ray.data.Dataset", "map_batches"
 
@@ -508,7 +508,7 @@ class Ray:
         return list(frame.columns())
 
     def infers_types(self, frame: Any) -> bool:
-        """Find ``read_csv`` and ``read_json``."""
+        """Detect ``read_csv`` and ``read_json``."""
         plan = getattr(frame, "_logical_plan", None)  # not public: a later version may hide it
         operators = [] if plan is None else [plan.dag]
         for operator in operators:
@@ -516,13 +516,13 @@ class Ray:
         return any(_RAY_TEXT_READERS.match(operator.name) for operator in operators)
 
     def select_columns(self, frame: Any, names: list[str]) -> Any:
-        """Keep some columns, and hold the blocks in Ray's object store: another run could cut them differently."""
+        """Select columns and keep the blocks in Ray's object store: another run could cut them differently."""
         frame = frame.select_columns(names)
         frame.context.execution_options.preserve_order = True
         return frame.materialize()
 
     def aggregate_partitions(self, frame: Any, work: Callable[[int, Iterable[Any]], PartialSums]) -> PartialSums:
-        """Run ``work`` on each block and add up in a tree of tasks."""
+        """Run ``work`` on each block and sum in a tree of tasks."""
         return sum_with_ray(self._make_tasks(frame, work))
 
     def aggregate_buckets(

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A frame of Dask, Spark or Ray as a source of rows: every pass goes over the cluster, and rows never come here.
+"""Sources for frames of Dask, Spark and Ray: every pass runs on the cluster, and rows never leave it.
 
-What is counted is in ``trees`` and ``forests``; noise is drawn once, by the door, where ``fit`` was called.
+Queries are in ``trees`` and ``forests``. Noise is drawn once, by the release door, in the process that called ``fit``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Batch, Count, Source, Sums
+from veilwood.data.batches import Batch, Count, RowFilter, Source, Sums
 from veilwood.data.contributions import missing_id_column_error
 from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.problems import Invalid, redact_errors_of
@@ -73,7 +73,7 @@ def open_frame(
 
 
 def _redact_engine_errors(engine: ClusterEngine) -> AbstractContextManager[None]:
-    """Tell what an engine raises without its words."""
+    """Redact the errors of an engine."""
     return redact_errors_of(engine.name, "could not compute the frame", "compute the frame by itself")
 
 
@@ -84,7 +84,7 @@ def _required_columns(encoding: Encoding, cap: RowsOf | None) -> list[str]:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ClusterSource(Source):
-    """The rows of a frame; passes go over the cluster, and rows never come here."""
+    """The rows of a frame on a cluster."""
 
     _frame: EncodedFrame
     _filter: Callable[[Batch], Batch] | None = None  # which rows of a batch are there, where some were set aside
@@ -93,11 +93,11 @@ class ClusterSource(Source):
     def from_frame(
         cls, engine: ClusterEngine, frame: Any, encoding: Encoding, cap: RowsOf | None, invalid: Invalid
     ) -> ClusterSource:
-        """Take a frame that has no columns but those that are needed."""
+        """Make a source of a frame that has only the required columns."""
 
         def read() -> Iterator[Any]:
             raise UseError(
-                f"the rows of a {engine.name} frame stay on the cluster, and they are needed here. "
+                f"the rows of a {engine.name} frame stay on the cluster, but this method needs them here. "
                 "Hint: pass files, or a sample in memory."
             )
 
@@ -106,20 +106,24 @@ class ClusterSource(Source):
         return cls(read, n_partitions=1 << 32, _frame=EncodedFrame(engine, frame, encoding, cap, invalid, salt))
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Count on the workers; threads are theirs, so ``n_jobs`` has no effect."""
+        """Count on the workers. They decide about threads, so ``n_jobs`` has no effect."""
         counted = count if self._filter is None else partial(_count_filtered, count, self._filter)
         total = self._frame.run_checked(partial(self._frame.run_count, counted))
         sums: Any = total.sums
         return count([]) if sums is None else sums
 
     def persist(self, make: Callable[[list[Batch]], Any]) -> PersistedRows:
-        """Make something of the rows of each partition, and keep it there between passes."""
+        """Build a state from the rows of each partition and keep it there between passes."""
         made = make if self._filter is None else partial(_make_filtered, make, self._filter)
         return PersistedRows(self._frame, made)
 
-    def filter(self, select: Callable[[Batch], Batch]) -> ClusterSource:
-        """Return a part of the rows, which is the same in every pass."""
-        return replace(self, _filter=select)
+    def part(self, row_filter: RowFilter) -> ClusterSource:
+        """Return the fraction of the rows that a filter keeps."""
+        return replace(self, _filter=row_filter)
+
+    def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> ClusterBackend:
+        """Return the rows with their scores, on the workers (``row_backend.ProvidesBackend``)."""
+        return ClusterBackend(columns, self, n_outputs)
 
 
 def _count_filtered(
@@ -133,22 +137,22 @@ def _make_filtered(make: Callable[[list[Batch]], Any], select: Callable[[Batch],
 
 
 class PersistedRows:
-    """What was made of the rows of each partition: it is changed and asked where it is, and never comes here."""
+    """States built from the rows of each partition: updated and queried in place."""
 
     def __init__(self, frame: EncodedFrame, make: Callable[[list[Batch]], Any]) -> None:
         self._frame, self._make = frame, make
         self._partitions: PersistedPartitions | None = None
 
     def update(self, function: Callable[[Any], Any]) -> None:
-        """Change what every partition holds into what this returns."""
+        """Update the state of every partition."""
         self._partitions = self._current_partitions().update(partial(update_state, function))
 
     def aggregate(self, query: Callable[[Any], Addable]) -> Any:
-        """Add up the answers of all partitions; exact, hence private."""
+        """Return the sum of a query over all partitions: exact, hence private."""
         return self._frame.run_checked(lambda: self._current_partitions().aggregate(partial(query_state, query))).sums
 
     def close(self) -> None:
-        """Let everything go."""
+        """Release all states."""
         if self._partitions is not None:
             self._partitions.close()
         self._partitions = None
@@ -161,7 +165,7 @@ class PersistedRows:
 
 @dataclass(frozen=True, repr=False, eq=False)
 class EncodedFrame:
-    """A frame of an engine, how it is encoded, and what its partitions looked like in earlier passes."""
+    """A frame of an engine, its encoding, and checksums of its partitions from earlier passes."""
 
     engine: ClusterEngine
     frame: Any
@@ -180,7 +184,7 @@ class EncodedFrame:
         )
 
     def persist_states(self, make: Callable[[list[Batch]], Any]) -> PersistedPartitions:
-        """Keep what is made of rows on the workers."""
+        """Keep the states built from rows on the workers."""
         if self.cap is None:
             return self.engine.persist_partitions(self.frame, partial(create_state, make, self._table_reader))
         return self.engine.persist_buckets(
@@ -202,7 +206,7 @@ class EncodedFrame:
         return partial(encode_with_id, self.encoding, self.cap, self.invalid), encoded_schema(self.encoding)
 
     def run_checked(self, run: Callable[[], PartialSums]) -> PartialSums:
-        """Run something on the cluster and check that rows are where they were in earlier passes."""
+        """Run work on the cluster and raise FileError if rows moved or changed since an earlier pass."""
         with _redact_engine_errors(self.engine):
             total = run()
         if total.error is not None:
@@ -220,22 +224,22 @@ class EncodedFrame:
         return total
 
 
-_DRAW_UNITS: Final = 1 << 30  # a secret coin is a whole number below
-_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "  # what a row's coins are for: it has one for each
+_DRAW_UNITS: Final = 1 << 30  # a secret draw is an integer below
+_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "  # purposes of a row's draws, independent of each other
 
-Update = Callable[["PartitionBackend"], None]  # what changes rows where they are: public numbers, and a secret key
+Update = Callable[["PartitionBackend"], None]  # updates rows in place, by public numbers and a secret key
 
 
 @dataclass(frozen=True, repr=False)  # workers log what fails with its arguments
 class DrawKey:
-    """The secret key of all coins of a fit."""
+    """Secret key of all draws of a fit."""
 
     key: bytes
 
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CellCounts:
-    """Cells that hold rows, ascending, and how many each; those of several partitions add up."""
+    """Non-empty cells in ascending order, and their counts; those of several partitions add up."""
 
     cells: Ints
     counts: Ints
@@ -244,12 +248,12 @@ class CellCounts:
         return CellCounts(*merge_cells([(self.cells, self.counts), (other.cells, other.counts)]))
 
     def copy(self) -> CellCounts:
-        """Return the same: it never changes."""
+        """Return the same object: it is immutable."""
         return self
 
 
 class PartitionBackend(MemoryBackend):
-    """What a worker holds of one partition. Coins follow from a key and a row's place, whoever tosses them. Private."""
+    """State of one partition on a worker. Private. Draws follow from a key and a row's position alone."""
 
     def __init__(self, columns: Sequence[BinnedColumn], n_outputs: int, batches: Sequence[Batch]) -> None:
         self._n_jobs, self._joint_source = 1, None
@@ -262,7 +266,7 @@ class PartitionBackend(MemoryBackend):
         self._key = b""
 
     def apply_updates(self, updates: Sequence[Update]) -> PartitionBackend:
-        """Return what becomes of the rows, and leave these as they are: an engine may need them once more."""
+        """Return the updated rows and leave these unchanged: an engine may need them again."""
         later = copy(self)
         later._remaining = list(self._remaining)
         for name in ("_parts", "_holdout", "_sample"):
@@ -273,31 +277,31 @@ class PartitionBackend(MemoryBackend):
         return later
 
     def hold_out_keyed(self, draw_key: DrawKey, fraction: float) -> None:
-        """Set rows apart."""
+        """Hold out a fraction of the rows."""
         self._key = draw_key.key + _HOLDOUT
         left = [~self._draw_mask(rows, fraction) for rows in self._parts]
         self.hold_out(fraction)
         self._remaining = left
 
     def draw_sample_keyed(self, draw_key: DrawKey, fraction: float) -> None:
-        """Draw the rows that judge."""
+        """Draw the sample of rows that score candidates."""
         self._key = draw_key.key + _SAMPLE
         self.draw_sample(fraction)
 
     def run_on_drawn(self, query: RowQuery) -> Ints:
-        """Return the answer of the rows that were drawn to judge."""
+        """Return the result of a query on the sample."""
         return self.run_on_sample(query, 0.0)[0]
 
     def nonempty_cells_keyed(
         self, draw_key: DrawKey, axes: Sequence[Axis], n_classes: int, fraction: float
     ) -> CellCounts:
-        """Return the cells that hold rows."""
+        """Return the non-empty cells."""
         coined = copy(self)
         coined._key = draw_key.key + _CELLS
         return CellCounts(*coined.nonempty_cells(axes, n_classes, fraction))
 
     def _draw_mask(self, rows: ScoredRows, fraction: float) -> NDArray[np.bool_]:
-        """Draw each row by its place."""
+        """Draw each row by its position."""
         part = next(place for place, each in enumerate(self._parts) if each is rows)
         coins = Assignment(self._key, _DRAW_UNITS)
         tossed = np.concatenate([np.empty(0, np.int32), *(coins.trees_of_rows(*place) for place in self._places[part])])
@@ -305,7 +309,7 @@ class PartitionBackend(MemoryBackend):
 
 
 class ClusterBackend:
-    """Asks rows where they are."""
+    """Backend that queries rows on the workers (``row_backend.RowBackend``)."""
 
     supports_holdout: ClassVar[bool] = True
 
@@ -317,7 +321,7 @@ class ClusterBackend:
         self._draw_key: DrawKey | None = None
 
     def _shared_key(self) -> DrawKey:
-        """One key for all coins of a fit."""
+        """Return the secret key that all draws of a fit share."""
         self._draw_key = self._draw_key or DrawKey(secret_key())
         return self._draw_key
 
@@ -329,37 +333,37 @@ class ClusterBackend:
         return query(self._empty) if answer is None else answer
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows that were not set apart."""
+        """Return the sum of a query over all rows that are not held out."""
         sums: Ints = self._run_remote(methodcaller("run", query))
         return sums
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by secret coins; return the share too."""
+        """Run a query on a fraction of the rows, drawn once with secret randomness. Return the fraction too."""
         if not self._sample_drawn:
             self._updates.append(methodcaller("draw_sample_keyed", self._shared_key(), fraction))
             self._sample_drawn = True
         return self._run_remote(methodcaller("run_on_drawn", query)), fraction
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step; it is sent with the next question."""
+        """Add values to the scores; they are sent with the next query."""
         self._updates.append(methodcaller("add_scores", table, values))
 
     def hold_out(self, fraction: float) -> None:
-        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+        """Hold out rows at random, each independently: only the last query reaches them."""
         self._updates.append(methodcaller("hold_out_keyed", self._shared_key(), fraction))
 
     def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the answer of the rows that were set apart."""
+        """Return the result of a query on the held-out rows."""
         sums: Ints = self._run_remote(methodcaller("run_on_holdout", query))
         return sums
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+        """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         found = self._run_remote(
             methodcaller("nonempty_cells_keyed", self._shared_key(), tuple(axes), n_classes, fraction)
         )
         return found.cells, found.counts
 
     def close(self) -> None:
-        """Let the workers forget all of it."""
+        """Release the rows on the workers."""
         self._rows.close()

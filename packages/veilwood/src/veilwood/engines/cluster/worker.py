@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a worker of a cluster does with its partitions: encode, count, choose rows by id, predict; no engine is named.
+"""Work on one partition of a cluster: encode, count, bound contributions, predict. Names no engine.
 
-How partitions come to workers and sums go back is in ``cluster``.
+Transport of partitions and sums is in ``engines``.
 """
 
 from __future__ import annotations
@@ -30,18 +30,18 @@ PREDICTION, PROBABILITY = "prediction", "probability"  # as in Spark's own libra
 
 
 class Addable(Protocol):
-    """What adds up: an array of sums, or something that lists the cells that are not empty."""
+    """Values that can be added: an array of sums, or a list of non-empty cells."""
 
     def __add__(self, other: Any, /) -> Any:
-        """Add what other rows give."""
+        """Return the sum with another value."""
 
     def copy(self) -> Any:
-        """Return the same once more."""
+        """Return a copy."""
 
 
 @dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
 class PartialSums:
-    """The sums of some partitions, what their rows looked like, and the first refusal; parts add up."""
+    """Sums of some partitions, checksums of their rows, and the first error; partial sums add up."""
 
     sums: Addable | None = None
     checksums: dict[int, tuple[int, int]] = field(default_factory=dict)  # rows and checksum of each partition
@@ -49,7 +49,7 @@ class PartialSums:
 
     @classmethod
     def total(cls, parts: Iterable[PartialSums]) -> PartialSums:
-        """Add parts up, leaving them as they are: an engine may use one again after a failure."""
+        """Return the total of parts without changing them: an engine may use one again after a failure."""
         total = cls()
         for part in parts:
             if part.sums is not None:
@@ -61,7 +61,7 @@ class PartialSums:
 
 @dataclass(repr=False)
 class PartitionState:
-    """What one partition needs between passes: whatever was made of its rows, and what they looked like."""
+    """State of one partition between passes: what was built from its rows, and their checksums."""
 
     value: Any
     part: PartialSums  # without sums
@@ -70,7 +70,7 @@ class PartitionState:
 def create_state(
     make: Callable[[list[Batch]], Any], read: Callable[..., NumberedBatches], *where: Any
 ) -> PartitionState:
-    """Make something of the rows of one partition."""
+    """Build the state of one partition."""
     made: list[Any] = []
 
     def collect_all(batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
@@ -82,12 +82,12 @@ def create_state(
 
 
 def update_state(function: Callable[[Any], Any], state: PartitionState) -> PartitionState:
-    """Change what a partition holds; it stays as it is for an engine that needs it once more."""
+    """Return the updated state of a partition; the old one stays valid for an engine that needs it again."""
     return state if state.part.error is not None else replace(state, value=function(state.value))
 
 
 def query_state(query: Callable[[Any], Addable], state: PartitionState) -> PartialSums:
-    """Ask what a partition holds."""
+    """Query the state of a partition."""
     return state.part if state.part.error is not None else replace(state.part, sums=query(state.value))
 
 
@@ -95,7 +95,7 @@ NumberedBatches: TypeAlias = tuple[int, Iterator[Batch]]  # the number of a part
 
 
 def count_rows(count: Count, read: Callable[..., NumberedBatches], *where: Any) -> PartialSums:
-    """Count the rows of one partition, which ``read`` finds: ``read_tables`` or ``read_bucket``."""
+    """Count the rows of one partition, read by ``read``: ``read_tables`` or ``read_bucket``."""
     try:
         partition, batches = read(*where)
     except OutOfSchemaError as error:
@@ -117,10 +117,10 @@ def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: It
 
 
 def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
-    """Choose at most k rows of each id of one bucket.
+    """Choose at most k rows per id of one bucket.
 
-    Which rows of an id are kept depends on nothing but its own rows and the salt: on their contents, so that it holds
-    for every pass, wherever an engine's shuffle puts them.
+    The choice depends only on the contents of the id's own rows and on the salt. So it is the same in every pass,
+    wherever an engine's shuffle puts the rows.
     """
     partition = int(encoded.column("bucket")[0].as_py())
     if partition == ERROR_BUCKET:
@@ -136,7 +136,7 @@ def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
 def encode_with_id(encoding: Encoding, cap: RowsOf, invalid: Invalid, tables: Iterable[Any]) -> Iterator[pa.Table]:
     """Encode rows for the engine's own group-by: bucket, id as text, target and codes.
 
-    Ids are compared by the rule of ``canonical``, as everywhere: an engine would take 7 and "7.0" for two people.
+    Ids are compared by the rule of ``canonical``: an engine would treat 7 and "7.0" as two people.
     """
     schema = encoded_schema(encoding)
     try:
@@ -173,27 +173,27 @@ def _count_batches(count: Count, partition: int, batches: Iterator[Batch]) -> Pa
 
 
 def _split_tables(tables: Iterable[Any]) -> Iterator[Any]:
-    """Cut what an engine hands over into batches, so that memory stays bounded; drop empty ones."""
+    """Cut the tables of an engine into batches of bounded size; drop empty ones."""
     for table in tables:
         for start in range(0, len(table), BATCH_ROWS):
             yield table[start : start + BATCH_ROWS]
 
 
 def encoded_schema(encoding: Encoding) -> pa.Schema:
-    """Columns of rows that were encoded with their id."""
+    """Return the Arrow schema of rows that were encoded with their id."""
     codes = [(f"code{i}", pa.int32()) for i in range(len(encoding.columns))]
     return pa.schema([("bucket", pa.int32()), ("id", pa.string()), ("target", pa.int32()), *codes])
 
 
 def select_features(model: Any, piece: Any) -> Any:
-    """Take the model's columns out of a table, leaving others, such as keys, where they are."""
+    """Select the model's columns of a table."""
     names = piece.columns if isinstance(piece, pd.DataFrame) else piece.column_names
     known = [name for name in model.feature_names_in_ if name in names]
     return piece[known] if isinstance(piece, pd.DataFrame) else piece.select(known)
 
 
 def append_predictions(model: Any, method: Callable[[Any], Any], name: str, piece: Any) -> Any:
-    """Add a column of predictions, or of the probabilities of all classes, to an Arrow table or batch."""
+    """Append a column of predictions, or of class probabilities, to an Arrow table or batch."""
     kind = pa.list_(pa.float64()) if name == PROBABILITY else label_type(model)
     if not piece.num_rows:
         return piece.append_column(name, pa.array([], kind))
@@ -201,15 +201,15 @@ def append_predictions(model: Any, method: Callable[[Any], Any], name: str, piec
 
 
 def label_type(model: Any) -> pa.DataType:
-    """Type of what a model predicts."""
+    """Return the type of a model's predictions."""
     return pa.array(model.classes_.tolist()).type if hasattr(model, "classes_") else pa.float64()
 
 
 def pack_part(part: PartialSums | PartitionState) -> pa.Table:
-    """Put a part, or what is held, into a table of one cell, for engines that move tables."""
+    """Pack partial sums or a state into a table of one value, for engines that move tables."""
     return pa.table({"part": pa.array([pickle.dumps(part)], pa.binary())})
 
 
 def sum_packed(packed_parts: Iterable[bytes]) -> PartialSums:
-    """Add up what workers sent; they are the user's own, and engines speak pickle with them anyway."""
+    """Return the total of packed parts, from the user's own workers: engines exchange pickles with them anyway."""
     return PartialSums.total(map(pickle.loads, packed_parts))

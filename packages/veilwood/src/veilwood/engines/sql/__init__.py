@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DuckDB, PostgreSQL and SQLite."""
+"""Sources and backends for DuckDB, PostgreSQL and SQLite, and statement previews for other engines."""

@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asks rows that stay in a database: their cells and scores are in a temporary table there, and sums come back.
+"""Backend for rows that stay in a database: cells and scores are in a temporary table there, and sums come back.
 
-The same whole numbers as in ``rows`` and ``questions``, by the same lookups: shares of classes stand in a second
-temporary table, and divisions are of whole numbers that are not negative. Fine cells are not asked for: nearly every
-one of them would be a row.
+Results are the same integers as in ``row_backend``, by the same lookups: class probabilities are in a second temporary
+table, and divisions are of non-negative integers. Sparse cells are not supported: nearly each of them would be a row.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ from veilwood.privacy.entropy import secret_key
 
 __all__ = ["SqlBackend", "preview_queries"]
 
-MAX_PENDING: Final = 8  # steps that are added to scores in every query before they are written down
+MAX_PENDING: Final = 8  # steps that queries add to the scores before these are stored
 LOOKUP_ROWS: Final = 4000  # of a statement
 UNITS, SCORED = "veilwood_units", "veilwood_scored"
 MAX_JOINS: Final = 60
@@ -48,7 +47,7 @@ LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond it the share of a class no long
 
 
 class SqlBackend(NoHoldout):
-    """Asks rows in a database (``rows.RowBackend``)."""
+    """Backend that queries rows in a database (``row_backend.RowBackend``)."""
 
     def __init__(self, columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
@@ -72,20 +71,19 @@ class SqlBackend(NoHoldout):
             way = Split(column.feature, tuple(column.starts.tolist()), tuple(range(column.n_bins)))
             cells.append(encoded.cell_expression(CellQuery((way,), column.n_bins)))
         start = ", ".join(["0"] * self._outputs)
-        self._execute(
-            f"INSERT INTO {BINS_TABLE} SELECT {', '.join(cells)}, t, {start} FROM ({source.rows_query()}) AS veilwood_from"
-        )
+        selected = f"SELECT {', '.join(cells)}, t, {start} FROM ({source.rows_query()}) AS veilwood_from"
+        self._execute(f"INSERT INTO {BINS_TABLE} {selected}")
         for statement in lookup_statements(n_classes):
             self._execute(statement)
 
     # -- the protocol ------------------------------------------------------------------------------------------------
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows."""
+        """Return the result of a query, summed over all rows."""
         return self._run_on(query, BINS_TABLE)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by a keyed hash of what a row holds; return the share too."""
+        """Run a query on a fraction of the rows, drawn once by a keyed hash of contents; return the fraction too."""
         if SAMPLE_TABLE not in self._pending:
             self._apply_pending(BINS_TABLE)
             names = [f"c{column.feature}" for column in self._columns]
@@ -96,7 +94,7 @@ class SqlBackend(NoHoldout):
         return self._run_on(query, SAMPLE_TABLE), fraction
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step."""
+        """Add the value of each row's cell to its scores."""
         for name, steps in self._pending.items():
             steps.append((table, values))
             # The parser of SQLite has room for a hundred words that are not complete.
@@ -106,7 +104,7 @@ class SqlBackend(NoHoldout):
     # -- scores ------------------------------------------------------------------------------------------------------
 
     def _score_columns(self, name: str) -> list[str]:
-        """Every output's score, with the steps that are not written down yet."""
+        """Expressions of the scores of every output, with the steps that are not stored yet."""
         largest, smallest, words = str(MAX_SCORE), str(-MAX_SCORE), self._dialect
         found = []
         for output in range(self._outputs):
@@ -118,7 +116,7 @@ class SqlBackend(NoHoldout):
         return found
 
     def _value_rule(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
-        """The value of a row's cell, found column by column."""
+        """Return the rule that yields the value of a row's cell, column by column."""
         if not axes:
             return int(values[cell])
         axis = axes[0]
@@ -169,7 +167,7 @@ class SqlBackend(NoHoldout):
                 return self._gradient_sums(query, name)
             case asked.EvidenceGain():
                 return self._evidence_gain(query, name)
-        raise UseError(f"{type(query).__name__} cannot be asked in a database. Hint: pass files, or a table in memory.")
+        raise UseError(f"{type(query).__name__} cannot be run in a database. Hint: pass files, or a table in memory.")
 
     def _count_cells(self, cell: str, n_cells: int, name: str) -> Ints:
         return self._sum_tables([cell], ["COUNT(*)"], [n_cells], name, "")[0][:, 0]
@@ -177,7 +175,7 @@ class SqlBackend(NoHoldout):
     def _sum_tables(
         self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, prefix: str
     ) -> list[Ints]:
-        """Add up in the cells of several tables."""
+        """Sum over the cells of several tables."""
         found = np.zeros((sum(sizes), len(sums)), np.int64)
         listed = ", ".join(f"{one} AS n{i}" for i, one in enumerate(sums))
         selects = (
@@ -192,7 +190,7 @@ class SqlBackend(NoHoldout):
         return np.split(found, starts[1:])
 
     def _cell_expression(self, table: ContingencyTable) -> str:
-        """A row's cell of a table."""
+        """Return the expression of a row's cell in a table."""
         stride, parts = table.n_cells, []
         for axis in table.axes:
             stride //= axis.size
@@ -200,7 +198,7 @@ class SqlBackend(NoHoldout):
         return self._writer.cell_expression(CellQuery(tuple(parts), table.n_cells))
 
     def _gradient_sums(self, query: asked.GradientSums, name: str) -> Ints:
-        """Groups of every axis, and the gradients, are computed once; then each table is a sum over groups."""
+        """Sum gradients: groups and gradients are computed once, then each table is a sum over groups."""
         axes: dict[tuple[int, bytes], Axis] = {}
         for table in query.tables:
             axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
@@ -250,7 +248,7 @@ class SqlBackend(NoHoldout):
         return np.array([int(total)], np.int64)
 
     def _gradient_columns(self, scored: str, limit: int) -> tuple[str, list[str]]:
-        """What each row adds (``rows.row_gradients``): scored rows with what is looked up, and a number for each output."""
+        """Return scored rows with lookups, and what each adds per output (``row_backend.row_gradients``)."""
         words, units = self._dialect, GRADIENT_UNITS
         if self._n_classes == 0:
             residual = f"(t * {LEVEL_UNITS} - z0)"
@@ -281,10 +279,10 @@ class SqlBackend(NoHoldout):
 
 
 def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Find a few larger tables that contain all the given ones, each a set of axes; return which contains each.
+    """Return a few larger tables that contain all given ones, each a set of axes, and which one contains each.
 
-    A query that adds up in a larger table answers all that it contains. None has more than ``MAX_JOINT_CELLS`` cells, if it
-    contains more than one.
+    The sums of a larger table give those of all tables that it contains. A table that contains more than one has at
+    most ``MAX_JOINT_CELLS`` cells.
 
     >>> merge_tables([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
     ([(0, 1, 2)], [0, 0, 0, 0])
@@ -314,7 +312,7 @@ def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tup
 
 
 def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
-    """Add up the cells of a larger table to those of one that it contains."""
+    """Sum the cells of a larger table to those of a table that it contains."""
     every = sums.reshape(*(sizes[axis] for axis in block), -1)
     others = tuple(place for place, axis in enumerate(block) if axis not in table)
     small = every.sum(axis=others) if others else every
@@ -324,7 +322,7 @@ def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes
 
 
 def lookup_statements(n_classes: int) -> Iterator[str]:
-    """Write the shares of classes by score, or powers by how far a score is behind the best, as public constants."""
+    """Return statements that store public constants: class probabilities by score, or powers."""
     if n_classes == 0:
         return
     if n_classes == 2:
@@ -341,7 +339,7 @@ def lookup_statements(n_classes: int) -> Iterator[str]:
 
 
 def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
-    """Ask one question of each kind, so that a session that only listens hears its form."""
+    """Run one query of each kind, so that a dry-run session records its form."""
     rows = SqlBackend(columns, source, n_classes)
     one, *others = [column.default_groups(4) for column in columns]
     table = ContingencyTable((one, *others[:1]))

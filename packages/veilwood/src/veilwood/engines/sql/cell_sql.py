@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Cells as SQL: tests of codes become nested CASE over raw values, and tables become GROUP BY.
+"""Cell queries as SQL: tests of codes become nested CASE over raw values, and tables become GROUP BY.
 
-A test of a number compares it with the smallest float that has the code, as a constant: so a row falls into the same
-cell here and in Python, and no arithmetic is done on what a row holds.
+A test of a number compares it with the smallest float of a code, as a constant. So a row falls into the same cell here
+and in Python, and no arithmetic is done on values of a row.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _HASH_DIGITS: Final = 8  # hexadecimal
 
 
 class CellSqlWriter:
-    """Writes the cells of an encoding's rows for one engine. Columns are f0, f1, ..., the target is t, the coin h."""
+    """Compiles cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding) -> None:
         self.dialect, self._encoding = dialect, encoding
@@ -35,13 +35,13 @@ class CellSqlWriter:
         self._n_buckets = 1
 
     def cell_expression(self, query: CellQuery, row_hash: KeyedRowHash | None = None) -> str:
-        """The number of a row's cell."""
+        """Return the expression of a row's cell."""
         self._n_buckets = 1 if row_hash is None else row_hash.n_buckets
         self._find_constants(query.rules)
         return " + ".join(self.rule(part) for part in query.rules) or "0"
 
     def rule(self, cell_rule: CellRule) -> str:
-        """A number, or the tests that lead to one."""
+        """Return the expression of a rule: a number, or the tests that lead to one."""
         if isinstance(cell_rule, float):
             return self.dialect.float_literal(cell_rule)
         if not isinstance(cell_rule, Split):
@@ -58,7 +58,7 @@ class CellSqlWriter:
         )  # a missing number is below nothing: it goes to the last piece
 
     def row_bucket(self, row_hash: KeyedRowHash) -> str:
-        """The number of a row, out of its hash h."""
+        """Return the expression of a row's bucket, from its hash h."""
         self._n_buckets = row_hash.n_buckets
         return self.rule(Split(ROW_HASH, tuple(range(row_hash.n_buckets)), tuple(range(row_hash.n_buckets))))
 
@@ -70,7 +70,7 @@ class CellSqlWriter:
         return f"CASE WHEN {x} < {self._split_constant(column, pieces[half][0])} THEN {below} ELSE {above} END"
 
     def _rule_of_codes(self, x: str, split: Split) -> str:
-        """Tests of whole numbers: a product where cells follow one another, a search, or lists of codes."""
+        """Return tests of integers: a product for consecutive cells, a binary search, or lists of codes."""
         targets = {_rule_key(to): to for to in split.targets}
         if (
             len(split.targets) > 2
@@ -96,7 +96,7 @@ class CellSqlWriter:
         return f"CASE{tests} ELSE {self.rule(targets[last])} END" if tests else self.rule(targets[last])
 
     def _separates_all_codes(self, split: Split) -> bool:
-        """Whether each code is a piece of its own: the last piece too, which else has all codes from its first on."""
+        """Return True if each code is a piece of its own, the last piece included, which otherwise is open-ended."""
         return len(split.starts) == self._n_codes(split.column)
 
     # -- columns -----------------------------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class CellSqlWriter:
         return self._constants[column, code]
 
     def _find_constants(self, parts: Iterable[CellRule]) -> None:
-        """Find the constants of all tests at once, a column at a time."""
+        """Compute the constants of all tests at once, column by column."""
         wanted: dict[int, set[int]] = {}
         pending = list(parts)
         while pending:
@@ -155,7 +155,7 @@ class CellSqlWriter:
         row_hash: KeyedRowHash | None = None,
         columns: int = 0,
     ) -> Iterator[str]:
-        """Write the queries that add up the rows of tables; ``rows`` is a table or a query."""
+        """Return the queries that sum the rows of tables; ``rows`` is a table or a query."""
         if row_hash is not None:
             hashed = self.row_hash_expression(row_hash.key, [f"f{i}" for i in range(columns)])
             rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
@@ -172,7 +172,7 @@ class CellSqlWriter:
         yield from join_selects(selects, before)
 
     def row_hash_expression(self, key: bytes, columns: Sequence[str]) -> str:
-        """The keyed hash of what a row holds."""
+        """Return the expression of the keyed hash of a row's contents."""
         texts = [f"COALESCE(CAST({name} AS {self.dialect.type_names.text}), '')" for name in (*columns, "t")]
         return self.dialect.text_hash(" || '|' || ".join([self.dialect.quote_text(key.hex()), *texts]))
 
@@ -182,7 +182,7 @@ def _rule_key(rule: CellRule) -> float:
 
 
 class BinSqlWriter(CellSqlWriter):
-    """The same for rows whose columns are cells, which are whole numbers without nulls: c0, c1, ..."""
+    """Compiles cell rules for rows whose columns are bins, integers without nulls: c0, c1, ..."""
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding, n_bins: Sequence[int]) -> None:
         super().__init__(dialect, encoding)

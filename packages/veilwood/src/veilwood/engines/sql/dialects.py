@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How each engine writes what engines write differently: names, texts, numbers, types and a few functions.
+"""SQL dialects: quoting, literals, types and functions that differ between engines.
 
-Names and texts are quoted by sqlglot, so that no name or category can end its quotes. Everything else that ``data.sql``
-writes is plain SQL that all of them read alike.
+sqlglot quotes names and texts, so that no name or category can end its quotes. All other SQL of this package is plain
+and has the same meaning in every engine.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ SqlKind: TypeAlias = Literal[
 
 
 class TypeNames(NamedTuple):
-    """The types of one engine."""
+    """Type names of one engine."""
 
     double: str
     """Floats of 64 bits."""
@@ -104,10 +104,11 @@ _KIND_BY_TYPE: Final[dict[str, SqlKind]] = {
 
 
 def column_kind(type_name: str, engine: SqlEngine) -> SqlKind | None:
-    """Say what a column of a type holds; None where it is of no use.
+    """Return the kind of values of a column type, or None if it cannot be used.
 
-    >>> column_kind("DECIMAL(18,3)", "duckdb"), column_kind("timestamp with time zone", "postgres"), column_kind("JSON", "duckdb")
-    ('decimal', 'zoned moment', None)
+    >>> column_kind("DECIMAL(18,3)", "duckdb"), column_kind("timestamp with time zone", "postgres")
+    ('decimal', 'zoned moment')
+    >>> column_kind("JSON", "duckdb")
     """
     if engine == "sqlite":
         return "any"
@@ -131,10 +132,10 @@ def _load_sqlglot() -> Any:
 
 @dataclass(frozen=True)
 class SqlDialect:
-    """The words of one engine.
+    """SQL dialect of one engine.
 
-    >>> words = SqlDialect("postgres")
-    >>> words.name('a"; DROP TABLE x'), words.text("O'Neill"), words.number(37.5)
+    >>> dialect = SqlDialect("postgres")
+    >>> dialect.quote_name('a"; DROP TABLE x'), dialect.quote_text("O'Neill"), dialect.float_literal(37.5)
     ('"a""; DROP TABLE x"', "'O''Neill'", '3.75e1')
     """
 
@@ -155,7 +156,7 @@ class SqlDialect:
         return str(_load_sqlglot().Literal.string(text).sql(dialect=self.engine))
 
     def float_literal(self, value: float) -> str:
-        """Write a float of 64 bits so that the engine reads the same one: its shortest digits, with an exponent."""
+        """Format a float of 64 bits so that the engine reads the same one: its shortest digits, with an exponent."""
         if not math.isfinite(value):
             raise ValueError("constants of a query are finite")
         sign, digits, exponent = Decimal(repr(float(value) + 0.0)).normalize().as_tuple()
@@ -169,16 +170,16 @@ class SqlDialect:
 
     @property
     def type_names(self) -> TypeNames:
-        """The types of its columns."""
+        """Type names of the engine's columns."""
         return _TYPES[self.engine]
 
     @property
     def materialized_keyword(self) -> str:
-        """What makes an engine compute a named query once, however often it is used."""
+        """Keyword that makes an engine compute a named query once, however often it is used."""
         return "MATERIALIZED " if self.engine in ("duckdb", "postgres", "sqlite") else ""
 
     def array_lookup(self, numbers: Sequence[int], index: str) -> str | None:
-        """The number at a place, from 0 on, where an engine finds that faster than by tests; else None."""
+        """Return the expression of an array element, from index 0, or None if the engine is faster with tests."""
         listed = ", ".join(map(str, numbers))
         if self.engine == "duckdb":
             return f"[{listed}][{index} + 1]"
@@ -186,45 +187,45 @@ class SqlDialect:
 
     @property
     def allows_tables_in_snapshot(self) -> bool:
-        """Whether temporary tables can be made inside the snapshot too; elsewhere they are made before."""
+        """Whether temporary tables can be made inside the snapshot; otherwise they are made before it."""
         return self.engine in ("duckdb", "sqlite")
 
     # -- functions ---------------------------------------------------------------------------------------------------
 
     def is_nan(self, x: str) -> str:
-        """Whether a float is not a number."""
+        """Return the test whether a float is NaN."""
         return _NAN[self.engine].format(x=x)
 
     def with_exact_collation(self, x: str) -> str:
-        """Let a text be compared by its characters, whatever its column or database says."""
+        """Return an expression that compares a text by characters, whatever the collation of its column."""
         return _EXACT.get(self.engine, "{x}").format(x=x)
 
     def cast_to_text(self, x: str) -> str:
-        """Turn what is no text into one."""
+        """Return the expression of a value cast to text."""
         return self.with_exact_collation(f"CAST({x} AS {self.type_names.text})")
 
     def text_hash(self, x: str) -> str:
-        """The hash of a text, as 64 hexadecimal digits."""
+        """Return the expression of the hash of a text, as 64 hexadecimal digits."""
         return _HASH[self.engine].format(x=x)
 
     def least_of(self, *values: str) -> str:
-        """The smallest of some numbers, none of them null."""
+        """Return the expression of the smallest of several numbers, none of them null."""
         return f"{'MIN' if self.engine == 'sqlite' else 'LEAST'}({', '.join(values)})"
 
     def greatest_of(self, *values: str) -> str:
-        """The largest of some numbers, none of them null."""
+        """Return the expression of the largest of several numbers, none of them null."""
         return f"{'MAX' if self.engine == 'sqlite' else 'GREATEST'}({', '.join(values)})"
 
     def integer_quotient(self, a: str, b: str) -> str:
-        """The whole part of a quotient of whole numbers that are not negative."""
+        """Return the expression of the integer quotient of non-negative integers."""
         return _QUOTIENT.get(self.engine, "({a} / {b})").format(a=a, b=b)
 
     def floor_integer(self, x: str) -> str:
-        """The whole number below a float that is not negative and not large."""
+        """Return the expression of the integer below a float that is not negative and not large."""
         return f"CAST({x} AS INTEGER)" if self.engine == "sqlite" else f"CAST(FLOOR({x}) AS {self.type_names.int64})"
 
     def is_number(self, x: str) -> str:
-        """Whether a text is a number without an exponent, as programs write it."""
+        """Return the test whether a text is a number without an exponent, in the usual notation."""
         if self.engine != "sqlite":
             return self._regex_match(x, _NUMBER)
         bare = f"(CASE WHEN SUBSTR({x}, 1, 1) = '-' THEN SUBSTR({x}, 2) ELSE {x} END)"
@@ -235,7 +236,7 @@ class SqlDialect:
         )
 
     def has_exponent(self, x: str) -> str:
-        """Whether a text is a number with an exponent, which cannot be compared here."""
+        """Return the test whether a text is a number with an exponent, which cannot be compared in SQL."""
         if self.engine != "sqlite":
             return self._regex_match(x, _WITH_EXPONENT)
         return (
@@ -243,7 +244,7 @@ class SqlDialect:
         )
 
     def is_timestamp(self, x: str) -> str:
-        """Whether a text may be a date with a time, which has several texts."""
+        """Return the test whether a text may be a date with a time, which has several notations."""
         if self.engine != "sqlite":
             return self._regex_match(x, _TIMESTAMP)
         day = "-".join(["[0-9]" * 4, "[0-9]" * 2, "[0-9]" * 2])
@@ -264,7 +265,7 @@ def _sqlite_reads_exactly(written: str, value: float) -> bool:
 
 
 def _by_powers_of_two(value: float) -> str:
-    """Write a float as a whole number times or by powers of two, where decimal digits are not read exactly.
+    """Format a float as an integer times or divided by powers of two, for engines that misread decimal digits.
 
     >>> _by_powers_of_two(0.1)
     '(7205759403792794.0 / 65536.0 / 1099511627776.0)'

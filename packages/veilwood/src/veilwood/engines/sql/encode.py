@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The schema's rules as SQL: what ``encoding`` does to a cell in Python, written as an expression of one column.
+"""Encoding rules as SQL: what ``encoding`` does to a value in Python, as an expression of one column.
 
-A row is read by itself, and nothing that it holds can make a statement fail: no text is cast to a number, numbers that
-no float can hold are found before they become one, and bounds are compared as constants of the column's own type.
-Columns of a type that cannot be read so are refused when the table is opened, by their name and type alone.
+Each row is read by itself, and no value can make a statement fail: no text is cast to a number, numbers too large for
+a float are detected before the conversion, and bounds are compared as constants of the column's own type. Columns of
+other types are rejected when the table is opened, by their name and type alone.
 
 | column | its value in ``veilwood_rows`` |
 |---|---|
@@ -11,7 +11,7 @@ Columns of a type that cannot be read so are refused when the table is opened, b
 | category, class | its place among the declared values; missing values after the last |
 | numeric target | its level, 0 to ``TARGET_LEVELS`` |
 
-What is wrong with a cell is a negative place, or stands in a column of its own, as the number of its ``Problem``.
+A problem of a value is a negative code, or a ``Problem`` number in a separate column.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _PARTS: Final = {"year": "YEAR", "month": "MONTH", "hour": "HOUR"}
 
 @dataclass(frozen=True)
 class TypedColumn:
-    """A column of the table: how it is written in a query, what it holds, and the type's own name."""
+    """A column of the table: its expression, the kind of its values, and the name of its type."""
 
     expression: str
     kind: SqlKind
@@ -62,7 +62,7 @@ class TypedColumn:
 
 @dataclass(frozen=True)
 class ValueExpression:
-    """What becomes of a cell: its value, and the number of its problem (0: none)."""
+    """Expressions of an encoded value and of the code of its problem (0: none)."""
 
     value: str
     problem: str
@@ -72,7 +72,7 @@ class ValueExpression:
 def number_expression(
     column: Column, typed: TypedColumn, dialect: SqlDialect, *, finite: bool = False
 ) -> ValueExpression:
-    """Read a number; ``finite`` refuses infinities, as targets do."""
+    """Encode a number; ``finite`` rejects infinities, as targets do."""
     value, wrong, kinds = _numeric_expression(column, typed, dialect)
     cases = [f"WHEN {condition} THEN {int(kind)}" for kind, condition in wrong.items()]
     if not column.nullable:
@@ -88,7 +88,7 @@ def number_expression(
 def _numeric_expression(
     column: Column, typed: TypedColumn, dialect: SqlDialect
 ) -> tuple[str, dict[Problem, str], tuple[Problem, ...]]:
-    """Return a float or null, and what else can be wrong."""
+    """Return the expression of a float or null, and the tests of other problems."""
     x = typed.expression
     if column.part is not None:
         part, unusable = _date_part_expression(column, typed, dialect)
@@ -138,7 +138,7 @@ def _nan_to_null(x: str, dialect: SqlDialect) -> str:
 
 
 def target_level_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
-    """Read a numeric target: its level, by the arithmetic of ``Encoding.read_target``, to the last bit."""
+    """Encode a numeric target as a level, by the arithmetic of ``Encoding.read_target``, to the last bit."""
     number = number_expression(column, typed, dialect, finite=True)
     lower, upper = column.bounds
     scale = dialect.float_literal(TARGET_LEVELS / (upper - lower))
@@ -163,7 +163,7 @@ def target_level_expression(column: Column, typed: TypedColumn, dialect: SqlDial
 
 
 def category_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
-    """Read a category: its place, or the number of its problem, negative."""
+    """Encode a category as its code, or as the negative code of its problem."""
     missing = str(len(column.values)) if column.nullable else str(-Problem.MISSING)
     known = {text: str(place) for place, text in enumerate(column.values)}
     unknown = str(-Problem.UNKNOWN) if column.other is None else known[column.other]
@@ -232,19 +232,19 @@ def _category_cases(
 
 
 def _case_expression(x: str, known: Mapping[str, str], otherwise: str, first: str = "") -> str:
-    """Give each constant its place."""
+    """Map each constant to its code."""
     tests = " ".join(f"WHEN {x} = {constant} THEN {place}" for constant, place in known.items())
     return f"CASE {first} {tests} ELSE {otherwise} END" if first or tests else otherwise
 
 
 def _integer_constants(known: Mapping[str, str]) -> dict[str, str]:
-    """Categories that are the text of a whole number; '007' is not that of 7."""
+    """Return categories that are the text of an integer; '007' is not that of 7."""
     numbers = {text: int(text) for text in known if re.fullmatch(r"-?[0-9]{1,19}", text)}
     return {text: known[text] for text, number in numbers.items() if str(number) == text and abs(number) < 2**63}
 
 
 def _float_constants(known: Mapping[str, str], dialect: SqlDialect, kind: type[np.floating]) -> dict[str, str]:
-    """Categories that are the text of a float of this precision, which is then compared as a number."""
+    """Return categories that are the text of a float of this precision, which is then compared as a number."""
     found = {}
     for text, place in known.items():
         if _NUMBER.fullmatch(text):
@@ -256,7 +256,7 @@ def _float_constants(known: Mapping[str, str], dialect: SqlDialect, kind: type[n
 
 
 def _decimal_constants(known: Mapping[str, str], typed: TypedColumn, dialect: SqlDialect) -> dict[str, str]:
-    """Categories that the column can hold exactly, as constants of its own type: nothing is converted."""
+    """Return categories that the column can hold exactly, as constants of its own type: nothing is converted."""
     size = re.search(r"\((\d+)\s*,\s*(\d+)\)", typed.type_name)
     type_name = "NUMERIC" if dialect.engine == "postgres" else typed.type_name or "DECIMAL(38, 9)"
     precision, scale = (int(size[1]), int(size[2])) if size else (38, 0 if "HUGEINT" in typed.type_name else 9)
@@ -290,7 +290,7 @@ def _reject_date_categories(column: Column, typed: TypedColumn) -> None:
 def _text_cases(
     x: str, dialect: SqlDialect, known: Mapping[str, str], missing: str, unknown: str, prefix: int | None = None
 ) -> tuple[str, tuple[Problem, ...]]:
-    """Compare texts by the rule of ``canonical``; a number with an exponent cannot be, where it could be a category."""
+    """Compare texts by the rule of ``canonical``; numbers with an exponent that could be a category are unusable."""
     null = f"WHEN {x} IS NULL THEN {missing} WHEN {x} = '' THEN {missing}"
     listed = {text: place for text, place in known.items() if "\0" not in text}
     kinds: tuple[Problem, ...] = ()
@@ -309,18 +309,19 @@ def _text_cases(
 
 
 def canonical_text_sql(x: str, dialect: SqlDialect) -> str:
-    """The one text of a text without an exponent: no zeros at the end of a number, no sign of zero."""
+    """Return the canonical text of a text without an exponent: no trailing zeros of a number, no sign of zero."""
     short = f"RTRIM(RTRIM({x}, '0'), '.')"
     point = f"REPLACE({x}, '.', '') <> {x}"
+    exact = dialect.with_exact_collation(x)
     return (
-        f"(CASE WHEN {dialect.with_exact_collation(x)} = 'true' THEN 'True' WHEN {dialect.with_exact_collation(x)} = 'false' THEN 'False' "
+        f"(CASE WHEN {exact} = 'true' THEN 'True' WHEN {exact} = 'false' THEN 'False' "
         f"WHEN {dialect.is_number(x)} AND {point} AND {short} = '-0' THEN '0' "
         f"WHEN {dialect.is_number(x)} AND {point} THEN {short} WHEN {x} = '-0' THEN '0' ELSE {x} END)"
     )
 
 
 def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> tuple[str, str]:
-    """Return the part of a date as a whole number, and where there is none."""
+    """Return the part of a date as an integer, and the test whether there is none."""
     x, part = typed.expression, column.part
     if typed.kind not in ("date", "moment", "zoned moment"):
         raise _wrong_type_error(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
@@ -349,7 +350,7 @@ def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialec
 
 
 def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
-    """Read an id: equal values are one person by the rule of ``canonical``, and what may be two people is unusable."""
+    """Encode an id: equal values are one person by the rule of ``canonical``; ambiguous ones are unusable."""
     x, lost, gone = typed.expression, int(Problem.MISSING), int(Problem.UNUSABLE)
     kinds = (Problem.MISSING, Problem.UNUSABLE)
 
@@ -394,14 +395,14 @@ def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueEx
             )
             return ValueExpression(value, problem, kinds)
     raise OutOfSchemaError(
-        f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, of which ids cannot be made. "
+        f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, which cannot be read as ids. "
         "Hint: cast it to a text or a whole number in a view.",
         column=name,
     )
 
 
 def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
-    """Whether a text is a whole number that a float may have rounded: digits, a point and zeros."""
+    """Return the test whether a text is an integer that a float may have rounded: digits, a point and zeros."""
     short = f"RTRIM({x}, '0')"
     return f"{dialect.is_number(x)} AND {short} LIKE '%.' AND LENGTH({short}) > {_EXACT_DIGITS}"
 
@@ -409,7 +410,7 @@ def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
 def _wrong_type_error(column: Column, typed: TypedColumn, wanted: str, hint: str) -> OutOfSchemaError:
     shown = typed.type_name or typed.kind
     return OutOfSchemaError(
-        f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database they go by "
-        f"type. Hint: {hint}.",
+        f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database "
+        f"types decide. Hint: {hint}.",
         column=column.name,
     )

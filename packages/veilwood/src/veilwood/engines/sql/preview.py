@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The statements that a fit would send to a database, for its owner to review before anything runs.
+"""Preview of the statements that a fit would send to a database, for its owner to review before anything runs.
 
-Trees that are grown without data are counted by these very statements. Where a forest grows from what was released,
-later statements have this form and other constants, which are released numbers. A secret key is written KEY.
+For random trees these are exactly the statements of a fit. For forests that depend on released values, later statements
+have this form with other constants, which are released numbers. Secret keys are shown as KEY.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MAX_STATEMENT_LENGTH: Final = 1500  # characters of a statement that is shown b
 
 
 class _DryRunDoor:
-    """Releases nothing: there are no rows, and every choice falls on the first that is allowed."""
+    """A door that releases nothing: there are no rows, and every selection returns the first admissible candidate."""
 
     supports_joint_noise = True
 
@@ -34,33 +34,32 @@ class _DryRunDoor:
         self.plan = plan
 
     def refine(self, plan: Any) -> None:
-        """Go on under another plan."""
+        """Replace the plan."""
         self.plan = plan
 
     def extend(self, step: Any) -> None:
-        """Take a further step for planned."""
+        """Accept a further step."""
 
     def release_counts(self, step: Any, exact: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the zeros that there are."""
+        """Return the zeros as they are."""
         return exact
 
     def select(self, step: Any, scores: NDArray[np.int64], admissible: Any = None) -> NDArray[np.int64]:
-        """Choose the first."""
+        """Select the first admissible candidate."""
         allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
         return np.asarray(allowed.argmax(axis=1), np.int64)
 
 
 def preview_statements(forest: Any, where: str) -> list[str]:
-    """Write what ``fit`` would send.
+    """Return the statements that ``fit`` would send.
 
     Parameters
     ----------
     forest : estimator
-        With its schema and parameters.
+        An unfitted estimator with its schema and parameters.
     where : str
-        The address of a table, of which names and types of columns are read and no row; or an engine: "duckdb",
-        "postgres", "sqlite", "bigquery", "snowflake" or "spark". Without a table, columns are taken to have the types
-        that the schema suggests.
+        The address of a table, of which only names and types of columns are read; or an engine: "duckdb", "postgres",
+        "sqlite", "bigquery", "snowflake" or "spark". Without a table, columns have the types that the schema suggests.
 
     Examples
     --------

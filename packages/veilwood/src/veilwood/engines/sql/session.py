@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One look at a database: a connection that only reads, a snapshot that stands still, and a record of every statement.
+"""Database sessions: a read-only connection, one snapshot, and a record of every statement.
 
-Statements hold public constants and no row. What an engine says when one fails is never shown, as it may hold cells.
+Statements contain public constants and no row. Error messages of engines are redacted, since they may contain values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAME_PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
 def is_database(X: Any) -> bool:
-    """Whether this is the address of a table in a database.
+    """Return True if the object is the address of a table in a database.
 
     >>> is_database("duckdb:///claims.db#visits"), is_database("visits.csv")
     (True, False)
@@ -47,13 +47,13 @@ def is_database(X: Any) -> bool:
 
 
 def is_ibis(X: Any) -> bool:
-    """Whether this is a table of Ibis."""
+    """Return True if the object is an Ibis table."""
     return type(X).__module__.split(".")[0] == "ibis" and hasattr(X, "compile") and hasattr(X, "schema")
 
 
 @dataclass(repr=False, eq=False)
 class Session:
-    """A connection with its snapshot and its record."""
+    """A connection with its snapshot and its record of statements."""
 
     dialect: SqlDialect
     """How the engine writes."""
@@ -68,11 +68,11 @@ class Session:
     close: Callable[[], object] = lambda: None
 
     def execute(self, statement: str) -> ResultRows:
-        """Send a statement; return what comes back."""
+        """Run a statement and return its rows."""
         return self._send_statement(statement)[1]
 
     def column_types(self) -> list[tuple[str, str]]:
-        """Names and types of the table's columns; views of text files are refused, since a row decides the types."""
+        """Return names and types of the columns. Views of text files are rejected: rows decide their types."""
         if self.dialect.engine == "duckdb":
             plan = self.execute(f"EXPLAIN SELECT * FROM {self.relation} AS veilwood_table")
             if any(reads_text_files(str(text)) for _, text in plan):
@@ -80,7 +80,7 @@ class Session:
         return self._send_statement(f"SELECT * FROM {self.relation} AS veilwood_table WHERE 1 = 0")[0]
 
     def create_scratch_tables(self, statements: Sequence[str]) -> None:
-        """Make temporary tables, before the snapshot is taken; without them where the engine refuses."""
+        """Create temporary tables before the snapshot, if the engine allows it."""
         try:
             for statement in statements:
                 self.execute(statement)
@@ -88,7 +88,7 @@ class Session:
             self.can_create_tables = False
 
     def begin_snapshot(self) -> None:
-        """Take the snapshot: from now on all statements see the same rows, and can change none."""
+        """Begin the snapshot: all later statements see the same rows and can change none."""
         self.execute(_SNAPSHOT[self.dialect.engine])
 
     def _send_statement(self, statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
@@ -101,7 +101,7 @@ class Session:
 
 
 def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> Session:
-    """Open a table by its address, or a table of Ibis."""
+    """Open a table by its address, or an Ibis table."""
     if is_ibis(X):
         return _open_ibis(X, on_statement)
     scheme, _, rest = str(X).partition("://")
@@ -109,7 +109,9 @@ def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> S
     engine = _ENGINES[scheme]
     words = SqlDialect(engine)
     if not table:
-        raise UseError("the address names no table. Hint: duckdb:///claims.db#visits, with # and the name of a table.")
+        raise UseError(
+            "the address names no table. Hint: append # and the name of a table, as in duckdb:///claims.db#visits."
+        )
     relation = _quote_relation(unquote(table), words)
     with redact_errors_of(engine, "cannot be reached", "check the address and your rights to read it"):
         opened = _CONNECTORS[engine](scheme, bare)
@@ -117,10 +119,10 @@ def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> S
 
 
 def _quote_relation(table: str, dialect: SqlDialect) -> str:
-    """Quote the parts of a name, such as public.visits; a part in double quotes may hold points."""
+    """Quote the parts of a name, such as public.visits; a part in double quotes may contain points."""
     parts = [quoted.replace('""', '"') or bare for quoted, bare in _NAME_PART.findall(table)]
     if not parts:
-        raise UseError("the address names no table. Hint: duckdb:///claims.db#visits.")
+        raise UseError("the address names no table. Hint: append one, as in duckdb:///claims.db#visits.")
     return ".".join(map(dialect.quote_name, parts))
 
 
@@ -137,7 +139,9 @@ RunStatement: TypeAlias = "Callable[[str], tuple[list[tuple[str, str]], ResultRo
 def _database_file(bare: str, engine: str) -> str:
     path = unquote(bare.partition("?")[0])
     if not path.startswith("/"):
-        raise UseError(f"the address has a host, and {engine} is a file. Hint: {engine}:///claims.db#visits.")
+        raise UseError(
+            f"the address has a host, but {engine} databases are files. Hint: use {engine}:///claims.db#visits."
+        )
     if not Path(path[1:]).is_file():
         raise UseError(
             f"there is no file {path[1:]}. Hint: {engine}:///claims.db is relative, {engine}:////a/b.db not."
@@ -165,10 +169,10 @@ def _duckdb_runner(connection: Any) -> RunStatement:
 
 
 def redact_enum_values(name: str) -> str:
-    """Write a type without the values of an ENUM, which may have been made of rows.
+    """Return a type without the values of an ENUM, which may have been made from rows.
 
-    >>> redact_enum_values("ENUM('a', 'b)')"), redact_enum_values("ENUM('a')[]"), redact_enum_values("STRUCT(x ENUM('a'))")
-    ('ENUM', 'ENUM[]', 'STRUCT')
+    >>> [redact_enum_values(name) for name in ("ENUM('a', 'b)')", "ENUM('a')[]", "STRUCT(x ENUM('a'))")]
+    ['ENUM', 'ENUM[]', 'STRUCT']
     """
     before, found, _ = name.partition("ENUM(")
     if not found:
@@ -235,7 +239,7 @@ _CONNECTORS: Final[dict[str, Callable[[str, str], tuple[Any, RunStatement]]]] = 
 
 
 def _open_ibis(table: Any, on_statement: Callable[[str], None] | None) -> Session:
-    """Use a connection of its own to where an Ibis table is."""
+    """Open a separate connection to the database of an Ibis table."""
     backend = table.get_backend()
     engine = _ENGINES.get(backend.name)
     if engine is None:
@@ -252,7 +256,7 @@ def _open_ibis(table: Any, on_statement: Callable[[str], None] | None) -> Sessio
 
         ((_, _, path),) = [row for row in backend.con.execute("PRAGMA database_list") if row[1] == "main"]
         if not path:
-            raise UseError("this SQLite database is in memory only. Hint: pass table.to_pyarrow().")
+            raise UseError("this SQLite database exists in memory only. Hint: pass table.to_pyarrow().")
         uri = f"{Path(path).resolve().as_uri()}?mode=ro"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
         return _make_session(SqlDialect(engine), relation, connection, _sqlite_runner(connection), on_statement)

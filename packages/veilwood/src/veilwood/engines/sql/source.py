@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Rows that stay in a database: a source whose passes are aggregate queries.
 
-The caller gets sums, exact ones, and is trusted with them as with rows in memory; noise is drawn by the door, where
-``fit`` was called. Which rows of an id are kept, and which tree a row is given to, follows from a keyed hash of what
-the row holds, under a fresh secret key: from the row alone, as the guarantees need (proofs/counting-in-sql.md).
+The caller receives exact sums and is trusted with them as with rows in memory; the release door draws the noise in the
+process that called ``fit``. Which rows of an id count, and which tree a row is assigned to, follows from a keyed hash
+of the row's contents under a fresh secret key: from the row alone, as the guarantees require
+(proofs/counting-in-sql.md).
 """
 
 from __future__ import annotations
@@ -11,11 +12,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from veilwood.data.batches import Batch, Count, Source, Sums
+from veilwood.data.batches import Batch, Count, RowFilter, Source, Sums
 from veilwood.data.contributions import missing_id_column_error, unknown_id_error
 from veilwood.data.counts import CellQuery, DeclarativeCount, KeyedRowHash, SumKind
 from veilwood.data.encoding import TARGET_LEVELS, Encoding, check_names
@@ -35,7 +36,11 @@ from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["EncodedRows", "SqlCount", "SqlSource", "assumed_types", "open_sql"]
+if TYPE_CHECKING:
+    from veilwood.engines.sql.backend import SqlBackend
+    from veilwood.forests.adaptive.contingency import BinnedColumn
+
+__all__ = ["EncodedRows", "SqlSource", "assumed_types", "open_sql"]
 
 ROWS_TABLE: Final = "veilwood_rows"
 MAX_DIRECT_QUERIES: Final = 4  # that are counted without a temporary table
@@ -44,7 +49,7 @@ _PER_MILLE: Final = 1000
 
 @dataclass(frozen=True, repr=False)
 class EncodedRows:
-    """The rows of a table as the schema reads them: expressions, and the query that they make. No row is in it."""
+    """The rows of a table as the schema reads them, as expressions and a query. Contains no row."""
 
     dialect: SqlDialect
     encoding: Encoding
@@ -61,7 +66,7 @@ class EncodedRows:
         cls, dialect: SqlDialect, relation: str, types: dict[str, tuple[SqlKind | None, str]], encoding: Encoding,
         cap: RowsOf | None, invalid: Invalid, key: bytes,
     ) -> EncodedRows:  # fmt: skip
-        """Write the schema's rules for columns of these types; columns that cannot be read are refused."""
+        """Compile the schema's rules for these types. Raise OutOfSchemaError for columns that cannot be read."""
 
         def typed_column(name: str) -> TypedColumn:
             kind, type_name = types[name]
@@ -90,7 +95,7 @@ class EncodedRows:
 
     @property
     def feature_names(self) -> list[str]:
-        """Columns of the features."""
+        """Names of the feature columns."""
         return [f"f{i}" for i in range(len(self.features))]
 
     @property
@@ -98,7 +103,7 @@ class EncodedRows:
         return [*((f"f{i}", read) for i, read in enumerate(self.features)), ("t", self.target)]
 
     def _select_all(self) -> str:
-        """All rows, with what is wrong with them."""
+        """Return the query of all rows, with their problems."""
         out = []
         for name, read in self._value_expressions:
             out.append(f"{read.value} AS {name}")
@@ -109,7 +114,7 @@ class EncodedRows:
         return f"SELECT {', '.join(out)} FROM {self.relation} AS veilwood_table"
 
     def _problem_conditions(self) -> list[tuple[str, Problem, str]]:
-        """Every column and kind of problem, and where a row has it."""
+        """Return every column and kind of problem, with its condition."""
         found = []
         for name, read in self._value_expressions:
             for kind in read.kinds:
@@ -119,13 +124,13 @@ class EncodedRows:
         return found
 
     def problem_query(self) -> str:
-        """Ask, in one statement, whether there are rows, and what is wrong with any of them."""
+        """Return one statement that tells whether there are rows, and the problems of any of them."""
         tests = [f"MAX(CASE WHEN {where} THEN 1 ELSE 0 END) AS a{i}"
                  for i, (_, _, where) in enumerate(self._problem_conditions())]  # fmt: skip
         return f"SELECT {', '.join(['MAX(1) AS a', *tests])} FROM ({self._select_all()}) AS veilwood_read"
 
     def raise_found_problems(self, flags: Sequence[Any]) -> None:
-        """Raise where rows do not fit the schema, in the words of every other source."""
+        """Raise OutOfSchemaError if rows do not fit the schema, with the messages of every other source."""
         if flags[0] is None:
             raise OutOfSchemaError("the table holds no rows. Hint: check how it was made.")
         schema = self.encoding.schema
@@ -142,7 +147,7 @@ class EncodedRows:
             raise unknown_id_error(self.cap, missing=wrong[0][1] == Problem.MISSING)
 
     def rows_query(self) -> str:
-        """The rows that fit, at most k of each id: codes of categories, raw numbers, and the target."""
+        """Return the query of the valid rows, at most k per id: codes of categories, raw numbers, and the target."""
         wanted = ", ".join([*self.feature_names, "t"])
         person = ", u" if self.id_value is not None else ""
         rows = f"SELECT {wanted}{person} FROM ({self._select_all()}) AS veilwood_read"
@@ -166,24 +171,16 @@ class EncodedRows:
         return f"SELECT {wanted} FROM ({ranked}) AS veilwood_ranked WHERE veilwood_rank <= {self.cap.at_most}"
 
     def create_statement(self) -> str:
-        """Make the temporary table of encoded rows."""
+        """Return the statement that creates the temporary table of encoded rows."""
         types = self.dialect.type_names
         kinds = [types.double if column.ordered else types.int32 for column in self.encoding.columns]
         columns = [f"{name} {kind}" for name, kind in zip(self.feature_names, kinds, strict=True)]
         return f"CREATE TEMPORARY TABLE {ROWS_TABLE} ({', '.join([*columns, f't {types.int64}'])})"
 
 
-@runtime_checkable
-class SqlCount(Protocol):
-    """A ``batches.Count`` that writes its own queries."""
-
-    def count_in_sql(self, source: SqlSource) -> Sums:
-        """Return the sums of a source's rows."""
-
-
 @dataclass(repr=False, eq=False)
 class _PassState:
-    """What a session has come to."""
+    """Progress of a session."""
 
     n_passes: int = 0
     is_filled: bool = False
@@ -191,16 +188,17 @@ class _PassState:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class SqlSource(Source):
-    """The rows of a table in a database; passes are aggregate queries, and rows never come here.
+    """The rows of a table in a database; passes are aggregate queries.
 
     Attributes
     ----------
     session : Session
-        The connection.
+        Connection to the database.
     rows : EncodedRows
-        How the table is read.
+        Encoding of the table.
     holdout_part : tuple or None
-        Which part of the rows this is, where a key has set some aside: the key, how many thousandths, and which part.
+        The fraction of the rows that this source has, after a split: key, held-out thousandths, and whether these are
+        the held-out rows.
     """
 
     session: Session
@@ -210,27 +208,33 @@ class SqlSource(Source):
 
     @classmethod
     def from_session(cls, session: Session, rows: EncodedRows) -> SqlSource:
-        """Make a source out of a session and the way its rows are read."""
+        """Make a source of a session and the encoding of its rows."""
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
-    def statement_hashes(self) -> list[str]:
-        """The SHA-256 of every statement so far."""
+    def record(self) -> list[str]:
+        """SHA-256 of every statement so far; it grows with each pass."""
         return self.session.statement_hashes
 
-    def select_part(self, key: bytes, per_mille: int, held_out: bool) -> SqlSource:
-        """Keep the rows that a key sets aside, or the others: by what a row holds, in every pass the same."""
-        share = (key, per_mille, held_out)
+    def part(self, row_filter: RowFilter) -> SqlSource:
+        """Return the fraction of the rows that a filter keeps: drawn by what a row holds, the same in every pass."""
+        drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(
-            _read=self._read, session=self.session, rows=self.rows, holdout_part=share, preserves_rows=False
+            _read=self._read, session=self.session, rows=self.rows, holdout_part=drawn, preserves_rows=False
         )
 
+    def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SqlBackend:
+        """Return the rows with their scores, in temporary tables (``row_backend.ProvidesBackend``)."""
+        from veilwood.engines.sql.backend import SqlBackend  # which takes this source
+
+        return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))
+
     def make_writer(self) -> CellSqlWriter:
-        """Writes cells of the encoded rows."""
+        """Return the compiler of cell rules for the encoded rows."""
         return CellSqlWriter(self.rows.dialect, self.rows.encoding)
 
     def rows_query(self) -> str:
-        """The rows of this source, encoded."""
+        """Return the query of this source's encoded rows."""
         if self.holdout_part is None:
             return self.rows.rows_query()
         key, thousandths, aside = self.holdout_part
@@ -240,7 +244,7 @@ class SqlSource(Source):
         return f"SELECT * FROM ({self.rows.rows_query()}) AS veilwood_share WHERE {drawn}"
 
     def rows_relation(self, n_queries: int = 1) -> str:
-        """Where queries find the rows: a temporary table if they are read several times, where one can be made."""
+        """Return the relation to query: a temporary table if rows are read several times and one can be made."""
         at = self._state
         several = at.n_passes > 0 or n_queries > MAX_DIRECT_QUERIES or self.rows.cap is not None
         at.n_passes += 1
@@ -250,20 +254,17 @@ class SqlSource(Source):
         return ROWS_TABLE if at.is_filled else f"({self.rows_query()})"
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
-        """Count in the database; threads are its own, so ``n_jobs`` has no effect."""
-        if isinstance(count, SqlCount):
-            return self.share_sums(count.count_in_sql(self))
-        if not isinstance(count, DeclarativeCount):
-            raise UseError(
-                "this cannot be counted in a database, where no code of ours runs. Hint: pass files, or a table in "
-                "memory."
-            )
-        return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
+        """Count in the database. It decides about threads, so ``n_jobs`` has no effect."""
+        if isinstance(count, DeclarativeCount):
+            return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
+        from veilwood.engines.sql.scoring import count_in_sql  # it knows all models, which are built on sources
+
+        return self.share_sums(count_in_sql(count, self))
 
     def run_cell_queries(
         self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None
     ) -> list[Sums]:
-        """Add up the rows of tables (``cells.Answer``)."""
+        """Run cell queries (``counts.RunCellQueries``)."""
         n_classes = len(self.rows.encoding.schema.classes)
         width = n_classes if kind == "classes" else 3
         found = [np.zeros((table.n_cells, width), np.int64) for table in queries]
@@ -290,7 +291,7 @@ def open_sql(
     invalid: Invalid,
     on_statement: Callable[[str], None] | None = None,
 ) -> SqlSource:
-    """Make a source of a table in a database (``open_rows``); temporary tables are made, and the snapshot is taken."""
+    """Make a source of a table in a database (``open_rows``): create temporary tables and begin the snapshot."""
     session = open_session(X, on_statement)
     try:
         return _make_source(session, encoding, cap, invalid)
@@ -304,8 +305,7 @@ def _make_source(session: Session, encoding: Encoding, cap: RowsOf | None, inval
         rf"\b({ROWS_TABLE}|{BINS_TABLE}|{SAMPLE_TABLE}|{LOOKUP_TABLE})\b", session.relation, flags=re.IGNORECASE
     ):
         raise UseError(
-            f"a table called {taken[0]} cannot be told from a temporary one of the same name, which is made to count "
-            "in. Hint: rename it."
+            f"a table called {taken[0]} has the name of a temporary table that the fit creates. Hint: rename it."
         )
     columns = session.column_types()
     names = [name for name, _ in columns]
@@ -323,14 +323,16 @@ def _make_source(session: Session, encoding: Encoding, cap: RowsOf | None, inval
 
 
 def _raise_rows_stay() -> Iterator[Callable[[], Batch]]:
-    raise UseError("the rows stay in the database, and they are needed here. Hint: pass files, or a sample in memory.")
+    raise UseError(
+        "the rows stay in the database, but this method needs them here. Hint: pass files, or a sample in memory."
+    )
 
 
 BINS_TABLE, SAMPLE_TABLE, LOOKUP_TABLE = "veilwood_cells", "veilwood_judges", "veilwood_lookup"
 
 
 def scratch_table_statements(rows: EncodedRows) -> list[str]:
-    """Make the temporary tables in which PrivateForest keeps cells and scores: before the snapshot, as all are."""
+    """Return statements that create PrivateForest's temporary tables of bins and scores, all before the snapshot."""
     words, n_classes = rows.dialect, len(rows.encoding.schema.classes)
     columns = [f"c{i} {words.type_names.int32}" for i in range(len(rows.features))]
     columns += [
@@ -346,7 +348,7 @@ def scratch_table_statements(rows: EncodedRows) -> list[str]:
 
 
 def assumed_types(dialect: SqlDialect, encoding: Encoding, cap: RowsOf | None) -> dict[str, tuple[SqlKind | None, str]]:
-    """The types that columns have by the schema's own words, for templates that are written without a table."""
+    """Return the column types that the schema suggests, for previews without a table."""
     if dialect.engine == "sqlite":
         names = [*encoding.schema.sources, *(() if cap is None else (cap.id,))]
         return dict.fromkeys(names, ("any", "any"))

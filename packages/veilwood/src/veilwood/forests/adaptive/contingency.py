@@ -24,7 +24,7 @@ from veilwood.trees.forest import LEAF, Forest, build_forest
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One column of a table, its cells put into groups."""
+    """One column of a contingency table, its bins put into groups."""
 
     feature: int
     """The column."""
@@ -51,7 +51,7 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class ContingencyTable:
-    """The cells that a few columns make together: the last column varies fastest."""
+    """Contingency table of a few columns; the last column varies fastest."""
 
     axes: tuple[Axis, ...]
 
@@ -129,7 +129,7 @@ def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArra
 
 
 def _resolve_axis(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Go on to the next column once a single group of this one is left."""
+    """Continue with the next column once a single group of this one is left."""
     position, low, high, cell = state
     while position < len(axes) and high - low == 1:
         cell = cell * axes[position].size + low
@@ -155,10 +155,10 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BinnedColumn:
-    """One column in cells."""
+    """One column in bins."""
 
     feature: int
-    """Its place."""
+    """Index of the column."""
     ordered: bool
     """Whether it is numeric."""
     starts: Ints
@@ -168,7 +168,7 @@ class BinnedColumn:
     prior: Floats
     """The share of rows that each is taken to have; shape (n_value_bins,)."""
     scale_groups: Ints
-    """Groups that no wrong guess of the scale can spoil; shape (n_value_bins,)."""
+    """Groups that are robust to bounds of a wrong scale; shape (n_value_bins,)."""
 
     @cached_property
     def n_bins(self) -> int:
@@ -185,7 +185,7 @@ class BinnedColumn:
         return np.repeat(cells, np.diff(self.starts, append=GRID_BINS + 1))
 
     def ungrouped_axis(self) -> Axis:
-        """Take every cell as a group."""
+        """Return the axis with one group per bin."""
         return self._make_axis(np.arange(self.n_bins))
 
     def equal_mass_groups(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
@@ -217,7 +217,7 @@ class BinnedColumn:
 
 
 def bin_columns(encoding: Encoding) -> tuple[BinnedColumn, ...]:
-    """Return the columns of a schema in cells."""
+    """Return the columns of a schema in bins."""
     found = []
     for feature, (column, meaning) in enumerate(zip(encoding.schema.features, encoding.columns, strict=True)):
         if meaning.ordered:
@@ -261,8 +261,8 @@ def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n
     The rows are divided between two parts of equal prior, those of each part between its own two, and so on. If every
     division were as likely as any other, its variance would be a twelfth of the squared rows: of what the histogram
     shows beyond the prior, the part twelfth / (twelfth + noise) is believed (the best linear guess), so that a poor
-    histogram falls back to the prior. A part that would get less than ``EMPTY_DEVIATIONS`` standard deviations gets nothing
-    if both together stand out.
+    histogram falls back to the prior. A part that would get less than ``EMPTY_DEVIATIONS`` standard deviations gets
+    nothing if both together stand out.
 
     >>> posterior_counts(np.array([0, 90, 110, 0]), np.full(4, 0.25), 1.0, 200).round().tolist()
     [0.0, 90.0, 110.0, 0.0]

@@ -506,7 +506,8 @@ class Effects:
         width = max(len(main.column) for main in self.main)
         lines = [f"Main effects ({self.unit}), strongest first, with error bars that miss about one time in 20:"]
         lines += [
-            f"  {main.column:<{width}}  {main.strength:6.3g}   least {self._effect_text(main, int(main.effect.argmin()))}, "
+            f"  {main.column:<{width}}  {main.strength:6.3g}   "
+            f"least {self._effect_text(main, int(main.effect.argmin()))}, "
             f"most {self._effect_text(main, int(main.effect.argmax()))}"
             for main in self.main
         ]

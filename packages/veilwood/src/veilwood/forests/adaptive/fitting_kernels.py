@@ -45,13 +45,15 @@ def _swap_features(features: Any, one: Any, other: Any) -> None:
 
 @njit(nogil=True, cache=True)
 def grow_tree(
-    columns: Any, target: Any, row_counts: Any, n_groups: Any, n_classes: Any, max_features: Any, min_samples_leaf: Any, random_thresholds: Any,
+    columns: Any, target: Any, row_counts: Any, n_groups: Any, n_classes: Any, max_features: Any, min_samples_leaf: Any,
+    random_thresholds: Any,
     seed: Any,
 ) -> Any:  # fmt: skip
     """Grow a tree on rows that count ``row_counts``; return feature, threshold, children and classes of each node.
 
     Nodes are split on the best of ``max_features`` columns that are not constant there, drawn by chance, at the best
-    threshold, or at one of chance for each column (``random_thresholds``), with ``min_samples_leaf`` rows or more on both sides.
+    threshold, or at a random one per column (``random_thresholds``), with at least ``min_samples_leaf`` rows on both
+    sides.
     """
     n_columns, n_rows = columns.shape
     most_nodes = 2 * n_rows

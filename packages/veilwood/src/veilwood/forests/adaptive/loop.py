@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One adaptive loop: start, tables of class counts, then rounds that choose what to measure next.
+"""Adaptive training loop: initial estimate, tables of class counts, then rounds that select what to measure.
 
-Every step is planned from what was released before, and passes the door. The start tells how many rows there are and
-where a row begins about which nothing is known. Tables (classes) count columns, all of them if that pays. A round
-chooses the column or pair that explains most of what is left, measures rows and gradients in its cells, and takes a
-step as far as the noise allows. All constants are for the epsilon e of one row (``privacy.purse``); where they come
-from is said beside them: measured means on the development suite of benchmarks/suite.py (results/constants.md there).
+Every step is planned from values released before it. The first step estimates the number of rows and the initial score
+of every row. Tables count the classes by column, for all columns or for selected ones. A round selects the column, pair
+or triple that explains most of the residual, measures rows and gradients in its cells, and applies a shrunken update.
+
+Constants that are a "need" are numbers of rows times e, the epsilon of one row (``privacy.adaptive_budget``). Their
+values were chosen on the development suite of benchmarks/suite.py; alternatives are in benchmarks/results/constants.md.
 """
 
 from __future__ import annotations
@@ -44,9 +45,17 @@ from veilwood.forests.adaptive.shrinkage import (
 )
 from veilwood.forests.adaptive.sparse_histogram import CELL_FRACTION, is_worth_trying
 from veilwood.forests.adaptive.sparse_histogram import release_sparse_histogram as measure_cells
+from veilwood.forests.adaptive.steps import (
+    CELL_WEIGHTS,
+    MAX_GAIN,
+    TABLE_STEPS,
+    AdaptiveStep,
+    RowFacts,
+    plan_choice,
+    plan_sums,
+)
 from veilwood.forests.adaptive.table_design import (  # fmt: skip
     GROUP_COUNTS,
-    MAX_GAIN,
     SCORE_GROUPS,
     SELECTION_FRACTION,
     ColumnStrengths,
@@ -60,30 +69,33 @@ from veilwood.forests.adaptive.table_design import (  # fmt: skip
     random_subsets,
     weight_fraction,
 )
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName, release_tables
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, release_tables
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step
 from veilwood.progress import track_progress
 
-START_FRACTION: Final = 0.05  # share for class counts, or the number of rows: n e is then known to 28
-# Rows times e below which only the mean of numbers is asked for; measured.
+START_FRACTION: Final = 0.05  # of the budget, for the first step: n e is then known with a standard error of 28
+# Regression: need below which only the mean of the target is measured.
 MIN_FOR_TARGET: Final = 200.0
-# Rows times e that a histogram of the target needs, and limits of its share.
+# Regression: need of the histogram of the target, and limits of its fraction of the budget.
 TARGET_NEED, TARGET_FRACTIONS = 100.0, (0.05, 0.25)
 # Rounds: T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
 ROUND_NEED, ROUND_POWER, MAX_ROUNDS = 300.0, 0.6, 80
-ROUND_BINS: Final = (0.35, 3, 16)  # groups: a power of rows times e of a round, and limits
-# Rounds up to which the weight of tables is asked (``weighing``); more bring themselves what is missing; measured.
+ROUND_BINS: Final = (0.35, 3, 16)  # bins per numeric column: a power of n e of one round, and its limits
+# Up to this number of rounds the common weight of tables is measured; more rounds correct the weight themselves.
 MAX_FEW_ROUNDS: Final = 3
-PURE_FROM_ROW_EPSILON: Final = 18.0  # the e from which on fine cells are better than rounds with a delta
+PURE_FROM_ROW_EPSILON: Final = (
+    18.0  # from this e on, a sparse histogram under pure epsilon is better than rounds under zCDP
+)
 
 
 def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) -> Step:
-    """Take the first step out of a full purse."""
+    """Plan the first step: class counts, the number of rows or, if that is declared, the target."""
+    facts = RowFacts(0, n_classes, GRADIENT_UNITS)
     if n_classes:
-        return budget.plan_counts("class counts", (n_classes,), START_FRACTION)
+        return plan_sums(budget, AdaptiveStep.CLASS_COUNTS, (n_classes,), START_FRACTION, facts)
     if n_rows is None:
-        return budget.plan_counts("number of rows", (1,), START_FRACTION)
+        return plan_sums(budget, AdaptiveStep.ROW_COUNT, (1,), START_FRACTION, facts)
     return (
         plan_mean_step(budget)
         if n_rows * budget.row_epsilon < MIN_FOR_TARGET
@@ -92,25 +104,23 @@ def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) 
 
 
 def plan_mean_step(budget: AdaptiveBudget) -> Step:
-    """All that is left, on the mean of a numeric target."""
-    return budget.plan_counts(
-        "sums of the target", (2,), budget.remaining, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2
-    )
+    """Plan the mean of a numeric target, with the whole remaining budget."""
+    facts = RowFacts(0, 0, GRADIENT_UNITS)
+    return plan_sums(budget, AdaptiveStep.TARGET_SUMS, (2,), budget.remaining, facts)
 
 
 def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
-    """A histogram of a numeric target."""
+    """Plan the histogram of a numeric target."""
     low, high = TARGET_FRACTIONS
-    return budget.plan_counts(
-        "histogram of the target", (TARGET_CELLS,), min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
-    )
+    fraction = min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
+    return plan_sums(budget, AdaptiveStep.TARGET_HISTOGRAM, (TARGET_CELLS,), fraction, RowFacts(0, 0, GRADIENT_UNITS))
 
 
 def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, outputs: int) -> tuple[int, int]:
-    """Return how many rounds a share of the budget is for, and groups of a numeric column in them."""
+    """Return the number of rounds that a fraction of the budget allows, and the bins per numeric column."""
     t: NDArray[np.float64] = np.arange(1.5, MAX_ROUNDS)
     paid = n_rows * budget.row_epsilon_of(fraction / t) / outputs >= ROUND_NEED * t ** (1 / ROUND_POWER - 1)
-    n_rounds = 1 + int(paid.sum())  # what a round gets falls with their number, and what it needs grows
+    n_rounds = 1 + int(paid.sum())  # more rounds leave less budget per round, and the need grows
     power, fewest, most = ROUND_BINS
     return n_rounds, min(
         max(round((n_rows * budget.row_epsilon_of(fraction / n_rounds) / outputs) ** power), fewest), most
@@ -118,7 +128,7 @@ def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, outp
 
 
 def has_few_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, n_classes: int) -> bool:
-    """Whether a share of the budget is for few rounds, or none."""
+    """Return True if a fraction of the budget allows at most ``MAX_FEW_ROUNDS`` rounds."""
     return (
         fraction <= 0 or schedule_rounds(n_rows, budget, fraction, sensitivity_factor(n_classes))[0] <= MAX_FEW_ROUNDS
     )
@@ -128,9 +138,9 @@ def has_few_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, n_cla
 
 
 def planned_loss(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int | None, request: FitRequest) -> Loss:
-    """Return the loss that is promised: with a delta, pure epsilon where so few steps come that it is more.
+    """Return the loss of the fit: pure epsilon if it leaves less noise than zCDP for the expected number of steps.
 
-    Without a number of rows that is not known before the first step has told it: then either way is.
+    If ``n_rows`` is unknown, the first step decides, and the loss allows for either accounting.
     """
     loss = request.loss
     if loss.delta == 0 or loss.epsilon is None:
@@ -147,7 +157,7 @@ def planned_loss(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int | 
 def with_accounting(
     columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, budget: AdaptiveBudget
 ) -> AdaptiveBudget:
-    """Return the purse by rho, where it may be spent so and so many steps come that it is more."""
+    """Return the budget under the accounting that leaves less noise for the expected number of steps."""
     other = budget.under_zcdp()
     return other if other and prefers_zcdp(columns, n_classes, n_rows, budget, other) else budget
 
@@ -155,12 +165,12 @@ def with_accounting(
 def prefers_zcdp(
     columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, pure: AdaptiveBudget, zcdp: AdaptiveBudget
 ) -> bool:
-    """Whether rho buys more for so many rows.
+    """Return True if zCDP accounting leaves less noise than pure epsilon at this number of rows.
 
-    By prices: steps of equal parts are worth more under rho from as many on as the square of how much more the whole is
-    worth by epsilon. Tables that get their noise together need less. By rho every number has a histogram of all its
-    cells before them, a step each; by epsilon they have coarse ones together (the robot at e = 1, 24 columns of
-    numbers: 0.79 by epsilon without any, 0.84 by rho). Fine cells take pure epsilon.
+    For k steps of equal size zCDP leaves less noise if k is at least the square of the ratio of the row epsilons of the
+    whole budget. Tables with joint noise count as fewer steps. Under zCDP every numeric column has a histogram of its
+    own before the tables; under pure epsilon coarse histograms share their noise (accuracy on the robot table at e = 1,
+    24 numeric columns: 0.79 under epsilon without histograms, 0.84 under zCDP). Sparse histograms need pure epsilon.
     """
     if n_classes and pure.row_epsilon >= PURE_FROM_ROW_EPSILON:
         return False
@@ -176,7 +186,7 @@ def prefers_zcdp(
 
 
 def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budget: AdaptiveBudget) -> str:
-    """Say what the loop would do for so many rows."""
+    """Describe what the loop would do at this number of rows."""
     plan_first_step(budget, n_classes, None)
     budget = with_accounting(columns, n_classes, float(n_rows), budget)
     left, said = budget.remaining, []
@@ -206,42 +216,41 @@ def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budge
     return "; then ".join(said)
 
 
-TABLE_STEPS: Final = TableStepName("table", "classes by cell")
 MIN_ROWS: Final = 10.0
-# So many times as many rows declared as there can be, with so many standard errors: the count is believed; measured.
+# If n_rows exceeds DECLARED_FACTOR times the upper confidence limit of the noisy count, use the count. The limit is
+# COUNT_ERRORS standard errors above it.
 DECLARED_FACTOR, COUNT_ERRORS = 4.0, 3.0
-# Numbers: rows times e that the mean of residuals and a histogram of residuals need, and limits of their shares.
+# Regression: needs of the mean and of the histogram of residuals, and limits of their fractions of the budget.
 MEAN_NEED, MEAN_FRACTION = 30.0, 0.15
 LIMIT_NEED, LIMIT_FRACTION, LIMIT_QUANTILE, LIMIT_ROUNDS = 40.0, 0.5, 0.9, (4, 2)
-START_QUANTILE, START_LIMIT_FACTOR = (
-    0.8,
-    1.5,
-)  # the limit of residuals is BEYOND times the mark below which MARKED of the rows lie
+# The first limit of residuals is START_LIMIT_FACTOR times their START_QUANTILE.
+START_QUANTILE, START_LIMIT_FACTOR = 0.8, 1.5
 RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
-# Rows times e below which no round is worth it. After tables ``design_tables`` asks for more, of the rows as they were known
-# then: what it left for rounds is spent on them.
+# Need of the first round. After tables ``design_tables`` requires more; what it left for rounds is spent on them even
+# if the number of rows has been corrected since.
 MIN_FIRST_ROUND: Final = 30.0
-# Rows times e for each log-candidate, and limits of a round's share; measured.
+# Need of a selection, per logarithm of the number of candidates, and limits of its fraction of a round.
 SELECTION_NEED, SELECTION_FRACTIONS = 30.0, (0.2, 0.35)
-# Of the rest, for the rows of cells; and how far these are from the product of histograms, as a part of it, where not
-# all columns have one and where they have; measured.
+# Fraction of a round for the row counts of cells; relative standard deviation of these counts from the product of
+# histograms, if some column has none and if all have one.
 COUNT_FRACTION, PRIOR_ERROR, KNOWN_PRIOR_ERROR = 0.25, 1.0, 0.25
-# Pairs are drawn; chosen ones are tried with a column more from so many rows times e of a round on; measured.
+# Largest numbers of drawn pairs and triples per round, need of triples, and cells of a candidate table.
 MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
-# Every so many rounds triples by chance are tried too, not in all: they take the place of pairs; measured.
+# Random triples are candidates in every fourth round only: in the selection they compete with pairs.
 RANDOM_TRIPLES_EVERY: Final = 4
-# From the third round on borders of groups that are known move by chance, up to half a group: many rounds see finer
-# than one; measured.
+# From round SHIFT_FROM_ROUND (0-based) on, group bounds from histograms are shifted at random by up to MAX_BOUND_SHIFT
+# groups, so that many rounds together resolve more than one.
 MAX_BOUND_SHIFT, SHIFT_FROM_ROUND = 0.5, 2
-SCORE_SAMPLE_ROWS: Final = 1 << 16  # so many rows judge candidates well enough
-NOISE_FACTOR: Final = 0.8  # of the noise's scale, what it adds to the size of a sum
-RESIDUAL_VARIANCE: Final = 0.2  # of a gradient of numbers, its variance
-# Strengths of columns (``shapes``): rows times e for both numbers with an error of 0.025, for the first alone with one
-# of 0.05, and of 0.1; the least and the largest share. Measured.
+SCORE_SAMPLE_ROWS: Final = 1 << 16  # rows in the sample that scores candidates of large tables
+NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
+RESIDUAL_VARIANCE: Final = 0.2  # assumed variance of a regression gradient
+# Strengths of columns (``table_design``): numbers measured and their need, for standard errors of 0.025, 0.05 and 0.1;
+# limits of their fraction of the budget.
 STRENGTH_NEED, STRENGTH_FRACTIONS = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
-GRADIENT_MARGIN: Final = 0.1  # how far above the share of the largest class the gradient of two classes is cut
-# Fine cells: a part of the rows is held back to choose what they count; rows times e that the choice needs, and limits.
-HOLDOUT_FRACTION, CELL_WEIGHTS, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, (0.0, 0.5, 1.0), 40.0, (0.01, 0.1)
+GRADIENT_MARGIN: Final = 0.1  # limit of binary gradients above the frequency of the larger class
+# Sparse histogram: fraction of the rows that is held out to select its weight, need of the selection, limits of its
+# fraction of the budget.
+HOLDOUT_FRACTION, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, 40.0, (0.01, 0.1)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -249,7 +258,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class LoopResult:
-    """What was released; public. Scores are whole numbers (``n_rows``)."""
+    """Result of the loop: released values only. Scores are integers (``row_backend``)."""
 
     start: NDArray[np.int32]
     steps: list[TableScores] = field(default_factory=list)
@@ -257,13 +266,13 @@ class LoopResult:
     n_rows: float = 0.0
     residual_limit: int = GRADIENT_UNITS
     start_limit: int = GRADIENT_UNITS
-    n_tables: int = 0  # of the steps, those that are tables of class counts
+    n_tables: int = 0  # of the steps, those from tables of class counts
     cell_forest: cell_forests.FittedForest | None = None
     cell_weight: float = 0.0
 
 
 class AdaptiveLoop:
-    """The loop, for one table: ``columns`` in cells, 0 classes for a number, rows that can be asked, a purse."""
+    """Training loop for one table. ``n_classes`` is 0 for regression."""
 
     def __init__(
         self,
@@ -292,7 +301,7 @@ class AdaptiveLoop:
         self._n_jobs = n_jobs
 
     def run(self) -> LoopResult:
-        """Carry it out."""
+        """Run the loop and return what was released."""
         if self._n_classes:
             self._start_classification()
             rich = not self._budget.uses_gaussian and is_worth_trying(
@@ -321,7 +330,7 @@ class AdaptiveLoop:
         counted = max(float(self._class_counts.sum()), MIN_ROWS, 1 / self._budget.row_epsilon)
         error = (self._n_classes * step.variance) ** 0.5
         if self._declared_rows and self._declared_rows > DECLARED_FACTOR * (counted + COUNT_ERRORS * error):
-            self._declared_rows, counted = None, counted + error  # far more rows were declared than are there
+            self._declared_rows, counted = None, counted + error  # n_rows is far above the noisy count
         self._n_rows = float(self._declared_rows or counted)
         if not declared:
             self._budget = with_accounting(self._columns, self._n_classes, self._n_rows, self._budget)
@@ -329,7 +338,7 @@ class AdaptiveLoop:
         self._result.start_limit = self._residual_limit
 
     def _start_from_totals(self, totals: Floats) -> None:
-        """Start from class totals; the limit of a gradient follows from the largest."""
+        """Set the initial score from class totals, and the limit of gradients from the largest."""
         self._frequencies = totals / totals.sum()
         logs = np.log(self._frequencies)
         scores = logs[1:] - logs[:1] if self._n_classes == 2 else logs
@@ -378,9 +387,9 @@ class AdaptiveLoop:
         mark = away[order][np.searchsorted(np.cumsum(mass[order]), START_QUANTILE)]
         self._residual_limit = max(1, round(min(START_LIMIT_FACTOR * float(mark), 1.0) * levels))
         self._set_start(np.array([round(mean * levels)], np.int32))
-        # The histogram's mean leans to the middle: residuals from it, cut, tell where the mean is.
+        # The shrunken histogram biases its mean towards the middle; the mean of clipped residuals corrects that.
         share = min(purse.fraction_for(MEAN_NEED / self._n_rows), MEAN_FRACTION)
-        step = purse.plan_counts("sum of residuals", (1, 1), share, **self._row_norms(), signed=True)
+        step = plan_sums(purse, AdaptiveStep.RESIDUAL_SUM, (1, 1), share, self._facts)
         (rest,) = purse.release_counts(step, self._sum_gradients([ContingencyTable(())])[0]).ravel() / GRADIENT_UNITS
         kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
         moved = self._residual_limit * min(max(kept * rest / self._n_rows, -1.0), 1.0)
@@ -389,7 +398,7 @@ class AdaptiveLoop:
     # -- fine cells, where the budget is rich ------------------------------------------------------------------------
 
     def _hold_out_rows(self) -> None:
-        """Keep a part of the rows, and of the budget, to try fine cells; the loop goes on with the others."""
+        """Hold out rows and budget for the sparse histogram; the loop continues without them."""
         self._backend.hold_out(HOLDOUT_FRACTION)
         low, high = HOLDOUT_BUDGETS
         self._holdout_budget = min(
@@ -402,13 +411,12 @@ class AdaptiveLoop:
         self._class_counts, self._counts_variance = self._class_counts * kept, self._counts_variance * kept**2
 
     def _try_sparse_histogram(self) -> None:
-        """Learn from fine cells, and let the rows that were held back choose how much they count."""
+        """Fit a forest to a sparse histogram and select its weight on the held-out rows."""
         self._budget.earmark(0.0)
         cells = measure_cells(self._columns, self._n_classes, self._n_rows, self._backend, self._budget, self._rng)
         grown = cell_forests.fit_best_forest(cells, self._n_classes, self._rng, self._n_jobs)
-        step = self._budget.plan_selection(
-            "weight of fine cells", len(CELL_WEIGHTS), self._budget.remaining, score_range=1
-        )
+        remaining = self._budget.remaining
+        step = plan_choice(self._budget, AdaptiveStep.CELL_WEIGHT, len(CELL_WEIGHTS), remaining, self._facts)
         right = self._backend.run_on_holdout(cell_forests.CorrectPredictions(self._columns, grown, CELL_WEIGHTS))
         self._result.cell_weight = CELL_WEIGHTS[self._budget.select(step, right)]
         self._result.cell_forest = grown if self._result.cell_weight else None
@@ -416,24 +424,30 @@ class AdaptiveLoop:
 
     # -- what steps share --------------------------------------------------------------------------------------------
 
-    def _row_norms(self) -> dict[str, int]:
-        l1, squared = gradient_norms(self._n_classes, self._residual_limit)
-        return {"l1": l1, "squared_l2": squared}
+    @property
+    def _facts(self) -> RowFacts:
+        return RowFacts(len(self._columns), self._n_classes, self._residual_limit)
+
+    @property
+    def _gradient_norm(self) -> int:
+        return gradient_norms(self._n_classes, self._residual_limit)[0]
 
     def _sum_gradients(self, tables: Sequence[ContingencyTable], fraction: float = 1.0) -> tuple[Ints, float]:
-        """Ask for gradient sums, of a share of the rows where that will do; return the share that was asked."""
+        """Return gradient sums over a random fraction of the rows, and that fraction."""
         question = asked.GradientSums(tables, self._n_classes, self._residual_limit)
         return (self._backend.run(question), 1.0) if fraction >= 1 else self._backend.run_on_sample(question, fraction)
 
     @property
     def _gradient_variance(self) -> float:
-        """Of a gradient, of rows that nothing is known about."""
+        """Variance of the gradient of a row under the initial scores."""
         return float((self._frequencies * (1 - self._frequencies)).mean()) if self._n_classes else RESIDUAL_VARIANCE
 
     def _score_tables(self, tables: Sequence[ContingencyTable], row_epsilon: float | None) -> tuple[Ints, float]:
-        """How much each table shows of what is left: the size of its gradient sums, less what chance and noise add.
+        """Return the score of each candidate table, and the fraction of the rows that it was computed from.
 
-        Of very many rows some judge, by their secret coins: the part that did is returned too.
+        The score is the L1 norm of the gradient sums minus the part expected from sampling and noise.
+
+        Large tables are scored on a secret random sample.
         """
         some = (
             self._n_rows > 2 * SCORE_SAMPLE_ROWS and not self._budget.servers_draw_noise
@@ -447,7 +461,7 @@ class AdaptiveLoop:
         noise = (
             0.0
             if row_epsilon is None
-            else NOISE_FACTOR * sizes * outputs * self._row_norms()["l1"] / GRADIENT_UNITS / row_epsilon
+            else NOISE_FACTOR * sizes * outputs * self._gradient_norm / GRADIENT_UNITS / row_epsilon
         )
         return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64), part
 
@@ -480,7 +494,7 @@ class AdaptiveLoop:
         self._group_bounds.release_histograms(columns, self._n_classes, purse, self._n_rows, budget)
         tables = []
         for column in columns:
-            # Where nobody has seen a column's values, a group more or fewer by chance: not all borders are then alike.
+            # Without histograms the number of groups varies at random, so that bounds of columns differ.
             seen = self._group_bounds.has_histogram(column) or shape.bins == GROUP_COUNTS[0]
             n_groups = shape.bins + (0 if seen else int(self._rng.integers(-1, 2)))
             tables.append(ContingencyTable((self._group_bounds.make_axis(column, n_groups, add_scales=False),)))
@@ -503,10 +517,8 @@ class AdaptiveLoop:
         self._result.decisions.append(f"tables of {names}, {part:.0%} of what was left{weight}")
 
     def _weight_tables(self, fraction: float, shrunken: Sequence[Floats]) -> float:
-        """Ask how much tables should count together, and let them."""
-        step = self._budget.plan_counts(
-            "weight of tables", (1,), fraction, l1=MAX_GAIN, squared_l2=MAX_GAIN**2, signed=True
-        )
+        """Measure the common weight of all tables and apply it to their scores."""
+        step = plan_sums(self._budget, AdaptiveStep.TABLE_WEIGHT, (1,), fraction, self._facts)
         question = asked.EvidenceGain(self._result.start, self._n_classes, self._residual_limit, MAX_GAIN)
         (gain,) = (self._budget.release_counts(step, self._backend.run(question)) / SCORE_UNITS).tolist()
         steps, noise = self._result.steps, step.variance / SCORE_UNITS**2
@@ -519,7 +531,7 @@ class AdaptiveLoop:
         return weight
 
     def _release_strengths(self) -> ColumnStrengths | None:
-        """Ask what the best and the mean column explain, where that is cheap; else the best alone, or nothing."""
+        """Measure the best and the mean strength of columns, or the best only; None if the budget is too small."""
         low, high = STRENGTH_FRACTIONS
         shares = [
             (numbers, max(self._budget.fraction_for(needs / self._n_rows), low)) for numbers, needs in STRENGTH_NEED
@@ -529,10 +541,7 @@ class AdaptiveLoop:
             return None
         scores, part = self._score_tables(self._single_column_tables(SCORE_GROUPS), None)
         exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:numbers])
-        l1 = self._row_norms()["l1"] * len(scores)  # of each: no score moves further than a gradient
-        step = self._budget.plan_counts(
-            "strengths of columns", (numbers,), share, l1=numbers * l1, squared_l2=numbers * l1**2, signed=True
-        )
+        step = plan_sums(self._budget, AdaptiveStep.COLUMN_STRENGTHS, (numbers,), share, self._facts)
         most = (
             float((self._frequencies * (1 - self._frequencies)).sum())
             * (1 if self._n_classes == 2 else 2)
@@ -547,8 +556,9 @@ class AdaptiveLoop:
         )
 
     def _release_class_counts_only(self) -> None:
-        """Spend all on class counts: nothing else would stand out."""
-        step = self._budget.plan_counts("class counts once more", (self._n_classes,), self._budget.remaining)
+        """Spend the remaining budget on class counts, if nothing else would exceed the noise."""
+        remaining = self._budget.remaining
+        step = plan_sums(self._budget, AdaptiveStep.CLASS_COUNTS_AGAIN, (self._n_classes,), remaining, self._facts)
         again = self._budget.release_counts(step, self._backend.run(asked.ClassCounts(self._n_classes)))
         totals = pool_class_counts(
             [self._class_counts, again], [self._counts_variance, step.variance], self._declared_rows
@@ -557,19 +567,15 @@ class AdaptiveLoop:
         self._n_rows = float(totals.sum())
 
     def _select_columns(self, n_columns: int, fraction: float) -> list[BinnedColumn]:
-        """Choose columns one after the other, by how far the classes of their cells are from the start."""
+        """Select columns one after the other, by the L1 norm of their gradients under the initial score."""
         scores, free = (
             self._score_tables(self._single_column_tables(SCORE_GROUPS), None)[0],
             np.ones(len(self._columns), bool),
         )
         chosen = []
         for number in range(n_columns):
-            step = self._budget.plan_selection(
-                f"column {number + 1} of tables",
-                len(scores),
-                fraction / n_columns,
-                score_range=2 * self._row_norms()["l1"],
-            )
+            part = fraction / n_columns
+            step = plan_choice(self._budget, AdaptiveStep.COLUMN_SELECTION, len(scores), part, self._facts, number + 1)
             chosen.append(self._budget.select(step, scores, free))
             free[chosen[-1]] = False
         return [self._columns[place] for place in chosen]
@@ -600,40 +606,41 @@ class AdaptiveLoop:
                 drawn += self._draw_sets(extend_pairs(chosen, len(self._columns)), MAX_TRIPLES)
                 if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
                     drawn += random_subsets(3, len(self._columns), MAX_TRIPLES, self._rng)
-            self._run_round(f"round {number + 1}", budget, bins, drawn)
+            self._run_round(number + 1, budget, bins, drawn)
         self._result.decisions.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
 
     def _draw_sets(self, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
         return [sets[i] for i in self._rng.choice(len(sets), min(len(sets), max_sets), replace=False)] if sets else []
 
-    def _run_round(self, name: str, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
+    def _run_round(self, number: int, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
         purse = self._budget
         first = purse.remaining
         candidates = self._candidate_tables(bins, sets)
         chosen = candidates[0]
-        l1 = self._row_norms()["l1"]
         if len(candidates) > 1:
-            needs = SELECTION_NEED * l1 / GRADIENT_UNITS * math.log(len(candidates)) / self._n_rows
+            needs = SELECTION_NEED * self._gradient_norm / GRADIENT_UNITS * math.log(len(candidates)) / self._n_rows
             low, high = SELECTION_FRACTIONS
             share = min(max(purse.fraction_for(needs), low * budget), high * budget)
             scores, _ = self._score_tables(candidates, purse.row_epsilon_of(budget - share))
-            step = purse.plan_selection(f"{name}: choice", len(candidates), share, score_range=2 * l1)
+            step = plan_choice(purse, AdaptiveStep.ROUND_SELECTION, len(candidates), share, self._facts, number)
             chosen = candidates[purse.select(step, scores)]
         wanted = groups_per_column(bins, len(chosen.axes))
         axes = []
         for axis in chosen.axes:
             column = self._columns[axis.feature]
-            self._group_bounds.release_histogram(column, name, purse, self._n_rows, budget / len(chosen.axes))
+            self._group_bounds.release_histogram(column, number, purse, self._n_rows, budget / len(chosen.axes))
             axes.append(
                 self._group_bounds.make_axis(column, wanted) if self._group_bounds.has_histogram(column) else axis
             )
         table = ContingencyTable(tuple(axes))
         left = max(budget - (first - purse.remaining), 0.0)
-        counting = purse.plan_counts(f"{name}: rows", (table.n_cells,), COUNT_FRACTION * left)
-        summing = purse.plan_counts(
-            f"{name}: gradients", (table.n_cells, n_outputs(self._n_classes)), left - COUNT_FRACTION * left,
-            **self._row_norms(), signed=True,
-        )  # fmt: skip
+        counting = plan_sums(
+            purse, AdaptiveStep.ROUND_ROWS, (table.n_cells,), COUNT_FRACTION * left, self._facts, number
+        )
+        shape = (table.n_cells, n_outputs(self._n_classes))
+        summing = plan_sums(
+            purse, AdaptiveStep.ROUND_GRADIENTS, shape, left - COUNT_FRACTION * left, self._facts, number
+        )
         counts = purse.release_counts(counting, self._backend.run(asked.RowsByCell(table)))
         sums = purse.release_counts(summing, self._sum_gradients([table])[0]) / GRADIENT_UNITS
         noise, cells = summing.variance / GRADIENT_UNITS**2, self._estimate_cell_rows(table, counts, counting.variance)
@@ -656,7 +663,7 @@ class AdaptiveLoop:
         return [*alone, *(table for table in together if table.n_cells <= MAX_SET_CELLS)]
 
     def _estimate_cell_rows(self, table: ContingencyTable, counts: Floats, variance: float) -> Floats:
-        """How many rows each cell has: noisy counts and the product of histograms, weighted by their variances."""
+        """Return the rows per cell: noisy counts and the product of histograms, weighted by precision."""
         prior: Floats = np.ones(1)
         for axis in table.axes:
             prior = np.outer(prior, self._group_bounds.group_fractions(axis)).ravel()
@@ -667,10 +674,10 @@ class AdaptiveLoop:
         return np.maximum(cells, max(even / 20, 1.0))
 
     def _update_residual_limit(self, number: int, budget: float) -> None:
-        """Cut residuals anew: they become smaller, and what seems to say otherwise is noise."""
+        """Lower the limit of residuals to their noisy quantile; it never rises, since residuals shrink."""
         share = min(self._budget.fraction_for(LIMIT_NEED / self._n_rows), LIMIT_FRACTION * budget)
         marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-        step = self._budget.plan_counts(f"histogram of residuals before round {number + 1}", marks.shape, share)
+        step = plan_sums(self._budget, AdaptiveStep.RESIDUAL_HISTOGRAM, marks.shape, share, self._facts, number + 1)
         seen = self._budget.release_counts(step, self._backend.run(asked.ResidualHistogram(marks)))
         mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n_rows))
         mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]

@@ -1,10 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private rows that can be asked, and what one of them adds, in whole numbers.
+"""Backend protocol for private rows, and integer gradients with bounded sensitivity.
 
-A row is its cells, its target, and its score: the sum of what public steps so far give its cells. Scores and gradients
-are whole numbers found by lookup and division, so that every engine gets the same ones, and what one row adds is
-bounded exactly (proofs/private-forest.md). What can be asked is in ``questions``; whoever answers, in memory or where
-the rows are (``RowBackend``), gives the same whole numbers. Gradients are in units of 1 / ``GRADIENT_UNITS``.
+A row has bins, a target, and a score: the sum of the values that public steps so far assigned to its cells. Scores and
+gradients are integers computed by lookup and division. Hence every backend returns the same sums, and the contribution
+of one row is bounded exactly (proofs/private-forest.md). Gradients are in units of 1 / ``GRADIENT_UNITS``.
 
 | task | score | gradient |
 |---|---|---|
@@ -35,9 +34,9 @@ GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
 LEVEL_UNITS: Final = 1 << 4
 TARGET_CELLS: Final = 64
-DRAW_UNITS: Final = 1 << 16  # a secret coin is a whole number below
-PART_ROWS: Final = 1 << 18  # that are held together
-MAX_SCORE: Final = 1 << 24  # far beyond what steps add up to; sums of scores stay within 32 bits
+DRAW_UNITS: Final = 1 << 16  # secret random integers for sampling are below
+PART_ROWS: Final = 1 << 18  # rows per part in memory
+MAX_SCORE: Final = 1 << 24  # limit of a score: far above any fit, and sums of scores fit into 32 bits
 
 _EXP_UNITS: Final = 1 << 20
 EXP_TABLE: Final = np.rint(_EXP_UNITS * np.exp(-np.arange(15 * SCORE_UNITS) / SCORE_UNITS)).astype(np.int32)
@@ -53,7 +52,7 @@ T = TypeVar("T")
 
 @dataclass(repr=False)
 class ScoredRows:
-    """Rows in memory. Private."""
+    """Rows in memory, with their scores. Private."""
 
     cells: NDArray[np.uint8] | NDArray[np.uint16]  # one row for each column
     target: NDArray[np.int32]
@@ -61,7 +60,7 @@ class ScoredRows:
 
     @classmethod
     def from_batches(cls, columns: Sequence[BinnedColumn], batches: Iterable[Batch], n_outputs: int) -> ScoredRows:
-        """Read batches once."""
+        """Read rows from batches, with scores 0."""
         dtype = np.uint8 if all(column.n_bins <= 256 for column in columns) else np.uint16
         read = list(batches)
         n_rows = sum(len(batch.target) for batch in read)
@@ -77,17 +76,17 @@ class ScoredRows:
 
     @classmethod
     def concatenate(cls, parts: Sequence[ScoredRows]) -> ScoredRows:
-        """Put parts together."""
+        """Concatenate parts."""
         cells = np.concatenate([rows.cells for rows in parts], axis=1)
         target, scores = ([getattr(rows, name) for rows in parts] for name in ("target", "scores"))
         return cls(cells, np.concatenate(target), np.concatenate(scores))
 
     def select(self, mask: NDArray[np.bool_]) -> ScoredRows:
-        """Return some of the rows."""
+        """Return the rows of a mask."""
         return ScoredRows(self.cells[:, mask], self.target[mask], self.scores[mask])
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32], *, fast: bool = HAVE_NUMBA) -> None:
-        """Add what a step gives each cell to the scores."""
+        """Add the value of each row's cell to its scores."""
         if fast:
             from veilwood import kernels
 
@@ -99,41 +98,42 @@ class ScoredRows:
 
 
 class RowQuery(Protocol):
-    """What is added up over rows: a frozen object of public numbers, so that an engine can see what is asked."""
+    """Aggregate query over rows: a frozen object of public numbers, which backends can translate."""
 
     def __call__(self, rows: ScoredRows) -> Ints:
-        """Return the sum over these rows; sums over parts of the rows add up."""
+        """Return the sum over these rows. Sums over disjoint parts add up."""
 
 
 class RowBackend(Protocol):
-    """Rows that answer questions and remember their scores, wherever they are. Answers are exact, hence private.
+    """Private rows with scores that answer aggregate queries, in memory or elsewhere. Answers are exact, hence private.
 
-    ``supports_holdout`` says whether ``hold_out``, ``run_on_holdout`` and ``nonempty_cells`` can be called, which fine cells need.
+    Sparse histograms need ``hold_out``, ``run_on_holdout`` and ``nonempty_cells``; ``supports_holdout`` is True if
+    these are available.
     """
 
     @property
     def supports_holdout(self) -> bool:
-        """Whether rows can be set apart."""
+        """Whether rows can be held out."""
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows that were not set apart."""
+        """Return the sum over all rows that are not held out."""
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by secret coins; return the share that was really asked too."""
+        """Return the sum over a secret random sample of the rows, drawn once, and the fraction that was sampled."""
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step: add what it gives each cell to the scores of all rows."""
+        """Add the value of each row's cell to its scores, for all rows."""
 
     def hold_out(self, fraction: float) -> None:
-        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+        """Hold out a secret random fraction of the rows, drawn independently; only ``run_on_holdout`` reaches them."""
 
     def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the answer of the rows that were set apart."""
+        """Return the sum over the held-out rows."""
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the cells of columns and classes that hold rows, ascending, and how many each.
+        """Return the non-empty cells of columns and classes, ascending, and their counts.
 
-        With a share, of so many rows, drawn by secret coins.
+        With a ``fraction`` below 1, of a secret random sample of the rows.
         """
 
 
@@ -141,21 +141,21 @@ RowPart = TypeVar("RowPart", Batch, ScoredRows)
 
 
 class NoHoldout:
-    """What rows say that cannot be set apart: nobody asks them to (``supports_holdout``)."""
+    """Base class of backends that cannot hold out rows (``supports_holdout`` is False)."""
 
     supports_holdout: ClassVar[bool] = False
 
     def hold_out(self, fraction: float) -> None:
-        """Refuse."""
-        raise MechanismError("these rows cannot be set apart.")
+        """Raise MechanismError."""
+        raise MechanismError("this backend cannot hold out rows.")
 
     def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Refuse."""
-        raise MechanismError("these rows cannot be set apart.")
+        """Raise MechanismError."""
+        raise MechanismError("this backend cannot hold out rows.")
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Refuse: cells so fine would be rows."""
-        raise MechanismError("the cells that hold these rows cannot be listed.")
+        """Raise MechanismError: cells this fine would reveal rows."""
+        raise MechanismError("this backend cannot list non-empty cells.")
 
 
 class _Selectable(Protocol):
@@ -168,7 +168,7 @@ SelectablePart = TypeVar("SelectablePart", bound=_Selectable)
 def split_off(
     parts: list[SelectablePart], fraction: float, draw_mask: Callable[[SelectablePart, float], NDArray[np.bool_]]
 ) -> list[SelectablePart]:
-    """Take the rows that are drawn out of all parts, and return them."""
+    """Move a random fraction of the rows out of all parts, and return them."""
     found = []
     for place, rows in enumerate(parts):
         apart = draw_mask(rows, fraction)
@@ -179,14 +179,22 @@ def split_off(
 
 @runtime_checkable
 class ProvidesBackend(Protocol):
-    """A source whose rows are asked where they are, in a way of its own (``secure.protocols.rows_on_shares``)."""
+    """A source with a backend of its own: a database, a cluster, secret-shared rows."""
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> RowBackend:
-        """Return them ready to be asked."""
+        """Return the backend for these rows."""
+
+
+@runtime_checkable
+class HoldsRemoteRows(Protocol):
+    """A backend that keeps rows on other machines until it is closed."""
+
+    def close(self) -> None:
+        """Let the rows go."""
 
 
 class MemoryBackend:
-    """Asks rows that are held in memory, with their scores: in parts, which threads can share. Private."""
+    """Backend for rows in memory, in parts that threads share. Private."""
 
     def __init__(
         self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int, n_jobs: int | None = None
@@ -195,58 +203,58 @@ class MemoryBackend:
         made = source.map_batches(lambda batch: ScoredRows.from_batches(columns, [batch], n_outputs), n_jobs=n_jobs)
         found = (ScoredRows.concatenate(some) for some in group_batches(made, PART_ROWS) if some)
         self._parts = list(found) or [ScoredRows.from_batches(columns, [], n_outputs)]
-        self._joint_source = None if source.is_complete else source  # what the rows were read from is let go
+        self._joint_source = None if source.is_complete else source  # a complete source is freed
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
 
     def run(self, query: RowQuery) -> Ints:
-        """Return the answer, added up over all rows."""
+        """Return the sum over all rows that are not held out."""
         return self._share_sums(sum_answers(_map_parts(query, self._parts, self._n_jobs)))
 
     @property
     def supports_holdout(self) -> bool:
-        """Cells that hold rows can be listed where all rows are here."""
+        """True if all rows are in this process."""
         return self._joint_source is None
 
     def _share_sums(self, sums: Ints) -> Ints:
         return sums if self._joint_source is None else self._joint_source.share_sums(sums)
 
     def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
-        """Take a step."""
+        """Add the value of each row's cell to its scores."""
         every = [*self._parts, *self._holdout, *self._sample]
         _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Ask about a share of the rows, drawn once by secret coins, one for each row; return the share too."""
+        """Return the sum over a secret random sample of the rows, and the fraction."""
         self.draw_sample(fraction)
         return self._share_sums(sum_answers(_map_parts(query, self._sample, self._n_jobs))), fraction
 
     def draw_sample(self, fraction: float) -> None:
-        """Draw the rows that ``run_on_sample`` asks, once."""
+        """Draw the sample of ``run_on_sample``, once."""
         if not self._sample:
             drawn = [rows.select(self._draw_mask(rows, fraction)) for rows in self._parts]
             self._sample = [ScoredRows.concatenate(drawn)]
 
     def hold_out(self, fraction: float) -> None:
-        """Set rows apart by secret coins, one for each row: no question reaches them but the last one."""
+        """Hold out a secret random fraction of the rows, drawn independently."""
         self._holdout += split_off(self._parts, fraction, self._draw_mask)
 
     def _draw_mask(self, rows: ScoredRows, fraction: float) -> NDArray[np.bool_]:
-        """Draw each row by itself, whatever it is and however many there are."""
+        """Draw each row independently of its values and of the other rows."""
         return np.asarray(random_integers(len(rows.target), 16) < int(fraction * DRAW_UNITS))
 
     def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the answer of the rows that were set apart."""
+        """Return the sum over the held-out rows."""
         return sum_answers(_map_parts(query, self._holdout, self._n_jobs))
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the cells of columns and classes that hold rows, ascending, and how many each."""
+        """Return the non-empty cells of columns and classes, ascending, and their counts."""
         drawn = self._parts if fraction >= 1 else (rows.select(self._draw_mask(rows, fraction)) for rows in self._parts)
         return merge_cells([_count_nonempty(rows, axes, n_classes) for rows in drawn])
 
 
 def group_batches(batches: Iterable[RowPart], max_rows: int) -> Iterator[list[RowPart]]:
-    """Put batches together to parts of about so many rows; there is always one."""
+    """Group batches into parts of about ``max_rows`` rows; at least one part."""
     some: list[RowPart] = []
     any_yet = False
     for batch in batches:
@@ -259,12 +267,12 @@ def group_batches(batches: Iterable[RowPart], max_rows: int) -> Iterator[list[Ro
 
 
 def sum_answers(answers: Sequence[Ints]) -> Ints:
-    """Add up the answers of parts."""
+    """Add up the sums of parts."""
     return answers[0] if len(answers) == 1 else np.asarray(np.sum(answers, axis=0))
 
 
 def merge_cells(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
-    """Put cells of parts, and how many rows each holds, together; ascending."""
+    """Merge the cells of parts and add up their counts; ascending."""
     cells, place = np.unique(np.concatenate([cells for cells, _ in parts]), return_inverse=True)
     counts = np.zeros(len(cells), np.int64)
     np.add.at(counts, place, np.concatenate([counts for _, counts in parts]))
@@ -272,7 +280,7 @@ def merge_cells(parts: Sequence[tuple[Ints, Ints]]) -> tuple[Ints, Ints]:
 
 
 def _map_parts(work: Callable[[ScoredRows], T], parts: Sequence[ScoredRows], n_jobs: int | None) -> list[T]:
-    """Do the same with every part; loops over rows release the interpreter lock."""
+    """Apply a function to every part, on threads: loops over rows release the interpreter lock."""
     n_threads = min(effective_n_jobs(n_jobs), len(parts))
     if n_threads == 1:
         return [work(rows) for rows in parts]
@@ -293,7 +301,7 @@ def _count_nonempty(rows: ScoredRows, axes: Sequence[Axis], n_classes: int) -> t
 
 
 def scores_to_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Turn scores into class probabilities: log-odds of the second of two classes, or one score for each class."""
+    """Return class probabilities from log-odds of the second of two classes, or from one score per class."""
     if scores.shape[1] == 1:
         second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
         return np.column_stack([1 - second, second])
@@ -305,10 +313,10 @@ def scores_to_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def row_gradients(scores: NDArray[np.int32], target: NDArray[Any], n_classes: int, limit: int) -> NDArray[np.int32]:
-    """Return what each row adds, in ``GRADIENT_UNITS``: one whole number, or one for each of three or more classes.
+    """Return the gradient of each row, in ``GRADIENT_UNITS``: one integer, or one per class if there are three or more.
 
-    ``limit`` bounds the gradient of two classes, in these units, and is what a residual is divided by, in those of
-    scores; more classes need none.
+    For two classes ``limit`` bounds the gradient, in these units. For regression it divides the residual, in units of
+    scores. More classes need no limit.
     """
     if n_classes == 0:
         residual = target[:, None].astype(np.int64) * LEVEL_UNITS - scores
@@ -330,12 +338,12 @@ def n_outputs(n_classes: int) -> int:
 
 
 def sensitivity_factor(n_classes: int) -> int:
-    """How many times as far one row moves gradients as it moves counts: a gradient of many classes has two sides."""
+    """Return the L1 norm of a gradient relative to that of a count: 2 for three or more classes, else 1."""
     return 2 if n_classes > 2 else 1
 
 
 def gradient_norms(n_classes: int, limit: int) -> tuple[int, int]:
-    """Return the L1 norm and the squared L2 norm of one row's gradient, at most, in ``GRADIENT_UNITS``."""
+    """Return upper bounds on the L1 norm and the squared L2 norm of one row's gradient, in ``GRADIENT_UNITS``."""
     if n_classes == 0:
         return GRADIENT_UNITS, GRADIENT_UNITS**2
     return (limit, limit**2) if n_classes == 2 else (2 * GRADIENT_UNITS, 2 * GRADIENT_UNITS**2)
@@ -373,7 +381,7 @@ class TargetHistogram:
 
 @dataclass(frozen=True)
 class TargetSums:
-    """Add up the target, and what it lacks of its upper bound, in levels: together ``TARGET_LEVELS`` for each row."""
+    """Sum the target and its distance to the upper bound, in levels: together ``TARGET_LEVELS`` per row."""
 
     def __call__(self, rows: ScoredRows) -> Ints:
         """Return the two sums."""
@@ -383,7 +391,7 @@ class TargetSums:
 
 @dataclass(frozen=True, eq=False)
 class ResidualHistogram:
-    """Count the rows whose absolute residual is at most a mark and above the one before; the last takes the rest."""
+    """Count the rows by absolute residual: at most a mark and above the one before; the last mark takes the rest."""
 
     marks: Ints
 
@@ -396,7 +404,7 @@ class ResidualHistogram:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Count the rows in the first cells of a column; missing values are in none of them."""
+    """Count the rows in the value bins of a column, without missing values."""
 
     column: int
     n_cells: int
@@ -494,9 +502,9 @@ class GradientSums:
 
 @dataclass(frozen=True, eq=False)
 class EvidenceGain:
-    """Add up how fast each row's log-likelihood grows with the weight of all steps since the start, cut to ``max_gain``.
+    """Sum the derivative of each row's log-likelihood by the common weight of all steps, clipped to ``max_gain``.
 
-    That is the gradient times what these steps say, in ``SCORE_UNITS``: above 0 where they say too little.
+    It is the gradient times the score that these steps added, in ``SCORE_UNITS``: positive if they are underweighted.
     """
 
     start: NDArray[np.int32]

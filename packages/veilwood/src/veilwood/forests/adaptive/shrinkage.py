@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From noisy sums to steps: how far to go, as the known noise and the chance of sampling allow. Free: post-processing.
-
-What is measured is in ``loop``.
-"""
+"""Shrinkage: turns noisy sums into score updates, damped by noise and sampling variance. Post-processing only."""
 
 from __future__ import annotations
 
@@ -15,18 +12,18 @@ from numpy.typing import NDArray
 
 from veilwood.forests.adaptive.contingency import TINY, Axis, ContingencyTable
 
-MIN_CLASS_FRACTION: Final = 0.02  # of an even part, the least share of a class
-MIN_CELL_FRACTION: Final = 0.1  # of an even part, the least that a cell of a table keeps
-# Standard deviations of the noise by which a cell of a table is taken to be larger, and the rows of a class; measured.
+MIN_CLASS_FRACTION: Final = 0.02  # smallest frequency of a class, as a fraction of 1 / n_classes
+MIN_CELL_FRACTION: Final = 0.1  # smallest count of a cell, as a fraction of the mean over cells
+# Additive smoothing of cells of tables and of class totals, in standard deviations of their noise
+# (benchmarks/results/constants.md).
 NOISE_MARGIN: Final = 0.1
 CLASS_NOISE_MARGIN: Final = 0.5
-# The mean square of the mean of a target between bounds -1 and 1; measured.
+# Prior variance of the mean of a target scaled to [-1, 1] (benchmarks/results/constants.md).
 MEAN_VARIANCE: Final = 0.15
-OVERLAP_POWER: Final = (
-    0.25  # q tables tell the same in part: evidence counts q^-OVERLAP; 0.15 and 0.4 made no difference
-)
-MIN_DAMPING: Final = 2.0  # rows, by which it is taken to be larger in any case
-MAX_STEP: Final = 2.0  # of log-odds
+# Columns of q tables are correlated: each log-ratio is scaled by q**-OVERLAP_POWER; 0.15 and 0.4 made no difference.
+OVERLAP_POWER: Final = 0.25
+MIN_DAMPING: Final = 2.0  # rows added to the curvature of every cell
+MAX_STEP: Final = 2.0  # largest update, in log-odds
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -45,12 +42,13 @@ def pool_class_counts(counts: Sequence[Floats], variances: Sequence[float], n_ro
 
 
 def shrunken_counts(counts: Floats, totals: Floats, variance: float) -> Floats:
-    """Return what is believed of noisy class counts of a table; every cell keeps a little.
+    """Return the shrunken class counts of a table, all above 0.
 
-    What classes share and what sets them apart are shrunk each by itself.
+    The number of rows per cell and the differences between classes are shrunk separately.
     """
     (n_cells, n_classes), even = counts.shape, totals / len(counts)
-    chance = (n_cells - 1) * (variance + float(even.mean()))  # with half of the sampling 150 rows lost up to 15 points
+    # With half of the sampling variance, accuracy fell by up to 15 points at 150 rows.
+    chance = (n_cells - 1) * (variance + float(even.mean()))
     away = counts - counts.mean(axis=0)
     shared = away.mean(axis=1, keepdims=True)
     kept = _shrink_component(shared, chance / n_classes) + _shrink_component(away - shared, chance * (n_classes - 1))
@@ -59,12 +57,12 @@ def shrunken_counts(counts: Floats, totals: Floats, variance: float) -> Floats:
 
 
 def _shrink_component(component: Floats, expected: float) -> Floats:
-    """Keep the part max(0, 1 - expected energy of noise and chance / energy) of a component (James-Stein)."""
+    """Multiply a component by max(0, 1 - expected energy / energy), the positive-part James-Stein factor."""
     return component * max(0.0, 1 - expected / max(float((component**2).sum()), TINY))
 
 
 def log_ratios(counts: Floats, totals: Floats, variance: float, n_tables: int) -> Floats:
-    """Turn class counts as believed into log-ratios to an even spread, cells larger by what noise could feign."""
+    """Return smoothed log-ratios of shrunken class counts to equal counts in all cells."""
     n_cells, n_classes = counts.shape
     even, feigned = totals / n_cells, NOISE_MARGIN * variance**0.5
     logs = n_tables**-OVERLAP_POWER * np.log((counts + feigned) / (even + feigned))
@@ -72,9 +70,9 @@ def log_ratios(counts: Floats, totals: Floats, variance: float, n_tables: int) -
 
 
 def shrunken_mean(doubled_excess: float, noise: float, n_rows: float) -> float:
-    """Return the mean of a target between 0 and 1, from the noisy sum over rows of how far it is above 1/2, doubled.
+    """Return the mean of a target in [0, 1], from the noisy sum over rows of 2 * target - 1.
 
-    It is kept to the part that, of all tables, has the smallest squared error.
+    The mean is shrunk by the factor of least squared error under the prior variance ``MEAN_VARIANCE``.
 
     >>> shrunken_mean(50.0, 0.0, 100.0), shrunken_mean(50.0, 1e9, 100.0) < 0.501
     (0.75, True)
@@ -86,10 +84,10 @@ def shrunken_mean(doubled_excess: float, noise: float, n_rows: float) -> float:
 def newton_step(
     sums: Floats, noise: float, cells: Floats, table: ContingencyTable, n_classes: int, variance: float
 ) -> Floats:
-    """Turn noisy gradient sums into a step: log-odds, or parts of the limit of residuals.
+    """Return the score update of each cell: log-odds, or fractions of the residual limit.
 
-    Sums are split into ``split_components``, each shrunk by itself. Then a Newton step, its cells taken to be larger by what
-    noise could feign.
+    The noisy gradient sums are split into ``split_components`` and each is shrunk separately. A Newton step follows,
+    whose curvature is increased by the standard deviation of the noise.
     """
     n_outputs = sums.shape[1]
     chance = noise + float(cells.mean()) * variance
@@ -108,9 +106,10 @@ def newton_step(
 
 
 def split_components(sums: Floats, table: ContingencyTable) -> list[tuple[Floats, int]]:
-    """Split the sums of a table's cells into orthogonal components, and tell how many numbers each has.
+    """Split the sums of a table into orthogonal components, each with its number of degrees of freedom.
 
-    Of a numeric column halves, quarters and so on; of a categorical one the mean and the rest; of a pair products.
+    A numeric column has one component per level of the Haar basis, a categorical column its mean and the rest, and a
+    pair of columns all products of these.
     """
     found = [(sums.reshape(*table.shape, -1), 1)]
     for place, axis in enumerate(table.axes):

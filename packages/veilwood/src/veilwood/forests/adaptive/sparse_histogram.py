@@ -22,41 +22,41 @@ from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.row_backend import (
+    GRADIENT_UNITS,
     SCORE_UNITS,
     ClassesByCell,
     RowBackend,
     ScoredRows,
     scores_to_probabilities,
 )
+from veilwood.forests.adaptive.steps import AdaptiveStep, RowFacts, plan_cells, plan_sums
 from veilwood.forests.leaves import smooth_probabilities
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.progress import track_progress
 from veilwood.trees.counting import HAVE_NUMBA, run_on_threads, sum_over_trees
 from veilwood.trees.forest import LEAF, Forest, build_forest
 
-# From MIN_ROW_EPSILON on, epsilon of one row, a cell of one row stands out. Cells are tried if the affordable ones have the
-# part COVERED of the bits that all columns have in TARGET_GROUPS groups each, or from RICH on MIN_BITS_IF_LARGE of them.
-# With a MIN_ROW_EPSILON of 4, three development tables that try them at e = 4 lose 4.7, 0.7, 0.6 points (s.e. 0.3 to 1.2).
+# From a row epsilon of MIN_ROW_EPSILON on, a cell with one row exceeds the noise. The sparse histogram is tried if the
+# affordable cells have the fraction MIN_BITS_FRACTION of the bits of all columns in TARGET_GROUPS groups each; from
+# LARGE_ROW_EPSILON on, MIN_BITS_IF_LARGE of them. With a MIN_ROW_EPSILON of 4, three development tables that try it at
+# e = 4 lose 4.7, 0.7 and 0.6 points (s.e. 0.3 to 1.2).
 MIN_ROW_EPSILON, LARGE_ROW_EPSILON = 6.0, 12.0
 MIN_BITS_FRACTION, MIN_BITS_IF_LARGE = 0.7, 0.25
-# Of fewer, too few are held back to tell whether cells help; measured.
+# With fewer rows the holdout is too small to show whether the sparse histogram helps.
 MIN_TABLE_ROWS: Final = 400.0
 TARGET_GROUPS: Final = 16
 CELL_FRACTION: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
-COLUMN_FRACTION: Final = 0.1  # of that, for what each column tells about the classes
-FALSE_POSITIVES_PER_ROW: Final = 0.5  # empty cells that turn up by chance, mostly far from all rows,
-MAX_FALSE_POSITIVES: Final = 1 << 22  # and so many at most, however many rows there are said to be
-MAX_SAMPLED_ROWS: Final = 1 << 22  # drawn by secret coins: of their cells at most MAX_REPEATED_ROWS are learned from
-MAX_BINS, MAX_CATEGORIES = 64, 256  # groups of a numeric column, and of a categorical one
-STRENGTH_GROUPS: Final = 16  # of a numeric column, in which its strength is judged
-MAX_REPEATED_ROWS: Final = (
-    1 << 18
-)  # of the cells that were released, and of the rows they stand for, what is learned from
-MIN_RELATIVE_STRENGTH: Final = (
-    0.05  # of the mean strength of the STRONGEST columns, what every column may have in interactions
-)
+COLUMN_FRACTION: Final = 0.1  # of that, for the classes by column
+FALSE_POSITIVES_PER_ROW: Final = 0.5  # empty cells released by chance, mostly far from all rows
+MAX_FALSE_POSITIVES: Final = 1 << 22  # upper limit, whatever the noisy number of rows
+MAX_SAMPLED_ROWS: Final = 1 << 22  # rows in the secret sample whose cells are released
+MAX_BINS, MAX_CATEGORIES = 64, 256  # largest numbers of groups of a numeric and of a categorical column
+STRENGTH_GROUPS: Final = 16  # groups of a numeric column in which its strength is computed
+MAX_REPEATED_ROWS: Final = 1 << 18  # released cells, and synthetic rows made from them, that the forest is fitted to
+# Strength that every column may have in interactions, as a fraction of the mean strength of the STRONGEST columns.
+MIN_RELATIVE_STRENGTH: Final = 0.05
 STRONGEST: Final = 5
-MIN_DIVERSITY: Final = 0.05  # of a column, below which it is not taken to be stronger than it looks
+MIN_DIVERSITY: Final = 0.05  # Gini diversity of a column, below which it does not get that strength
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -85,7 +85,7 @@ class SparseHistogram:
 
 
 def is_worth_trying(columns: Sequence[BinnedColumn], n_classes: int, n_rows: float, row_epsilon: float) -> bool:
-    """Whether cells may be better than the loop, at an epsilon of one row."""
+    """Return True if a sparse histogram may be better than tables and rounds at this row epsilon."""
     if not n_classes or row_epsilon < MIN_ROW_EPSILON or n_rows < MIN_TABLE_ROWS:
         return False
     wanted = sum(log2(TARGET_GROUPS if column.ordered else min(column.n_bins, TARGET_GROUPS)) for column in columns)
@@ -98,7 +98,7 @@ def is_worth_trying(columns: Sequence[BinnedColumn], n_classes: int, n_rows: flo
 
 
 def false_positives(n_rows: float) -> float:
-    """How many empty cells may turn up by chance."""
+    """Return the expected number of empty cells that are released by chance."""
     return min(FALSE_POSITIVES_PER_ROW * n_rows, MAX_FALSE_POSITIVES)
 
 
@@ -110,18 +110,17 @@ def release_sparse_histogram(
     budget: AdaptiveBudget,
     rng: np.random.Generator,
 ) -> SparseHistogram:
-    """Release classes by column, choose cells by them, and release those that hold rows, and some that do not.
+    """Release classes by column, choose the axes by them, and release a sparse histogram over these axes.
 
-    Where very many cells were released, some are kept, by public chance.
+    Of very many released cells a public random sample is kept.
     """
-    step = budget.plan_counts(
-        "classes by column", (sum(column.n_bins for column in columns), n_classes), COLUMN_FRACTION * CELL_FRACTION,
-        l1=len(columns), squared_l2=len(columns),
-    )  # fmt: skip
+    facts = RowFacts(len(columns), n_classes, GRADIENT_UNITS)
+    shape = (sum(column.n_bins for column in columns), n_classes)
+    step = plan_sums(budget, AdaptiveStep.COLUMN_CLASSES, shape, COLUMN_FRACTION * CELL_FRACTION, facts)
     alone = [ContingencyTable((column.ungrouped_axis(),)) for column in columns]
     noisy = budget.release_counts(step, backend.run(ClassesByCell(alone, n_classes)))
     tables = np.split(noisy, np.cumsum([column.n_bins for column in columns])[:-1])
-    cells = budget.plan_sparse("fine cells", false_positives(n_rows), n_classes, (1 - COLUMN_FRACTION) * CELL_FRACTION)
+    cells = plan_cells(budget, false_positives(n_rows), n_classes, (1 - COLUMN_FRACTION) * CELL_FRACTION)
     axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
     n_cells = prod(axis.size for axis in axes) * n_classes
     held = backend.nonempty_cells(axes, n_classes, min(1.0, MAX_SAMPLED_ROWS / n_rows))
@@ -188,7 +187,7 @@ def _bin_mass(column: BinnedColumn, counts: Floats, variance: float) -> Floats:
 
 
 def _candidate_groupings(column: BinnedColumn, table: Floats, mass: Floats) -> list[Axis]:
-    """Ways to put a column's cells into groups, from two on, each with about twice as many as the one before."""
+    """Return groupings of a column's bins, from two groups on, each with about twice as many as the one before."""
     found: list[Axis] = []
     most = MAX_BINS if column.ordered else min(column.n_bins, MAX_CATEGORIES)
     n_groups = 2
@@ -205,7 +204,7 @@ def _candidate_groupings(column: BinnedColumn, table: Floats, mass: Floats) -> l
 
 
 def _group_categories(column: BinnedColumn, table: Floats, mass: Floats, n_groups: int) -> Axis:
-    """Put categories with similar classes together, in groups of about equal mass; keep them in that order."""
+    """Group categories with similar class frequencies into groups of about equal mass."""
     order = np.argsort(_class_scores(table), kind="stable")
     if n_groups >= len(order):
         group = np.arange(len(order))
@@ -218,7 +217,7 @@ def _group_categories(column: BinnedColumn, table: Floats, mass: Floats, n_group
 
 
 def _class_scores(table: Floats) -> Floats:
-    """One number for each category: along the direction in which the classes of categories differ most."""
+    """Return one number per category: its position along the first principal axis of class frequencies."""
     counts = np.maximum(table, 0) + 1.0
     shares = counts / counts.sum(axis=1, keepdims=True)
     apart = shares - counts.sum(axis=0) / counts.sum()
@@ -232,7 +231,7 @@ def _mass_diversity(axis: Axis, mass: Floats) -> float:
 
 
 def _column_strength(column: BinnedColumn, table: Floats, mass: Floats, variance: float) -> float:
-    """How much of the classes' variance a column shows by itself (chi-squared over rows), less what noise adds."""
+    """Return the chi-squared statistic per row of a column and the classes, minus the part expected from noise."""
     if column.ordered:
         groups = column.equal_mass_groups(mass[: column.n_value_bins], STRENGTH_GROUPS).groups
     else:
@@ -249,18 +248,18 @@ Groups = NDArray[np.unsignedinteger[Any]]
 
 
 class TreeKind(NamedTuple):
-    """How a tree is grown."""
+    """Hyperparameters of a tree."""
 
     random_thresholds: bool
-    """Whether thresholds are drawn by chance, or the best ones."""
+    """Whether thresholds are drawn at random (extra-trees), or are the best ones."""
     max_features: float
-    """The part of the columns that is tried at a node."""
+    """Fraction of the columns that are candidates at a node."""
     min_samples_leaf: int
     """The fewest rows in a leaf."""
 
 
 class FittedTree(NamedTuple):
-    """A tree as scikit-learn writes one: in a node, values up to the threshold go left; leaves have no children."""
+    """Tree in the layout of scikit-learn: values up to the threshold go left; leaves have no children."""
 
     feature: NDArray[Any]
     threshold: Floats
@@ -272,7 +271,7 @@ class FittedTree(NamedTuple):
     def fit_sample(
         cls, kind: TreeKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, max_rows: int, *, fast: bool
     ) -> FittedTree:
-        """Grow one from rows drawn with replacement; from all, if they are few, where thresholds are chance."""
+        """Fit a tree to a bootstrap sample; with random thresholds and few rows, to all of them."""
         times = np.ones(len(y), np.int64)
         if not kind.random_thresholds or len(y) > max_rows:
             drawn = np.random.default_rng(seed).integers(0, len(y), min(len(y), max_rows))
@@ -297,7 +296,7 @@ class FittedTree(NamedTuple):
         return cls(tree.feature, tree.threshold, tree.children_left, tree.children_right, shares)
 
     def predict_proba(self, X: Groups, *, fast: bool) -> Floats:
-        """Return the shares of classes in the leaf of each row."""
+        """Return the class frequencies in the leaf of each row."""
         if fast:
             from veilwood.forests.adaptive import fitting_kernels
 
@@ -312,7 +311,7 @@ class FittedTree(NamedTuple):
 
     @property
     def nodes_by_level(self) -> NDArray[np.int64]:
-        """All nodes, level by level, siblings side by side."""
+        """Indices of all nodes, level by level, siblings next to each other."""
         levels = [np.zeros(1, np.int64)]
         while len(levels[-1]):
             inner = levels[-1][self.left[levels[-1]] >= 0]
@@ -321,13 +320,13 @@ class FittedTree(NamedTuple):
 
 
 TREES, MIN_TREES = 60, 10
-VALIDATION_TREES: Final = 8  # of each kind: what more of them would still average out is known from how they differ
-TREE_ROWS, MIN_TREE_ROWS = 1 << 16, 1 << 13  # that a tree sees, drawn with replacement from a larger table
-MANY_CLASSES: Final = 8  # beyond which trees are fewer and see less: each leaf holds a number for every class
+VALIDATION_TREES: Final = 8  # per kind; the gain of more trees follows from the variance between these
+TREE_ROWS, MIN_TREE_ROWS = 1 << 16, 1 << 13  # size of the bootstrap sample of a tree
+MANY_CLASSES: Final = 8  # with more, trees are fewer and smaller: each leaf holds a number per class
 FOLDS: Final = 5
-ONE_FOLD_FROM: Final = 10_000  # rows, from which one fold judges well enough,
-MAX_VALIDATION_ROWS: Final = 1 << 15  # and so many rows at most
-# Boosted trees of one split beside them: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
+ONE_FOLD_FROM: Final = 10_000  # rows from which one fold is enough to compare kinds
+MAX_VALIDATION_ROWS: Final = 1 << 15  # rows used to compare kinds
+# Boosted stumps as a further kind: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
 KINDS: Final = (
     TreeKind(random_thresholds=True, max_features=1.0, min_samples_leaf=1),
     TreeKind(random_thresholds=True, max_features=1.0, min_samples_leaf=4),
@@ -336,7 +335,7 @@ KINDS: Final = (
 
 
 class FittedForest(NamedTuple):
-    """Trees, and the part of a class's share that each leaf adds."""
+    """Forest, and the class probabilities that each leaf adds."""
 
     forest: Forest
     values: Floats
@@ -349,7 +348,7 @@ def predict_probabilities(fitted: FittedForest, codes: NDArray[np.uint16], n_job
 
 
 def count_trees(n_classes: int) -> int:
-    """How many trees a forest has."""
+    """Return the number of trees of a forest."""
     return max(TREES * MANY_CLASSES // max(n_classes, MANY_CLASSES), MIN_TREES)
 
 
@@ -358,15 +357,15 @@ def _rows_per_tree(n_classes: int) -> int:
 
 
 def max_leaf_count(n_classes: int) -> int:
-    """How many leaves a forest can have."""
+    """Return the largest possible number of leaves of a forest."""
     return count_trees(n_classes) * _rows_per_tree(n_classes)
 
 
 def fit_best_forest(
     cells: SparseHistogram, n_classes: int, rng: np.random.Generator, n_jobs: int | None, *, fast: bool = HAVE_NUMBA
 ) -> FittedForest:
-    """Grow the kind of forest that predicts rows best that it was not grown from."""
-    if not len(cells.weight):  # nothing was released: nothing is known
+    """Fit the kind of forest with the least cross-validated loss."""
+    if not len(cells.weight):  # no cell was released
         return _to_fitted_forest([_constant_tree(n_classes)], cells.axes)
     row = _expand_cells(cells.weight, rng)
     seeds = rng.integers(0, 2**31 - 1, 2)
@@ -393,18 +392,18 @@ def fit_best_forest(
 
 
 def _expand_cells(weight: Ints, rng: np.random.Generator) -> Ints:
-    """Repeat cells as often as they were counted, so that folds and leaves are of rows; of very many draw some."""
+    """Repeat cells by their counts, so that folds and leaves consist of rows; sample if there are too many."""
     ends = np.cumsum(weight)
     if ends[-1] <= MAX_REPEATED_ROWS:
         return np.repeat(np.arange(len(weight)), weight)
     drawn = rng.choice(
         ends[-1], MAX_REPEATED_ROWS, replace=False
-    )  # no row twice: it would be in a fold and left out of it
+    )  # without replacement: a row must not be in two folds
     return np.searchsorted(ends, np.sort(drawn), side="right")
 
 
 def _training_data(cells: SparseHistogram, row: Ints) -> tuple[Groups, Ints]:
-    """The groups of each row, at least one, and its class."""
+    """Return the groups of each row, at least one column, and its class."""
     X = cells.groups[row]
     return (X if X.shape[1] else np.zeros((len(row), 1), X.dtype)), cells.label[row]
 
@@ -412,12 +411,12 @@ def _training_data(cells: SparseHistogram, row: Ints) -> tuple[Groups, Ints]:
 def _validation_loss(
     kind: TreeKind, X: Groups, y: Ints, n_classes: int, seed: int, n_jobs: int | None, fast: bool
 ) -> float:
-    """Squared error of class shares on folds that were left out; the rows are in random order."""
+    """Return the squared error of class probabilities on left-out folds; rows must be in random order."""
     fold = np.arange(len(y)) % FOLDS
     total = 0.0
     for number in range(1 if len(y) >= ONE_FOLD_FROM else min(FOLDS, len(y))):
         out, rest = fold == number, fold != number
-        if len(np.unique(y[rest])) < 2:  # all kinds say the same
+        if len(np.unique(y[rest])) < 2:  # all kinds predict the same
             continue
         shares, spread = _validation_probabilities(kind, X[rest], y[rest], X[out], n_classes, seed, n_jobs, fast)
         shares[np.arange(len(shares)), y[out]] -= 1.0
@@ -428,9 +427,9 @@ def _validation_loss(
 def _validation_probabilities(
     kind: TreeKind, X: Groups, y: Ints, held_out: Groups, n_classes: int, seed: int, n_jobs: int | None, fast: bool
 ) -> tuple[Floats, float]:
-    """Class shares of other rows, and how far trees differ in them: the variance of one tree, added up.
+    """Return mean class probabilities of held-out rows, and the sum of the variances between trees.
 
-    Each tree is gone before its thread grows another, as deep ones take megabytes.
+    Each tree is freed before its thread fits another, since deep ones take megabytes.
     """
     shares, squares, adding = np.zeros((len(held_out), n_classes)), 0.0, Lock()
 
@@ -451,13 +450,13 @@ def _validation_probabilities(
 
 
 def _constant_tree(n_classes: int) -> FittedTree:
-    """A tree that says nothing."""
+    """Return a tree that predicts equal probabilities."""
     none = np.full(1, -1)
     return FittedTree(none, np.zeros(1), none, none, np.full((1, n_classes), 1 / n_classes))
 
 
 def _to_fitted_forest(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> FittedForest:
-    """Put trees side by side; groups become thresholds of codes, or tables that send each category left or right."""
+    """Convert trees to a forest: groups become thresholds of codes, or lookup tables of categories."""
     starts, tables, lookup_length = [], [], 0
     for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
         if axis.ordered:
@@ -481,14 +480,14 @@ def _to_fitted_forest(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> Fitt
 
 @dataclass(frozen=True, eq=False)
 class CorrectPredictions:
-    """Count the rows whose class is predicted where fine cells have each of ``weights``; a row adds 0 or 1 to each."""
+    """Query for the number of correct predictions at each weight of the fitted forest; a row adds 0 or 1 to each."""
 
     columns: Sequence[BinnedColumn]
     fitted: FittedForest
     weights: tuple[float, ...]
 
     def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a number for each weight."""
+        """Return one number per weight."""
         codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in self.columns])
         theirs = predict_probabilities(self.fitted, codes.astype(np.uint16))
         ours = scores_to_probabilities(rows.scores / SCORE_UNITS)

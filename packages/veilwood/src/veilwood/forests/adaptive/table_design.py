@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many columns have tables of class counts, in how many groups, at what part of the budget; and sets of columns.
+"""Design of tables: number of columns and groups, fraction of the budget, group bounds, common weight, column sets.
 
-Chosen from public facts alone: cells of columns, classes, the noisy number of rows, the price of a step, and how strong
-columns are if that has been asked. Columns are unlike: unasked, or where one tells much (``STRONG_COLUMN``), the i-th best
-is taken to have the i-th part of the squared effect of the best one on the log-odds. An effect is worth what is left of
-it after sampling and noise.
+Designs follow from public facts only: bins of columns, classes, the noisy number of rows, the row epsilon of a step,
+and the strengths of columns if these were measured. If not, or if one column is strong (``STRONG_COLUMN``), the i-th
+best column is assumed to have 1/i of the best one's squared effect on the log-odds. The gain of a table is the effect
+that remains after sampling variance and noise.
 
 | letter | meaning |
 |---|---|
@@ -23,26 +23,26 @@ from numpy.typing import NDArray
 from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive.contingency import TINY, Axis, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, RowBackend, scores_to_probabilities, sensitivity_factor
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, TableStepName, release_tables
+from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveStep
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 
-# Histogram of one column: rows times e for a median to a tenth of the rows; at most so many times that; a share of a
-# round's budget, measured (exclusive-or 0.85 -> 0.94 at e = 4); taken anew where that is so many times better.
+# Histogram of one column: need for a median accurate to a tenth of the rows; largest multiple of that need; fraction of
+# a round's budget (exclusive-or: accuracy 0.85 -> 0.94 at e = 4); repeated if its precision is this many times higher.
 CUT_NEED, CUT_MAX_NEED, CUT_FRACTION, CUT_AGAIN_FACTOR = 70.0, 16.0, 0.25, 4.0
-# Histograms of all numbers of tables: a share of their budget, with noise together in so many groups and octaves, by
-# rho of all cells, where the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows; measured.
+# Histograms of all numeric columns before tables: fraction of the tables' budget; groups (plus octaves) with joint
+# noise, all bins under zCDP; taken if the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows.
 HISTOGRAM_FRACTION, HISTOGRAM_GROUPS, HISTOGRAM_NEED = 0.1, 4, 2.0
-HISTOGRAM_STEPS: Final = TableStepName("histogram", "rows by group")
 
 Floats = NDArray[np.float64]
 
 
 class GroupBounds:
-    """What is known of how the values of columns are spread; public."""
+    """Group bounds of columns, from released histograms or from priors; public."""
 
     def __init__(self, backend: RowBackend, n_columns: int) -> None:
         self._backend = backend
         self._bin_mass: dict[int, Floats] = {}
-        self._precision: dict[int, float] = {}  # the price of a histogram by itself
+        self._precision: dict[int, float] = {}  # row epsilon that the histogram alone would need
         self._shift = np.zeros(n_columns)  # in groups
 
     def has_histogram(self, column: BinnedColumn | Axis) -> bool:
@@ -50,32 +50,31 @@ class GroupBounds:
         return column.feature in self._bin_mass
 
     def shift_bounds(self, shift: Floats) -> None:
-        """Move the borders of each column that is known by such a part of a group."""
+        """Set the shift of group bounds, in groups, of columns with a histogram."""
         self._shift = shift
 
     def make_axis(self, column: BinnedColumn, n_groups: int, *, add_scales: bool = True) -> Axis:
-        """Groups by what is known of a column."""
+        """Return the groups of a column: of equal mass if it has a histogram, else by its prior."""
         if self.has_histogram(column):
             return column.equal_mass_groups(self._bin_mass[column.feature], n_groups, self._shift[column.feature])
         return column.default_groups(n_groups) if add_scales else column.equal_mass_groups(column.prior, n_groups)
 
     def group_fractions(self, axis: Axis) -> Floats:
-        """The share of rows that each group is taken to have."""
+        """Return the estimated fraction of rows in each group."""
         mass = self._bin_mass.get(axis.feature)
         share = np.ones(axis.size) if mass is None else np.bincount(axis.groups[: len(mass)], mass, axis.size)
         return np.asarray(share / max(share.sum(), TINY))
 
     def release_histogram(
-        self, column: BinnedColumn, name: str, adaptive_budget: AdaptiveBudget, n_rows: float, fraction: float
+        self, column: BinnedColumn, number: int, adaptive_budget: AdaptiveBudget, n_rows: float, fraction: float
     ) -> None:
-        """Take a histogram of the column, where a share of the budget buys a good one."""
+        """Release a histogram of the column if a fraction of the budget makes it precise enough."""
         share = min(CUT_FRACTION * fraction, adaptive_budget.fraction_for(CUT_MAX_NEED * CUT_NEED / n_rows))
         price, before = adaptive_budget.row_epsilon_of(share), self._precision.get(column.feature, 0.0)
         if not column.ordered or price < max(CUT_NEED / n_rows, CUT_AGAIN_FACTOR * before):
             return
-        step = adaptive_budget.plan_counts(
-            f"{name}: histogram of column {column.feature}", (column.n_value_bins,), share
-        )
+        name = AdaptiveStep.ROUND_HISTOGRAM.at(number, column.feature)
+        step = adaptive_budget.plan_counts(name, (column.n_value_bins,), share)
         seen = adaptive_budget.release_counts(
             step, self._backend.run(asked.Histogram(column.feature, column.n_value_bins))
         )
@@ -89,12 +88,10 @@ class GroupBounds:
         n_rows: float,
         fraction: float,
     ) -> None:
-        """Take histograms of these columns, where a share of the budget buys good ones."""
+        """Release histograms of these columns if a fraction of the budget makes them precise enough."""
         noise = TableNoise.from_budget(adaptive_budget)
         numeric = [(column, histogram_groups(column, noise.allows_joint_noise)) for column in columns if column.ordered]
-        if (
-            adaptive_budget.servers_draw_noise or len(numeric) < 2
-        ):  # servers would draw the noise of each by itself: too much
+        if adaptive_budget.servers_draw_noise or len(numeric) < 2:  # servers cannot draw joint noise: too much noise
             return
         numeric.sort(key=lambda one: one[1].size)
         tables, share = [ContingencyTable((axis,)) for _, axis in numeric], HISTOGRAM_FRACTION * fraction
@@ -102,14 +99,14 @@ class GroupBounds:
         half = float((noise.cell_variances(sizes) * sizes).max() / 2) ** 0.5
         if n_rows * adaptive_budget.row_epsilon_of(share) < HISTOGRAM_NEED * half:
             return
-        # Classes are added up before noise: all who hold rows answer that question, for all tables at once.
+        # Summed over classes before the noise: every backend answers this query for all tables at once.
         exact = self._backend.run(asked.ClassesByCell(tables, n_classes)).sum(axis=1, keepdims=True)
         seen = release_tables(adaptive_budget, sizes, exact, share, HISTOGRAM_STEPS)
         for (column, axis), counts, variance in zip(numeric, seen.counts, seen.variances, strict=True):
             self._store_mass(column, axis, counts.ravel(), variance, n_rows)
 
     def _store_mass(self, column: BinnedColumn, axis: Axis, counts: Floats, variance: float, n_rows: float) -> None:
-        """Spread rows over the cells of a column: over its groups by their counts, inside of each as before."""
+        """Distribute rows over the bins of a column: over groups by their counts, within a group by the prior."""
         groups = axis.groups[: column.n_value_bins]
         before: Floats = np.bincount(groups, column.prior).astype(np.float64)
         held = posterior_counts(counts[: len(before)], before, variance, n_rows)
@@ -118,32 +115,30 @@ class GroupBounds:
 
 
 def histogram_groups(column: BinnedColumn, joint_noise: bool) -> Axis:
-    """The groups of a numeric column in histograms before tables: few with noise together, to which others' cells add.
-
-    Else all cells.
-    """
+    """Return the groups of a numeric column in histograms before tables: few with joint noise, else all bins."""
     return column.default_groups(HISTOGRAM_GROUPS) if joint_noise else column.ungrouped_axis()
 
 
-# Of a numeric column's effect b groups show 1 - b^-SHOWN: a step inside a group is lost; measured.
+# b groups of a numeric column show the fraction 1 - b**-VISIBLE_POWER of its effect: steps inside a group are lost.
 VISIBLE_POWER: Final = 1.0
-# Of the worth that all of the budget would buy; measured.
+# Fraction of the gain of the whole budget that tables must reach.
 ENOUGH_GAIN: Final = 0.97
-# Columns are chosen only where few stand out: where strengths fall by a power law of STEEP or more, or, unasked, where
-# rows times e are fewer than MIN_PER_CELL for each cell that all columns have at least; measured. By rho, or table by
-# table, every column adds noise to all others: there they may always be chosen.
+# Columns are selected only if few are strong: if strengths fall by a power law of STEEP_POWER or more or, if they were
+# not measured, if n e is below MIN_PER_CELL times the smallest number of cells of all columns. Without joint noise
+# every column adds noise to all others: there columns may always be selected.
 STEEP_POWER, MIN_PER_CELL = 1.0, 2.5
-# Of so few columns little is saved by leaving some out, and a mean that is misread costs much; measured.
+# With at most this many columns, selection saves little, and an error in the measured mean costs much.
 FEW_COLUMNS: Final = 8
-# Where the best of more columns tells so much, others blur it: from MIN_IF_STRONG rows times e on numbers have at least
-# as many groups as it was seen in, and columns may be chosen, by the law that holds if nothing was asked; measured.
+# If the best of more columns has this strength, others add noise to it: from MIN_IF_STRONG (n e) on, numeric columns
+# have at least SCORE_GROUPS groups, and columns may be selected, under the power law assumed without measured
+# strengths.
 STRONG_COLUMN, MIN_IF_STRONG = 0.4, 350.0
-SCORE_GROUPS: Final = 8  # of a numeric column, in which its score is judged; not varied
-# Where the best column explains less than MIN_BEST (the exclusive-or of two) or DOMINANT and more, others beside it
-# blur it, and rounds begin at once; noise takes one of WEAK_BEST for none in one of 40 fits. Measured.
+SCORE_GROUPS: Final = 8  # groups of a numeric column when strengths are measured; not varied
+# If the best column explains less than MIN_BEST (as for exclusive-or) or at least DOMINANT, tables are skipped and
+# rounds begin. Noise makes a strength of WEAK_BEST look like none in one of 40 fits.
 MIN_BEST, WEAK_BEST, DOMINANT = 0.05, 0.15, 0.75
-ROUNDS_IF_DOMINANT: Final = 100.0  # rows times e for a round on that column; 250, as after tables: +1.0 instead of +1.1
-SELECTION_FRACTION: Final = 0.2  # of the tables' budget chooses columns where not all are measured
+ROUNDS_IF_DOMINANT: Final = 100.0  # need of a round on that column; with 250, as after tables, +1.0 points, not +1.1
+SELECTION_FRACTION: Final = 0.2  # of the tables' budget, to select columns if not all are measured
 GROUP_COUNTS: Final = (2, 3, 4, 6, 8, 12, 16)
 COLUMN_FRACTIONS: Final = (
     1,
@@ -159,18 +154,18 @@ COLUMN_FRACTIONS: Final = (
     0.02,
     0.01,
 )  # of the columns, tried as m
-UNIT_EFFECT_STRENGTH: Final = 0.4  # what a column of effect 1 explains: E|p - 1/2| / (1/2) for log-odds of deviation 1
-MAX_EFFECT: Final = 2.0  # deviations of log-odds that one column can have
-POWERS: Final = np.linspace(0.0, 3.0, 31)  # tried for the power law of strengths
-MIN_FOR_ROUNDS: Final = 250.0  # rows times e below which no round is worth it after tables; measured beside 200 and 400
+UNIT_EFFECT_STRENGTH: Final = 0.4  # E|p - 1/2| / (1/2) for log-odds of standard deviation 1
+MAX_EFFECT: Final = 2.0  # largest standard deviation of log-odds of one column
+POWERS: Final = np.linspace(0.0, 3.0, 31)  # candidate exponents of the power law of strengths
+MIN_FOR_ROUNDS: Final = 250.0  # need of rounds after tables; 200 and 400 were tried too
 SET_GROUPS: Final = (4, 8)  # groups of a numeric column in a set of columns, at least and at most
 TABLE_FRACTIONS: Final = np.geomspace(0.05, 1.0, 25)  # of the budget, tried for tables
 
 
 class ColumnStrengths(NamedTuple):
-    """What the best column explains of all there is to explain, and the mean of all columns, as parts of 1.
+    """Measured strengths: fraction of the classes explained by the best column, and the mean over columns.
 
-    The mean is None if only the best was asked; ``best_error`` is then the deviation of the noise.
+    The mean is None if only the best was measured; ``best_error`` is then the standard deviation of the noise.
     """
 
     best: float
@@ -178,14 +173,14 @@ class ColumnStrengths(NamedTuple):
     best_error: float = 0.0
 
     def rounds_threshold(self, n_classes: int) -> float:
-        """Rows times e from which on rounds begin at once, as one column tells all, or none tells anything."""
+        """Return n e from which tables are skipped, because one column explains all or none explains anything."""
         if self.best >= DOMINANT:
             return ROUNDS_IF_DOMINANT * sensitivity_factor(n_classes)
         none_tells = self.best < min(MIN_BEST, WEAK_BEST - 2 * self.best_error)
         return MIN_FOR_ROUNDS * sensitivity_factor(n_classes) if none_tells else math.inf
 
     def fit_power(self, n_columns: int) -> float:
-        """Of the power law by which strengths fall from column to column, so that they have this mean."""
+        """Return the exponent of the power law of strengths with this best and mean."""
         place = np.arange(1.0, n_columns + 1)
         assert self.mean is not None
         wanted = min(max(self.mean / max(self.best, 1e-9), 1 / n_columns), 1.0)
@@ -200,21 +195,21 @@ class ColumnStrengths(NamedTuple):
 
 
 class TableDesign(NamedTuple):
-    """A shape of tables, and what it is worth; no columns: nothing is."""
+    """Design of tables and its gain; no columns if no table has a gain."""
 
     gain: float
     n_columns: int
     bins: int
-    variance: float = 2.0  # of the noise at a price of 1, the mean over columns
+    variance: float = 2.0  # of the noise at a row epsilon of 1, the mean over columns
 
     @property
     def equivalent_zcdp_steps(self) -> float:
-        """As many steps by rho would need as much noise as these tables do by epsilon."""
+        """Number of zCDP steps with the same total noise as these tables under pure epsilon."""
         return self.variance / 2 / max(self.n_columns, 1)
 
 
 class TableDesigns:
-    """Chooses shapes for one schema and number of rows."""
+    """Gains of all designs for one schema and number of rows."""
 
     def __init__(
         self,
@@ -238,7 +233,7 @@ class TableDesigns:
         self._variances = {(m, b): self._column_variances(m, self._sizes[b], noise) for b in groups for m in counts}
 
     def best_design(self, row_epsilon: float, after_selection: float) -> TableDesign:
-        """Return the shape of largest worth at a price; ``after_selection`` is what is left of it after choosing columns."""
+        """Return the design of largest gain at a row epsilon, of which selection leaves ``after_selection``."""
         best = TableDesign(0.0, 0, GROUP_COUNTS[0])
         for (m, b), variances in self._variances.items():
             worth = self._expected_gain(after_selection if m < self._n_columns else row_epsilon, m, b)
@@ -247,13 +242,13 @@ class TableDesigns:
         return best
 
     def _column_variances(self, m: int, sizes: NDArray[np.int64], noise: TableNoise) -> Floats:
-        """Variances at a price of 1. Which m columns is not known: those at even distances, by size, stand for them."""
+        """Return variances at a row epsilon of 1; evenly spaced columns by size stand for the m unknown ones."""
         taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
         known, places = np.unique(taken, return_index=True)
         return np.interp(sizes, known, noise.cell_variances(taken.tolist())[places])
 
     def _expected_gain(self, row_epsilon: float, m: int, b: int) -> float:
-        """What m columns are worth: any effect may be that of any column."""
+        """Return the gain of m columns; each effect is equally likely to be that of any column."""
         noise = self._variances[m, b] / row_epsilon**2
         rows, effects = self._n_rows / (self._sizes[b] * self._n_classes), self._effects[:m, None]
         signal = effects * rows**2
@@ -268,7 +263,7 @@ def design_tables(
     available: float,
     strengths: ColumnStrengths | None = None,
 ) -> tuple[TableDesign, float]:
-    """Return the shape of tables, and the part of what is left for them and rounds that they get."""
+    """Return the design of tables, and their fraction of the budget that is available for them and rounds."""
     noise, effects, fewest = TableNoise.from_budget(budget), None, GROUP_COUNTS[0]
     paid, many = n_rows * budget.row_epsilon_of(available), len(columns) > FEW_COLUMNS
     if strengths and strengths.mean is not None:
@@ -296,7 +291,7 @@ def design_tables(
         ],
         axis=1,
     )
-    # As much as is needed for nearly all of the worth; the last share is all of it.
+    # The smallest fraction with nearly all of the gain; the last one is the whole budget.
     all_of_it = shapes.best_design(*prices[-1])
     tried = ((part, shapes.best_design(*price)) for part, price in zip(TABLE_FRACTIONS[:-1], prices[:-1], strict=True))
     enough = ENOUGH_GAIN * all_of_it.gain
@@ -307,13 +302,13 @@ def design_tables(
 
 
 def may_be_dominant(columns: Sequence[BinnedColumn], budget: AdaptiveBudget, row_budget: float) -> bool:
-    """Whether one column that tells much would change how tables are counted, for so many rows times e."""
+    """Return True if a strong column would change the design; ``row_budget`` is n e."""
     numeric = any(column.ordered for column in columns)
     return budget.allows_joint_noise and numeric and len(columns) > FEW_COLUMNS and row_budget >= MIN_IF_STRONG
 
 
 def extend_pairs(column_sets: Iterable[tuple[int, ...]], n_columns: int) -> list[tuple[int, ...]]:
-    """Pairs that were chosen, each with one column more.
+    """Return triples: each selected pair with one more column.
 
     >>> extend_pairs([(3,), (2, 0)], 4)
     [(0, 1, 2), (0, 2, 3)]
@@ -323,7 +318,7 @@ def extend_pairs(column_sets: Iterable[tuple[int, ...]], n_columns: int) -> list
 
 
 def random_subsets(size: int, n_columns: int, max_subsets: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-    """Draw so many sets of columns, and leave out those that come again.
+    """Draw random sets of columns, without repetitions.
 
     >>> random_subsets(3, 3, 10, np.random.default_rng(0)), random_subsets(3, 2, 10, np.random.default_rng(0))
     ([(0, 1, 2)], [])
@@ -335,28 +330,29 @@ def random_subsets(size: int, n_columns: int, max_subsets: int, rng: np.random.G
 
 
 def groups_per_column(bins: int, size: int) -> int:
-    """Groups of a numeric column beside others, where it has so many alone: an even number, so that halves are told."""
+    """Return the groups of a numeric column in a set of columns: an even number, so that halves are separated."""
     low, high = SET_GROUPS
     return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low
 
 
-# Rows times e for an error of about a quarter; limits of the share of what is left.
+# Need for a standard error of about a quarter; limits of the fraction of the remaining budget.
 WEIGHT_NEED, WEIGHT_FRACTIONS = 20.0, (0.02, 0.1)
-MAX_GAIN: Final = SCORE_UNITS  # of one row: a log-odds of 1; 1.5, 2 and 3 were no better and need more
-PRIOR_STD: Final = 0.5  # deviation of the logarithm of the best weight, from table to table; 0.35 and 0.7 were as good
-MAX_WEIGHT: Final = 2.0  # a weight, or its reciprocal; beyond it a rare class is predicted too often (balance-scale -3)
-SYNTHETIC_ROWS: Final = 2000  # rows, to know how fast the gain falls with the weight
+PRIOR_STD: Final = 0.5  # prior standard deviation of the logarithm of the weight; 0.35 and 0.7 were as good
+MAX_WEIGHT: Final = (
+    2.0  # largest weight or reciprocal; above it a rare class is predicted too often (balance-scale: -3 points)
+)
+SYNTHETIC_ROWS: Final = 2000  # rows that give the slope of the gain by the weight
 
 
 class ShrunkenTable(NamedTuple):
-    """A table as made-up rows need it: what is believed of its class counts, and what each cell adds to scores."""
+    """Shrunken class counts of a table, and the scores of its cells."""
 
     counts: Floats
     scores: Floats
 
 
 def weight_fraction(budget: AdaptiveBudget, n_rows: float) -> float:
-    """Return the share of the budget that the weight of tables gets; 0 where that would be too much of what is left."""
+    """Return the fraction of the budget for the common weight; 0 if that exceeds its limit."""
     low, high = WEIGHT_FRACTIONS
     share = max(budget.fraction_for(WEIGHT_NEED / n_rows), low * budget.remaining)
     return share if share <= high * budget.remaining else 0.0
@@ -365,10 +361,10 @@ def weight_fraction(budget: AdaptiveBudget, n_rows: float) -> float:
 def estimate_weight(
     gain: float, noise: float, n_rows: float, start: Floats, tables: Sequence[ShrunkenTable], rng: np.random.Generator
 ) -> float:
-    """Return how much tables count, from the gain of all rows, each cut to 1, with its variance of noise.
+    """Return the common weight of all tables, from the noisy derivative of the log-likelihood, clipped per row.
 
-    One step of Newton's method towards the weight whose gain is the expected one, shortened as the noise, the chance of
-    sampling and the usual weights (``PRIOR_STD``) tell.
+    One Newton step towards the weight with the expected gain, shrunk by noise, sampling variance and the prior
+    (``PRIOR_STD``). ``noise`` is the variance of the noise on ``gain``.
     """
     expected, slope = _expected_gain(start, tables, rng)
     expected, slope = n_rows * expected, n_rows * slope
@@ -378,10 +374,10 @@ def estimate_weight(
 
 
 def _expected_gain(start: Floats, tables: Sequence[ShrunkenTable], rng: np.random.Generator) -> tuple[float, float]:
-    """Return the gain of a row if the shares of classes are as predicted, and how much more it is per weight if not.
+    """Return the expected gain of a row if predictions are calibrated, and its slope by the weight.
 
-    Without cuts the first is 0: what is cut off are mostly losses, of rows about which tables are sure and wrong. Both
-    are found on made-up rows whose columns are independent inside a class, as what was released tells them.
+    Without clipping the first is 0; clipping removes mostly losses, of rows with confident wrong predictions. Both are
+    computed on synthetic rows whose columns are independent within a class, drawn from the released counts.
     """
     shares = scores_to_probabilities(start[None])[0]
     target = rng.choice(len(shares), SYNTHETIC_ROWS, p=shares)

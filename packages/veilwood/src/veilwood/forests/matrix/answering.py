@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix random forests, batch prediction: the forest stays private, and batches of queries are answered with noise.
+"""Matrix random forests, batch prediction: the forest stays private, and batches of queries get noisy answers.
 
-Batch training, which releases a model once and predicts for free ever after, is in ``training``; it is the better
-choice whenever more than one batch is expected.
+``training`` releases a model once, whose predictions are free. It is the better choice if more than one batch is
+expected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
 from veilwood.estimators.method import Codes, FitRequest, Floats
-from veilwood.forests.matrix.measurement import MECHANISMS, Measurement, plan_measurement, row_sensitivity
+from veilwood.estimators.parameters import Role, parameter
+from veilwood.forests.matrix.measurement import MECHANISMS, MatrixStep, Measurement, plan_measurement, row_sensitivity
 from veilwood.forests.matrix.training import (
     BRANCHINGS,
     FEATURE_SUBSETS,
@@ -55,12 +56,12 @@ MODES = ("batch", "subsample")
 class AnsweringParameters(EnsembleParameters):
     """Parameters of a predictor."""
 
-    mode: str = "batch"
-    voting: str = "weight"
-    mechanism: str = "optimized"
+    mode: str = parameter("batch", role=Role.LEARNING)
+    voting: str = parameter("weight", role=Role.LEARNING)
+    mechanism: str = parameter("optimized", role=Role.LEARNING)
 
     def _check_parameters(self) -> None:
-        """Refuse words that are not known or do not go together."""
+        """Raise an error if options are unknown or incompatible."""
         self._check_options(
             mode=MODES,
             voting=VOTINGS,
@@ -70,14 +71,14 @@ class AnsweringParameters(EnsembleParameters):
         )
         if self.mode == "batch" and self.voting == "hard":
             raise UseError(
-                "mode='batch' adds up leaf counts, which one row moves by little; labels of leaves that all rows share "
-                "have no such bound. Hint: voting='weight', or mode='subsample'."
+                "mode='batch' sums leaf counts, to which one row contributes little; labels of leaves shared by all "
+                "rows have no such bound. Hint: set voting='weight' or mode='subsample'."
             )
 
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """A planned batch: the queries, the plan of their answers, and what is measured; nothing, query by query."""
+    """Planned batch: the queries, the plan of their answers, and the measurements, if not query by query."""
 
     codes: Codes
     plan: Plan
@@ -86,7 +87,7 @@ class PlannedBatch:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class QueryAnswering:
-    """Public trees, and how batches of queries are planned and answered from private rows."""
+    """Public trees, with the planning and answering of batches of queries."""
 
     parameters: AnsweringParameters
     encoding: Encoding
@@ -95,7 +96,7 @@ class QueryAnswering:
 
     @classmethod
     def grow_trees(cls, parameters: AnsweringParameters, schema: Schema, seed: int) -> Self:
-        """Grow the trees, which needs no data."""
+        """Grow the trees, without data."""
         encoding = Encoding(schema, "bins")
         return cls(parameters, encoding, *grow_ensembles(encoding, parameters, seed))
 
@@ -113,11 +114,11 @@ class QueryAnswering:
 
     @property
     def _n_columns(self) -> int:
-        """Two classes of hard votes need one column: the other is its complement."""
+        """Number of measured columns. Hard votes for two classes need one: the other is its complement."""
         return 1 if self._is_hard and self._n_classes == 2 else self._n_classes
 
     def count_rows(self, source: Source, n_jobs: int | None) -> Any:
-        """Keep the encoded rows, or the exact counts of leaves under a fresh secret key: private, in memory only."""
+        """Return the encoded rows, or the exact leaf counts under a fresh secret key: private, in memory only."""
         if self._is_batch:
             batches = list(track_progress(source.batches(), "counting"))
             return (
@@ -130,7 +131,7 @@ class QueryAnswering:
     # -- planning a batch ----------------------------------------------------------------------------------------
 
     def plan_answer(self, request: FitRequest, codes: Codes) -> PlannedBatch:
-        """Choose what to measure for these queries, from public facts alone."""
+        """Choose the measurements for these queries, from public facts only."""
         self.parameters._check_parameters()
         return lower_noise_design(request, partial(self._plan_uncached, codes=codes))
 
@@ -139,17 +140,17 @@ class QueryAnswering:
         steps: tuple[Step, ...] = (self._direct_step(codes, request),)
         error = steps[0].variance
         if self.parameters.mechanism == "optimized":
-            found = self._choose_measurements(codes, request)
-            by_strategy = sum(measurement.expected_error for measurement in found) / len(codes)
-            # A few queries are best answered by themselves. Without noise all is equal, and tables are kept.
-            if by_strategy < error or steps[0].mechanism is None:
-                measurements, error = found, by_strategy
+            optimized = self._choose_measurements(codes, request)
+            optimized_error = sum(measurement.expected_error for measurement in optimized) / len(codes)
+            # A few queries are best answered one by one. Without noise both are exact, and the tables are used.
+            if optimized_error < error or steps[0].mechanism is None:
+                measurements, error = optimized, optimized_error
                 steps = tuple(step for measurement in measurements for step in measurement.steps)
-        records = ALL_TO_EVERY_TREE if self._is_batch else EACH_TO_ONE_TREE
+        row_sharing = ALL_TO_EVERY_TREE if self._is_batch else EACH_TO_ONE_TREE
         plan = request.make_plan(
             steps,
             f"votes for {len(codes)} public queries, with noise",
-            self.forest.layout(records, queries=len(codes)),
+            self.forest.layout(row_sharing, queries=len(codes)),
             error,
             notes={"ensembles": len(self.ensembles)},
             choices={"structure": self.forest.fingerprint()},
@@ -162,12 +163,12 @@ class QueryAnswering:
             # A row is in one tree of one ensemble, so all ensembles together are one table of leaves.
             workload = LeafVoteWorkload(self.forest.n_leaves, route_rows(self.forest, codes))
             return [plan_measurement("votes", workload, loss, neighbours, n_columns, votes=self._is_hard)]
-        share = loss.scaled(Fraction(1, len(self.ensembles)))
+        ensemble_loss = loss.scaled(Fraction(1, len(self.ensembles)))
         return [
             plan_measurement(
                 f"votes of ensemble {i}",
                 VoteWorkload(ensemble.paths, route_rows(ensemble.forest, codes[:, ensemble.features])),
-                share,
+                ensemble_loss,
                 neighbours,
                 n_columns,
             )
@@ -175,19 +176,19 @@ class QueryAnswering:
         ]
 
     def _direct_step(self, codes: Codes, request: FitRequest) -> Step:
-        """Plan the release of every vote of every query by itself, which one row moves in all the trees it is in.
+        """Plan the release of the votes for each query. One row changes them in all trees that count it.
 
-        The paper's baseline takes each row to be in a leaf with all queries. How many queries are in a leaf is public,
-        and where noise is optimised, the most of them in each tree are what a row can move.
+        The paper's baseline assumes that each row is in a leaf with all queries. The number of queries in a leaf is
+        public. If the noise is optimised, a row can change as many as the fullest leaf of each tree has.
         """
         l1, squared_l2 = row_sensitivity(self._n_columns, self._is_hard, request.neighbours)
-        trees = self.forest.n_trees if self._is_batch else 1  # that a row can be in, adding to the same query
+        trees = self.forest.n_trees if self._is_batch else 1  # in which one row can add to the same query
         queries = [len(codes)] * self.forest.n_trees
         if self.parameters.mechanism == "optimized":
             queries = [int(np.bincount(leaves).max()) for leaves in route_rows(self.forest, codes).T]
         moved = sum(queries) if self._is_batch else max(queries)
         return counting_step(
-            "votes, query by query", (len(codes), self._n_columns), request.loss, request.neighbours,
+            MatrixStep.VOTES.at(), (len(codes), self._n_columns), request.loss, request.neighbours,
             l1=moved * l1, squared_l2=moved * trees * squared_l2,
         )  # fmt: skip
 
@@ -228,7 +229,7 @@ class QueryAnswering:
         return np.asarray(table[route_rows(self.forest, codes)].sum(axis=1))
 
     def _leaf_table(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """What each leaf contributes to votes: its counts, or its label (for two classes, the first class only)."""
+        """Return the contribution of each leaf to votes: its counts, or its label (one column for two classes)."""
         if not self._is_hard:
             return counts
         labels = np.zeros_like(counts)
@@ -238,27 +239,28 @@ class QueryAnswering:
 
 @dataclass(eq=False, repr=False)
 class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
-    """A forest that keeps the training data in memory and answers batches of queries, each at its own price.
+    """A forest that keeps the training data in memory and charges for every batch of queries.
 
-    ``fit`` releases nothing and costs nothing; every call of ``answer`` is a release, charged to the ledger before
-    the answer exists. A batch that was answered before gets the stored answer, for free. The object holds private
-    data by its nature (encoded rows, or exact counts of leaves): it cannot be pickled or saved.
+    ``fit`` releases nothing and is free. Every call of ``answer`` is a release, charged to the ledger before the answer
+    exists. A repeated batch gets the stored answer, which is free. The object holds private data (encoded rows, or
+    exact leaf counts), so it cannot be pickled or saved.
 
     Parameters
     ----------
     schema, delta, privacy_unit, adjacency, n_estimators, max_depth, max_features, feature_subsets, branching
         As in ``MatrixForestClassifier``.
     n_ensembles : int or None
-        Number of ensembles; one by default.
+        Number of ensembles. Default: one.
     epsilon : float
-        The price of a batch, unless ``answer`` is told otherwise.
+        Default privacy loss of a batch.
     mode : {"batch", "subsample"}
-        All rows count in every tree; or each row in one tree only, drawn by a secret key (subsample-and-aggregate).
+        Count every row in every tree, or in one tree drawn by a secret key (subsample-and-aggregate).
     voting : {"weight", "hard"}
-        Leaves add up their counts, or vote for their largest class (subsample only: labels of leaves are then what
-        one row can turn around).
+        Leaf counts are summed, or leaves vote for their largest class (subsample only: one row can then change one
+        label).
     mechanism : {"optimized", "laplace"}
-        Optimise the noise over the whole batch, or give every query an equal share (the baseline); never worse.
+        Optimise the noise over the whole batch, or divide the budget equally among queries (the baseline, which is
+        never better).
     random_state, ledger, n_jobs, invalid
         As in ``MatrixForestClassifier``. The ledger lives as long as the predictor.
 
@@ -267,14 +269,15 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     classes_, n_features_in_, feature_names_in_
         As in ``MatrixForestClassifier``.
     privacy_ : PrivacyCertificate
-        The certificate of the latest answer; ``ledger_`` has them all.
+        Certificate of the latest answer. ``ledger_`` has an entry for each.
 
     Notes
     -----
     Guarantee
 
     Each answer is (epsilon, delta)-private, and answers compose in the ledger (proofs/matrix-forest.md, attacked by
-    packages/veilwood/tests/forests/matrix/test_answering.py). The queries must be public: nothing protects the people in them.
+    packages/veilwood/tests/forests/matrix/test_answering.py). The queries must be public: nothing protects the people
+    in them.
 
     Examples
     --------
@@ -291,28 +294,29 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     _task: ClassVar[TaskKind] = "classification"
 
     def plan(self) -> NoReturn:
-        """Refuse: what a batch costs and how well it is answered depends on the queries."""
-        raise UseError("a batch is planned with its queries. Hint: fit, then call plan_answer(X_new).")
+        """Raise UseError: cost and error of a batch depend on its queries."""
+        raise UseError("a plan needs the queries of a batch. Hint: call fit, then plan_answer(X_new).")
 
     def fit(self, X: Any, y: Any = None, **unsupported: Any) -> Self:
-        """Count the training data, privately. Nothing is released and nothing is spent."""
+        """Read the training data into memory. Nothing is released and nothing is spent."""
         self._reject_arguments(unsupported)
         parameters = AnsweringParameters._from_estimator(self)
         parameters._check_parameters()
         loss, neighbours = self._requested_privacy()
         schema, inferred = self._resolve_schema(X, y)
-        seeded = SEEDED_NOISE if is_seeded() else None  # the key that gives rows to trees is then known
+        seeded = SEEDED_NOISE if is_seeded() else None  # the key that assigns rows to trees is then known
         seed = public_seed(self.random_state)
         answering = QueryAnswering.grow_trees(parameters, schema, seed)
         ledger = MemoryLedger() if self.ledger is None else open_ledger(self.ledger)
         if loss.is_bounded:
-            ledger.check_affordable(loss)  # once a budget is spent, whether rows fit must not be told
-        step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)  # what refusals are noted under
+            ledger.check_affordable(loss)  # with the budget spent, not even a rejection of rows may be revealed
+        # Rejected input is recorded in the ledger under this step.
+        step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)
         plan = self._fit_request(schema, seed).make_plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
         with self._record_rejections(plan, inferred or seeded, handle_of(X)):
             source = open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid)
             exact = answering.count_rows(source, self.n_jobs)
-        # Only now, all at once: what is answered from belongs to the promise that was checked with it.
+        # Replace all attributes together, only now: answers must use the rows and the privacy parameters of one fit.
         self._remove_attributes(self._fitted_attributes())
         self._query_engine, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
         self._answers: dict[bytes, tuple[NDArray[np.int64], PrivacyCertificate, Plan]] = {}
@@ -323,36 +327,36 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         return self
 
     def plan_answer(self, X: Any, epsilon: float | None = None) -> Plan:
-        """Return what answering this batch will release and cost. Nothing is spent."""
+        """Return the plan for answering this batch. Nothing is spent."""
         return self._plan_batch(self._encode_rows(X), self._batch_loss(epsilon)).plan
 
     def answer(self, X: Any, epsilon: float | None = None) -> NDArray[Any]:
-        """Predict the classes of a batch of public queries, charging the ledger once.
+        """Predict the classes of a batch of public queries, and charge the ledger once.
 
         Parameters
         ----------
         X : dataframe or array
-            The queries. They must not be private: what is measured is chosen to fit them.
+            Queries. They must not be private: the measurements are chosen for them.
         epsilon : float, optional
-            The price of this batch.
+            Privacy loss of this batch. Default: the estimator's epsilon.
         """
         codes = self._encode_rows(X)
         key = hashlib.sha256(repr(codes.shape).encode() + codes.tobytes()).digest()
-        price = self._batch_loss(epsilon)
+        loss = self._batch_loss(epsilon)
         stored = self._answers.get(key)
-        if stored is None or (price.is_bounded and not stored[1].is_private and self._not_private is None):
-            votes = self._release_votes(codes, price)
+        if stored is None or (loss.is_bounded and not stored[1].is_private and self._not_private is None):
+            votes = self._release_votes(codes, loss)
             stored = self._answers[key] = (votes.argmax(axis=1), self.privacy_, self.plan_)
         chosen, self.privacy_, self.plan_ = stored
         labels: NDArray[Any] = self.classes_[chosen]
         return labels
 
     def forget_answers(self) -> None:
-        """Forget the answers given so far: the same batch will be charged again. For who stores answers elsewhere."""
+        """Delete the stored answers, for callers that store them elsewhere. Repeated batches are charged again."""
         self._answers.clear()
 
     def _encode_rows(self, X: Any) -> NDArray[np.uint16]:
-        """Encode queries; needs a fitted predictor."""
+        """Encode queries with a fitted predictor."""
         check_is_fitted(self, "schema_")
         return self._encode_with(self._query_engine.encoding, X)
 
@@ -360,7 +364,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         return requested_loss(self.epsilon if epsilon is None else epsilon, self.delta)
 
     def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> PlannedBatch:
-        """Plan the answer by the present parameters; rows were counted for one mode only."""
+        """Plan the answer with the present parameters. The mode cannot change after fit."""
         parameters, counted_for = AnsweringParameters._from_estimator(self), self._query_engine.parameters.mode
         parameters._check_parameters()
         if self.mode != counted_for:
@@ -369,17 +373,17 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         if (
             self._planned_batch is None or self._planned_batch[0] != key
         ):  # a batch that was planned is not searched again
-            asked = replace(self._fit_request(self.schema_, self._seed), loss=loss, neighbours=self._neighbours)
-            self._planned_batch = key, replace(self._query_engine, parameters=parameters).plan_answer(asked, codes)
+            request = replace(self._fit_request(self.schema_, self._seed), loss=loss, neighbours=self._neighbours)
+            self._planned_batch = key, replace(self._query_engine, parameters=parameters).plan_answer(request, codes)
         return self._planned_batch[1]
 
     def _release_votes(self, codes: NDArray[np.uint16], loss: Loss) -> NDArray[np.float64]:
-        """Answer a batch through the door; return the votes by class."""
-        questions = self._plan_batch(codes, loss)
+        """Release the answers of a batch through the door, and return the votes by class."""
+        batch = self._plan_batch(codes, loss)
         answering = replace(self._query_engine, parameters=AnsweringParameters._from_estimator(self))
-        door = Door(questions.plan, self.ledger_, not_private=self._not_private, table=self._table)
+        door = Door(batch.plan, self.ledger_, not_private=self._not_private, table=self._table)
         with door:
-            votes = answering.release_votes(questions, self._exact, door, self.n_jobs)
+            votes = answering.release_votes(batch, self._exact, door, self.n_jobs)
         self._set_certificate(door)
         return votes
 

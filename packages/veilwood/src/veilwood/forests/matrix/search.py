@@ -1,24 +1,24 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The search for the strategy that answers a workload with the least noise, and how far it is from the best.
+"""Search for the strategy with the least error on a workload, its cache on disk, and a lower bound on the error.
 
-Strategies themselves (measuring, reconstructing, their expected error) live in ``strategies``.
+``strategies`` measures, reconstructs and computes expected errors.
 
 Letters (those of ``workloads`` and ``strategies`` as well):
 
 ======  =================  ==========================================================================
 letter  name               meaning
 ======  =================  ==========================================================================
-t_S     share              share of the budget the marginal S gets; shares add up to one
+t_S     share              fraction of the budget for marginal S; fractions add up to one
 z       logits             unconstrained parameters, t = softmax(z)
 G       Gram matrix        W' W
 B       extra rows         of a p-Identity strategy: p rows of non-negative weights under the identity
 s_j     column norm        of the identity on B, divided out so that every column has norm one
 ======  =================  ==========================================================================
 
-The search is a function of the workload and the seed: the same plan every time. It stops after a fixed amount of work,
-never by the clock. What is searched does not depend on the budget, which only decides between what was found: so with
-more budget the error never grows. Discrete noise of a large budget is so small that other strategies pay; the search
-for them comes in addition, from each of a few budgets on.
+The search is a function of the workload and the seed, and stops after a fixed amount of work, so plans are
+reproducible. The candidates do not depend on the budget, which only decides among them, so the error never grows with
+the budget. Discrete noise of a large budget is so small that other strategies win. From each of a few large budgets on,
+a further search adds candidates for it.
 """
 
 from __future__ import annotations
@@ -62,23 +62,23 @@ __all__ = [
 
 
 MAX_BYTES: Final = 1 << 24  # of a file
-MAX_FILES: Final = 1024  # the oldest goes first
+MAX_FILES: Final = 1024  # beyond it the oldest is deleted
 CACHED_DECISIONS: Final = ("structure", "division", "shares", "strategies", "alternatives", "divisions")
 
 H = TypeVar("H", bound=SupportsPlan)
 
 
 def cached_design(request: FitRequest, size: object, make_design: Callable[[FitRequest], H]) -> H:
-    """Design with the choices that an equal search has made before, or search and keep them.
+    """Return the design with cached decisions of an equal search, or search and cache the decisions.
 
     Parameters
     ----------
-    request : Asked
-        What the search follows from, with the size.
+    request : FitRequest
+        Input of the search, together with ``size``.
     size : object
-        The number of trees and their height, which may be chosen and not asked for.
+        Number and depth of trees, which may have been chosen automatically.
     make_design : callable
-        Searches, or takes what ``choices`` hold.
+        Function that uses the request's decisions, or searches.
     """
     file = None if request.decisions else _cache_path(request, "strategies", size)
     if file is None:
@@ -86,24 +86,25 @@ def cached_design(request: FitRequest, size: object, make_design: Callable[[FitR
     with suppress(OSError, VeilwoodError, TypeError, ValueError, KeyError, AttributeError):
         choices = read_json(read_text(file, MAX_BYTES))
         known: dict[str, Any] = {name: choices[name] for name in CACHED_DECISIONS if name in choices}
-        made = make_design(replace(request, decisions=known))
-        if made.plan.choices.get("structure") == known["structure"]:
-            return made
-    made = make_design(request)
-    kept: dict[str, Any] = {name: made.plan.choices[name] for name in CACHED_DECISIONS if name in made.plan.choices}
-    if "strategies" in kept:
-        _store_result(file, kept)
-    return made
+        design = make_design(replace(request, decisions=known))
+        if design.plan.choices.get("structure") == known["structure"]:
+            return design
+    design = make_design(request)
+    choices = design.plan.choices
+    decisions: dict[str, Any] = {name: choices[name] for name in CACHED_DECISIONS if name in choices}
+    if "strategies" in decisions:
+        _store_result(file, decisions)
+    return design
 
 
 def cached_comparison(request: FitRequest, size: object, compare: Callable[[], tuple[int, float]]) -> tuple[int, float]:
-    """Return the number of leaves of a size and the error of one that were found before, or find and keep them."""
+    """Return the cached number of leaves of a size and the error of one, or compute and cache them."""
     file = _cache_path(request, "errors", size)
     if file is None:
         return compare()
     with suppress(OSError, VeilwoodError, TypeError, ValueError, KeyError):
-        found = read_json(read_text(file, MAX_BYTES))
-        leaves, error = found["leaves"], found["error"]
+        result = read_json(read_text(file, MAX_BYTES))
+        leaves, error = result["leaves"], result["error"]
         if is_int_in(leaves, 1) and isinstance(error, float) and 0 < error < math.inf:
             return int(leaves), error
     leaves, error = compare()
@@ -112,7 +113,7 @@ def cached_comparison(request: FitRequest, size: object, compare: Callable[[], t
 
 
 def _cache_path(request: FitRequest, purpose: str, size: object) -> Path | None:
-    """Name the file by all that a search follows from; there is none for a schema that was read off the data."""
+    """Return a file named by a hash of all inputs of the search, or None if the schema was inferred from the data."""
     folder = None if request.schema.inferred else cache_folder("strategies")
     facts = (
         __version__, purpose, size, request.estimator, request.schema.fingerprint(), str(request.loss.epsilon),
@@ -134,14 +135,12 @@ def _store_result(file: Path, result: dict[str, Any]) -> None:
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-COMPARISON_STARTS = 8  # starts of a search that only compares forests: the chosen one is searched in full
-SMALL_BUDGET = Fraction(
-    1, 1000
-)  # a budget at which discrete noise is as good as continuous, for decisions that hold at any
+COMPARISON_STARTS = 8  # starts of a search that only compares forests; the chosen one gets a full search
+SMALL_BUDGET = Fraction(1, 1000)  # discrete noise is nearly continuous here, so decisions hold at any budget
 _LARGE_BUDGETS: dict[NoiseName, tuple[int, ...]] = {"laplace": (4, 16, 64), "gaussian": ()}
-_GRID = 1 << 14  # as in marginal_search: much finer, and inverses lose their digits
-_MAX_BITS = {"laplace": 38, "gaussian": 24}  # of all factors of a product: sums and noise stay within an int64
-_QUICK_CELLS, _THOROUGH_CELLS = 512, 2048  # p-Identity works on explicit matrices of so many cells
+_GRID = 1 << 14  # integer units of a weight, as in ``marginals``; finer grids lose precision in inverses
+_MAX_BITS = {"laplace": 38, "gaussian": 24}  # of all factors of a product, so that sums and noise fit an int64
+_QUICK_CELLS, _THOROUGH_CELLS = 512, 2048  # limits on cells for p-Identity, which needs explicit matrices
 
 
 def optimize(
@@ -154,13 +153,13 @@ def optimize(
     thorough: bool = False,
     max_cells: int = 1 << 22,
 ) -> Strategy:
-    """Strategy with the least expected error found for a workload; never worse than the baselines.
+    """Return the strategy with the least expected error among the candidates; never worse than the baselines.
 
-    Candidates are the identity, weighted marginals, the leaves of all trees or of some beside marginals for the
-    others, for leaves that keep sets of values (binary trees) Kronecker products of p-Identity matrices, and on small
-    domains p-Identity matrices over all cells. All are compared by their exact expected error, after rounding to
-    integers and with the variance of the discrete noise. So none is worse than the table of all cells, nor, where the
-    workload knows its forest, than every tree's leaves at an equal share.
+    Candidates are the identity, weighted marginals, the leaves of all trees, and the leaves of some trees with
+    marginals for the others. For leaves that keep sets of values (binary trees) they include Kronecker products of
+    p-Identity matrices, and on small domains p-Identity matrices over all cells. All are compared by exact expected
+    error, after rounding to integers and with the variance of the discrete noise. So the result is never worse than the
+    table of all cells, nor, if the workload has a forest, than every tree's leaves with equal fractions of the budget.
 
     Parameters
     ----------
@@ -173,10 +172,10 @@ def optimize(
     seed : int
         Seed of the random starts; public.
     starts : int, optional
-        Number of starts; by default 64, down to 32 where many sets of features have to be weighed.
+        Number of starts; by default 64, down to 32 with many sets of features.
     thorough : bool
-        Try p-Identity strategies on domains of up to 2048 cells (otherwise 512, and only where they have been seen
-        to win): seconds to a minute, for a few per cent less error on batch prediction.
+        Try p-Identity strategies on domains of up to 2048 cells (otherwise 512, and only for workloads on which they
+        have won). Takes seconds to a minute, for a few per cent less error on batch prediction.
     max_cells : int
         Largest table to measure, per class.
 
@@ -190,12 +189,12 @@ def optimize(
     True
     """
     settings = (seed, starts, thorough, max_cells)
-    found = candidate_strategies(workload, noise, Fraction(budget), *settings)
-    return min(found, key=lambda strategy: drawable_error(workload, strategy, noise, Fraction(budget)))
+    candidates = candidate_strategies(workload, noise, Fraction(budget), *settings)
+    return min(candidates, key=lambda strategy: drawable_error(workload, strategy, noise, Fraction(budget)))
 
 
 def drawable_error(workload: Workload, strategy: Strategy, noise: NoiseName, budget: Fraction) -> float:
-    """Return the expected error; infinite where the budget is so small that the noise would be too large to draw."""
+    """Return the expected error, or infinity if the budget is so small that the noise would be too large to draw."""
     try:
         return expected_error(workload, strategy, noise, budget)
     except MechanismError:
@@ -211,13 +210,13 @@ def candidate_strategies(
     thorough: bool = False,
     max_cells: int = 1 << 22,
 ) -> list[Strategy]:
-    """Return all that ``optimize`` chooses from; for more budget the same, or more. A workload is searched once."""
+    """Return the candidates of ``optimize``: with more budget the same or more. A workload is searched once."""
     settings = (noise, seed, starts, thorough, max_cells)
-    found = list(_search_cached(workload, None, *settings))
+    candidates = list(_search_cached(workload, None, *settings))
     for large in _LARGE_BUDGETS[noise]:
         if budget >= large:
-            found += _search_cached(workload, large, *settings)
-    return found
+            candidates += _search_cached(workload, large, *settings)
+    return candidates
 
 
 def _search_cached(
@@ -229,10 +228,10 @@ def _search_cached(
     thorough: bool,
     max_cells: int,
 ) -> list[Strategy]:
-    """Candidates for small budgets (None), or marginals alone for the discrete noise of a large one; found once."""
+    """Return the candidates for small budgets (None), or marginals only for a large budget's noise; cached."""
     key = (budget, noise, seed, starts, thorough, max_cells)
     if key not in workload.found_strategies:
-        # Hundreds of descents in a few dozen variables: threads of the linear algebra would only wait for each other.
+        # Hundreds of descents in a few dozen variables: more threads of the linear algebra would only add overhead.
         with threadpool_limits(limits=1, user_api="blas"):
             rng = np.random.default_rng(seed)
             find = partial(search_marginals, workload, noise=noise, rng=rng, max_cells=max_cells, budget=budget)
@@ -242,29 +241,29 @@ def _search_cached(
             except DomainTooLargeError:
                 if not isinstance(workload, PathWorkload) or workload.forest is None:
                     raise
-                marginals = []  # the leaves of its trees can be measured whatever the domain
-            found: list[Strategy] = [*marginals]
+                marginals = []  # the leaves of its trees can be measured for any domain
+            candidates: list[Strategy] = [*marginals]
             if budget is None:
                 if workload.n_cells <= max_cells:
-                    found.append(Marginals.identity(workload))
-                found += _more_candidates(workload, noise, rng, thorough, max_cells)
+                    candidates.append(Marginals.identity(workload))
+                candidates += _more_candidates(workload, noise, rng, thorough, max_cells)
                 if isinstance(workload, PathWorkload):
-                    found += _direct_candidates(workload, noise, marginals, find, starts)
-            workload.found_strategies[key] = found
+                    candidates += _direct_candidates(workload, noise, marginals, find, starts)
+            workload.found_strategies[key] = candidates
     return [*workload.found_strategies[key]]
 
 
 def _more_candidates(
     workload: Workload, noise: NoiseName, rng: np.random.Generator, thorough: bool, max_cells: int
 ) -> list[Strategy]:
-    """Explicit strategies, where they have been seen to win or are asked for."""
-    found: list[Strategy] = []
+    """Return explicit strategies for workloads on which they have won, or on request."""
+    candidates: list[Strategy] = []
     if isinstance(workload, PathWorkload) and not workload.single_valued and 4 * workload.n_cells <= max_cells:
-        found += _search_products(workload, noise, rng)
-    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # there marginals always won
+        candidates += _search_products(workload, noise, rng)
+    multiway = isinstance(workload, PathWorkload) and workload.single_valued  # marginals have always won there
     if 1 < workload.n_cells <= (_THOROUGH_CELLS if thorough else 0 if multiway else _QUICK_CELLS):
-        found += _search_explicit(workload, noise, rng)
-    return found
+        candidates += _search_explicit(workload, noise, rng)
+    return candidates
 
 
 def _direct_candidates(
@@ -274,24 +273,25 @@ def _direct_candidates(
     find: Callable[..., list[Marginals]],
     starts: int | None,
 ) -> list[Strategy]:
-    """Leaves of trees, measured directly; where a part of the trees is, marginals are searched anew for the others."""
+    """Return strategies that measure leaves directly. Marginals are then searched again for the remaining trees."""
     best = min(marginals, key=lambda strategy: expected_error(workload, strategy, noise, SMALL_BUDGET), default=None)
-    found = candidate_mixtures(workload, noise, best)
-    for mixed in [strategy for strategy in found if len(strategy.rest_marginals)]:
+    candidates = candidate_mixtures(workload, noise, best)
+    for mixed in [strategy for strategy in candidates if len(strategy.rest_marginals)]:
         traces = np.asarray(workload.traces_of_trees[mixed.rest_marginals].sum(axis=0))
         seen = {
             int(space): float(trace) for space, trace in zip(workload.residual_spaces, traces, strict=True) if trace > 0
         }
         for again in find(seen, starts=starts or 16):
-            found.append(mixed.with_marginals(noise, again))
-    return [*found]
+            candidates.append(mixed.with_marginals(noise, again))
+    return [*candidates]
 
 
 def lower_bound(workload: Workload, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)) -> float:
-    """Expected error that no strategy can beat (Li and Miklau 2013): (sum of singular values)^2 / n times the noise.
+    """Return a lower bound on the expected error of all strategies (Li and Miklau 2013).
 
-    It is tight for Gaussian noise in symmetric cases and need not be reachable under Laplace noise. Needs the
-    explicit Gram matrix: small domains only, otherwise :class:`~veilwood.errors.DomainTooLargeError`.
+    It is (sum of singular values)^2 / n times the variance of the noise: tight for Gaussian noise in symmetric cases,
+    and not always reachable under Laplace noise. It needs the explicit Gram matrix of a small domain, otherwise it
+    raises :class:`~veilwood.errors.DomainTooLargeError`.
 
     Examples
     --------
@@ -307,9 +307,9 @@ def lower_bound(workload: Workload, noise: NoiseName = "laplace", budget: Fracti
 
 
 def _search_products(workload: PathWorkload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
-    """Kronecker products: each feature in turn gets the best p-Identity for the others held fixed (HDMM's OPT_x)."""
+    """Return Kronecker products: the best p-Identity of each feature in turn, the others fixed (HDMM's OPT_x)."""
     masks = [workload.leaf_masks(i).astype(float) for i in range(len(workload.shape))]
-    found: list[Strategy] = []
+    candidates: list[Strategy] = []
     for _ in range(2):
         rows = [rng.random((max(1, size // 8) if size > 1 else 0, size)) for size in workload.shape]
         forms = workload.quadratic_forms([_p_identity_inverse(b, noise) for b in rows])
@@ -323,36 +323,36 @@ def _search_products(workload: PathWorkload, noise: NoiseName, rng: np.random.Ge
         active = sum(bool(b.any()) for b in rows)
         if active:
             grid = min(_GRID, 1 << _MAX_BITS[noise] // active)
-            found.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
-    return found
+            candidates.append(Factors(workload, [_rounded_p_identity(b, noise, grid if b.any() else 1) for b in rows]))
+    return candidates
 
 
 def _search_explicit(workload: Workload, noise: NoiseName, rng: np.random.Generator) -> list[Strategy]:
-    """p-Identity over all cells, p = n / 8. The identity is stationary, so rows start shaped like the queries."""
-    matrix = next(iter(workload.iter_rows(merged=True)))  # all rows, or more of them than cells
+    """Return p-Identity strategies over all cells, p = n / 8. Starts resemble queries: the identity is stationary."""
+    matrix = next(iter(workload.iter_rows(merged=True)))  # all rows, or at least as many as there are cells
     gram = workload.gram_matrix()
     values, vectors = np.linalg.eigh(gram)
     root = np.abs((vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T)
     p = max(1, workload.n_cells // 8)
-    found: list[Strategy] = []
+    candidates: list[Strategy] = []
     for amount, rows in ((0.3, np.unique(matrix, axis=0)), (3.0, root)):
         start = amount * rows[rng.permutation(len(rows))[:p]] / rows.max()
         if workload.n_queries < workload.n_cells:
             best = _p_identity(lambda x: matrix.T @ (matrix @ x), np.diag(gram), start, noise, 150)
         else:
             best = _p_identity(gram.__matmul__, np.diag(gram), start, noise, 150)
-        found.append(Factors(workload, [_rounded_p_identity(best, noise, _GRID)]))
-    return found
+        candidates.append(Factors(workload, [_rounded_p_identity(best, noise, _GRID)]))
+    return candidates
 
 
 def _column_norm(b: Floats, noise: NoiseName) -> Floats:
-    """Norm of each column of the identity on B: L1 for Laplace noise, L2 for Gaussian noise."""
+    """Return the norm of each column of the identity above B: L1 for Laplace noise, L2 for Gaussian noise."""
     norm: Floats = 1 + b.sum(axis=0) if noise == "laplace" else np.sqrt(1 + (b**2).sum(axis=0))
     return norm
 
 
 def _p_identity_inverse(b: Floats, noise: NoiseName) -> Floats:
-    """The matrix (A' A)^-1 of the normalised p-Identity strategy."""
+    """Return the matrix (A' A)^-1 of the normalised p-Identity strategy."""
     s = _column_norm(b, noise)
     low = np.linalg.solve(np.eye(len(b)) + b @ b.T, b)
     inverse: Floats = (np.eye(len(s)) - b.T @ low) * np.outer(s, s)
@@ -362,7 +362,7 @@ def _p_identity_inverse(b: Floats, noise: NoiseName) -> Floats:
 def _p_identity(
     times_gram: Callable[[Floats], Floats], diagonal: Floats, start: Floats, noise: NoiseName, steps: int
 ) -> Floats:
-    """Rows B >= 0 with the least trace of (A' A)^-1 G, in O(n p^2) a step beside the product with G (Woodbury)."""
+    """Return rows B >= 0 with the least trace of (A' A)^-1 G; O(n p^2) per step besides the product with G."""
     scale = float(diagonal.sum())
     p, n = start.shape
 
@@ -387,12 +387,12 @@ def _p_identity(
         bounds=[(0, None)] * start.size,
         options={"maxiter": steps},
     )
-    found: Floats = result.x.reshape(p, n)
-    return found
+    rows: Floats = result.x.reshape(p, n)
+    return rows
 
 
 def _rounded_p_identity(b: Floats, noise: NoiseName, grid: int) -> Ints:
-    """Integer strategy; under Laplace noise every column adds up to ``grid`` exactly."""
+    """Return the strategy in integers. Under Laplace noise every column sums to ``grid`` exactly."""
     s = _column_norm(b, noise)
     rows = np.rint(b / s * grid).astype(np.int64)
     rows = rows[rows.any(axis=1)]

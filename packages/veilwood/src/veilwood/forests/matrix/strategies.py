@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What to measure so that a forest's queries can be answered: sensitivity, exact integers, reconstruction, error.
+"""Strategies: integer measurements that answer a workload, with their sensitivity, reconstruction and expected error.
 
-No noise is drawn here, and the search for the best strategy lives in ``search``.
+No noise is drawn here. ``search`` finds the best strategy.
 
 Letters (those of ``workloads`` as well; Li et al. 2015 for the matrix mechanism, McKenna et al. 2018 for the
 families of strategies):
@@ -9,17 +9,17 @@ families of strategies):
 ========  =====================  ====================================================================
 letter    name                   meaning
 ========  =====================  ====================================================================
-A         strategy               integer matrix of what is measured, A D; one row per measurement
-S         marginal               a set of features; its table counts records by their values of S
-theta_S   weight                 how much of the budget the marginal S gets, an integer
+A         strategy               integer matrix of the measurements A D; one row per measurement
+S         marginal               a set of features; its table counts rows by their values of S
+theta_S   weight                 integer weight of marginal S: its part of the budget
 Var_S     variance               of the noise on each count of marginal S
 lambda_R  precision              sum over S containing R of (product of n_i, i outside S) / Var_S
 b         scale                  of discrete Laplace noise
 ========  =====================  ====================================================================
 
-Order of work: ``measure_exact`` is the only access to the data, the door adds noise of the stated scales to its
-integers, and ``reconstruct`` sees nothing but the noisy result. So a strategy that cannot answer a query is a
-question of bias, not of privacy; it is refused all the same.
+Only ``measure_exact`` and its variants read the data. The door adds noise of the stated scales to their integers, and
+``reconstruct`` gets the noisy result only. So a strategy that cannot answer a query causes bias but no loss of privacy.
+It is rejected all the same.
 """
 
 from __future__ import annotations
@@ -34,9 +34,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from veilwood.data import counts as said
 from veilwood.data.batches import Batch
-from veilwood.data.counts import RunCellQueries
+from veilwood.data.counts import CellQuery, CellRule, RunCellQueries, split_by_code
 from veilwood.errors import MechanismError, OutOfSchemaError
 from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
@@ -56,19 +55,19 @@ __all__ = [
 
 
 class MarginalSource(ABC):
-    """Counted records, asked for one marginal table at a time."""
+    """Exact counts of rows, one marginal table or forest at a time."""
 
     @abstractmethod
     def marginal_counts(self, features: tuple[int, ...]) -> Ints:
-        """Counts [*sizes, k] by the values of ``features``."""
+        """Return counts [*sizes, k] by the values of ``features``."""
 
     @abstractmethod
     def leaf_counts(self, workload: PathWorkload) -> Ints:
-        """Counts [leaves, k] of the leaves of a forest."""
+        """Return counts [leaves, k] of the leaves of a forest."""
 
 
 class RowMarginals(MarginalSource):
-    """Counts out of records, never of the size of the whole domain."""
+    """Counts of rows in memory, without a table of the whole domain."""
 
     def __init__(
         self, codes: Ints, classes: Ints, n_classes: int, shape: tuple[int, ...], unmerged: NDArray[Any]
@@ -77,7 +76,7 @@ class RowMarginals(MarginalSource):
         self.unmerged = unmerged
 
     def marginal_counts(self, features: tuple[int, ...]) -> Ints:
-        """Count the records by their cell."""
+        """Count the rows by cell."""
         sizes = (*(self.shape[i] for i in features), self.n_classes)
         cell = np.zeros(len(self.codes), np.int64)
         for i in features:
@@ -86,65 +85,65 @@ class RowMarginals(MarginalSource):
         return counted.astype(np.int64).reshape(sizes)
 
     def leaf_counts(self, workload: PathWorkload) -> Ints:
-        """Send the records down the trees."""
+        """Count the rows in the leaves."""
         assert workload.forest is not None
         rows = Batch(self.unmerged.astype(np.uint16), self.classes.astype(np.int32), partition=0, first_row=0)
         return leaf_totals(workload.forest, [rows], n_classes=self.n_classes)
 
 
 class QueriedMarginals(MarginalSource):
-    """Counts of records that are somewhere else, asked for in cells (``data.cells``).
+    """Counts of rows that an engine holds, by cell queries (``data.counts``).
 
-    ``columns`` are the columns of the features, ``maps`` merge their codes: a record with a code that is merged into
-    nothing is not counted.
+    ``columns`` are the columns of the features, and ``maps`` merge their codes. Rows with a code that maps to -1 are
+    not counted.
     """
 
     def __init__(
-        self, answer: said.RunCellQueries, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
+        self, answer: RunCellQueries, n_codes: Sequence[int], columns: Sequence[int], maps: Sequence[Ints],
         shape: tuple[int, ...],
     ) -> None:  # fmt: skip
         self.run_queries, self.n_codes, self.columns, self.maps, self.shape = answer, n_codes, columns, maps, shape
 
     def marginal_counts(self, features: tuple[int, ...]) -> Ints:
-        """Ask for the cells of a marginal."""
+        """Query the cells of a marginal."""
         parts, stride = [], math.prod(self.shape[i] for i in features)
         n_cells = stride
         for i in features:
             stride //= self.shape[i]
-            parts.append(said.split_by_code(self.columns[i], np.where(self.maps[i] < 0, -1, self.maps[i] * stride)))
-        (found,) = self.run_queries([said.CellQuery((*parts, *self._unmerged_rules(features)), n_cells)], "classes")
-        return found.reshape(*(self.shape[i] for i in features), -1)
+            parts.append(split_by_code(self.columns[i], np.where(self.maps[i] < 0, -1, self.maps[i] * stride)))
+        (table,) = self.run_queries([CellQuery((*parts, *self._unmerged_rules(features)), n_cells)], "classes")
+        return table.reshape(*(self.shape[i] for i in features), -1)
 
     def leaf_counts(self, workload: PathWorkload) -> Ints:
-        """Ask for the leaves of each tree."""
+        """Query the leaves of each tree."""
         forest = workload.forest
         assert forest is not None
-        tables = leaf_queries(forest, self.n_codes, self.columns, self._unmerged_rules(()))
-        return np.concatenate(self.run_queries(tables, "classes"))
+        queries = leaf_queries(forest, self.n_codes, self.columns, self._unmerged_rules(()))
+        return np.concatenate(self.run_queries(queries, "classes"))
 
-    def _unmerged_rules(self, features: tuple[int, ...]) -> list[said.CellRule]:
-        """Tests of the other features for codes that are merged into nothing."""
+    def _unmerged_rules(self, features: tuple[int, ...]) -> list[CellRule]:
+        """Return rules that exclude rows whose codes of other features map to -1."""
         return [
-            said.split_by_code(self.columns[i], np.where(to < 0, -1, 0))
+            split_by_code(self.columns[i], np.where(to < 0, -1, 0))
             for i, to in enumerate(self.maps)
             if i not in features and (to < 0).any()
         ]
 
 
 class TableMarginals(MarginalSource):
-    """Counts out of a table of all cells."""
+    """Counts from a table of all cells."""
 
     def __init__(self, cells: Ints) -> None:
         self.cells = cells
 
     def marginal_counts(self, features: tuple[int, ...]) -> Ints:
-        """Add up over the other features."""
+        """Sum over the other features."""
         others = tuple(i for i in range(self.cells.ndim - 1) if i not in features)
         summed: Ints = self.cells.sum(axis=others)
         return summed
 
     def leaf_counts(self, workload: PathWorkload) -> Ints:
-        """Add up the cells of each leaf."""
+        """Sum the cells of each leaf."""
         return np.rint(workload.answer_cells(self.cells.astype(float))).astype(np.int64)
 
 
@@ -152,8 +151,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NoiseName = Literal["laplace", "gaussian"]
 
-# Of a factor's columns, and of the entries of a product of factors. So sums of columns and of their squares are exact,
-# and counts times entries come near the end of an int64 only where the door refuses them.
+# Limits on a factor's columns, and on the entries of a product of factors. Sums of columns and their squares are then
+# exact, and counts times entries approach the limit of an int64 only for tables that the door rejects.
 _MAX_COLUMN, _MAX_ENTRY = 1 << 20, 1 << 40
 _MIN_VARIANCE = 1e-200  # keeps precisions finite when epsilon is so large that the noise is surely zero
 
@@ -168,13 +167,13 @@ class Strategy(ABC):
     tables : tuple of tuple of int
         Shape of each measured table, without the class axis.
     l1, l2_squared : int
-        Largest column sum, and largest column sum of squares, of the integer strategy A.
+        Largest column sum and largest column sum of squares of the integer strategy A.
 
     Notes
     -----
-    Guarantee: adding or removing one record moves one cell by one in one class column, hence A D by one column of
-    A. Noise of ``laplace_scales(epsilon)`` is epsilon-differentially private, noise of ``sigma_squared(rho)`` is
-    rho-zCDP, under add-remove of one record; for another unit or adjacency divide the budget first.
+    Guarantee: adding or removing one row changes one cell by one in one class column, hence A D by one column of A.
+    Noise of ``laplace_scales(epsilon)`` is epsilon-differentially private, and noise of ``sigma_squared(rho)`` is
+    rho-zCDP, under add-remove of one row. For another unit or adjacency, divide the budget first.
     """
 
     sizes: tuple[int, ...]
@@ -187,61 +186,61 @@ class Strategy(ABC):
 
     @abstractmethod
     def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
-        """Scale of the discrete Laplace noise of each table, for a total of ``epsilon``."""
+        """Return the scale of the discrete Laplace noise of each table, for a total of ``epsilon``."""
 
     @abstractmethod
     def sigma_squared(self, rho: Fraction) -> list[Fraction]:
-        """Parameter of the discrete Gaussian noise of each table, for a total of ``rho``."""
+        """Return the parameter of the discrete Gaussian noise of each table, for a total of ``rho``."""
 
     @abstractmethod
     def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
-        """For each table: its share of the budget, and how far one record moves it, in L1 and in squared L2."""
+        """Return, per table, its fraction of the budget, and the L1 and squared L2 norm of one row's contribution."""
 
     @abstractmethod
     def _measure_counts(self, counts: MarginalSource) -> list[Ints]:
-        """Measure out of counted records."""
+        """Return the exact measurements from counts."""
 
     @abstractmethod
     def _estimate_answers(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
-        """Least-squares answers."""
+        """Return the least-squares answers."""
 
     @abstractmethod
     def _total_variance(self, workload: Workload, variances: Sequence[float]) -> float:
-        """Summed variance of the least-squares answers."""
+        """Return the total variance of the least-squares answers."""
 
     def noise_variances(self, noise: NoiseName, budget: Fraction) -> list[float]:
-        """Exact variance of the noise on each table; ``budget`` is epsilon (Laplace) or rho (Gaussian)."""
+        """Return the exact variance of the noise on each table; ``budget`` is epsilon (Laplace) or rho (Gaussian)."""
         if budget <= 0:
-            raise MechanismError(f"budget is {budget}. Hint: a positive epsilon (laplace) or rho (gaussian).")
+            raise MechanismError(f"budget is {budget}. Hint: pass a positive epsilon (laplace) or rho (gaussian).")
         parameters = self.laplace_scales(budget) if noise == "laplace" else self.sigma_squared(budget)
         return [noise_variance(noise, parameter) for parameter in parameters]
 
     def can_answer(self, workload: Workload) -> bool:
-        """Whether every query is a combination of what is measured: W A^+ A = W."""
+        """Return True if every query is a linear combination of the measurements: W A^+ A = W."""
         return self._same_domain(workload)
 
     def measure_exact(self, codes: ArrayLike, classes: ArrayLike, n_classes: int) -> list[Ints]:
-        """Exact measurements of records: private until noise is added.
+        """Return the exact measurements of rows: private until noise is added.
 
         Parameters
         ----------
-        codes : array_like of int, [records, features]
+        codes : array_like of int, [rows, features]
             Encoded values, in ``0 .. sizes[i] - 1``.
-        classes : array_like of int, [records]
-            Class of each record, in ``0 .. n_classes - 1``.
+        classes : array_like of int, [rows]
+            Class of each row, in ``0 .. n_classes - 1``.
         n_classes : int
             Number of classes k.
 
         Returns
         -------
         list of int64 arrays, [*table, k]
-            Sums of batches are measurements of all records.
+            Measurements of batches add up to those of all rows.
         """
         values, labels = np.asarray(codes), np.asarray(classes)
         if values.ndim != 2 or values.shape != (len(labels), len(self.sizes)):
             raise OutOfSchemaError(
                 f"codes has shape {values.shape} for {len(labels)} classes and {len(self.sizes)} features. "
-                "Hint: [records, features], one class per record."
+                "Hint: pass codes as [rows, features], with one class per row."
             )
         for i, size in enumerate((*self.sizes, n_classes)):
             column = labels if i == len(self.sizes) else values[:, i]
@@ -255,15 +254,15 @@ class Strategy(ABC):
         )
 
     def measure_queried(self, answer: RunCellQueries, n_codes: Sequence[int], columns: Sequence[int]) -> list[Ints]:
-        """The same of records that are somewhere else; ``columns`` are those of the features."""
+        """Return the exact measurements of rows that an engine holds; ``columns`` are those of the features."""
         return self._measure_counts(QueriedMarginals(answer, n_codes, columns, self.maps, self.shape))
 
     def measure_cells(self, cells: ArrayLike) -> list[Ints]:
-        """The same out of an integer table [*sizes, k] of counts (or of votes)."""
+        """Return the exact measurements from an integer table [*sizes, k] of counts or votes."""
         table = np.asarray(cells)
         if table.shape[:-1] != self.sizes or table.dtype.kind not in "iu":
             raise OutOfSchemaError(
-                f"cells is {table.dtype} of shape {table.shape}. Hint: integers of shape {(*self.sizes, 'k')}."
+                f"cells is {table.dtype} of shape {table.shape}. Hint: pass integers of shape {(*self.sizes, 'k')}."
             )
         table = table.astype(np.int64)
         for i, (to, size) in enumerate(zip(self.maps, self.shape, strict=True)):
@@ -281,7 +280,7 @@ class Strategy(ABC):
         noise: NoiseName = "laplace",
         budget: Fraction = Fraction(1),
     ) -> Floats:
-        """Answers [queries, k] out of noisy measurements: pure post-processing, unbiased, least squares."""
+        """Return answers [queries, k] from noisy measurements: unbiased least squares, post-processing only."""
         self._check_answerable(workload)
         return self._estimate_answers(
             [np.asarray(y, float) for y in measured], workload, self.noise_variances(noise, budget)
@@ -304,11 +303,10 @@ class Strategy(ABC):
 
 
 class Marginals(Strategy):
-    """Weighted marginals: the tables of some sets of features, each with its own share of the budget.
+    """Weighted marginals: tables of some sets of features, each with its own fraction of the budget.
 
-    The tables are measured as plain counts, marginal S with noise of scale (sum theta) / (theta_S epsilon):
-    the same as measuring theta_S times the table with noise of scale (sum theta) / epsilon, on a finer use of
-    integers.
+    The tables are measured as plain counts, marginal S with noise of scale (sum theta) / (theta_S epsilon). This is the
+    same as measuring theta_S times the table with noise of scale (sum theta) / epsilon, on a finer grid of integers.
 
     Parameters
     ----------
@@ -321,7 +319,7 @@ class Marginals(Strategy):
     --------
     >>> T = PathWorkload.from_leaves((3, 2), [[0], [0], [0], [1], [1]], [[0], [1], [2], [0], [1]])
     >>> both = Marginals(T, {(0,): 1, (1,): 1})
-    >>> both.scales(Fraction(1, 2))
+    >>> both.laplace_scales(Fraction(1, 2))
     [Fraction(4, 1), Fraction(4, 1)]
     >>> both.measure_exact([[2, 0], [1, 1], [2, 1]], [0, 0, 0], 1)[0].tolist()
     [[0], [1], [2]]
@@ -345,25 +343,25 @@ class Marginals(Strategy):
 
     @classmethod
     def identity(cls, workload: Workload) -> Marginals:
-        """The whole (merged) contingency table."""
+        """Return the strategy that measures the whole (merged) contingency table."""
         return cls(workload, {tuple(range(len(workload.shape))): 1})
 
     def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
-        """Scale (sum theta) / (theta_S epsilon) of each table."""
+        """Return the scale (sum theta) / (theta_S epsilon) of each table."""
         return [Fraction(self.l1, weight) / epsilon for weight in self.weights.values()]
 
     def sigma_squared(self, rho: Fraction) -> list[Fraction]:
-        """Parameter (sum theta^2) / (2 theta_S^2 rho) of each table."""
+        """Return the parameter (sum theta^2) / (2 theta_S^2 rho) of each table."""
         return [Fraction(self.l2_squared, 2 * weight**2) / rho for weight in self.weights.values()]
 
     def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
-        """One record adds 1 to one count of each table; shares go by weight, or squared weight of Gaussian noise."""
-        whole = self.l1 if noise == "laplace" else self.l2_squared
+        """Return fractions by weight (Gaussian: squared weight). One row adds 1 to one count of each table."""
+        total = self.l1 if noise == "laplace" else self.l2_squared
         power = 1 if noise == "laplace" else 2
-        return [(Fraction(weight**power, whole), 1, 1) for weight in self.weights.values()]
+        return [(Fraction(weight**power, total), 1, 1) for weight in self.weights.values()]
 
     def can_answer(self, workload: Workload) -> bool:
-        """Whether every residual space a query sees is measured by some marginal."""
+        """Return True if every residual space that a query depends on is measured by some marginal."""
         return self._same_domain(workload) and bool(self._is_measured(nonzero_spaces(workload.residual_traces)).all())
 
     @cached_property
@@ -377,7 +375,7 @@ class Marginals(Strategy):
         return [counts.marginal_counts(features) for features in self.weights]
 
     def space_precisions(self, spaces: Ints, variances: Sequence[float]) -> Floats:
-        """Return lambda_R of each residual space; 0 where no marginal measures it."""
+        """Return lambda_R of each residual space; 0 if no marginal measures it."""
         cells = math.prod(self.shape)
         each = np.array(
             [
@@ -385,8 +383,8 @@ class Marginals(Strategy):
                 for features, variance in zip(self.weights, variances, strict=True)
             ]
         )
-        found: Floats = np.array([each[(self._table_masks & space) == space].sum() for space in spaces])
-        return found
+        precisions: Floats = np.array([each[(self._table_masks & space) == space].sum() for space in spaces])
+        return precisions
 
     def _total_variance(self, workload: Workload, variances: Sequence[float]) -> float:
         traces = workload.residual_traces
@@ -412,10 +410,10 @@ class Marginals(Strategy):
     def _estimate_residuals(
         self, noisy: Sequence[Floats], spaces: set[int], variances: Sequence[float]
     ) -> dict[int, Floats]:
-        """Best estimate of each residual table: tables that contain it, averaged by precision, then centred.
+        """Return the best estimate of each residual table: tables that contain it, averaged by precision, centred.
 
-        The table of R out of marginal S has variance Var_S times the cells summed over, so up to a factor that
-        depends on R alone its weight is 1 / (Var_S cells(S)): the same for every R, and sums can be shared.
+        The table of R from marginal S has variance Var_S times the number of cells summed. Up to a factor that depends
+        on R alone, its weight is 1 / (Var_S cells(S)). This is the same for every R, so sums can be shared.
         """
         sums: dict[int, Floats] = {}
         weights: dict[int, float] = {}
@@ -427,7 +425,7 @@ class Marginals(Strategy):
                 return
             axis = kept.bit_count()
             collect(table.sum(axis=axis), rest[1:], kept, weight)
-            if kept | 1 << rest[0] in spaces:  # wanted sets are downward closed
+            if kept | 1 << rest[0] in spaces:  # ``spaces`` is downward closed
                 collect(table, rest[1:], kept | 1 << rest[0], weight)
 
         for features, table, variance in zip(self.weights, noisy, variances, strict=True):
@@ -445,8 +443,8 @@ class Marginals(Strategy):
 class Factors(Strategy):
     """An explicit strategy: a p-Identity matrix over all cells, or a Kronecker product of one per feature.
 
-    Each factor stacks a diagonal on p more rows of non-negative integers (McKenna et al. 2018, section 5.2), with
-    every column adding up to the same integer, so it has full rank and its inverse a closed form of rank p.
+    Each factor is a diagonal matrix above p more rows of non-negative integers (McKenna et al. 2018, section 5.2).
+    The positive diagonal gives it full rank, and the inverse of its Gram matrix a closed form of rank p.
 
     Parameters
     ----------
@@ -471,9 +469,9 @@ class Factors(Strategy):
                 or (np.diag(square) < 1).any()
                 or (square != np.diag(np.diag(square))).any()
             ):
-                raise MechanismError("a factor is not a positive diagonal on non-negative rows.")
+                raise MechanismError("a factor must be a positive diagonal above non-negative rows.")
             if (factor > _MAX_COLUMN).any() or (factor.sum(axis=0) > _MAX_COLUMN).any():
-                raise MechanismError(f"a column of a factor adds up to more than {_MAX_COLUMN:,}.")
+                raise MechanismError(f"a column of a factor sums to more than {_MAX_COLUMN:,}.")
         if math.prod(int(factor.max()) for factor in self.factors) > _MAX_ENTRY:
             raise MechanismError(f"an entry of a product of factors is above {_MAX_ENTRY:,}.")
         self.name = "p-identity" if len(columns) == 1 else "kronecker p-identity"
@@ -482,15 +480,15 @@ class Factors(Strategy):
         self.l2_squared = math.prod(int((factor**2).sum(axis=0).max()) for factor in self.factors)
 
     def laplace_scales(self, epsilon: Fraction) -> list[Fraction]:
-        """Scale (largest column sum) / epsilon."""
+        """Return the scale (largest column sum) / epsilon."""
         return [self.l1 / Fraction(epsilon)]
 
     def sigma_squared(self, rho: Fraction) -> list[Fraction]:
-        """Parameter (largest column sum of squares) / (2 rho)."""
+        """Return the parameter (largest column sum of squares) / (2 rho)."""
         return [Fraction(self.l2_squared, 2) / rho]
 
     def table_sensitivities(self, noise: NoiseName) -> list[tuple[Fraction, int, int]]:
-        """One record moves the only table by a column of A."""
+        """Return the norms of the largest column of A: one row adds a column of A to the only table."""
         return [(Fraction(1), self.l1, self.l2_squared)]
 
     def _measure_counts(self, counts: MarginalSource) -> list[Ints]:
@@ -503,14 +501,14 @@ class Factors(Strategy):
     @cached_property
     def gram_inverses(self) -> tuple[Floats, ...]:
         """The matrix (A_i' A_i)^-1 of each factor, by Woodbury's identity."""
-        found = []
+        inverses = []
         for factor in self.factors:
             n = factor.shape[1]
             inverse = 1.0 / np.diag(factor[:n])
             rows = factor[n:] * inverse
             low = np.linalg.solve(np.eye(len(rows)) + rows @ rows.T, rows)
-            found.append((np.eye(n) - rows.T @ low) * np.outer(inverse, inverse))
-        return tuple(found)
+            inverses.append((np.eye(n) - rows.T @ low) * np.outer(inverse, inverse))
+        return tuple(inverses)
 
     def _estimate_answers(self, noisy: Sequence[Floats], workload: Workload, variances: Sequence[float]) -> Floats:
         table = noisy[0]
@@ -535,14 +533,14 @@ class Factors(Strategy):
 def expected_error(
     workload: Workload, strategy: Strategy, noise: NoiseName = "laplace", budget: Fraction = Fraction(1)
 ) -> float:
-    """Expected squared error of all answers together, for one class column; needs no data.
+    """Return the expected squared error of all answers together, for one class column. Needs no data.
 
     Parameters
     ----------
     workload : Workload
         The queries.
     strategy : Strategy
-        What is measured; refused if it does not support the workload.
+        The measurements. ``MechanismError`` if they cannot answer the workload.
     noise : {"laplace", "gaussian"}
         Kind of noise, with the variance of the exact discrete distribution.
     budget : Fraction
@@ -560,17 +558,17 @@ def expected_error(
 
 
 def noise_variance(noise: NoiseName, parameter: Fraction) -> float:
-    """Exact variance of discrete noise: ``parameter`` is the scale (Laplace) or sigma squared (Gaussian)."""
-    law = DiscreteLaplace(parameter) if noise == "laplace" else DiscreteGaussian(parameter)
-    return max(law.variance, _MIN_VARIANCE)
+    """Return the exact variance of discrete noise; ``parameter`` is the scale (Laplace) or sigma squared (Gaussian)."""
+    mechanism = DiscreteLaplace(parameter) if noise == "laplace" else DiscreteGaussian(parameter)
+    return max(mechanism.variance, _MIN_VARIANCE)
 
 
 def _multiply_axis(matrix: NDArray[Any], table: NDArray[Any], axis: int) -> NDArray[Any]:
-    """Multiply one axis of a table by a matrix."""
+    """Return a table with one axis multiplied by a matrix."""
     return np.moveaxis(np.tensordot(matrix, table, axes=(1, axis)), 0, axis)
 
 
 def nonzero_spaces(traces: dict[int, float]) -> Ints:
-    """Residual spaces some query really sees; the rest is rounding."""
-    least = 1e-12 * max(traces.values())
-    return np.array([space for space, trace in traces.items() if trace > least], np.int64)
+    """Return the residual spaces that some query depends on; smaller traces are rounding errors."""
+    threshold = 1e-12 * max(traces.values())
+    return np.array([space for space, trace in traces.items() if trace > threshold], np.int64)

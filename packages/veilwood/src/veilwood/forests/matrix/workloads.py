@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The linear queries a forest asks of a table, kept as products over features and never written out.
+"""Workloads: the linear queries of a forest over a table, as products over features instead of explicit matrices.
 
-Which measurements answer those queries with the least noise, and the measuring itself, live in ``strategies``.
+``strategies`` measures a table to answer these queries, and ``search`` finds the measurements with the least error.
 
 Letters, as in the paper on matrix random forests (Tajima, Wu, Houmansadr, AAAI 2025):
 
@@ -13,15 +13,15 @@ n       domain size         product of the n_i: the cells of the table
 D       data                n x k table of counts, one column per class
 T       decision paths      one 0/1 row per leaf of the forest: which cells reach it; leaves are T D
 Q       queries             one 0/1 row per point to predict: which cell it is
-W       workload            what is asked: T, Q T' (votes from leaves) or Q T' T (votes from cells)
+W       workload            the queries: T, Q T' (votes from leaves) or Q T' T (votes from cells)
 F       path                the features a leaf fixes
 R       residual space      tables over the features R whose sum along any of them is zero
 g_R     residual trace      trace of W' W on the residual space R
 m_i     kept values         how many of the n_i values of feature i a leaf keeps
 ======  ==================  =======================================================================
 
-Values of a feature that no path tells apart are merged before anything else: the queries cannot see the
-difference, so measuring them apart would only add noise. A set of features is a bit mask (bit i: feature i).
+Values of a feature that no path separates are merged first: the queries do not depend on the difference, so measuring
+them separately would only add noise. A set of features is a bit mask (bit i: feature i).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ CHUNK_ENTRIES = 1 << 22  # entries of a temporary array
 
 
 def features_of(mask: int) -> tuple[int, ...]:
-    """Features of a bit mask, in order.
+    """Return the features of a bit mask, in order.
 
     Examples
     --------
@@ -72,9 +72,9 @@ class Workload(ABC):
     sizes : tuple of int
         Number of values of each feature, as the caller encodes them.
     maps : tuple of int64 arrays
-        For each feature, the merged value of each value; -1 where no query looks.
+        For each feature, the merged value of each value; -1 if no query depends on it.
     shape : tuple of int
-        Number of merged values of each feature: the domain strategies work on.
+        Number of merged values of each feature: the domain of strategies.
     n_queries : int
         Number of rows.
     """
@@ -91,12 +91,12 @@ class Workload(ABC):
 
     @cached_property
     def residual_traces(self) -> dict[int, float]:
-        """Trace g_R of W' W on each residual space R that some query sees, by bit mask."""
+        """The trace g_R of W' W on each residual space R that some query depends on, by bit mask."""
         return self._compute_traces()
 
     @cached_property
     def found_strategies(self) -> dict[Any, list[Any]]:
-        """Candidate strategies that a search has found for this workload, by its settings."""
+        """Cache of the candidate strategies of this workload, by the settings of the search."""
         return {}
 
     @abstractmethod
@@ -105,19 +105,19 @@ class Workload(ABC):
 
     @abstractmethod
     def answer_marginals(self, marginal: Marginal) -> Floats:
-        """Answers [n_queries, k] out of marginal tables: ``marginal(features)`` is [sizes..., k], merged."""
+        """Return answers [n_queries, k] from marginal tables: ``marginal(features)`` is [sizes..., k], merged."""
 
     @abstractmethod
     def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
-        """The rows of the matrix, a chunk at a time."""
+        """Iterate over the rows of the matrix in chunks."""
 
     def answer_cells(self, cells: Floats) -> Floats:
-        """Answers [n_queries, k] out of a table [*shape, k] of all merged cells: the product W D."""
+        """Return answers [n_queries, k] from a table [*shape, k] of all merged cells: the product W D."""
         d = len(self.shape)
         return self.answer_marginals(lambda kept: cells.sum(axis=tuple(i for i in range(d) if i not in kept)))
 
     def to_dense(self, *, merged: bool = False) -> Floats:
-        """The matrix W itself, one column per cell (per merged cell on request); small domains only."""
+        """Return the explicit matrix W, with one column per cell or per merged cell. Small domains only."""
         columns = math.prod(self.shape if merged else self.sizes)
         if self.n_queries * columns > _MAX_ENTRIES:
             raise DomainTooLargeError(
@@ -127,7 +127,7 @@ class Workload(ABC):
         return np.concatenate(list(self.iter_rows(merged=merged)))
 
     def gram_matrix(self) -> Floats:
-        """The matrix W' W on the merged domain; small domains only."""
+        """Return the matrix W' W on the merged domain. Small domains only."""
         if self.n_cells**2 > _MAX_ENTRIES:
             raise DomainTooLargeError(
                 f"an explicit matrix of {self.n_cells} x {self.n_cells} cells is too large "
@@ -141,7 +141,7 @@ class Workload(ABC):
 
 @dataclass(frozen=True)
 class _PathGroup:
-    """Leaves that fix the same features: which kept set of each feature, and which leaves."""
+    """Leaves that fix the same features, with the number of each leaf's kept set per feature."""
 
     features: tuple[int, ...]
     set_numbers: NDArray[np.integer[Any]]  # [leaves, features]: row of the feature's dictionary
@@ -149,7 +149,7 @@ class _PathGroup:
 
 
 class PathWorkload(Workload):
-    """The decision paths T of a forest: one query per leaf, counting the records that reach it.
+    """Decision paths T of a forest: one query per leaf, the count of the rows that reach it.
 
     Built by :meth:`from_leaves` (one value per fixed feature) or :meth:`from_masks` (a set of values per feature).
 
@@ -162,7 +162,7 @@ class PathWorkload(Workload):
     array([[1, 1, 0, 0, 0, 0],
            [0, 0, 1, 1, 0, 0],
            [0, 0, 0, 0, 1, 1]])
-    >>> T.shape    # the second feature is never asked about
+    >>> T.shape    # no path depends on the second feature
     (3, 1)
     """
 
@@ -192,16 +192,16 @@ class PathWorkload(Workload):
     def from_leaves(
         cls, sizes: Sequence[int], leaf_features: ArrayLike, leaf_values: ArrayLike, *, merge: bool = True
     ) -> Self:
-        """Leaves of multiway trees.
+        """Return the workload of the leaves of multiway trees.
 
         Parameters
         ----------
         sizes : sequence of int
             Number of values of each feature.
         leaf_features, leaf_values : array_like of int, [leaves, depth]
-            The features each leaf fixes (-1: unused place) and the value of each.
+            Features that each leaf fixes (-1: unused) and the value of each.
         merge : bool
-            Whether values that no path tells apart become one (always better; False is for baselines).
+            Whether to merge values that no path separates (always better; False is for baselines).
         """
         features, values = np.asarray(leaf_features, np.int64), np.asarray(leaf_values, np.int64)
         _check_leaves(sizes, features, values)
@@ -212,14 +212,14 @@ class PathWorkload(Workload):
 
     @classmethod
     def _from_fixed(cls, sizes: Sequence[int], fixed: NDArray[np.int32], **more: Any) -> Self:
-        """Leaves by the value of each feature that they fix, -1 where a feature is free; ``fixed`` is used up."""
+        """Return the workload of leaves given the value of each fixed feature, -1 if free. Overwrites ``fixed``."""
         np.copyto(fixed, np.asarray(sizes, np.int32), where=fixed < 0)  # the last row of a dictionary keeps every value
         kept = [np.vstack([np.eye(size, dtype=bool), np.ones((1, size), bool)]) for size in sizes]
         return cls(sizes, kept, fixed, **more)
 
     @classmethod
     def from_forest(cls, sizes: Sequence[int], forest: Forest, *, multiway: bool) -> Self:
-        """Leaves of a forest; a strategy can then measure the leaves of its trees directly.
+        """Return the workload of a forest's leaves. Strategies can then measure leaves of trees directly.
 
         Parameters
         ----------
@@ -228,7 +228,7 @@ class PathWorkload(Workload):
         forest : Forest
             Its trees.
         multiway : bool
-            Whether each branch of a split is one value of the feature: then no sets of values are written down.
+            Whether each branch of a split is one value of the feature, so that no sets of values are needed.
         """
         _check_sizes(sizes)
         if not multiway:
@@ -245,7 +245,7 @@ class PathWorkload(Workload):
     def from_masks(
         cls, sizes: Sequence[int], masks: ArrayLike, *, merge: bool = True, forest: Forest | None = None
     ) -> Self:
-        """Leaves of any trees: ``masks`` is boolean, [leaves, sum of sizes], the values each leaf keeps."""
+        """Return the workload of any leaves; boolean ``masks`` [leaves, sum of sizes] give the values each keeps."""
         table = np.asarray(masks, bool)
         _check_sizes(sizes)
         if table.ndim != 2 or table.shape[1] != sum(sizes) or not len(table):
@@ -261,26 +261,26 @@ class PathWorkload(Workload):
         return cls(sizes, kept, np.stack(choices, axis=1), merge=merge, forest=forest)
 
     def _compute_traces(self) -> dict[int, float]:
-        """Trace g_R of T' T on each residual space R; exact for any forest, no averaging."""
+        """Return the trace g_R of T' T on each residual space R, exact for any forest."""
         return dict(
             zip(self.residual_spaces.tolist(), np.asarray(self.traces_of_trees.sum(axis=0)).tolist(), strict=True)
         )
 
     @cached_property
     def tree_of_leaf(self) -> Ints:
-        """The tree of each leaf; without a forest, all leaves count as one."""
+        """The tree of each leaf. Without a forest, all leaves count as one tree."""
         if self.forest is None:
             return np.zeros(self.n_queries, np.int64)
         return np.repeat(np.arange(self.forest.n_trees), np.diff(self.forest.tree_leaves))
 
     @cached_property
     def residual_spaces(self) -> Ints:
-        """Bit masks of the residual spaces that some leaf sees."""
+        """Bit masks of the residual spaces that some leaf depends on."""
         return np.unique(np.concatenate([np.array(subset_masks(group.features), np.int64) for group in self.groups]))
 
     @cached_property
     def traces_of_trees(self) -> Any:
-        """Trace of T' T on each residual space (column), tree by tree (row): a sparse array."""
+        """Sparse array of the trace of T' T per tree (row) and residual space (column)."""
         trees, places, values = [], [], []
         counted = [sets.sum(axis=1) for sets in self.kept_sets]
         n_trees = int(self.tree_of_leaf[-1]) + 1
@@ -304,7 +304,7 @@ class PathWorkload(Workload):
         return sparse.csr_array((np.concatenate(values), where), (n_trees, len(self.residual_spaces)))
 
     def answer_marginals(self, marginal: Marginal) -> Floats:
-        """Leaf counts [leaves, k] out of marginal tables over the paths' features."""
+        """Return leaf counts [leaves, k] from marginal tables over the paths' features."""
         parts = [self._answer_group(group, marginal(group.features)) for group in self.groups]
         answers = np.empty((self.n_queries, parts[0].shape[-1]))
         for group, part in zip(self.groups, parts, strict=True):
@@ -312,11 +312,11 @@ class PathWorkload(Workload):
         return answers
 
     def _answer_group(self, group: _PathGroup, table: Floats) -> Floats:
-        """Sum ``table`` over the values each leaf of the group keeps."""
+        """Return the sum of ``table`` over the values that each leaf of the group keeps."""
         if self.single_valued:
             value = [self.kept_sets[i].argmax(axis=1) for i in group.features]
-            found: Floats = table[tuple(value[j][group.set_numbers[:, j]] for j in range(len(value)))]
-            return found
+            answers: Floats = table[tuple(value[j][group.set_numbers[:, j]] for j in range(len(value)))]
+            return answers
         picked = [self.kept_sets[i][group.set_numbers[:, j]] for j, i in enumerate(group.features)]
         step = max(1, CHUNK_ENTRIES // max(table.size, 1))
         parts = []
@@ -328,7 +328,7 @@ class PathWorkload(Workload):
         return np.concatenate(parts)
 
     def quadratic_forms(self, matrices: Sequence[Floats]) -> list[Floats]:
-        """For each feature i and leaf v: v_i' M_i v_i; their product over i is the leaf's variance."""
+        """Return v_i' M_i v_i for each feature i and leaf v. Their product over i is the leaf's variance."""
         forms = []
         for i, matrix in enumerate(matrices):
             keep = self.kept_sets[i].astype(float)
@@ -341,7 +341,7 @@ class PathWorkload(Workload):
         return forms
 
     def leaf_masks(self, i: int) -> Bools:
-        """For each leaf the merged values of feature i it keeps: [leaves, shape[i]]."""
+        """Return which merged values of feature i each leaf keeps: [leaves, shape[i]]."""
         masks = np.ones((self.n_queries, self.shape[i]), bool)
         for group in self.groups:
             if i in group.features:
@@ -349,7 +349,7 @@ class PathWorkload(Workload):
         return masks
 
     def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
-        """The rows of T, a chunk at a time."""
+        """Iterate over the rows of T in chunks."""
         masks = [self.leaf_masks(i) if merged else self.leaf_masks(i)[:, to] for i, to in enumerate(self.maps)]
         step = max(1, CHUNK_ENTRIES // math.prod(mask.shape[1] for mask in masks))
         for start in range(0, self.n_queries, step):
@@ -360,14 +360,14 @@ class PathWorkload(Workload):
 
 
 def distinct_rows(rows: NDArray[np.uint8]) -> tuple[Ints, Ints]:
-    """Return where each distinct row of bytes is seen first, and which of them every row is."""
+    """Return the first index of each distinct row of bytes, and the distinct row that each row equals."""
     keys = np.ascontiguousarray(rows).view(np.dtype((np.void, rows.shape[1])))[:, 0]
     _, first, which = np.unique(keys, return_index=True, return_inverse=True)
     return first, which.reshape(-1)
 
 
 def first_seen(rows: Bools) -> Ints:
-    """Number equal rows alike, in order of first appearance."""
+    """Return a number per row, equal for equal rows, in order of first appearance."""
     first, which = distinct_rows(np.packbits(rows, axis=1))
     rank = np.empty(len(first), np.int64)
     rank[np.argsort(first)] = np.arange(len(first))
@@ -375,24 +375,24 @@ def first_seen(rows: Bools) -> Ints:
 
 
 def _count_distinct(columns: Sequence[Ints], sizes: Sequence[int]) -> tuple[Ints, Ints]:
-    """Return where each distinct row of small integers is seen first, and how often it is there."""
+    """Return the first index and the number of occurrences of each distinct row of small integers."""
     keys = [np.zeros(len(columns[0]), np.int64)]
-    room = 1
+    n_values = 1
     for column, size in zip(columns, sizes, strict=False):
-        if room * size > 1 << 62:  # one number is not enough for all columns
-            keys, room = [*keys, np.zeros(len(column), np.int64)], 1
+        if n_values * size > 1 << 62:  # one int64 cannot hold all columns
+            keys, n_values = [*keys, np.zeros(len(column), np.int64)], 1
         keys[-1] = keys[-1] * size + column
-        room *= size
-    found = keys[0]
-    for more in keys[1:]:
-        found = np.unique(found, return_inverse=True)[1] * len(found) + np.unique(more, return_inverse=True)[1]
-    _, first, times = np.unique(found, return_index=True, return_counts=True)
+        n_values *= size
+    joint = keys[0]
+    for key in keys[1:]:
+        joint = np.unique(joint, return_inverse=True)[1] * len(joint) + np.unique(key, return_inverse=True)[1]
+    _, first, times = np.unique(joint, return_index=True, return_counts=True)
     return first, times
 
 
 def _group_paths(kept_sets: Sequence[Bools], set_numbers: NDArray[np.integer[Any]]) -> Iterator[_PathGroup]:
-    """Leaves by the set of features they fix."""
-    kind: Any = np.uint16 if len(kept_sets) <= 16 else np.int64  # short numbers are sorted fastest
+    """Group the leaves by the set of features that they fix."""
+    kind: Any = np.uint16 if len(kept_sets) <= 16 else np.int64  # short integers sort fastest
     masks = np.zeros(len(set_numbers), kind)
     for i, sets in enumerate(kept_sets):
         fixing = sets.sum(axis=1) < sets.shape[1]
@@ -405,7 +405,7 @@ def _group_paths(kept_sets: Sequence[Bools], set_numbers: NDArray[np.integer[Any
 
 
 def subset_masks(features: Sequence[int]) -> list[int]:
-    """Bit masks of all subsets of ``features``."""
+    """Return the bit masks of all subsets of ``features``."""
     masks = [0]
     for i in features:
         masks += [mask | 1 << i for mask in masks]
@@ -450,14 +450,14 @@ def _check_leaves(sizes: Sequence[int], features: Ints, values: Ints) -> None:
 
 
 class VoteWorkload(Workload):
-    """Weighted votes out of cells, Q T' T: for each queried point the sum of the leaves it reaches.
+    """Weighted votes from cells, Q T' T: for each queried point the sum of the leaves it reaches.
 
     Parameters
     ----------
     paths : PathWorkload
         The forest.
     reached_leaves : array_like of int, [queries, trees]
-        The leaf each queried point reaches in each tree. Public: never derive it from private data.
+        The leaf that each queried point reaches in each tree. Public: never derive it from private data.
     """
 
     def __init__(self, paths: PathWorkload, reached: ArrayLike) -> None:
@@ -467,11 +467,11 @@ class VoteWorkload(Workload):
         self.n_queries = len(self.reached_leaves)
 
     def _compute_traces(self) -> dict[int, float]:
-        """Trace g_R of W' W on each residual space R."""
+        """Return the trace g_R of W' W on each residual space R."""
         return self._traces_of_paths() if self.paths.single_valued else self._traces_of_rows()
 
     def _traces_of_paths(self) -> dict[int, float]:
-        """One value per fixed feature: paths of a query over the same features are the same query."""
+        """Return the traces if leaves fix single values: paths of a query over the same features are then equal."""
         n_groups = len(self.paths.groups)
         group_of_leaf = np.empty(self.paths.n_queries, np.int64)
         for place, group in enumerate(self.paths.groups):
@@ -494,7 +494,7 @@ class VoteWorkload(Workload):
         return {mask: float(weight[place]) * self.n_cells * scale[mask] for mask, place in at.items()}
 
     def _traces_of_rows(self) -> dict[int, float]:
-        """Sets of values: split the explicit rows feature by feature into mean and rest."""
+        """Return the traces for sets of values: split the explicit rows by feature into mean and rest."""
         parts = {0: self.to_dense(merged=True).reshape(self.n_queries, *self.shape)}
         for i, size in enumerate(self.shape):
             split = {}
@@ -506,7 +506,7 @@ class VoteWorkload(Workload):
         return {mask: float((part**2).sum()) for mask, part in parts.items()}
 
     def answer_marginals(self, marginal: Marginal) -> Floats:
-        """Votes [queries, k] out of marginal tables."""
+        """Return votes [queries, k] from marginal tables."""
         leaves = self.paths.answer_marginals(marginal)
         answers = np.zeros((self.n_queries, leaves.shape[1]))
         for tree in range(self.reached_leaves.shape[1]):
@@ -514,7 +514,7 @@ class VoteWorkload(Workload):
         return answers
 
     def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
-        """The rows of Q T' T, all at once."""
+        """Yield the rows of Q T' T in one chunk."""
         query = np.repeat(np.arange(self.n_queries), self.reached_leaves.shape[1])
         shape = (self.n_queries, self.paths.n_queries)
         reaches: Any = sparse.csc_array((np.ones(len(query)), (query, self.reached_leaves.ravel())), shape)
@@ -526,16 +526,15 @@ class VoteWorkload(Workload):
 
 
 class LeafVoteWorkload(Workload):
-    """Votes out of leaves, Q T': for each queried point the sum over its leaves, each leaf its own count.
+    """Votes from leaves, Q T': for each queried point the sum over its leaves.
 
-    For trees grown on disjoint records (subsample-and-aggregate) the table is indexed by leaf, one feature with
-    as many values as the forest has leaves. Leaves reached by the same points are merged; leaves reached by none
-    are not measured at all.
+    For trees on disjoint rows (subsample-and-aggregate) the table is indexed by leaf: one feature with one value per
+    leaf of the forest. Leaves reached by the same points are merged, and leaves reached by none are not measured.
 
     Parameters
     ----------
     n_leaves : int
-        Leaves in the forest.
+        Number of leaves of the forest.
     reached_leaves : array_like of int, [queries, trees]
         The leaf each queried point reaches in each tree. Public: never derive it from private data.
     merge : bool
@@ -557,7 +556,7 @@ class LeafVoteWorkload(Workload):
         self.shape = (int(to.max()) + 1,)
 
     def _sparse_matrix(self, columns: int, of: Ints) -> Any:
-        """The sparse matrix with one column per value of ``of``; merged leaves are answered by one column."""
+        """Return the sparse matrix with one column per value of ``of``. Merged leaves share a column."""
         row = np.repeat(np.arange(self.n_queries), self.reached_leaves.shape[1])
         column = of[self.reached_leaves.ravel()]
         matrix = sparse.csr_array((np.ones(len(row)), (row, column)), (self.n_queries, columns))
@@ -570,18 +569,18 @@ class LeafVoteWorkload(Workload):
         return self._sparse_matrix(self.shape[0], self.maps[0])
 
     def _compute_traces(self) -> dict[int, float]:
-        """Trace on the total and on what is left of it."""
+        """Return the traces on the total and on the rest."""
         matrix = self.merged_matrix
         total = float((np.asarray(matrix.sum(axis=1)) ** 2).sum() / self.shape[0])
         return {0: total, 1: float((matrix.data**2).sum()) - total}
 
     def answer_marginals(self, marginal: Marginal) -> Floats:
-        """Votes [queries, k] out of the table of (merged) leaves."""
+        """Return votes [queries, k] from the table of merged leaves."""
         answers: Floats = self.merged_matrix @ marginal((0,))
         return answers
 
     def iter_rows(self, *, merged: bool) -> Iterator[Floats]:
-        """The rows of Q T', all at once."""
+        """Yield the rows of Q T' in one chunk."""
         yield (self.merged_matrix if merged else self._sparse_matrix(self.sizes[0], np.arange(self.sizes[0]))).toarray()
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What grown forests share: how splits and leaves divide the budget."""
+"""Level-wise forests: how splits and leaves divide the budget."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FORESTS = [vw.GreedyForestClassifier, vw.MedianForestClassifier]
 
 @pytest.mark.parametrize("Forest", FORESTS)
 def test_levels_share_what_splits_may_cost_and_leaves_get_the_rest(Forest: type) -> None:
-    forest = Forest(SCHEMA, epsilon=1.0, n_estimators=4, max_depth=3, split_share=0.3, random_state=0)
+    forest = Forest(SCHEMA, epsilon=1.0, n_estimators=4, max_depth=3, split_budget=0.3, random_state=0)
     plan = forest.plan()
     *splits, last = plan.steps
     assert sum(step.loss.epsilon for step in splits) <= Fraction(3, 10)

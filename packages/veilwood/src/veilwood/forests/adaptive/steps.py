@@ -1,0 +1,208 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kinds of steps of PrivateForest, and how far one row moves each.
+
+``row_reach`` is the only place where norms of a row are written. The loop plans its steps by it, and ``replan_step``
+recomputes a step of a plan that was read from a file (proofs/private-forest.md).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from math import prod
+from typing import Final, NamedTuple
+
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.forests.adaptive.row_backend import SCORE_UNITS, gradient_norms, n_outputs
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName
+from veilwood.privacy.neighbours import Neighbours
+from veilwood.privacy.plan import Plan
+from veilwood.privacy.steps import (
+    Step,
+    StepKind,
+    counting_step,
+    joint_step,
+    selection_step,
+    sparse_step,
+)
+
+
+class AdaptiveStep(StepKind):
+    """Kinds of steps; a value is the name for people, with places for rounds, columns and tables."""
+
+    CLASS_COUNTS = "class counts"
+    CLASS_COUNTS_AGAIN = "class counts once more"
+    ROW_COUNT = "number of rows"
+    TARGET_SUMS = "sums of the target"
+    TARGET_HISTOGRAM = "histogram of the target"
+    RESIDUAL_SUM = "sum of residuals"
+    RESIDUAL_HISTOGRAM = "histogram of residuals before round {}"
+    COLUMN_STRENGTHS = "strengths of columns"
+    COLUMN_SELECTION = "column {} of tables"
+    HISTOGRAM = "histogram {}: rows by group"
+    JOINT_HISTOGRAMS = "histograms {} to {}: rows by group"
+    TABLE = "table {}: classes by cell"
+    JOINT_TABLES = "tables {} to {}: classes by cell"
+    TABLE_WEIGHT = "weight of tables"
+    ROUND_SELECTION = "round {}: choice"
+    ROUND_HISTOGRAM = "round {}: histogram of column {}"
+    ROUND_ROWS = "round {}: rows"
+    ROUND_GRADIENTS = "round {}: gradients"
+    COLUMN_CLASSES = "classes by column"
+    SPARSE_CELLS = "fine cells"
+    CELL_WEIGHT = "weight of fine cells"
+
+    @classmethod
+    def of(cls, step: Step) -> AdaptiveStep:
+        """Return the kind of a step; raise ValueError if it is none of this method."""
+        for kind in cls:
+            if kind.key == step.kind:
+                return kind
+        raise ValueError("no step of this method is of that kind")
+
+    @property
+    def short(self) -> str:
+        """The name without the round or the tables that it belongs to."""
+        return str(self.value).rpartition(": ")[2].removesuffix(" {}")
+
+
+TABLE_STEPS: Final = TableStepName(AdaptiveStep.TABLE, AdaptiveStep.JOINT_TABLES)
+HISTOGRAM_STEPS: Final = TableStepName(AdaptiveStep.HISTOGRAM, AdaptiveStep.JOINT_HISTOGRAMS)
+CELL_WEIGHTS: Final = (0.0, 0.5, 1.0)  # of the sparse histogram beside tables and rounds; one is selected
+MAX_GAIN: Final = SCORE_UNITS  # of one row: a log-odds of 1; 1.5, 2 and 3 were no better and need more
+
+
+class RowFacts(NamedTuple):
+    """Public facts that decide how far one row moves a step."""
+
+    n_columns: int
+    n_classes: int
+    """0 for regression."""
+    limit: int
+    """Limit of a gradient when the step is planned, in ``GRADIENT_UNITS``."""
+
+
+class Reach(NamedTuple):
+    """How far one row moves the numbers of a step: norms of what it adds, or the range by which it moves scores."""
+
+    l1: int = 1
+    squared_l2: int = 1
+    signed: bool = False
+    score_range: int | None = None
+
+
+def row_reach(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> Reach:
+    """Return how far one row moves a step of this kind and shape.
+
+    >>> row_reach(AdaptiveStep.CLASS_COUNTS, (3,), RowFacts(9, 3, 4096))
+    Reach(l1=1, squared_l2=1, signed=False, score_range=None)
+    """
+    l1, squared_l2 = gradient_norms(facts.n_classes, facts.limit)
+    match kind:
+        case AdaptiveStep.ROUND_GRADIENTS | AdaptiveStep.RESIDUAL_SUM:
+            return Reach(l1, squared_l2, signed=True)
+        case AdaptiveStep.COLUMN_STRENGTHS:  # no score moves further than a gradient
+            best = facts.n_columns * l1
+            return Reach(prod(shape) * best, prod(shape) * best**2, signed=True)
+        case AdaptiveStep.COLUMN_SELECTION | AdaptiveStep.ROUND_SELECTION:  # one score can rise as another falls
+            return Reach(score_range=2 * l1)
+        case AdaptiveStep.CELL_WEIGHT:  # a row is predicted correctly or not
+            return Reach(score_range=1)
+        case AdaptiveStep.TABLE_WEIGHT:
+            return Reach(MAX_GAIN, MAX_GAIN**2, signed=True)
+        case AdaptiveStep.TARGET_SUMS:
+            return Reach(TARGET_LEVELS, TARGET_LEVELS**2)
+        case AdaptiveStep.COLUMN_CLASSES:  # a row is in one cell of every column
+            return Reach(facts.n_columns, facts.n_columns)
+        case _:
+            return Reach()
+
+
+def plan_sums(
+    budget: AdaptiveBudget, kind: AdaptiveStep, shape: tuple[int, ...], fraction: float, facts: RowFacts, *at: int
+) -> Step:
+    """Spend a fraction of the budget on noisy sums."""
+    reach = row_reach(kind, shape, facts)
+    return budget.plan_counts(
+        kind.at(*at), shape, fraction, l1=reach.l1, squared_l2=reach.squared_l2, signed=reach.signed
+    )
+
+
+def plan_choice(
+    budget: AdaptiveBudget, kind: AdaptiveStep, n_candidates: int, fraction: float, facts: RowFacts, *at: int
+) -> Step:
+    """Spend a fraction of the budget on the selection of one candidate."""
+    reach = row_reach(kind, (1, n_candidates), facts)
+    assert reach.score_range is not None
+    return budget.plan_selection(kind.at(*at), n_candidates, fraction, score_range=reach.score_range)
+
+
+def plan_cells(budget: AdaptiveBudget, false_positives: float, min_cells: int, fraction: float) -> Step:
+    """Spend a fraction of the budget on a sparse histogram; a row is in one of its cells."""
+    return budget.plan_sparse(AdaptiveStep.SPARSE_CELLS.at(), false_positives, min_cells, fraction, l1=1)
+
+
+def replan_step(step: Step, facts: RowFacts, neighbours: Neighbours) -> Step:
+    """Plan a step of the same kind, numbers, shape and loss; raise ValueError if this method plans none like it."""
+    kind = AdaptiveStep.of(step)
+    name = kind.at(*step.at)
+    _check_shape(kind, step.shape, facts)
+    if kind in (AdaptiveStep.JOINT_TABLES, AdaptiveStep.JOINT_HISTOGRAMS):
+        outputs = facts.n_classes if kind is AdaptiveStep.JOINT_TABLES else 1
+        return joint_step(name, step.table_cells, outputs, step.loss, neighbours)
+    reach = row_reach(kind, step.shape, facts)
+    if kind is AdaptiveStep.SPARSE_CELLS:
+        return replace(sparse_step(name, 1, step.loss, neighbours, l1=reach.l1), shape=step.shape)
+    if reach.score_range is not None:
+        by = "exponential" if step.loss.delta > 0 else "flip"
+        return selection_step(name, step.shape, step.loss, neighbours, score_range=reach.score_range, by=by)  # type: ignore[arg-type]
+    return counting_step(
+        name, step.shape, step.loss, neighbours, l1=reach.l1, squared_l2=reach.squared_l2, signed=reach.signed
+    )
+
+
+def _check_shape(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> None:
+    """Raise ValueError if no step of this kind has this shape; None below stands for any number."""
+    n_classes = facts.n_classes
+    shapes: dict[AdaptiveStep, tuple[int | None, ...]] = {
+        AdaptiveStep.CLASS_COUNTS: (n_classes,),
+        AdaptiveStep.CLASS_COUNTS_AGAIN: (n_classes,),
+        AdaptiveStep.ROW_COUNT: (1,),
+        AdaptiveStep.TARGET_SUMS: (2,),
+        AdaptiveStep.RESIDUAL_SUM: (1, 1),
+        AdaptiveStep.TABLE_WEIGHT: (1,),
+        AdaptiveStep.ROUND_SELECTION: (1, None),
+        AdaptiveStep.COLUMN_SELECTION: (1, facts.n_columns),
+        AdaptiveStep.CELL_WEIGHT: (1, len(CELL_WEIGHTS)),
+        AdaptiveStep.HISTOGRAM: (None, 1),
+        AdaptiveStep.JOINT_HISTOGRAMS: (None, 1),
+        AdaptiveStep.TABLE: (None, n_classes),
+        AdaptiveStep.JOINT_TABLES: (None, n_classes),
+        AdaptiveStep.COLUMN_CLASSES: (None, n_classes),
+        AdaptiveStep.ROUND_GRADIENTS: (None, n_outputs(n_classes)),
+    }
+    expected = shapes.get(kind, (None,))
+    if len(expected) != len(shape) or any(b not in (None, a) for a, b in zip(shape, expected, strict=True)):
+        raise ValueError("a step of this kind has another shape")
+
+
+# -- what the steps of a plan say together ---------------------------------------------------------------------------
+
+
+def steps_of(plan: Plan, *kinds: StepKind) -> list[Step]:
+    """Return the steps of some kinds, in their order."""
+    keys = {kind.key for kind in kinds}
+    return [step for step in plan.steps if step.kind in keys]
+
+
+def only_initial_estimate(plan: Plan) -> bool:
+    """Return True if class counts, or the mean of the target, were measured and no table, round or fine cell."""
+    measured = (AdaptiveStep.TABLE, AdaptiveStep.JOINT_TABLES, AdaptiveStep.ROUND_ROWS, AdaptiveStep.SPARSE_CELLS)
+    return not steps_of(plan, *measured)
+
+
+def describe_released(plan: Plan) -> str:
+    """Return what the steps of a plan release, in words; steps of one kind are counted."""
+    texts: Counter[str] = Counter(AdaptiveStep.of(step).short.format(*step.at) for step in plan.steps)
+    shown = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
+    return f"{', '.join(shown)}, with noise"
