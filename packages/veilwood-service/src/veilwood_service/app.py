@@ -219,7 +219,7 @@ _STATUS_OF_ERROR: Final[tuple[tuple[type[VeilwoodError], int, str], ...]] = (
 
 
 async def _handle_library_error(_: Request, error: Exception) -> Response:
-    _, status, title = next(row for row in _STATUS_OF_ERROR if isinstance(error, row[0]))
+    status, title = next(row[1:] for row in _STATUS_OF_ERROR if isinstance(error, row[0]))
     if isinstance(error, DeniedError) and not error.is_authenticated:
         status = 401
     if isinstance(error, BudgetExceededError):
