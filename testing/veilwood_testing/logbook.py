@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the services of a whole test run have logged: searched when all tests are over."""
+"""Logs of all services of a test run, searched for secrets and private values after the last test."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ import pytest
 from veilwood_service.access import JsonLogFormatter
 
 CANARY = "Ottokar7781"
-"""A cell of a row of every table that tests register; it fits no schema and is dropped."""
+"""Value in a row of every table that tests register. It matches no schema, so the row is dropped."""
 _WORDS = re.compile(r"vw_[\w-]{20,}")  # tokens, sessions and invitations, also of other processes
 
 
 class _Written(logging.FileHandler):
-    """One book is written at a time: what a test plants into its own is not in that of the run."""
+    """Handler of one logbook. Only one is active: lines that a test plants in its own do not reach that of the run."""
 
 
 class Logbook:
-    """The logs in a folder, and what must be in none of them."""
+    """Logs in a folder, with the secrets that none of them may contain."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.secrets = folder, {CANARY}
 
     @contextmanager
     def written(self) -> Iterator[None]:
-        """Keep what services log in this process, and in those that it forks, and note every word that they make."""
-        handler, made = _Written(self.folder / "here.log"), secrets.token_urlsafe
+        """Record the logs of services in this process and its forks, and every token that they create."""
+        handler, token_urlsafe = _Written(self.folder / "here.log"), secrets.token_urlsafe
         handler.setFormatter(JsonLogFormatter())
 
-        def noted(size: int | None = None) -> str:
-            word = made(size)
-            self.secrets.add(word)
-            return word
+        def recorded_token(size: int | None = None) -> str:
+            token = token_urlsafe(size)
+            self.secrets.add(token)
+            return token
 
         root, service = logging.getLogger(), logging.getLogger("veilwood.service")
         level, others = service.level, [one for one in root.handlers if isinstance(one, _Written)]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(secrets, "token_urlsafe", noted)
+            patch.setattr(secrets, "token_urlsafe", recorded_token)
             root.handlers[:] = [one for one in root.handlers if one not in others] + [handler]
             service.setLevel(logging.INFO)
             try:
@@ -56,7 +56,7 @@ class Logbook:
                 handler.close()
 
     def leaks(self) -> list[str]:
-        """Return the lines that hold a secret or a private value, or that are not the service's own."""
+        """Return the lines that contain a secret or a private value, or that are not JSON."""
         return [
             f"{path.name}: {line}"
             for path in sorted(self.folder.iterdir())
@@ -65,6 +65,6 @@ class Logbook:
         ]
 
     def requests(self) -> int:
-        """How many requests were logged: a search through nothing finds nothing."""
+        """Return the number of logged requests, to check that the search was not empty."""
         lines = [line for path in self.folder.iterdir() for line in path.read_text().splitlines()]
         return sum("route" in json.loads(line) for line in lines if line.startswith("{"))

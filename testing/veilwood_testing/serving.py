@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A service for tests: in a folder of its own, with one account for each role and a table of cars."""
+"""Services for tests, in a temporary folder, with one account per role and a table of cars."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ VISITS_SCHEMA = vw.Schema.from_dict(
 
 @dataclass
 class Running:
-    """A service whose jobs are carried out when a test says so, in this process."""
+    """A service whose jobs run in this process, when a test calls ``run`` or ``carry_out``."""
 
     service: Service
     test_client: TestClient
@@ -61,24 +61,24 @@ class Running:
 
     def ask(self, role: str, method: str, path: str, **more: Any) -> httpx.Response:
         headers = {"Authorization": f"Bearer {self.tokens[role]}", **more.pop("headers", {})}
-        found: httpx.Response = self.test_client.request(method, path, headers=headers, **more)
-        return found
+        response: httpx.Response = self.test_client.request(method, path, headers=headers, **more)
+        return response
 
     def get(self, role: str, path: str) -> Any:
-        found = self.ask(role, "GET", path)
-        assert found.status_code == 200, found.text
-        return found.json()
+        response = self.ask(role, "GET", path)
+        assert response.status_code == 200, response.text
+        return response.json()
 
-    def post(self, role: str, path: str, asked: Any = None, **more: Any) -> Any:
-        found = self.ask(role, "POST", path, json=asked, **more)
-        assert found.status_code < 300, found.text
-        return found.json()
+    def post(self, role: str, path: str, body: Any = None, **more: Any) -> Any:
+        response = self.ask(role, "POST", path, json=body, **more)
+        assert response.status_code < 300, response.text
+        return response.json()
 
     def add_cars(self, name: str = "cars", epsilon: float = 3, table: bytes = CSV) -> None:
         self.add(name, "makers of cars", epsilon, table, CAR.schema)
 
     def add_visits(self, epsilon: float = 3) -> None:
-        """A table with numbers, beside the cars that have none."""
+        """Add a table with numeric columns, which the table of cars lacks."""
         self.add("visits", "patients", epsilon, VISITS.to_csv(index=False).encode(), VISITS_SCHEMA)
 
     def add(self, name: str, people: str, epsilon: float, table: bytes, schema: vw.Schema) -> None:
@@ -88,44 +88,46 @@ class Running:
         assert self.ask("custodian", "PUT", f"{path}/table", content=table, headers=kind).is_success
         assert self.ask("custodian", "PUT", f"{path}/schema", json=schema.to_dict()).is_success
 
-    def signed(self, name: str = "cars", **asked: Any) -> Any:
-        plan = self.post("analyst", f"/v1/datasets/{name}/plans", asked)
+    def signed(self, name: str = "cars", **request: Any) -> Any:
+        plan = self.post("analyst", f"/v1/datasets/{name}/plans", request)
         return self.sign(plan)
 
     def sign(self, plan: Any) -> Any:
         return self.post("custodian", f"/v1/plans/{plan['id']}/signature", {"fingerprint": plan["fingerprint"]})
 
     def run(self, plan: Any) -> Any:
-        """Run a signed plan now."""
+        """Run a signed plan in this process and return its release."""
         job = self.post("analyst", f"/v1/plans/{plan['id']}/jobs")
         self.carry_out(job["id"])
         return self.get("analyst", f"/v1/models/{job['id']}")
 
     def carry_out(self, number: str) -> None:
-        records = self.service.database
-        records.update(store.jobs, {"id": number, "state": "queued"}, state="running")
-        job = records.find(store.jobs, id=number)
+        database = self.service.database
+        database.update(store.jobs, {"id": number, "state": "queued"}, state="running")
+        job = database.find(store.jobs, id=number)
         assert job is not None
-        execute_job(self.service.settings, records, job)
+        execute_job(self.service.settings, database, job)
 
-    def trained(self, **asked: Any) -> str:
-        """A small model of the cars, trained."""
-        asked = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}, **asked}
-        return str(self.run(self.signed(**asked))["id"])
+    def trained(self, **request: Any) -> str:
+        """Train a small model of the cars and return its id."""
+        request = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}, **request}
+        return str(self.run(self.signed(**request))["id"])
 
 
 @contextmanager
 def serving(folder: Path, **settings: Any) -> Iterator[Running]:
-    """Start a service in a folder, without a thread for its jobs."""
+    """Open a service in a folder, without the thread of its jobs."""
     app = create_app(Settings(folder, **settings))
     service: Service = app.state.service
-    client = TestClient(app, base_url="http://127.0.0.1:8400", raise_server_exceptions=False)  # its life is not begun
+    client = TestClient(
+        app, base_url="http://127.0.0.1:8400", raise_server_exceptions=False
+    )  # the lifespan does not start
     running = Running(service, client)
     for role, scopes in ROLES.items():
         if service.database.find(store.accounts, name=role) is None:
             service.accounts.create_account(role, PASSWORD, [role])
-        word, _ = service.accounts.open_session(role)
-        caller = service.accounts.authenticate(word, "session")
+        session_token, _ = service.accounts.open_session(role)
+        caller = service.accounts.authenticate(session_token, "session")
         running.tokens[role] = service.accounts.issue_token(caller, "test", scopes, 1)[0]
     try:
         yield running
@@ -135,7 +137,7 @@ def serving(folder: Path, **settings: Any) -> Iterator[Running]:
 
 @contextmanager
 def listening(running: Running) -> Iterator[str]:
-    """Let a service answer on a port of loopback and work on its jobs; give its address."""
+    """Run a service on a free loopback port, with its jobs; yield its address."""
     port = free_ports(1)[0]
     options = uvicorn.Config(running.test_client.app, port=port, log_level="critical", timeout_graceful_shutdown=1)
     server = uvicorn.Server(options)
@@ -152,19 +154,19 @@ def listening(running: Running) -> Iterator[str]:
 
 
 def wait_until_ready(port: int) -> None:
-    """Wait until a service in another process answers."""
+    """Wait until a service in another process is ready."""
     for _ in range(600):
         try:
             if httpx.get(f"http://127.0.0.1:{port}/readyz", timeout=1).is_success:
                 return
         except httpx.HTTPError:
             time.sleep(0.02)
-    raise AssertionError("the service does not answer")
+    raise AssertionError("the service is not ready")
 
 
 @contextmanager
 def kept_in(kind: str, folder: Path) -> Iterator[Settings]:
-    """Settings of a service whose records and ledgers are in SQLite, or in a PostgreSQL that is started for it."""
+    """Yield settings of a service with SQLite, or with a PostgreSQL server that is started for it."""
     if kind == "SQLite":
         yield Settings(folder)
         return
@@ -173,7 +175,7 @@ def kept_in(kind: str, folder: Path) -> Iterator[Settings]:
 
 
 def start_process(settings: Settings) -> tuple[Any, int]:
-    """Start a service in a process of its own; return it and its port once it answers."""
+    """Start a service in a separate process; return the process and the port once it is ready."""
     port = free_ports(1)[0]
     child = get_context("fork").Process(target=_serve, args=(settings, port))
     child.start()

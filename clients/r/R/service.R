@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-# Requests to a service. What may spend carries a key, so that a retry is answered with the outcome of the first.
+# Requests to a service. Requests that may charge a ledger carry a key, so a retry returns the outcome of the first.
 
 tries <- 5
 
-#' A running service
+#' Connect to a service
 #'
-#' @param address Of the service, such as `https://forest.example`.
-#' @param token As the service shows it once; better kept in the environment than typed.
-#' @return An object that the other functions take first.
+#' @param address Address of the service, such as `https://forest.example`.
+#' @param token Token of an account. Prefer the environment variable.
+#' @return A connection, the first argument of the other functions.
 #' @examples
 #' service <- veilwood_service("http://127.0.0.1:8400", token = "vw_...")
 #' @export
@@ -23,8 +23,8 @@ print.veilwood_service <- function(x, ...) {
   invisible(x)
 }
 
-# Send a request, again where the network or the service failed on the way.
-ask <- function(service, method, path, body = NULL, key = NULL) {
+# Send a request, with retries after errors of the network or the service.
+send_request <- function(service, method, path, body = NULL, key = NULL) {
   request <- httr2::request(paste0(service$address, "/v1", path))
   request <- httr2::req_method(request, method)
   request <- httr2::req_headers(request, Authorization = paste("Bearer", service$token))
@@ -41,23 +41,23 @@ ask <- function(service, method, path, body = NULL, key = NULL) {
     response <- tryCatch(httr2::req_perform(request), error = identity)
     if (!inherits(response, "error")) {
       status <- httr2::resp_status(response)
-      if (status < 500 && status != 429) return(read(response, status))
+      if (status < 500 && status != 429) return(parse_response(response, status))
     }
     Sys.sleep(wait)
     wait <- 2 * wait
   }
-  stop("the service at ", service$address, " does not answer.", call. = FALSE)
+  stop("the service at ", service$address, " does not respond.", call. = FALSE)
 }
 
-read <- function(response, status) {
+parse_response <- function(response, status) {
   text <- httr2::resp_body_string(response)
-  found <- tryCatch(jsonlite::fromJSON(text, simplifyVector = FALSE), error = function(error) list())
-  if (status < 400) return(found)
-  detail <- if (is.null(found$detail)) paste("the service answered", status) else found$detail
-  kind <- if (identical(found$title, "budget")) "veilwood_budget" else "veilwood_refused"
+  content <- tryCatch(jsonlite::fromJSON(text, simplifyVector = FALSE), error = function(error) list())
+  if (status < 400) return(content)
+  detail <- if (is.null(content$detail)) paste("the service returned status", status) else content$detail
+  kind <- if (identical(content$title, "budget")) "veilwood_budget" else "veilwood_refused"
   stop(structure(
     class = c(kind, "veilwood_error", "error", "condition"),
-    list(message = detail, call = NULL, status = status, remaining = found$remaining)
+    list(message = detail, call = NULL, status = status, remaining = content$remaining)
   ))
 }
 
@@ -65,7 +65,7 @@ new_key <- function() {
   paste(sprintf("%02x", as.integer(random_bytes(16))), collapse = "")
 }
 
-# A key only has to be new: from the clock, the process and the system's randomness where there is one.
+# A key must only be unique. Without /dev/urandom it is made of the time, the process id and R's random numbers.
 random_bytes <- function(n) {
   source <- "/dev/urandom"
   if (file.exists(source)) {

@@ -291,11 +291,11 @@ def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int
     n_columns, n_rows = len(schema.feature_names), min(max(rows, 1), 10**12)
     skills = {e: estimate_skill(schema.task, n_rows, n_columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
     points = [{"x": e, "y": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in skills.items()]
-    words = (
+    note = (
         f"The band holds half of the public tables with the same rows times epsilon per column as {n_rows:,} rows "
         "of yours. 0 is the most frequent class or the mean, 1 is a model without privacy."
     )
-    return {"title": "What quality to expect", "axis": "skill", "words": words, "points": points}
+    return {"title": "Expected quality", "axis": "skill", "words": note, "points": points}
 
 
 @router.put("/{name}/schema")
