@@ -9,7 +9,7 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood.privacy.ledger_stores import SQLiteLedger
-from veilwood_secure.roles.sessions import BUDGETS_FOLDER, entry_label
+from veilwood_secure.roles.sessions import BUDGETS_FOLDER, entry_label, purpose_of
 from veilwood_testing.budgets_cases import ledger_of
 from veilwood_testing.places import TASK, Place, contribute
 
@@ -46,7 +46,8 @@ def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place
     narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS_FOLDER / "task-scale.db", epsilon=5, delta="1e-6")
     books = server._task_ledgers(study)
     plan = study.program.plan
-    narrow.reserve(plan.loss, what=entry_label(TASK), neighbours=str(plan.neighbours), plan="p", key="cut short")
+    facts = {"what": entry_label(TASK), "neighbours": str(plan.neighbours), "plan": "p", "key": "cut short"}
+    narrow.reserve(plan.loss, purpose=purpose_of(TASK), **facts)
     books.reserve("whole")
     books.cancel_orphans()
     assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]

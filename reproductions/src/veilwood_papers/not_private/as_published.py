@@ -200,7 +200,7 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
-    >>> forest = vw.not_private.DiPriMeClassifierAsPublishedNotPrivate(car.schema, epsilon_in_paper=2.0)
+    >>> forest = DiPriMeClassifierAsPublishedNotPrivate(car.schema, epsilon_in_paper=2.0)
     >>> forest.plan().loss.is_bounded
     False
     """

@@ -21,9 +21,7 @@ from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
 from veilwood.data.relations import as_batch_stream
 from veilwood.engines.cluster.engines import find_engine
-from veilwood.engines.cluster.source import open_frame
 from veilwood.engines.sql.session import is_database, is_ibis
-from veilwood.engines.sql.source import open_sql
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.neighbours import RowsOf, Unit
 
@@ -108,6 +106,8 @@ def _match_stream(X: Any, y: Any) -> Any:
 
 
 def _open_database(X: Any, rows: _Rows) -> Source:
+    from veilwood.engines.sql.source import open_sql  # loads the queries of PrivateForest, which few fits need
+
     return open_sql(X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
 
 
@@ -118,6 +118,8 @@ def _open_files(X: Any, rows: _Rows) -> Source:
 
 
 def _open_cluster(engine: Any, rows: _Rows) -> Source:
+    from veilwood.engines.cluster.source import open_frame
+
     return open_frame(engine, rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
 
 
