@@ -222,7 +222,7 @@ def run_exhibits(
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA_HELP)] = None,
     out: Out = DEFAULT_FOLDER,
     workers: Annotated[int, typer.Option(metavar="N", help="Number of processes; 0 for one per core.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Discard existing results and measure again.")] = False,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, replacing existing results.")] = False,
 ) -> None:
     """Measure tables and figures, and print them next to the published values.
 

@@ -142,9 +142,7 @@ def _read_member(archive: Path, inside: str) -> bytes:
         member = next(entry for entry in tape.getmembers() if entry.name.endswith(inside))
         file = tape.extractfile(member)
         if file is None:
-            raise FileError(
-                f"{inside} is not a regular file in {archive.name}. Hint: delete the archive."
-            )
+            raise FileError(f"{inside} is not a regular file in {archive.name}. Hint: delete the archive.")
         return file.read()
 
 
@@ -202,9 +200,7 @@ def _download_once(address: str, part: Path, silence: float, print_line: PrintLi
             length = answer.headers.get("Content-Length")
             total = None if length is None else have + int(length)
             if total is not None and total > MAX_BYTES:
-                raise FileError(
-                    f"{address} has {total:,} bytes, more than any data set here. Hint: use --data."
-                )
+                raise FileError(f"{address} has {total:,} bytes, more than any data set here. Hint: use --data.")
             last_line = time.monotonic()
             with part.open("ab" if have else "wb") as file:
                 while chunk := answer.read1(_CHUNK):  # write each chunk, so that a stall loses nothing
