@@ -11,7 +11,7 @@ import pytest
 
 from veilwood_papers.exhibit import Value
 from veilwood_papers.runner import all_exhibits
-from veilwood_papers.show import ExhibitResults, results_page, results_from_csv, to_csv, write_files
+from veilwood_papers.show import ExhibitResults, results_from_csv, results_page, to_csv, write_files
 from veilwood_testing import ROOT
 
 KEPT = ROOT / "benchmarks" / "results" / "papers"
