@@ -69,7 +69,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def falls_with_eta(values: Values) -> bool | None:
-    """Check that, with the scale of the proof, the error does not grow with eta from its smallest to its largest."""
+    """Check that errors with the scale of the proof do not rise from the smallest to the largest eta in all panels."""
     chosen = {cell: value for cell, value in values.items() if " a) " in cell.panel}
     answer = check_rises(PROVEN["RFTA"])(chosen)
     return None if answer is None else not answer
