@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every estimator and write the tables of what was attacked, how often and with which power into docs/audit.md.
+"""Privacy attacks on every estimator: writes targets, number of attacks and their power into docs/audit.md.
 
 Run: python benchmarks/audit_table.py [--only canaries replay pairs] [--pairs 300] [--docs docs/audit.md]
 
-The replayed fits and the neighbouring pairs are those of the tests, with fresh noise from the operating system.
+The replayed fits and neighbouring pairs are those of the tests, with fresh noise from the operating system.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the constants of the cost model of docs/scale.md, checks it, and simulates clusters that are not at hand.
+"""Constants of the cost model of docs/scale.md, checks of the model, and simulations of larger clusters.
 
-What is measured here, and what is assumed (network, unevenness of workers), is printed apart. CPU time is taken, of all
-threads together: wall time means little on a busy machine. Run `python benchmarks/cost_model.py --gpu gpu.json`.
+Measured and assumed quantities (network, uneven workers) are printed separately. Times are CPU seconds of all threads,
+because wall time is unreliable on a busy machine. Run `python benchmarks/cost_model.py --gpu gpu.json`.
 """
 
 from __future__ import annotations

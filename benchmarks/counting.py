@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures counting and routing beside scikit-learn's extremely randomised trees, on the same table in the same run.
+"""Speed of counting and routing, compared with scikit-learn's extremely randomised trees on the same table.
 
-Nothing is asserted here. Wall time depends on what else the machine does, so CPU time is printed beside it; memory is
-taken in a process of its own. Run `python benchmarks/counting.py --json counting.json`.
+Nothing is asserted here. Wall time depends on the load of the machine, so CPU time is printed too. Memory is measured
+in a separate process. Run `python benchmarks/counting.py --json counting.json`.
 """
 
 from __future__ import annotations

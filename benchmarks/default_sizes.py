@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The classic estimators with default parameters on public tables, beside majority, mean and forests without noise.
+"""Classic estimators with default parameters on public tables, compared with majority, mean and noiseless forests.
 
     python benchmarks/default_sizes.py --data DATA -o benchmarks/results/default_sizes.md
 
-Each is fitted on a part of each table, drawn anew for each seed, and judged on the rest; all families on the same rows.
+Each estimator is fitted on a part of each table, drawn per seed, and evaluated on the rest. All use the same rows.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests why cells of the papers' tables and figures come out below what was published: one experiment an explanation.
+"""Tests of explanations for results below the published ones in the papers' tables and figures, one experiment each.
 
 Run: python benchmarks/explanations.py --data DATA
 
-Each changes one thing and measures the cell again. The result, benchmarks/results/papers/explanations.csv, is what the
-sentences in the report and in docs/papers.md that begin with "tested" rest on.
+Each experiment changes one setting and measures the result again. The sentences in the report and in docs/papers.md
+that begin with "tested" are based on its output, benchmarks/results/papers/explanations.csv.
 """
 
 from __future__ import annotations

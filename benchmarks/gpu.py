@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures counting and prediction on a GPU, beside its memory bandwidth and the processor, on the same rows.
+"""Speed of counting and prediction on a GPU, compared with its memory bandwidth and the CPU, on the same rows.
 
-Nothing is timed before it gave the processor's integers, on all rows where numba is installed. Rows lie in the GPU's
-memory, except where a line says so. Run `python benchmarks/gpu.py --json gpu.json`.
+Results are checked against the CPU's integers before timing, on all rows if numba is installed. Rows are in GPU memory
+unless a line says otherwise. Run `python benchmarks/gpu.py --json gpu.json`.
 """
 
 from __future__ import annotations

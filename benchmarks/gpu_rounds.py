@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures a fit of PrivateForest whose rows lie in a GPU's memory, beside the bandwidth of that memory.
+"""Speed of fitting PrivateForest on rows in GPU memory, compared with the bandwidth of that memory.
 
-Nothing is timed before a smaller fit with the same bits of noise gave the same model on the processor. Rows are codes
-in the GPU's memory when the clock starts; it stops when the model is there. `python benchmarks/gpu_rounds.py --json
+A smaller fit with the same noise bits must first give the same model on the CPU. The clock starts when the encoded rows
+are in GPU memory, and stops when the model is complete. `python benchmarks/gpu_rounds.py --json
 benchmarks/results/gpu_rounds.json` writes what docs read.
 """
 

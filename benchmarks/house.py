@@ -1,4 +1,4 @@
-"""Measures how easy the code is to read: modules, lines, words per name, comments and imports, for each package.
+"""Readability metrics of the code base: modules, lines, words per name, comments and imports, per package.
 
 Usage: python benchmarks/house.py [--json FILE]. Lines are physical lines, docstrings and blank lines included.
 """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest fitted by several owners, beside the same estimator on the pooled rows at the same epsilon.
+"""PrivateForest fitted by several owners, compared with a fit on the pooled rows at the same epsilon.
 
 python benchmarks/joint_forests.py accuracy --data DATA --seeds 5 [--only heart car] [--shares heart car] [--jobs 2]
 python benchmarks/joint_forests.py roles --data DATA

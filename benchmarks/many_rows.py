@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits PrivateForest from a folder of Parquet files, beside the time in which pyarrow reads them.
+"""Time to fit PrivateForest from a folder of Parquet files, compared with the time pyarrow needs to read them.
 
 Run `python benchmarks/many_rows.py --rows 100000000 --json benchmarks/results/many_rows.json`.
 """

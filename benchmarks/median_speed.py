@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of a median forest on a million rows, beside scikit-learn's random forest of the same size.
+"""Time and memory of a median forest on a million rows, compared with scikit-learn's random forest of the same size.
 
 python benchmarks/median_speed.py [--rows 1000000] [--jobs 2] [--out benchmarks/results/median_speed.md]
 """

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which variant of a median forest should be the default: select-then-median or k-medians, paired over splits.
+"""Paired comparison of two variants of median forests, select-then-median and k-medians, to choose the default.
 
     python benchmarks/median_variants.py --data FOLDER [--seeds 10] [--out FILE.md]
 
-For classification also which way of voting. FOLDER holds NAME.csv.gz and NAME.json. Depths are those of the paper's
-tables, and so are 10 trees, 5 candidates and half of epsilon on splits.
+For classification, voting rules are compared too. FOLDER contains NAME.csv.gz and NAME.json. As in the paper's tables:
+the depths, 10 trees, 5 candidates, and half of epsilon on splits.
 """
 
 from __future__ import annotations

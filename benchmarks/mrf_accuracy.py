@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Test accuracy of matrix forests beside the figures published with the M-RF paper (Tajima et al., AAAI 2025).
+"""Test accuracy of matrix forests, compared with the values published in the M-RF paper (Tajima et al., AAAI 2025).
 
-Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json, the figures from one with
-mrf_accuracy_vs_epsilon_main.csv and mrf_accuracy_vs_epsilon_subsample_aggregate.csv; what is not there is left out.
+Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json, the published values from one
+with mrf_accuracy_vs_epsilon_main.csv and mrf_accuracy_vs_epsilon_subsample_aggregate.csv. Missing data is skipped.
 Run `python benchmarks/mrf_accuracy.py --data DATASET_NAMES --published PUBLISHED --json mrf_accuracy.json`.
 
-Two questions, two splits. "Random splits": each seed has its own split into 80 % and 20 % and its own forest. "The
-authors' split": the one split all published figures share, with a forest for each seed, for the cells in which the
-authors' code was run again over several forests (REMEASURED); only there can a difference be judged.
+There are two kinds of splits. "Random splits": each seed has its own 80:20 split and its own forest. "The authors'
+split": the single split of all published values, with one forest per seed. It covers the results for which the authors'
+code was run again over several forests (REMEASURED); only these allow a comparison.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Time and memory of matrix forests: the search for a strategy, and whole fits, beside the authors' code.
+"""Time and memory of matrix forests: strategy search and complete fits, compared with the authors' code.
 
-Nothing is asserted here, and no data is read: rows are drawn at random where the data set is not in the library.
-Run, on one thread: OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/mrf_speed.py
+Nothing is asserted here, and no data is read: rows are random if the data set is not built in.
+Run on one thread: OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 python benchmarks/mrf_speed.py
 
-Each case runs in a process of its own, for its peak memory; times are CPU seconds. The authors' figures are CPU
-seconds of their code (arisa77/mrf-public 176d5ac) on one thread of an AMD EPYC at 2.4 GHz; in brackets, wall seconds
-the paper reports. Their phases: tree building, noise optimisation, fit, reconstruction and one draw of noise.
+Each case runs in its own process, to measure its peak memory. Times are CPU seconds. Those of the authors' code
+(arisa77/mrf-public 176d5ac) are from one thread of an AMD EPYC at 2.4 GHz; wall seconds reported in the paper are in
+brackets. Phases of their code: tree building, noise optimisation, fit, reconstruction and one draw of noise.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures draws per second of the exact samplers beside OpenDP and numpy's floating-point noise, in one run.
+"""Draws per second of the exact samplers, compared with OpenDP and numpy's floating-point noise in one run.
 
-Nothing is asserted here, and numpy's noise is a yardstick of speed only: it is not private.
+Nothing is asserted here. Numpy's noise is a reference for speed only: it is not private.
 Run `python benchmarks/noise.py --json noise.json`.
 """
 

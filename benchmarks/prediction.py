@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CPU time of predictions: one row as an array and as a frame, and 5,000 rows, for every estimator.
+"""CPU time of predictions with each estimator: one row as an array and as a frame, and 5,000 rows.
 
-The schema has 20 numeric columns, plain or of scale log1p. Everything that a prediction needs is prepared by ``fit``;
-a row should cost less than a millisecond.
+The schema has 20 numeric columns, with linear or log1p scale. ``fit`` prepares everything that a prediction needs; a
+row should take less than a millisecond.
 
     python benchmarks/prediction.py
 """

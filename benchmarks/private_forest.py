@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest beside its peers: accuracy and error at equal privacy, calibration, and speed.
+"""PrivateForest compared with its peers: accuracy and error at equal privacy, calibration, and speed.
 
-Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json; the peers' accuracies from a
-table with columns dataset, epsilon, delta, accuracy, peer; the M-RF figures from a folder with
+Nothing is asserted here. The data is read from a folder of NAME.csv.gz and NAME.json, the peers' accuracies from
+a table with columns dataset, epsilon, delta, accuracy, peer, and the M-RF values from a folder with
 mrf_accuracy_vs_epsilon_main.csv and mrf_nonprivate.csv. Run
 `python benchmarks/private_forest.py --data DATASET_NAMES --peers PEERS.csv --published PUBLISHED --out FILE.md`.
 
-Every seed has its own random split (80:20, regression 90:10) and its own public randomness. The number of rows is given
-as public, as the peers take it. "Range" bounds are each numeric column's minimum and maximum over the file, as the
-peers had them; "schema" bounds are those of the schema.
+Each seed has its own random split (80:20, regression 90:10) and its own public randomness. The number of rows is
+declared public, as the peers assume. "Range" bounds are each numeric column's minimum and maximum over the file, as for
+the peers; "schema" bounds are those of the schema.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Write what a PrivateForest showed on the development suite as the table that plans read (``adaptive.quality``).
+"""Table of PrivateForest's results on the development suite, which plans read (``adaptive.quality``).
 
     python benchmarks/quality_table.py CACHE.csv -o packages/veilwood/src/veilwood/forests/expected_private_forest.json
 
-Rows and columns of tables that need a folder are read with ``--data DIR``; without it, those of the present file are
-kept. Only pure epsilon counts, and only tables on which a plain forest has skill.
+Rows and columns of tables that need a folder are read with ``--data DIR``; without it, those of the existing file
+remain. Only results at pure epsilon count, on tables where a non-private forest has skill.
 """
 
 from __future__ import annotations

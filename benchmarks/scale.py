@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures fits from Parquet files larger than memory, beside reading alone, other libraries, and small clusters.
+"""Speed of fits from Parquet files larger than memory, compared with reading alone, other libraries and small clusters.
 
-Nothing is asserted here. Every measurement runs in a process of its own, so that its peak memory is its own, and says
-CPU seconds of all threads beside wall time, which depends on what else the machine does. The whole of it, 100 million
-rows (about 10 GB in FOLDER): `python benchmarks/scale.py --folder DEFAULT_FOLDER --rows 100000000`.
+Nothing is asserted here. Each measurement runs in its own process, to isolate its peak memory. It reports CPU seconds
+of all threads next to wall time, which depends on the load of the machine. For a full run of 100 million rows (about
+10 GB in FOLDER): `python benchmarks/scale.py --folder DEFAULT_FOLDER --rows 100000000`.
 """
 
 from __future__ import annotations

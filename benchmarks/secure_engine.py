@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures the secure engine, its noise and its hidden trees at three processes, beside MPyC in the same run.
+"""Speed of the secure engine, its noise and its hidden trees in three processes, compared with MPyC in the same run.
 
 Nothing is asserted here; accuracy is in `veilwood papers run secure`.
 Run `python benchmarks/secure_engine.py --demos MPYC/demos --large`, with a checkout of MPyC's repository for its demos.

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each protocol of the paper on secure trees, run by roles over TLS on public tables, beside its plain twin.
+"""Protocols of the paper on secure trees, run by roles over TLS on public tables, compared with their plaintext twins.
 
 python benchmarks/secure_papers.py --data DATA [--only titanic heart car adult] [--twins 20] [--speed]
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs peers of the secure trees as three processes: the paper's Algorithm 1 word by word in MPyC, MPyC's arrays, and
-MPyC's own decision-tree demos.
+"""Peers of the secure trees in three processes: the paper's Algorithm 1 as printed in MPyC, MPyC's arrays and demos.
 
-Used by `secure_engine.py`; what is ours is not run here. As a program of its own this file is one party of MPyC.
+Used by `secure_engine.py`. Veilwood's own protocols are not run here. Run as a program, this file is one MPyC party.
 """
 
 from __future__ import annotations

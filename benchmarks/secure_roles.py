@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Secure training between real processes: the demo, three network namespaces with latency, load, a larger table.
+"""Secure training between real processes: the demo, network namespaces with latency, load, and a larger table.
 
 python benchmarks/secure_roles.py [demo] [network] [load] [large]
 
-Each part is kept in results/secure_roles.json, and all of them are written to results/secure_roles.md.
+The results of each part are stored in results/secure_roles.json, and all of them are written to
+results/secure_roles.md.
 
-``network`` needs root on Linux (ip netns). Each server runs in a namespace of its own; every byte between the
-namespaces passes a bridge, where all packets are captured, and a relay that holds it for the latency, one way
-(netem is used instead of the relay where the kernel has it).
+``network`` needs root on Linux (ip netns). Each server runs in its own namespace. All traffic between the
+namespaces passes a bridge, which captures all packets, and a relay that delays it by the one-way latency. If the kernel
+has netem, it replaces the relay.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What it costs three servers to take many rows in shares, and to train PrivateForest on them.
+"""Cost of uploading many rows in shares to three servers, and of training PrivateForest on them.
 
 python benchmarks/secure_uploads.py upload --rows 100000 1000000 --columns 50
 python benchmarks/secure_uploads.py train --rows 20000 --columns 50
 
-Servers are processes on this machine, reached over TLS. Memory is the most a process ever held (VmHWM), so this runs on
-Linux only. Each call keeps its rows in results/secure_uploads.json and writes results/secure_uploads.md.
+Servers are processes on this machine, reached over TLS. Memory is the peak of a process (VmHWM), so this runs only on
+Linux. Each call stores its results in results/secure_uploads.json and writes results/secure_uploads.md.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many free predictions a second one process of the service answers, over HTTP on loopback.
+"""Free predictions per second of one service process, over HTTP on loopback.
 
-Starts ``veilwood serve`` with its own command, trains a PrivateForest on the cars by the routes that people use, and
-lets wrk ask for ten rows at a time: as fast as it is answered, and at a fixed rate, where each connection pauses after
-its requests. Beside times it states the seconds that the processor worked for one request, which other work on the
-machine disturbs less. At the end memory is watched for ten minutes. wrk and the service share the cores.
+Starts ``veilwood serve``, trains a PrivateForest on the Car table through the public routes, and lets wrk request ten
+rows at a time: at full speed, and at a fixed rate with pauses between requests. CPU seconds per request are reported
+too, because they depend less on the load of the machine. Finally, memory is observed for ten minutes. wrk and the
+service share the cores.
 
     python benchmarks/service.py > benchmarks/results/service.md
 """

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measures fits inside DuckDB and PostgreSQL, beside the same fits on rows in memory; CPU seconds of all threads.
+"""CPU seconds of fits inside DuckDB and PostgreSQL, compared with the same fits on rows in memory.
 
-Nothing is asserted here. Each fit runs in a process of its own. DuckDB works inside that process, so that its seconds
-are counted too; those of a server are read from the system. What other runs have measured stays in the results:
+Nothing is asserted here. Each fit runs in its own process, and all threads count. DuckDB runs inside that process, so
+its time is included; that of a server is read from the system. Results of earlier runs are kept:
 python benchmarks/sql.py --rows 1000000 --fits PrivateForestClassifier --postgres postgresql://...
 """
 

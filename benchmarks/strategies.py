@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Expected error and time of the strategy search against the identity and the lower bound; needs no data.
+"""Expected error and time of the strategy search, compared with the identity and the lower bound. Needs no data.
 
-Run, on one thread: OMP_NUM_THREADS=1 python benchmarks/strategies.py [--draws 10] [--large]
+Run on one thread: OMP_NUM_THREADS=1 python benchmarks/strategies.py [--draws 10] [--large]
 
 Errors are totals over all queries at epsilon = 1 for one class column, with the variance 2 / epsilon^2 of continuous
-noise (as the papers count), plus, in the last column, the exact figure of discrete noise. "known" is the best figure
-known before: M-RF as published returns the identity everywhere.
+noise, as in the papers. The last column has the exact value for discrete noise. "known" is the best previously known
+value: M-RF as published always returns the identity.
 """
 
 from __future__ import annotations

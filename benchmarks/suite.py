@@ -3,8 +3,9 @@
 
     python benchmarks/suite.py --suite development --data DATA --cache suite.csv --out suite.md
 
-``veilwood bench accuracy`` does the same. Several caches make one report: ``--with OTHER.csv``. The forests of other
-libraries are ``--estimators DP-EBM diffprivlib``, alone with ``--no-references`` where another cache has the rest.
+``veilwood bench accuracy`` does the same. ``--with OTHER.csv`` adds another cache to the report. Pass
+``--estimators DP-EBM diffprivlib`` for the forests of other libraries, with ``--no-references`` if another cache has
+the references.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The coefficients by which ``veilwood.tune`` ranks settings: fitted to skills that were measured on public tables.
+"""Coefficients by which ``veilwood.tune`` ranks settings, fitted to skills measured on public tables.
 
     python benchmarks/tune_coefficients.py --data DATA --measured measured.csv \\
         -o packages/veilwood/src/veilwood/forests/expected_families.json
 
-Each setting of a grid is fitted with noise on a part of each table and judged on the rest. What is learned is how
-skill, less its mean over the settings of a table at an epsilon, follows from public numbers (``tune.facts``). How well
-that ranks the settings of a table that was left out is written beside the coefficients.
+Each setting of a grid is fitted with noise on a part of each table and evaluated on the rest. The regression predicts
+skill, minus its mean over the settings of a table at an epsilon, from public numbers (``tune.facts``). The coefficients
+are written with their leave-one-table-out ranking quality.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follows one row of a CSV file through a fit: which modules it passes, and how often the work changes module.
+"""Trace of one row of a CSV file through a fit: the modules that it passes, and the number of changes of module.
 
-A reader who follows a fit turns a page at each change, so fewer is better. A call into another module of the package
-is one change and the return from it another; calls to and through other libraries are no changes. Noise is random, and
-so is the number of draws: the median of several walks is shown. Only public names are used, so that any version of the
-package can be measured: `PYTHONPATH=CHECKOUT/src python benchmarks/walk.py`.
+Each change costs a reader of the code, so fewer are better. A call into another module of the package is one change,
+and the return from it another; calls to and through other libraries do not count. Noise is random, and so is the number
+of draws: the median of several traces is shown. Only public names are used, so any version of the package can be
+measured: `PYTHONPATH=CHECKOUT/src python benchmarks/walk.py`.
 """
 
 from __future__ import annotations

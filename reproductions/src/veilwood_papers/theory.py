@@ -320,9 +320,8 @@ class Setting:
 def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: RowSet = "training") -> int:
     """Return the number of trees with which a noiseless bound fails with probability at most n_rows^-exponent.
 
-    This is Theorem 5.3.
-
-    On new rows this is the part of the failure that trees can remove; the rest is in `Setting.probability`.
+    This is Theorem 5.3. On new rows it covers the part of the failure that trees can remove; the rest is in
+    `Setting.probability`.
 
     >>> trees_needed(10_000, 0.1)  # 2 ln(10000) / (2 * 0.01) = 921.03
     922
@@ -383,8 +382,9 @@ def bound_from_accuracy(tree_accuracy: float, setting: Setting) -> Bound:
 def best_n_trees(n_rows: int, depth: int, epsilon: float | Fraction) -> int:
     """Return the number of trees k_opt of Theorems 5.7 and 5.9.
 
-    k_opt minimises exp(-k/200) + 2k exp(-gamma sqrt(n) eta / k), where gamma is 1 / (9600 * 2**depth). The result
-    is 1 in every realistic case (below 6e10 rows at depth 1 and epsilon 1). That is because the constants are loose, not because one tree is best: do not choose by it.
+    k_opt minimises exp(-k/200) + 2k exp(-gamma sqrt(n) eta / k), where gamma is 1 / (9600 * 2**depth). The result is 1
+    in every realistic case (below 6e10 rows at depth 1 and epsilon 1). That is because the constants are loose, not
+    because one tree is best: do not choose by it.
 
     Examples
     --------

@@ -275,8 +275,8 @@ class RandomTreesAsPrinted(RandomTrees):
         """Return the design with noise of scale eta/k."""
         eta = self.parameters.exact_epsilon()
         design: ForestDesign = super().make_design(request)
-        # With eta/k far below 1, the noise decides the sign of an empty class count. Integer noise would almost always be 0, so it is
-        # drawn in parts of a row.
+        # With eta/k far below 1, the noise decides the sign of an empty class count. Integer noise would almost always
+        # be 0, so it is drawn in parts of a row.
         noise = DiscreteLaplace(PARTS_PER_ROW * eta / design.forest.n_trees)
         (step,) = design.plan.steps
         step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS_PER_ROW)
