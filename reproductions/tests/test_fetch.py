@@ -138,7 +138,7 @@ def test_a_server_that_fails_or_floods_is_an_error(way: str, words: str, server:
 
 
 def test_only_the_web_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(VeilwoodError, match="no address"):
+    with pytest.raises(VeilwoodError, match="not an http or https address"):
         fetch.download_file("file:///etc/passwd", tmp_path)
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from veilwood_papers.exhibit import Value
 from veilwood_papers.runner import all_exhibits
-from veilwood_papers.show import ExhibitResults, results_page, shown_from_csv, to_csv, write_files
+from veilwood_papers.show import ExhibitResults, results_from_csv, results_page, to_csv, write_files
 from veilwood_testing import ROOT
 
 KEPT = ROOT / "benchmarks" / "results" / "papers"
@@ -24,7 +24,7 @@ def test_what_is_written_is_read_back(tmp_path: Path) -> None:
         shown = ExhibitResults(exhibit, measured, published, True)
         table = tmp_path / f"{exhibit.slug}.csv"
         table.write_bytes(to_csv(shown).encode())
-        again = shown_from_csv(exhibit, table, True)
+        again = results_from_csv(exhibit, table, True)
         assert again.verdicts() == shown.verdicts()
         assert again.sentences() == shown.sentences()
         assert set(again.published) == set(published)

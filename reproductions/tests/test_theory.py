@@ -485,7 +485,7 @@ def test_bad_arguments_are_refused() -> None:
     coins = Setting("probabilistic", 1000, 3, 10, slack=0.9)  # delta up to 1 is allowed here
     with pytest.raises(VeilwoodError, match="tree_accuracy"):
         bound_from_accuracy(0.4, threshold)
-    with pytest.raises(VeilwoodError, match="good_share"):
+    with pytest.raises(VeilwoodError, match="good_fraction"):
         bound_from_fraction(1.2, threshold)
     with pytest.raises(VeilwoodError, match="bound_from_accuracy"):
         bound_from_fraction(0.9, coins)

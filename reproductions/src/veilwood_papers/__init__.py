@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Reproductions of the papers. Nothing in the library depends on this package."""
+"""Reproductions of the tables and figures of four papers. Nothing in the library depends on this package."""

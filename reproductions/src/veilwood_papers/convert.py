@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the files of the origins to rows of the papers' data sets; whether the result is right, a hash decides.
+"""Converters from original files to the rows of the papers' data sets. A hash verifies the result (``fetch``).
 
-Every function takes the bytes of one file, or of the file inside an archive, and the facts of a data set, and returns
-its rows as texts in the order of the schema's columns.
+Each converter takes the bytes of one file, or of a file inside an archive, and the facts of a data set. It returns the
+rows as strings, in the order of the schema's columns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Facts = dict[str, Any]
 
 
 def cell_text(raw: bytes) -> str:
-    """Decode a file, whatever its age."""
+    """Decode a file as UTF-8, replacing invalid bytes: some origins predate UTF-8."""
     return raw.decode("utf-8-sig", errors="replace")
 
 
@@ -40,152 +40,152 @@ def _parse_records(raw: bytes, delimiter: str = ",") -> list[dict[str, str]]:
 
 
 def _format_integer(text: str) -> str:
-    """Write a whole number without a point."""
+    """Format an integer without a decimal point."""
     number = float(text)
     return str(int(number)) if number == int(number) else text
 
 
 def as_they_are(raw: bytes, facts: Facts) -> TextRows:
-    """Comma-separated rows without a header, in our order."""
+    """Parse comma-separated rows without a header, in the schema's column order."""
     return _parse_lines(raw)
 
 
 def without_header(raw: bytes, facts: Facts) -> TextRows:
-    """Comma-separated rows in our order, below a header."""
+    """Parse comma-separated rows in the schema's column order, and drop the header."""
     return _parse_lines(raw)[1:]
 
 
 def class_first(raw: bytes, facts: Facts) -> TextRows:
-    """Comma-separated rows without a header, the class first."""
+    """Parse comma-separated rows without a header, and move the class from first to last."""
     return [[*row[1:], row[0]] for row in _parse_lines(raw)]
 
 
 def packed(raw: bytes, facts: Facts) -> TextRows:
-    """Compressed comma-separated rows without a header."""
+    """Parse gzip-compressed, comma-separated rows without a header."""
     return _parse_lines(gzip.decompress(raw))
 
 
 def columns_of_parquet(raw: bytes, facts: Facts) -> TextRows:
-    """A Parquet file with our columns in our order, whatever their names."""
+    """Read a Parquet file whose columns are in the schema's order, whatever their names."""
     table = parquet.read_table(io.BytesIO(raw))
     return [[str(cell) for cell in row] for row in zip(*table.to_pydict().values(), strict=True)]
 
 
 def heart(raw: bytes, facts: Facts) -> TextRows:
-    """KEEL's file of Cleveland: a head of attributes, then numbers; a disease of any degree counts."""
+    """Parse KEEL's Cleveland file: a header of attributes, then numbers. Every degree of disease becomes class 1."""
     rows = _parse_lines(raw[raw.index(b"@data") + len(b"@data") :])
     return [[*map(_format_integer, row[:-1]), str(int(row[-1] != "0"))] for row in rows]
 
 
 def mammographic(raw: bytes, facts: Facts) -> TextRows:
-    """UCI's file: a missing age is an empty cell, and the one BI-RADS value 55 is a typing error for 5."""
+    """Parse UCI's file: a missing age becomes an empty value; the single BI-RADS value 55 is a typo for 5."""
     return [["5" if row[0] == "55" else row[0], "" if row[1] == "?" else row[1], *row[2:]] for row in _parse_lines(raw)]
 
 
 def titanic(raw: bytes, facts: Facts) -> TextRows:
-    """The file of a course: names are dropped, the target moves to the end."""
+    """Parse the file of a course: drop names, and move the target to the end."""
     columns = ("Pclass", "Sex", "Age", "Siblings/Spouses Aboard", "Parents/Children Aboard", "Fare", "Survived")
     return [[record[column] for column in columns] for record in _parse_records(raw)]
 
 
 def parkinsons(raw: bytes, facts: Facts) -> TextRows:
-    """UCI's file without the subject's number and the motor score."""
+    """Parse UCI's file without the subject number and the motor score."""
     rows = _parse_lines(raw)[1:]
     return [[*row[1:4], *row[6:], row[5]] for row in rows]
 
 
 def appliances(raw: bytes, facts: Facts) -> TextRows:
-    """UCI's file without its two random columns, month and day from the date, rounded to four decimals."""
-    found = []
+    """Parse UCI's file without its two random columns: month and day from the date, four decimals."""
+    rows = []
     for date, used, *row in _parse_lines(raw)[1:]:
         numbers = [repr(round(float(cell), 4)) for cell in row[:-2]]
-        found.append([*numbers, str(int(date[5:7])), str(int(date[8:10])), used])
-    return found
+        rows.append([*numbers, str(int(date[5:7])), str(int(date[8:10])), used])
+    return rows
 
 
 def traffic(raw: bytes, facts: Facts) -> TextRows:
-    """UCI's file: weekday and hour from the time, no description of the weather."""
-    found = []
+    """Parse UCI's file: weekday and hour from the time, no weather description."""
+    rows = []
     for record in _parse_records(gzip.decompress(raw)):
         when = datetime.datetime.fromisoformat(record["date_time"])
         holiday = "No holiday" if record["holiday"] in ("None", "") else record["holiday"]
-        found.append([
+        rows.append([
             holiday, record["temp"], record["rain_1h"], record["snow_1h"], record["clouds_all"], record["weather_main"],
             str(when.weekday()), str(when.hour), record["traffic_volume"],
         ])  # fmt: skip
-    return found
+    return rows
 
 
 def turbine(raw: bytes, facts: Facts) -> TextRows:
-    """UCI's archive of five years; the energy yield moves to the end."""
+    """Parse UCI's archive of five years, and move the energy yield to the end."""
     names = [column["name"] for column in facts["columns"]]
-    found: TextRows = []
+    rows: TextRows = []
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         for name in sorted(name for name in archive.namelist() if name.endswith(".csv")):
-            found += [[record[column] for column in names] for record in _parse_records(archive.read(name))]
-    return found
+            rows += [[record[column] for column in names] for record in _parse_records(archive.read(name))]
+    return rows
 
 
 def credit(raw: bytes, facts: Facts) -> TextRows:
-    """A copy of UCI's table whose sex counts from 0 and whose education and marriage are one-hot."""
-    found = []
+    """Parse a copy of UCI's table in which sex starts at 0 and education and marriage are one-hot encoded."""
+    rows = []
     for record in _parse_records(raw):
         marks = {key: next(k for k in range(9) if record.get(f"{key}_{k}") == "1") for key in ("EDUCATION", "MARRIAGE")}
-        # What one-hot columns left out are the rest, in the order of the file.
+        # The columns that are not one-hot encoded keep the order of the file.
         rest = [v for k, v in record.items() if k not in ("ID", "LIMIT_BAL", "SEX") and not k.startswith(tuple(marks))]
-        found.append([
+        rows.append([
             record["LIMIT_BAL"], str(int(record["SEX"]) + 1), str(marks["EDUCATION"]), str(marks["MARRIAGE"]), *rest,
         ])  # fmt: skip
-    return found
+    return rows
 
 
 def flights(raw: bytes, facts: Facts) -> TextRows:
-    """The flights that left New York City from January to April 2013, of which all is known."""
+    """Return the complete records of flights that left New York City from January to April 2013."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         records = _parse_records(archive.read("flights.csv"))
-    found = []
+    rows = []
     for record in records:
         year, month, day = (int(record[name]) for name in ("year", "month", "day"))
         cells = [record[name] for name in ("dep_time", "arr_time", "air_time", "distance", "arr_delay")]
         if month <= 4 and all(cell not in ("", "NA") for cell in cells):
-            found.append([str(month), str(day), str(datetime.date(year, month, day).isoweekday()), *cells])
-    return found
+            rows.append([str(month), str(day), str(datetime.date(year, month, day).isoweekday()), *cells])
+    return rows
 
 
 def sparse(raw: bytes, facts: Facts) -> TextRows:
-    """LIBSVM's file of binary columns: a label, then the numbers of the columns that are 1."""
+    """Parse LIBSVM's file of binary columns: a label, then the numbers of the columns that are 1."""
     width = len(facts["columns"]) - 1
-    found = []
+    rows = []
     for line in cell_text(raw).split("\n"):
         label, *entries = line.split() or [""]
         if label:
             ones = {int(entry.split(":")[0]) for entry in entries}
-            found.append([*(str(int(place in ones)) for place in range(1, width + 1)), str(int(float(label) > 0))])
-    return found
+            rows.append([*(str(int(number in ones)) for number in range(1, width + 1)), str(int(float(label) > 0))])
+    return rows
 
 
 def posture(raw: bytes, facts: Facts) -> TextRows:
-    """The accelerometers without walking; sitting down counts as sitting, standing up as standing."""
+    """Return the accelerometer rows without walking; sitting down becomes sitting, standing up becomes standing."""
     merged = {"sittingdown": "sitting", "standingup": "standing"}
     return [[*row[:-1], merged.get(row[-1], row[-1])] for row in movements(raw, facts) if row[-1] != "walking"]
 
 
 def movements(raw: bytes, facts: Facts) -> TextRows:
-    """The archive of accelerometers, with decimal commas; person and body mass index are dropped."""
+    """Parse the accelerometer archive with its decimal commas; drop person and body mass index."""
     with zipfile.ZipFile(io.BytesIO(raw)) as archive:
         name = next(name for name in archive.namelist() if name.endswith(".csv"))
         rows = _parse_lines(archive.read(name), ";")[1:]
-    found = []
+    converted = []
     for _, gender, age, height, weight, _, *rest in rows:
         *accelerations, label = rest
-        # One cell has a time stamp run into it: its number comes first.
+        # In one row a time stamp is appended to a value; the number comes first.
         cells = [cell.split(" ")[0][:4] if len(cell) > 6 else cell for cell in accelerations]
-        found.append([gender.lower(), age, height.replace(",", "."), weight, *cells, label])
-    return found
+        converted.append([gender.lower(), age, height.replace(",", "."), weight, *cells, label])
+    return converted
 
 
 def adult_to_a9a(adult: Iterable[list[str]], adult_facts: Facts) -> TextRows:
-    """The 123 binary columns of LIBSVM's a9a from the rows of Adult: intervals of numbers, one column a category."""
+    """Return the 123 binary columns of LIBSVM's a9a from rows of Adult: one per interval or category."""
     cuts = {
         "age": (25, 32, 40, 49),
         "fnlwgt": (106647, 158661, 196337, 259872),
@@ -194,25 +194,25 @@ def adult_to_a9a(adult: Iterable[list[str]], adult_facts: Facts) -> TextRows:
         "capital_loss": (0,),
         "hours_per_week": (34, 39, 40, 47),
     }
-    found = []
+    converted = []
     for row in adult:
         bits = []
         for column, cell in zip(adult_facts["columns"][:-1], row, strict=False):
             if column["name"] in cuts:
                 edges = cuts[column["name"]]
-                place = sum(float(cell) > edge for edge in edges)
-                bits += [str(int(place == i)) for i in range(len(edges) + 1)]
+                interval = sum(float(cell) > edge for edge in edges)
+                bits += [str(int(interval == i)) for i in range(len(edges) + 1)]
             else:
                 bits += [str(int(cell == value)) for value in column["values"] if value != "?"]
-        found.append([*bits, str(int(row[-1] == ">50K"))])
-    return found
+        converted.append([*bits, str(int(row[-1] == ">50K"))])
+    return converted
 
 
 @dataclass(frozen=True)
 class Origin:
-    """One origin: a package with the path of a file inside, or an address; or another data set that it follows from.
+    """Origin of a data set: a file inside a package, a URL, or another data set to derive it from.
 
-    ``tried`` says whether the hash was once right after fetching from there.
+    ``tried`` is True if a download from this origin has had the right hash before.
     """
 
     convert: Callable[[bytes, Facts], TextRows]
@@ -225,7 +225,7 @@ class Origin:
 
     @property
     def describe_place(self) -> str:
-        """Name the origin for people."""
+        """Human-readable name of the origin."""
         if self.follows_from:
             return f"from the rows of {self.follows_from}"
         return f"{self.inside} in the package {self.package}" if self.package else self.address
@@ -237,12 +237,12 @@ def _no_rows(raw: bytes, facts: Facts) -> TextRows:
 
 def _read_origins() -> dict[str, Origin]:
     read = json.loads((importlib.resources.files("veilwood_papers") / "sources.json").read_text(encoding="utf-8"))
-    found = {}
-    for name, words in read["origins"].items():
-        words["convert"] = globals()[words["convert"]] if "convert" in words else _no_rows
-        words["address"] = words.get("address", "").replace("{UCI}", read["UCI"])
-        found[name] = Origin(**words)
-    return found
+    origins = {}
+    for name, fields in read["origins"].items():
+        fields["convert"] = globals()[fields["convert"]] if "convert" in fields else _no_rows
+        fields["address"] = fields.get("address", "").replace("{UCI}", read["UCI"])
+        origins[name] = Origin(**fields)
+    return origins
 
 
 SOURCES: dict[str, Origin] = _read_origins()

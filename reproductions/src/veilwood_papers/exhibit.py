@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of reproduction: jobs find rows, rows make cells, exhibits show cells beside what was published.
+"""Data types of the reproductions: jobs return rows, rows are averaged to cells, exhibits compare cells with the paper.
 
-How jobs are run and kept is in ``runner`` and ``open_store``; each table or figure is a module of its own.
+``runner`` runs jobs and stores their results. Each table or figure, or a few that share an experiment, has a module.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ NOT_PRIVATE = "NOT PRIVATE"
 
 
 class Cell(NamedTuple):
-    """One point of a figure or one entry of a table: where it stands, and what it measures."""
+    """Key of a point in a figure or an entry of a table: panel, curve, coordinate and measure."""
 
     panel: str
     curve: str
@@ -36,7 +36,7 @@ class Cell(NamedTuple):
 
 
 class Row(NamedTuple):
-    """What one job found for one cell."""
+    """Result of one job for one cell."""
 
     cell: Cell
     repeat: int
@@ -44,7 +44,7 @@ class Row(NamedTuple):
 
 
 class Value(NamedTuple):
-    """A mean with its standard error, over so many runs; the error is nan where it is not known."""
+    """Mean and standard error over a number of runs. The error is nan if unknown."""
 
     mean: float
     error: float = math.nan
@@ -52,7 +52,7 @@ class Value(NamedTuple):
 
     @property
     def spread(self) -> float:
-        """The standard deviation of one run."""
+        """Standard deviation of one run."""
         return self.error * math.sqrt(self.runs)
 
 
@@ -60,19 +60,19 @@ Values: TypeAlias = dict[Cell, Value]
 
 
 class Job(NamedTuple):
-    """A piece of work that is done at once and then never again: its settings, and the table that it needs."""
+    """Unit of work that runs once and whose result is stored: its settings and the table that it needs."""
 
     name: str
     table: str = ""
     settings: Mapping[str, Any] = {}
-    weight: float = 1.0  # how long it takes, beside others: for the time left
+    weight: float = 1.0  # run time relative to other jobs, to estimate the remaining time
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """Jobs whose results several exhibits may show.
+    """Set of jobs whose results several exhibits may show.
 
-    ``jobs`` lists them, fewer of them for a quick look; ``measure`` does one. ``packages`` must be installed.
+    ``jobs`` lists them, fewer in a quick run; ``measure`` runs one. ``packages`` must be installed.
     """
 
     name: str
@@ -83,7 +83,7 @@ class Experiment:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of a paper, and how it is checked on what was measured: None where the cells are not there."""
+    """Sentence of a paper with its check on measured values. The check returns None if the cells are missing."""
 
     sentence: str
     holds: Callable[[Values], bool | None]
@@ -91,10 +91,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Exhibit:
-    """A table or figure of a paper: what it shows of an experiment, what was published, and what the text says of it.
+    """Table or figure of a paper: its experiment, the published values and the claims of the text.
 
-    ``why`` says in one sentence why a cell is worse than published; ``shows`` picks the cells, ``wants`` the jobs.
-    ``published_once``: what was published is one repeat of what is measured, so it spreads as one repeat does here.
+    ``shows`` selects the cells, ``wants`` the jobs. ``why`` explains in one sentence why a cell is worse than
+    published. ``published_once`` is True if the paper published a single repeat; the spread of the repeats measured
+    here then replaces its standard error if larger.
     """
 
     paper: str
@@ -115,34 +116,34 @@ class Exhibit:
 
     @property
     def name(self) -> str:
-        """How one asks for it: ``mrf figure 2``."""
+        """Name of the exhibit, such as ``mrf figure 2``."""
         return f"{self.paper} {self.number}"
 
     @property
     def slug(self) -> str:
-        """Its name in file names."""
+        """Name of the exhibit in file names."""
         return self.name.replace(" ", "-")
 
     def jobs(self, quick: bool) -> list[Job]:
-        """Return the jobs of the experiment that this exhibit shows something of."""
+        """Return the jobs of the experiment that this exhibit needs."""
         return [job for job in self.experiment.jobs(quick) if self.wants(job)]
 
     def values(self, rows: Iterable[Row]) -> Values:
-        """Return the cells of this exhibit."""
+        """Return the averaged cells of this exhibit."""
         return self.derive({cell: value for cell, value in mean_values(rows).items() if self.shows(cell)})
 
 
 def mean_values(rows: Iterable[Row]) -> Values:
-    """Return mean and standard error of every cell over its repeats.
+    """Return the mean and standard error of each cell over its repeats.
 
     >>> cell = Cell("Car", "training", "1")
     >>> mean_values([Row(cell, 0, 0.7), Row(cell, 1, 0.9)])[cell].mean
     0.8
     """
-    found: dict[Cell, list[float]] = defaultdict(list)
+    values_of_cell: dict[Cell, list[float]] = defaultdict(list)
     for row in rows:
-        found[row.cell].append(row.value)
-    return {cell: _mean_value(values) for cell, values in found.items()}
+        values_of_cell[row.cell].append(row.value)
+    return {cell: _mean_value(values) for cell, values in values_of_cell.items()}
 
 
 def _mean_value(values: list[float]) -> Value:
@@ -151,7 +152,7 @@ def _mean_value(values: list[float]) -> Value:
 
 
 def as_text(x: float | str) -> str:
-    """Write a coordinate the one way it is compared and kept.
+    """Format a coordinate in the canonical form in which it is compared and stored.
 
     >>> as_text(0.40), as_text(128), as_text("k=3 h=7")
     ('0.4', '128', 'k=3 h=7')
@@ -160,15 +161,15 @@ def as_text(x: float | str) -> str:
 
 
 LOWER_IS_BETTER = ("error", "MSE")
-ROUNDING = 5e-5  # of published values, which have four decimals
+ROUNDING = 5e-5  # half a unit of the fourth decimal, to which published values are rounded
 NOT_COMPARED = ("k", "h", "seconds")
-"""Measures without a verdict: sizes that validation chose, and times of different machines."""
+"""Measures without a verdict: sizes selected on validation rows, and times from different machines."""
 
 
 def compare_with_published(cell: Cell, measured: Value, published: Value, *, published_once: bool = False) -> str:
-    """Compare a cell with what was published: the same within two standard errors of both, or better, or worse.
+    """Return the verdict on a cell: same (within two standard errors of the difference), better or worse.
 
-    Where one repeat of many was published, its own error is the spread of ours, if that is larger than what it states.
+    If a single repeat was published, the spread of the repeats measured here replaces its stated error when larger.
 
     >>> compare_with_published(Cell("Car", "training", "1"), Value(0.8, 0.01, 5), Value(0.9, 0.01, 5))
     'worse'
@@ -179,8 +180,8 @@ def compare_with_published(cell: Cell, measured: Value, published: Value, *, pub
     if cell.measure == "number":
         return "same" if measured.mean == published.mean else "differs"
     errors = [measured.error, published.error, measured.spread if published_once else 0.0]
-    own, theirs, spread = (0.0 if math.isnan(error) else error for error in errors)
-    margin = 2 * math.hypot(own, max(theirs, spread))
+    own, reference, spread = (0.0 if math.isnan(error) else error for error in errors)
+    margin = 2 * math.hypot(own, max(reference, spread))
     gain = measured.mean - published.mean
     if cell.measure.split(" ")[0] in LOWER_IS_BETTER:
         gain = -gain
@@ -188,7 +189,7 @@ def compare_with_published(cell: Cell, measured: Value, published: Value, *, pub
 
 
 def reason_lookup(known: Mapping[str, str], otherwise: str | Callable[[Cell], str]) -> Callable[[Cell], str]:
-    """Say why a cell is worse than published: the first that is known of its panel or of its curve."""
+    """Return a function that explains why a cell is worse than published: the first reason for its panel or curve."""
 
     def find_reason(cell: Cell) -> str:
         for name, reason in known.items():
@@ -214,7 +215,7 @@ def check_above(
     upper: str | Sequence[str], lower: str | Sequence[str], *, by: float = 0.0, fraction: float = 1.0,
     panel: str | None = None, measure: str | None = None, only: Callable[[str, str], bool] = lambda panel, x: True,
 ) -> Callable[[Values], bool | None]:  # fmt: skip
-    """Check that one curve lies above another, everywhere or in a share of their common cells."""
+    """Return a check that one curve lies above another, in all or in a fraction of their common cells."""
     uppers = [upper] if isinstance(upper, str) else upper
     lowers = [lower] if isinstance(lower, str) else lower
 
@@ -233,7 +234,7 @@ def check_above(
 def check_between(
     curve: str, panel: str, x: str, low: float, high: float, *, measure: str = "accuracy"
 ) -> Callable[[Values], bool | None]:
-    """Check that one cell lies between two numbers."""
+    """Return a check that one cell lies between two numbers."""
 
     def holds(values: Values) -> bool | None:
         value = values.get(Cell(panel, curve, x, measure))
@@ -243,7 +244,7 @@ def check_between(
 
 
 def all_of(*checks: Callable[[Values], bool | None]) -> Callable[[Values], bool | None]:
-    """Check several things at once, as far as they were measured."""
+    """Return a check that all given checks hold, ignoring those that were not measured."""
 
     def holds(values: Values) -> bool | None:
         answers = [answer for check in checks if (answer := check(values)) is not None]
@@ -253,39 +254,39 @@ def all_of(*checks: Callable[[Values], bool | None]) -> Callable[[Values], bool 
 
 
 ANY_CELL = 1e-9
-"""The share of cells that asks for one of them only."""
+"""Fraction of cells that is satisfied by a single cell."""
 
 
 def check_falls(curve: str, by: float = 0.05, *, panel: str | None = None) -> Callable[[Values], bool | None]:
-    """Check that a curve ends well below its best, in every panel."""
+    """Return a check that a curve ends well below its maximum, in every panel."""
     return _check_along(curve, panel, lambda values: values[-1] < max(values) - by)
 
 
 def check_keeps(curve: str, within: float = 0.03, *, panel: str | None = None) -> Callable[[Values], bool | None]:
-    """Check that a curve ends within a little of its best, in every panel."""
+    """Return a check that a curve ends close to its maximum, in every panel."""
     return _check_along(curve, panel, lambda values: values[-1] >= max(values) - within)
 
 
 def check_rises(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
-    """Check that a curve ends above where it began, in every panel."""
+    """Return a check that a curve ends above its start, in every panel."""
     return _check_along(curve, panel, lambda values: values[-1] > values[0] + by)
 
 
 def check_dips(curve: str, by: float = 0.0, *, panel: str | None = None) -> Callable[[Values], bool | None]:
-    """Check that a curve is lowest somewhere inside, in every panel."""
+    """Return a check that a curve has its minimum in the interior, in every panel."""
     return _check_along(
         curve, panel, lambda values: min(values[1:-1], default=math.inf) < min(values[0], values[-1]) - by
     )
 
 
 def _check_along(curve: str, panel: str | None, test: Callable[[list[float]], bool]) -> Callable[[Values], bool | None]:
-    """Check something of the means along a curve, by growing x, in each panel that has it."""
+    """Return a check of the means along a curve, by increasing x, in each panel that contains it."""
 
     def holds(values: Values) -> bool | None:
-        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        curves: dict[str, list[tuple[float, float]]] = defaultdict(list)
         for (where, x), mean in curve_means(values, curve, panel=panel).items():
-            found[where].append((float(x), mean))
-        answers = [test([mean for _, mean in sorted(points)]) for points in found.values() if len(points) > 1]
+            curves[where].append((float(x), mean))
+        answers = [test([mean for _, mean in sorted(points)]) for points in curves.values() if len(points) > 1]
         return all(answers) if answers else None
 
     return holds
@@ -293,7 +294,7 @@ def _check_along(curve: str, panel: str | None, test: Callable[[list[float]], bo
 
 @lru_cache
 def read_published(name: str) -> list[dict[str, str]]:
-    """Return the lines of a published table.
+    """Return the rows of a table of published values.
 
     >>> read_published("secure_claims")[0]["dataset"]
     'Heart'
@@ -303,7 +304,7 @@ def read_published(name: str) -> list[dict[str, str]]:
 
 
 def mrf_values(name: str, x: str, curves: dict[str, str], panel: Callable[[dict[str, str]], str]) -> Values:
-    """Return accuracies of the M-RF paper along the column ``x``; ``curves`` maps the authors' names to ours."""
+    """Return accuracies of the M-RF paper along column ``x``; ``curves`` maps the authors' method names to curves."""
     return {
         Cell(panel(row), curves[row["method"]], as_text(float(row[x]))): Value(
             float(row["acc_mean"]), float(row["acc_std"]) / int(row["n_trials"]) ** 0.5, int(row["n_trials"])
@@ -314,5 +315,5 @@ def mrf_values(name: str, x: str, curves: dict[str, str], panel: Callable[[dict[
 
 
 def parse_number(text: str) -> float:
-    """Read a number; nan where there is none."""
+    """Return a number, or nan if the text is empty."""
     return float(text) if text else math.nan

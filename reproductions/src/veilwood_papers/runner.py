@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the jobs of exhibits on some processes, keeps what they find, and says what was left out and why."""
+"""Scheduling of the exhibits' jobs over processes, storage of their results, and a record of what was skipped."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PAPERS = {
 }
 
 
-# One module a table or figure, or a few where they show the same experiment; each has EXHIBITS.
+# One module per table or figure, or for several that share an experiment. Each defines EXHIBITS.
 MODULES = (
     "mrf.figure_2", "mrf.sizes", "mrf.queries", "mrf.subsample", "mrf.table_1", "mrf.appendix_table_1",
     "mrf.appendix_table_2", "rdt.table_1", "rdt.size_figures", "rdt.eta_figures", "diprime.tables",
@@ -53,7 +53,7 @@ MODULES = (
 
 
 N_EXHIBITS = 39
-"""How many tables and figures the four papers have that show something measured."""
+"""Number of tables and figures in the four papers that show measured values."""
 
 
 @lru_cache
@@ -63,8 +63,10 @@ def all_exhibits() -> tuple[Exhibit, ...]:
     >>> len(all_exhibits()) == N_EXHIBITS
     True
     """
-    found = [exhibit for module in MODULES for exhibit in importlib.import_module(f"veilwood_papers.{module}").EXHIBITS]
-    return tuple(sorted(found, key=_sort_key))
+    exhibits = [
+        exhibit for module in MODULES for exhibit in importlib.import_module(f"veilwood_papers.{module}").EXHIBITS
+    ]
+    return tuple(sorted(exhibits, key=_sort_key))
 
 
 def _sort_key(exhibit: Exhibit) -> tuple[int, bool, str, int, str]:
@@ -74,31 +76,33 @@ def _sort_key(exhibit: Exhibit) -> tuple[int, bool, str, int, str]:
 
 
 def select_exhibits(paper: str, *, figure: str | None = None, table: str | None = None) -> list[Exhibit]:
-    """Return the exhibits that a command asks for: of one paper or all, of one number or all.
+    """Return the exhibits of one paper or all papers, restricted to a figure or table if given.
+
+    Raises UseError if there is no such paper or exhibit.
 
     >>> [exhibit.name for exhibit in select_exhibits("rdt", table="1")]
     ['rdt table 1']
     """
     if paper != "all" and paper not in PAPERS:
-        raise UseError(f"there is no paper {paper!r}. Hint: {', '.join(PAPERS)} or all.")
+        raise UseError(f"there is no paper {paper!r}. Hint: choose one of {', '.join(PAPERS)} or all.")
     of_paper = [exhibit for exhibit in all_exhibits() if paper in ("all", exhibit.paper)]
     if figure is None and table is None:
         return of_paper
     wanted = {f"{kind} {n}" for kind, n in (("figure", figure), ("table", table)) if n is not None}
     wanted |= {f"appendix {name.replace(' a', ' ')}" for name in wanted if " a" in name}
-    found = [exhibit for exhibit in of_paper if exhibit.number in wanted]
-    if not found:
+    selected = [exhibit for exhibit in of_paper if exhibit.number in wanted]
+    if not selected:
         known = ", ".join(exhibit.number for exhibit in of_paper)
-        raise UseError(f"{paper} has no {' or '.join(sorted(wanted))}. Hint: one of {known}.")
-    return found
+        raise UseError(f"{paper} has no {' or '.join(sorted(wanted))}. Hint: choose one of {known}.")
+    return selected
 
 
 HEAD = ("job", "panel", "curve", "x", "measure", "repeat", "value")
-SAVE_SECONDS = 2.0
+SAVE_SECONDS = 2.0  # between writes of the file
 
 
 class ResultStore:
-    """The rows of one experiment, by job; written whole every few seconds and at the end.
+    """Stored rows of one experiment, by job. The file is rewritten every few seconds and at the end.
 
     >>> import tempfile
     >>> folder = Path(tempfile.mkdtemp())
@@ -119,17 +123,17 @@ class ResultStore:
         return job in self._rows
 
     def add(self, job: str, rows: Iterable[Row]) -> None:
-        """Keep what a job found; it is on disk a few seconds later, when another job ends, or after ``save``."""
+        """Add the rows of a job. They reach the disk with the next periodic write or ``save``."""
         self._rows[job] = list(rows)
         if time.monotonic() - self._saved > SAVE_SECONDS:
             self.save()
 
     def rows_of(self, jobs: Iterable[str]) -> list[Row]:
-        """Return the rows of some jobs, as far as they are done."""
+        """Return the rows of the given jobs; unfinished jobs contribute none."""
         return [row for job in jobs for row in self._rows.get(job, ())]
 
     def save(self) -> None:
-        """Write the file, whole or not at all."""
+        """Write the file atomically."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(HEAD)
@@ -143,22 +147,22 @@ class ResultStore:
         with path.open(newline="", encoding="utf-8") as file:
             lines = csv.reader(file)
             if tuple(next(lines, ())) != HEAD:
-                raise FileError(f"{path} is no file of results. Hint: give another folder with --out.")
+                raise FileError(f"{path} is not a file of results. Hint: pass another folder with --out.")
             try:
                 for job, panel, curve, x, measure, repeat, value in lines:
                     row = Row(Cell(panel, curve, x, measure), int(repeat), float(value))
                     self._rows.setdefault(job, []).append(row)
             except ValueError:
-                raise FileError(f"{path} is damaged. Hint: delete it; what it held is then measured again.") from None
+                raise FileError(f"{path} is damaged. Hint: delete it to measure its results again.") from None
 
 
 ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
-SECONDS_PER_LINE = 30.0  # between progress lines, where there is no terminal
+SECONDS_PER_LINE = 30.0  # between progress lines, if standard error is not a terminal
 
 
 @dataclass
 class Run:
-    """Results in a folder: what is there of each exhibit, and what was left out."""
+    """Folder of results, with the jobs that were skipped or failed."""
 
     folder: Path
     quick: bool
@@ -166,16 +170,16 @@ class Run:
     failed: list[str] = field(default_factory=list)
 
     def open_store(self, experiment: Experiment) -> ResultStore:
-        """Open the results of an experiment."""
+        """Return the stored results of an experiment."""
         return ResultStore(self.folder / "cells" / f"{experiment.name}.csv")
 
     def read_rows(self, exhibit: Exhibit) -> list[Row]:
-        """Return what has been measured for an exhibit."""
+        """Return the measured rows of an exhibit."""
         return self.open_store(exhibit.experiment).rows_of(job.name for job in exhibit.jobs(self.quick))
 
 
 def open_run(out: Path, quick: bool) -> Run:
-    """Return the results of a folder, full ones and quick ones apart."""
+    """Return the run in a folder. Full and quick results have separate subfolders."""
     return Run(out / ("quick" if quick else "full"), quick)
 
 
@@ -188,20 +192,20 @@ def measure_exhibits(
     workers: int = 1,
     fresh: bool = False,
 ) -> Run:
-    """Measure what is not yet there, and return the results.
+    """Run the jobs that have no results yet, and return the run.
 
     Parameters
     ----------
     exhibits : sequence of Exhibit
-        What to show; experiments that several of them share are run once.
+        Exhibits to measure. An experiment that several of them share runs once.
     tables : PublicTables
-        Where data sets are. Jobs whose data set is missing are left out, and ``skipped`` names them.
+        Source of the data sets. Jobs with a missing data set are skipped and listed in ``skipped``.
     out : Path
-        A folder; a run that was killed goes on where it was.
+        Folder of results. An interrupted run resumes from it.
     workers : int
-        Processes, each on one thread.
+        Number of processes, each with one thread.
     fresh : bool
-        Measure everything again.
+        Whether to measure again and replace existing results.
     """
     result = open_run(out, quick)
     _begin_run(result, fresh)
@@ -213,21 +217,22 @@ def measure_exhibits(
         experiment, jobs = exhibit.experiment, exhibit.jobs(quick)
         lacking = [name for name in experiment.packages if importlib.util.find_spec(name) is None]
         if lacking:
-            told = f"{exhibit.name}: needs {', '.join(lacking)}. Hint: install veilwood with the extra [papers]."
-            result.skipped.append(told)
+            result.skipped.append(
+                f"{exhibit.name}: needs {', '.join(lacking)}. Hint: install veilwood with the extra [papers]."
+            )
             continue
         if not jobs:
-            result.skipped.append(f"{exhibit.name}: its data set cannot be had.")
+            result.skipped.append(f"{exhibit.name}: its data set is not available.")
         for table in sorted({job.table for job in jobs if job.table and not tables.has_table(job.table)}):
             missing.setdefault(table, []).append(exhibit.name)
         for job in jobs:
             if job.table not in missing and (fresh or job.name not in stores[experiment.name]):
                 todo[experiment.name, job.name] = experiment, job
     for table, users in sorted(missing.items()):
-        result.skipped.append(f"{table} is not here, for {', '.join(users)}. Hint: {describe_source(table)}.")
+        result.skipped.append(f"{table} is missing, for {', '.join(users)}. Hint: {describe_source(table)}.")
     for line in result.skipped:
         print(f"skipped: {line}", file=sys.stderr)
-    waiting = sorted(todo.values(), key=lambda entry: -entry[1].weight)  # long ones first, so that none is left alone
+    waiting = sorted(todo.values(), key=lambda entry: -entry[1].weight)  # longest first, to balance the processes
     progress = _JobProgress(waiting)
     try:
         for experiment, job, rows, problem in _run_jobs(waiting, tables, workers):
@@ -237,7 +242,7 @@ def measure_exhibits(
                 result.failed.append(f"{experiment.name}, {job.name}: {problem}")
                 print(f"failed: {result.failed[-1]}", file=sys.stderr)
             progress.count_job(experiment, job)
-    finally:  # also when interrupted
+    finally:  # saves the finished jobs of an interrupted run too
         progress.close()
         for store in stores.values():
             if waiting:
@@ -246,14 +251,14 @@ def measure_exhibits(
 
 
 def run_job(experiment: Experiment, job: Job, tables: PublicTables) -> list[Row]:
-    """Do one job; what estimators warn of is known and meant here."""
+    """Run one job without the warnings of estimators, which the settings of the papers provoke on purpose."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return list(experiment.measure(job, tables))
 
 
 def describe_machine() -> dict[str, str]:
-    """Return the versions that results depend on."""
+    """Return the versions and the machine that results depend on."""
     return {
         "veilwood": __version__,
         "python": platform.python_version(),
@@ -264,7 +269,7 @@ def describe_machine() -> dict[str, str]:
 
 
 def _begin_run(result: Run, fresh: bool) -> None:
-    """Refuse to mix the results of two versions, and note what this run is."""
+    """Record the versions of a run; raise UseError if the folder holds results of another version."""
     note = result.folder / "run.json"
     now = datetime.datetime.now(datetime.UTC).date().isoformat()
     facts: dict[str, Any] = {**describe_machine(), "quick": result.quick, "begun": now}
@@ -272,11 +277,11 @@ def _begin_run(result: Run, fresh: bool) -> None:
         try:
             before = json.loads(note.read_text(encoding="utf-8"))
         except ValueError:
-            raise FileError(f"{note} is damaged. Hint: give another folder with --out, or --fresh.") from None
+            raise FileError(f"{note} is damaged. Hint: pass another folder with --out, or --fresh.") from None
         if before.get("veilwood") != __version__:
             raise UseError(
                 f"{result.folder} holds results of version {before.get('veilwood')}, and this is {__version__}. "
-                "Hint: give another folder with --out, or --fresh to measure all again."
+                "Hint: pass another folder with --out, or --fresh to measure everything again."
             )
         return
     result.folder.mkdir(parents=True, exist_ok=True)
@@ -287,7 +292,7 @@ FinishedJob = tuple[Experiment, Job, list[Row], str | None]
 
 
 def _run_jobs(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers: int) -> Iterator[FinishedJob]:
-    """Yield jobs as they end, with their rows or what went wrong."""
+    """Yield jobs as they end, each with its rows or its error message."""
     if workers <= 1 or len(todo) <= 1:
         for experiment, job in todo:
             try:
@@ -315,7 +320,7 @@ def _run_jobs(todo: list[tuple[Experiment, Job]], tables: PublicTables, workers:
 
 @contextmanager
 def _one_thread() -> Iterator[None]:
-    """Give each process one thread: set before they start, and set back."""
+    """Limit processes started in this context to one thread, and restore the environment afterwards."""
     before = {name: os.environ.get(name) for name in ONE_THREAD}
     os.environ.update(ONE_THREAD)
     try:
@@ -326,20 +331,20 @@ def _one_thread() -> Iterator[None]:
 
 
 class _JobProgress:
-    """How much is done and how long the rest will take, on stderr: a line that is overwritten, or one now and then."""
+    """Progress and estimated remaining time on stderr: one updating line, or periodic lines without a terminal."""
 
     def __init__(self, todo: list[tuple[Experiment, Job]]) -> None:
         self.total, self.done = sum(job.weight for _, job in todo), 0.0
         self.n, self.i = len(todo), 0
-        self.began = self.told = time.monotonic()
+        self.began = self.last_line = time.monotonic()
         self.live = sys.stderr.isatty()
 
     def count_job(self, experiment: Experiment, job: Job) -> None:
-        """Count a job."""
+        """Count a finished job, and print the progress if a line is due."""
         self.done, self.i, now = self.done + job.weight, self.i + 1, time.monotonic()
-        if not self.live and now - self.told < SECONDS_PER_LINE and self.i < self.n:
+        if not self.live and now - self.last_line < SECONDS_PER_LINE and self.i < self.n:
             return
-        self.told = now
+        self.last_line = now
         left = (now - self.began) * (self.total - self.done) / self.done
         line = f"{self.i} of {self.n} jobs, {_format_duration(left)} left: {experiment.name}, {job.name}"
         print(
@@ -347,13 +352,13 @@ class _JobProgress:
         )
 
     def close(self) -> None:
-        """Clear the line."""
+        """Clear the progress line."""
         if self.live and self.i:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def _format_duration(seconds: float) -> str:
-    """Say a time in a word or two.
+    """Format a duration in seconds, minutes or hours.
 
     >>> _format_duration(50), _format_duration(300), _format_duration(7300)
     ('50 s', '5 min', '2.0 h')

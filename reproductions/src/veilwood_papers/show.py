@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An exhibit in words and files: published beside measured, sentences with true or false, a CSV and a picture."""
+"""Output of exhibits as text, CSV, SVG, Markdown and HTML: measured and published values, and checked claims."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NOT_MEASURED = "not measured"
 
 @dataclass(frozen=True)
 class ExhibitResults:
-    """An exhibit with what a run has found for it."""
+    """Measured and published values of an exhibit."""
 
     exhibit: Exhibit
     measured: Values
@@ -48,17 +48,17 @@ class ExhibitResults:
 
     @property
     def title(self) -> str:
-        """What stands above the picture."""
+        """Title of the figure."""
         return f"{self.exhibit.name}: {self.exhibit.title}" + (" (quick)" if self.quick else "")
 
     @property
     def settings(self) -> str:
-        """What was run, with what a quick look leaves out."""
+        """Settings of the run, with the reductions of a quick run."""
         reduced = f" Quick: {self.exhibit.quick}" if self.quick and self.exhibit.quick else ""
         return f"{self.exhibit.settings}{reduced}"
 
     def verdicts(self) -> dict[Cell, str]:
-        """Compare every cell that was published and measured."""
+        """Return the verdict on each cell that was both published and measured."""
         return {
             cell: compare_with_published(cell, value, self.published[cell], published_once=self.exhibit.published_once)
             for cell, value in self.measured.items()
@@ -66,50 +66,50 @@ class ExhibitResults:
         }
 
     def sentences(self) -> list[tuple[str, str]]:
-        """Return what the text says, with true, false or that it was not measured."""
+        """Return the claims of the text, each with true, false or "not measured"."""
         words = {True: "true", False: "false", None: NOT_MEASURED}
         return [(claim.sentence, words[claim.holds(self.measured)]) for claim in self.exhibit.claims]
 
     def sentences_of_published(self) -> dict[str, str]:
-        """Return how the same sentences come out on the published values, where these are enough to tell."""
-        found = {claim.sentence: claim.holds(self.published) for claim in self.exhibit.claims} if self.published else {}
-        return {sentence: "true" if holds else "false" for sentence, holds in found.items() if holds is not None}
+        """Return whether each claim holds on the published values, if these suffice to check it."""
+        checks = {c.sentence: c.holds(self.published) for c in self.exhibit.claims} if self.published else {}
+        return {sentence: "true" if holds else "false" for sentence, holds in checks.items() if holds is not None}
 
     def misses(self) -> list[tuple[Cell, str]]:
-        """Return the published cells that are not reached, with why."""
+        """Return the cells that are worse than published or differ, each with the reason."""
         return [
             (cell, self.exhibit.why(cell)) for cell, word in self.verdicts().items() if word in ("worse", "differs")
         ]
 
 
 def results_of(exhibit: Exhibit, run: Run) -> ExhibitResults:
-    """Return what a run has for an exhibit."""
+    """Return the results of a run for one exhibit."""
     return ExhibitResults(exhibit, exhibit.values(run.read_rows(exhibit)), exhibit.published(), run.quick)
 
 
 class Block(NamedTuple):
-    """The numbers of one panel and measure: a line a curve, a column an x."""
+    """Table of one panel and measure: one line per curve, one column per x."""
 
     title: str
     xs: list[str]
     lines: dict[str, list[Cell]]
 
 
-def arrange_blocks(shown: ExhibitResults) -> list[Block]:
-    """Arrange the cells for people."""
-    found = []
-    for panel, measure in dict.fromkeys((cell.panel, cell.measure) for cell in shown.measured):
-        cells = [cell for cell in shown.measured if (cell.panel, cell.measure) == (panel, measure)]
+def arrange_blocks(results: ExhibitResults) -> list[Block]:
+    """Return the cells as tables, one per panel and measure, with numeric x sorted."""
+    blocks = []
+    for panel, measure in dict.fromkeys((cell.panel, cell.measure) for cell in results.measured):
+        cells = [cell for cell in results.measured if (cell.panel, cell.measure) == (panel, measure)]
         xs = list(dict.fromkeys(cell.x for cell in cells))
         if all(not math.isnan(as_number(x)) for x in xs):
             xs.sort(key=as_number)
         lines = {c: [Cell(panel, c, x, measure) for x in xs] for c in dict.fromkeys(cell.curve for cell in cells)}
-        found.append(Block(panel if measure in panel else f"{panel}, {measure}", xs, lines))
-    return found
+        blocks.append(Block(panel if measure in panel else f"{panel}, {measure}", xs, lines))
+    return blocks
 
 
 def format_value(value: Value) -> str:
-    """Write a mean with its standard error.
+    """Format a mean with its standard error.
 
     >>> format_value(Value(0.7541, 0.0072, 10)), format_value(Value(3.0))
     ('0.754 ± 0.007', '3')
@@ -121,7 +121,7 @@ def format_value(value: Value) -> str:
 
 
 def describe_published(verdicts: Mapping[str, str], sentence: str) -> str:
-    """Say how a sentence comes out on the published values, if that is known.
+    """Return a note on whether a claim holds on the published values, or an empty string if unknown.
 
     >>> describe_published({"a": "false"}, "a"), describe_published({}, "b")
     (' [published values: false]', '')
@@ -129,73 +129,73 @@ def describe_published(verdicts: Mapping[str, str], sentence: str) -> str:
     return f" [published values: {verdicts[sentence]}]" if sentence in verdicts else ""
 
 
-def to_csv(shown: ExhibitResults) -> str:
-    """Return all cells as CSV, published beside measured."""
+def to_csv(results: ExhibitResults) -> str:
+    """Return all cells as CSV, with published and measured values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(HEAD)
-    words = shown.verdicts()
-    for cell in dict.fromkeys([*shown.measured, *shown.published]):
-        own, theirs = shown.measured.get(cell, Value(math.nan)), shown.published.get(cell, Value(math.nan))
-        private = "no" if shown.exhibit.not_private(cell.curve) else "yes"
-        numbers = (theirs.mean, theirs.error, own.mean, own.error)
+    words = results.verdicts()
+    for cell in dict.fromkeys([*results.measured, *results.published]):
+        own, reference = results.measured.get(cell, Value(math.nan)), results.published.get(cell, Value(math.nan))
+        private = "no" if results.exhibit.not_private(cell.curve) else "yes"
+        numbers = (reference.mean, reference.error, own.mean, own.error)
         texts = ["" if math.isnan(number) else f"{number:.6g}" for number in numbers]
         writer.writerow([*cell, *texts, own.runs or "", words.get(cell, ""), private])
     return text.getvalue()
 
 
-def to_text(shown: ExhibitResults) -> str:
-    """Return what a terminal shows: title, settings, numbers, sentences, and the count of verdicts."""
-    parts = [shown.title, shown.settings]
-    for block in arrange_blocks(shown):
+def to_text(results: ExhibitResults) -> str:
+    """Return an exhibit as plain text: title, settings, values, number of verdicts, and claims."""
+    parts = [results.title, results.settings]
+    for block in arrange_blocks(results):
         lines = [[block.title, *(block.xs if len(block.xs) > 1 else [""])]]
         lines += [
-            [f"  {curve}", *(_format_entry(shown, cell) for cell in cells)] for curve, cells in block.lines.items()
+            [f"  {curve}", *(_format_entry(results, cell) for cell in cells)] for curve, cells in block.lines.items()
         ]
         parts.append(_align_columns(lines))
-    counts = _format_counts(shown.verdicts().values())
+    counts = _format_counts(results.verdicts().values())
     if counts:
         parts.append(f"Measured ± standard error (published). Within two standard errors: {counts}.")
-    theirs = shown.sentences_of_published()
+    published_verdicts = results.sentences_of_published()
     parts += [
-        f"  {word.upper() if word == 'false' else word}: {sentence}{describe_published(theirs, sentence)}"
-        for sentence, word in shown.sentences()
+        f"  {word.upper() if word == 'false' else word}: {sentence}{describe_published(published_verdicts, sentence)}"
+        for sentence, word in results.sentences()
     ]
     return "\n".join(parts)
 
 
-def _format_entry(shown: ExhibitResults, cell: Cell) -> str:
-    own, theirs = shown.measured.get(cell), shown.published.get(cell)
-    told = "" if own is None else format_value(own).replace(" ", "")
-    return told if theirs is None else f"{told} ({theirs.mean:g})".strip()
+def _format_entry(results: ExhibitResults, cell: Cell) -> str:
+    own, reference = results.measured.get(cell), results.published.get(cell)
+    text = "" if own is None else format_value(own).replace(" ", "")
+    return text if reference is None else f"{text} ({reference.mean:g})".strip()
 
 
-def write_files(shown: ExhibitResults, folder: Path) -> dict[str, Path]:
-    """Write the CSV of an exhibit and its picture, and return where."""
-    paths = {"table": folder / "exhibits" / f"{shown.exhibit.slug}.csv"}
+def write_files(results: ExhibitResults, folder: Path) -> dict[str, Path]:
+    """Write the CSV and the figure of an exhibit, and return their paths."""
+    paths = {"table": folder / "exhibits" / f"{results.exhibit.slug}.csv"}
     paths["table"].parent.mkdir(parents=True, exist_ok=True)
-    write_file(paths["table"], to_csv(shown).encode())
-    if shown.measured:
-        paths["picture"] = folder / "exhibits" / f"{shown.exhibit.slug}.svg"
-        write_file(paths["picture"], render_svg(shown))
+    write_file(paths["table"], to_csv(results).encode())
+    if results.measured:
+        paths["picture"] = folder / "exhibits" / f"{results.exhibit.slug}.svg"
+        write_file(paths["picture"], render_svg(results))
     return paths
 
 
-def render_svg(shown: ExhibitResults) -> bytes:
-    """Return the picture as SVG: the same values give the same bytes."""
+def render_svg(results: ExhibitResults) -> bytes:
+    """Return the figure as SVG, byte-identical for identical values."""
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "veilwood", "font.family": "sans-serif"}):
-        figure = shown.exhibit.draw(shown.measured, shown.published, shown.title)
+        figure = results.exhibit.draw(results.measured, results.published, results.title)
         buffer = io.BytesIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": "veilwood"})
-    # A hundredth of a point is enough, and halves the file.
+    # Coordinates to a hundredth of a point are precise enough and halve the file.
     return re.sub(rb"(\d\.\d\d)\d+", rb"\1", buffer.getvalue())
 
 
 def _format_counts(verdicts: Iterable[str]) -> str:
-    found = list(verdicts)
-    return ", ".join(f"{found.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in found)
+    words = list(verdicts)
+    return ", ".join(f"{words.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in words)
 
 
 def _align_columns(lines: Sequence[Sequence[str]]) -> str:
@@ -207,8 +207,8 @@ def _align_columns(lines: Sequence[Sequence[str]]) -> str:
 VERDICTS = ("same", "better", "worse", "differs")
 
 
-def shown_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> ExhibitResults:
-    """Read back what ``show.write_files`` has written of an exhibit."""
+def results_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> ExhibitResults:
+    """Return the results of an exhibit from the CSV that ``write_files`` wrote."""
     measured: Values = {}
     published: Values = {}
     with path.open(newline="", encoding="utf-8") as file:
@@ -222,10 +222,10 @@ def shown_from_csv(exhibit: Exhibit, path: Path, quick: bool) -> ExhibitResults:
 
 
 def results_page(exhibits: Sequence[Exhibit], folder: Path) -> str:
-    """Return the page of a folder of results: an overview, then pictures, sentences and what was not reached."""
+    """Return the Markdown page of a folder of results: overview, figures, claims, and published values not reached."""
     facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
     paths = {exhibit.slug: folder / "exhibits" / f"{exhibit.slug}.csv" for exhibit in exhibits}
-    shown = [shown_from_csv(e, paths[e.slug], bool(facts["quick"])) for e in exhibits if paths[e.slug].exists()]
+    results = [results_from_csv(e, paths[e.slug], bool(facts["quick"])) for e in exhibits if paths[e.slug].exists()]
     head = ["exhibit", *VERDICTS, "true", "false", NOT_MEASURED]
     lines = [
         "# Four papers, published and measured",
@@ -235,41 +235,44 @@ def results_page(exhibits: Sequence[Exhibit], folder: Path) -> str:
         _markdown_row(head),
         _markdown_row(["---"] * len(head)),
     ]
-    for entry in shown:
-        words, told = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
+    for entry in results:
+        words, outcomes = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
         counts = [str(words.count(word)) if words else "" for word in VERDICTS]
-        lines.append(_markdown_row([entry.exhibit.name, *counts, *(str(told.count(word)) for word in head[5:])]))
+        lines.append(_markdown_row([entry.exhibit.name, *counts, *(str(outcomes.count(word)) for word in head[5:])]))
     for paper, citation in PAPERS.items():
         lines += ["", f"## {citation}"]
-        for entry in (entry for entry in shown if entry.exhibit.paper == paper):
+        for entry in (entry for entry in results if entry.exhibit.paper == paper):
             lines += _markdown_section(entry)
     return "\n".join(lines) + "\n"
 
 
 def _describe_run(facts: dict[str, str]) -> str:
-    told = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
+    versions = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
     reduced = " Quick settings: fewer repeats and smaller grids." if facts["quick"] else ""
     return (
         "Means ± standard errors over public seeds; same is within two standard errors of both. Every number is in "
-        f"`exhibits/`. {told}.{reduced}"
+        f"`exhibits/`. {versions}.{reduced}"
     )
 
 
-def _markdown_section(shown: ExhibitResults) -> list[str]:
-    slug = shown.exhibit.slug
-    lines = ["", f"### {shown.exhibit.name}: {shown.exhibit.title}", "", shown.settings]
-    if shown.measured:
-        lines += ["", f"![{shown.exhibit.name}](exhibits/{slug}.svg)"]
-    if shown.sentences():
-        theirs = shown.sentences_of_published()
-        lines += ["", *(f"- **{word}**: {text}{describe_published(theirs, text)}" for text, word in shown.sentences())]
-    misses = shown.misses()
+def _markdown_section(results: ExhibitResults) -> list[str]:
+    slug = results.exhibit.slug
+    lines = ["", f"### {results.exhibit.name}: {results.exhibit.title}", "", results.settings]
+    if results.measured:
+        lines += ["", f"![{results.exhibit.name}](exhibits/{slug}.svg)"]
+    if results.sentences():
+        published = results.sentences_of_published()
+        lines += [
+            "",
+            *(f"- **{word}**: {text}{describe_published(published, text)}" for text, word in results.sentences()),
+        ]
+    misses = results.misses()
     if misses:
         lines += ["", "Published and not reached:", ""]
     for cell, reason in misses:
         where = ", ".join(part for part in (cell.panel, cell.curve, cell.x) if part)
-        measured, published = format_value(shown.measured[cell]), format_value(shown.published[cell])
-        lines.append(f"- {where}: {measured}, published {published}; {reason}")
+        own, reference = format_value(results.measured[cell]), format_value(results.published[cell])
+        lines.append(f"- {where}: {own}, published {reference}; {reason}")
     return lines
 
 
@@ -294,45 +297,45 @@ nav a { margin-right: .8rem; } .mark { font-weight: 600; color: #a8400f; } li { 
 
 def html_report(exhibits: Sequence[Exhibit], run: Run) -> str:
     """Return the report of a run as one HTML page."""
-    shown = [results_of(exhibit, run) for exhibit in exhibits]
+    results = [results_of(exhibit, run) for exhibit in exhibits]
     note = run.folder / "run.json"
     facts = json.loads(note.read_text(encoding="utf-8")) if note.exists() else describe_machine()
-    done = [entry for entry in shown if entry.measured]
+    done = [entry for entry in results if entry.measured]
     sections = []
     for paper, citation in PAPERS.items():
-        of_paper = [entry for entry in shown if entry.exhibit.paper == paper]
+        of_paper = [entry for entry in results if entry.exhibit.paper == paper]
         if of_paper:
             sections.append(
                 f'<h2 id="{paper}">{_escape_html(citation)}</h2>' + "".join(_html_section(entry) for entry in of_paper)
             )
-    made = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
+    versions = ", ".join(f"{key} {value}" for key, value in facts.items() if key != "quick")
     written = datetime.datetime.now(datetime.UTC).date().isoformat()
     return f"""<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
 <title>Four papers, published and measured</title><style>{STYLE}</style></head><body>
 <h1>Four papers, published and measured</h1>
 <p>Every table and figure of the four papers whose forests this library contains, measured by
-<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(shown)} exhibits,
+<code>veilwood papers run{" --quick" if run.quick else ""}</code>: {len(done)} of {len(results)} exhibits,
 {_count_verdicts(done)}.
-Values are means ± standard errors over public seeds 0, 1, 2, ... of splits and trees; noise of private forests comes
-from the operating system and is not seeded. Published values stand below in small print; green is better than
-published, red worse, by more than two standard errors of both. Curves marked
+Values are means ± standard errors over public seeds 0, 1, 2, ... of splits and trees. The noise of private forests
+comes from the operating system and is not seeded. Published values are printed below in small type. Green is better and
+red is worse than published, by more than two standard errors of the difference. Curves marked
 <span class="mark">NOT PRIVATE</span> have no guarantee.</p>
-<p class="settings">{_escape_html(made)}; page written {written}.</p>
+<p class="settings">{_escape_html(versions)}; page written {written}.</p>
 <nav>{"".join(f'<a href="#{paper}">{paper}</a>' for paper in PAPERS)}</nav>
-{_overview_table(shown)}
+{_overview_table(results)}
 {"".join(sections)}
 </body></html>
 """
 
 
-def _overview_table(shown: Sequence[ExhibitResults]) -> str:
+def _overview_table(results: Sequence[ExhibitResults]) -> str:
     rows = []
-    for entry in shown:
-        words, said = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
+    for entry in results:
+        words, outcomes = list(entry.verdicts().values()), [word for _, word in entry.sentences()]
         link = f'<a href="#{entry.exhibit.slug}">{_escape_html(entry.exhibit.name)}</a>'
         cells = [str(words.count(word)) if words else "" for word in ("same", "better", "worse", "differs")]
-        checked = [str(said.count(word)) if said else "" for word in ("true", "false", NOT_MEASURED)]
+        checked = [str(outcomes.count(word)) if outcomes else "" for word in ("true", "false", NOT_MEASURED)]
         rows.append(f"<tr><td>{link}</td>" + "".join(f'<td class="n">{c}</td>' for c in [*cells, *checked]) + "</tr>")
     head = "".join(
         f"<th>{name}</th>" for name in ("exhibit", "same", "better", "worse", "differs", "true", "false", NOT_MEASURED)
@@ -340,53 +343,53 @@ def _overview_table(shown: Sequence[ExhibitResults]) -> str:
     return f"<table><tr>{head}</tr>{''.join(rows)}</table>"
 
 
-def _html_section(shown: ExhibitResults) -> str:
-    exhibit = shown.exhibit
+def _html_section(results: ExhibitResults) -> str:
+    exhibit = results.exhibit
     parts = [f'<h3 id="{exhibit.slug}">{_escape_html(exhibit.name)}: {_escape_html(exhibit.title)}</h3>']
-    parts.append(f'<p class="settings">{_escape_html(shown.settings)}</p>')
-    if not shown.measured:
+    parts.append(f'<p class="settings">{_escape_html(results.settings)}</p>')
+    if not results.measured:
         return "".join([*parts, "<p>Not measured in this run.</p>"])
-    image = base64.b64encode(render_svg(shown)).decode()
+    image = base64.b64encode(render_svg(results)).decode()
     parts.append(f'<img alt="{_escape_html(exhibit.name)}" src="data:image/svg+xml;base64,{image}">')
     if exhibit.claims:
-        theirs = shown.sentences_of_published()
-        said = "".join(
+        published = results.sentences_of_published()
+        claims = "".join(
             f'<li><b class="{_css_class(word)}">{word}</b>: {_escape_html(s)}'
-            f"<small>{_escape_html(describe_published(theirs, s))}</small></li>"
-            for s, word in shown.sentences()
+            f"<small>{_escape_html(describe_published(published, s))}</small></li>"
+            for s, word in results.sentences()
         )
-        parts.append(f"<p>What the text says of it, checked on what was measured:</p><ul>{said}</ul>")
+        parts.append(f"<p>Claims of the text, checked on the measured values:</p><ul>{claims}</ul>")
     reasons: dict[str, list[str]] = {}
-    for cell, reason in shown.misses():
+    for cell, reason in results.misses():
         reasons.setdefault(reason, []).append(f"{cell.panel}, {cell.curve}" + (f" at {cell.x}" if cell.x else ""))
     if reasons:
-        told = "".join(
+        items = "".join(
             f"<li>{_escape_html('; '.join(cells))}: {_escape_html(reason)}</li>" for reason, cells in reasons.items()
         )
-        parts.append(f"<p>Published and not reached:</p><ul>{told}</ul>")
-    tables = "".join(_html_numbers(shown, block) for block in arrange_blocks(shown))
-    n = len(shown.measured)
+        parts.append(f"<p>Published and not reached:</p><ul>{items}</ul>")
+    tables = "".join(_html_numbers(results, block) for block in arrange_blocks(results))
+    n = len(results.measured)
     parts.append(f"<details{'' if n > 80 else ' open'}><summary>{n} cells</summary>{tables}</details>")
     return "".join(parts)
 
 
-def _html_numbers(shown: ExhibitResults, block: Block) -> str:
-    """One table: measured, and published below it in grey."""
-    words, lines = shown.verdicts(), []
+def _html_numbers(results: ExhibitResults, block: Block) -> str:
+    """Return one table: measured values, with published values below them in grey."""
+    words, lines = results.verdicts(), []
     for curve, cells in block.lines.items():
         entries = []
         for cell in cells:
-            own, theirs = shown.measured.get(cell), shown.published.get(cell)
-            told = "" if own is None else _escape_html(format_value(own))
-            told += "" if theirs is None else f"<br><small>{_escape_html(format_value(theirs))}</small>"
-            entries.append(f'<td class="n {_css_class(words.get(cell, ""))}">{told}</td>')
+            own, reference = results.measured.get(cell), results.published.get(cell)
+            text = "" if own is None else _escape_html(format_value(own))
+            text += "" if reference is None else f"<br><small>{_escape_html(format_value(reference))}</small>"
+            entries.append(f'<td class="n {_css_class(words.get(cell, ""))}">{text}</td>')
         lines.append(f"<tr><td>{_escape_html(curve)}</td>{''.join(entries)}</tr>")
     head = "".join(f"<th>{_escape_html(x)}</th>" for x in block.xs)
     return f"<table><tr><th>{_escape_html(block.title)}</th>{head}</tr>{''.join(lines)}</table>"
 
 
-def _count_verdicts(shown: Sequence[ExhibitResults]) -> str:
-    words = [word for entry in shown for word in entry.verdicts().values()]
+def _count_verdicts(results: Sequence[ExhibitResults]) -> str:
+    words = [word for entry in results for word in entry.verdicts().values()]
     return f"{len(words)} published cells: " + ", ".join(
         f"{words.count(word)} {word}" for word in ("same", "better", "worse", "differs") if word in words
     )

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The papers' data sets: three that need no file, the others from a folder or from what ``fetch_table`` has brought.
+"""Data sets of the papers: three built in, the others from a folder or from the cache of ``fetch_table``.
 
-A data set is ``NAME.csv.gz``, a header and one line a row, with ``NAME.json``, its public schema. Their facts (schema,
-origin, licence, hash of the rows) come with the library; the rows do not.
+A data set is ``NAME.csv.gz``, with a header and one line per row, and ``NAME.json``, its public schema. The facts of
+all data sets (schema, origin, licence, hash of the rows) come with the package; the rows do not.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ EMBEDDED = {"car": datasets.car, "balance-scale": datasets.balance_scale, "iris"
 
 
 class PublicTable(NamedTuple):
-    """Rows with their facts: a dictionary that a schema is made from, so that an exhibit can change columns first."""
+    """Rows with their facts, the dictionary behind the schema. Exhibits may change its columns."""
 
     facts: dict[str, Any]
     X: pd.DataFrame
@@ -39,12 +39,12 @@ class PublicTable(NamedTuple):
 
     @property
     def schema(self) -> Schema:
-        """The schema of the facts."""
+        """Schema built from the facts."""
         return Schema.from_dict(self.facts)
 
 
 def cache_folder() -> Path:
-    """Return where fetched data sets are kept: ``VEILWOOD_DATA``, or a folder of the user's caches."""
+    """Return the folder of fetched data sets: ``VEILWOOD_DATA``, or a folder in the user's cache."""
     named = os.environ.get("VEILWOOD_DATA")
     caches = os.environ.get("XDG_CACHE_HOME")
     return Path(named) if named else (Path(caches) if caches else Path.home() / ".cache") / "veilwood" / "papers"
@@ -52,7 +52,7 @@ def cache_folder() -> Path:
 
 @lru_cache
 def known_tables() -> dict[str, dict[str, Any]]:
-    """Return the facts of every data set by name.
+    """Return the facts of all data sets, by name.
 
     >>> known_tables()["iris"]["target"]
     'class'
@@ -63,7 +63,7 @@ def known_tables() -> dict[str, dict[str, Any]]:
 
 
 class PublicTables:
-    """Where data sets are looked for: some folders, then what needs no file.
+    """Lookup of data sets: in the given folders first, then among the built-in ones.
 
     >>> PublicTables().has_table("car"), len(PublicTables().load_table("car").X)
     (True, 1728)
@@ -73,14 +73,14 @@ class PublicTables:
         self.folders = tuple(folders)
 
     def has_table(self, name: str) -> bool:
-        """Whether a data set is here."""
+        """Return True if a data set is available."""
         return name in EMBEDDED or self._find_path(name) is not None
 
     def load_table(self, name: str) -> PublicTable:
-        """Read a data set; the facts may be changed."""
+        """Return a data set with its own copy of the facts. Raise SetupError if it is missing."""
         path = self._find_path(name)
         if path is None and name not in EMBEDDED:
-            raise SetupError(f"the data set {name} is not here. Hint: {describe_source(name)}.")
+            raise SetupError(f"the data set {name} is missing. Hint: {describe_source(name)}.")
         return _read_table(path, name)._replace(facts=copy.deepcopy(_read_facts(path, name)))
 
     def _find_path(self, name: str) -> Path | None:
@@ -89,26 +89,26 @@ class PublicTables:
 
 
 def describe_source(name: str) -> str:
-    """Say in a few words how a missing data set is got."""
+    """Return a short instruction for obtaining a missing data set."""
     from veilwood_papers.convert import SOURCES
 
     if name in SOURCES:
-        return f"veilwood papers fetch {name}"
-    return f"--data DIR with {name}.csv.gz and {name}.json; it cannot be fetched"
+        return f"run veilwood papers fetch {name}"
+    return f"pass --data DIR with {name}.csv.gz and {name}.json; it cannot be fetched"
 
 
 def _read_facts(path: Path | None, name: str) -> dict[str, Any]:
-    beside = None if path is None else path.with_name(f"{name}.json")
-    if beside is None or not beside.exists():
+    schema_path = None if path is None else path.with_name(f"{name}.json")
+    if schema_path is None or not schema_path.exists():
         return known_tables()[name]
-    facts: dict[str, Any] = json.loads(beside.read_text(encoding="utf-8"))
+    facts: dict[str, Any] = json.loads(schema_path.read_text(encoding="utf-8"))
     return facts
 
 
 @lru_cache(maxsize=6)
 def _read_table(path: Path | None, name: str) -> PublicTable:
     facts = _read_facts(path, name)
-    # The rows are public, and so are bounds that were read off them: their marks do not make a draft of the schema.
+    # The rows are public, so bounds taken from them are too. Without these marks the schema is no longer a draft.
     columns = [{key: value for key, value in column.items() if key != "bounds"} for column in facts["columns"]]
     facts = facts | {"columns": columns}
     if path is None:
@@ -121,7 +121,7 @@ def _read_table(path: Path | None, name: str) -> PublicTable:
 
 
 def hash_of_rows(header: Sequence[str], rows: Iterable[Sequence[str]], facts: dict[str, Any]) -> str:
-    """Return a hash of a table that does not depend on the order of rows or on how numbers are written.
+    """Return a hash of a table that is independent of the order of rows and the format of numbers.
 
     >>> facts = {"columns": [{"name": "x", "kind": "numeric"}]}
     >>> hash_of_rows(["x"], [["1.0"], ["2"]], facts) == hash_of_rows(["x"], [["2.00"], ["1"]], facts)
@@ -143,11 +143,11 @@ def hash_of_file(path: Path, facts: dict[str, Any]) -> str:
             lines = csv.reader(file)
             return hash_of_rows(next(lines), lines, facts)
     except (OSError, EOFError, StopIteration, ValueError) as error:
-        raise FileError(f"{path} cannot be read as a table: {error}.") from None
+        raise FileError(f"{path} cannot be read as a table: {error}. Hint: delete it and fetch it again.") from None
 
 
 def packed_rows(header: Sequence[str], rows: Iterable[Sequence[str]]) -> bytes:
-    """Return the bytes of a ``NAME.csv.gz``: the same rows give the same bytes."""
+    """Return the bytes of a ``NAME.csv.gz``, identical for identical rows."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)

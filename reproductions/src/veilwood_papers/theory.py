@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The error that the papers guarantee for a forest, its probability, and the number of trees they call best.
+"""Error bounds of the papers for forests, with their probability and the number of trees that the papers call best.
 
 No noise is drawn and no forest is grown here. Nothing here is private: `forest_quantities` reads raw rows.
 
@@ -14,7 +14,7 @@ eta             ``epsilon``           privacy loss of the forest; each leaf coun
 e               ``tree_accuracy``     accuracy of one tree, averaged over trees
 epsilon         ``tree_error``        1 - e
 w_d, sigma(d)   ``weight, goodness``  see `forest_quantities`
-mu              ``good_fraction``        share of rows with weight or goodness >= 1/2 + delta (`Setting.threshold`)
+mu              ``good_fraction``     share of rows with weight or goodness >= 1/2 + delta (`Setting.threshold`)
 delta           ``slack``             distance a row keeps from the decision threshold 1/2
 K               ``truncation``        leaves with fewer than n / (K 2^h) rows are written off
 c               ``coin_slack``        extra error from the coin tosses of probabilistic averaging
@@ -103,11 +103,11 @@ def require_condition(condition: bool, name: str, value: object, hint: str) -> N
 
 
 # --------------------------------------------------------------------------------------------------
-# The quantities the theorems take
+# Quantities that the theorems need
 
 
 class ForestQuantities(NamedTuple):
-    """What the theorems ask about a forest and a data set; computed from raw rows, so NOT PRIVATE."""
+    """Quantities of a forest and a data set that the theorems need. Computed from raw rows, so NOT PRIVATE."""
 
     weight: NDArray[np.float64]  # w_d, one per row
     goodness: NDArray[np.float64]  # sigma(d), one per row
@@ -122,21 +122,21 @@ def forest_quantities(
     margin: float = 0.0,
     smallest_leaf: float = 0.0,
 ) -> ForestQuantities:
-    """Weight and goodness of every row, and the average tree accuracy. NOT PRIVATE: it reads raw rows.
+    """Compute weight and goodness of each row, and the average tree accuracy. NOT PRIVATE: it reads raw rows.
 
     The weight of a row in a tree is the share of its leaf's rows that have its label. A row's weight is the
     mean over trees; its goodness is the share of trees that label it right. A leaf's label is that of most
-    of its rows, and 1 in a tie (paper, section 9.1). The paper averages over all possible trees: on a
+    of its rows, or 1 in a tie (paper, section 9.1). The paper averages over all possible trees: on a
     sample of trees these are estimates.
 
     Parameters
     ----------
     leaf_of_row : int array [n_rows, n_trees]
-        Leaf of each row in each tree, numbered through the whole forest: no two trees share a leaf number.
+        Leaf of each row in each tree, numbered across the forest: no two trees share a leaf number.
     labels : int array [n_rows]
         0 or 1.
     n_leaves : int
-        Leaves in the whole forest.
+        Number of leaves in the forest.
     margin : float
         Above 0, a tree counts as right only where the row's weight is at least 1/2 + margin; use
         `Setting.margin`.
@@ -171,14 +171,16 @@ def forest_quantities(
     cell = 2 * leaf.astype(np.int64) + is_one[:, None]
     counts = np.bincount(cell.ravel(), minlength=2 * n_leaves)
     size = counts.reshape(-1, 2).sum(axis=1)[leaf]
-    weight, kept = counts[cell] / size, size >= smallest_leaf
+    weight, large_enough = counts[cell] / size, size >= smallest_leaf
     # With a margin a weight on the line is safe for either label; without one, a tie goes to label 1.
     right = (weight > 0.5 + margin) | ((weight == 0.5 + margin) & (is_one[:, None] | (margin > 0)))
-    return ForestQuantities((weight * kept).mean(axis=1), (right & kept).mean(axis=1), float(right.mean()))
+    return ForestQuantities(
+        (weight * large_enough).mean(axis=1), (right & large_enough).mean(axis=1), float(right.mean())
+    )
 
 
 def mean_goodness(tree_accuracy: float) -> float:
-    """Theorem 5.1: the mean goodness of a row. The paper prints a lower bound; it is exactly the tree accuracy.
+    """Return the mean goodness of a row (Theorem 5.1). The paper prints a lower bound; it equals the tree accuracy.
 
     >>> mean_goodness(0.8)
     0.8
@@ -188,7 +190,7 @@ def mean_goodness(tree_accuracy: float) -> float:
 
 
 def mean_weight(tree_accuracy: float) -> float:
-    """Theorem 5.2: the mean weight of a row is at least e^2 + (1 - e)^2.
+    """Return the lower bound e^2 + (1 - e)^2 on the mean weight of a row (Theorem 5.2).
 
     >>> round(mean_weight(0.8), 3)
     0.68
@@ -202,9 +204,9 @@ def mean_weight(tree_accuracy: float) -> float:
 
 @dataclass(frozen=True)
 class Bound:
-    """With at least ``probability``, a forest of ``n_trees`` trees errs on at most ``error`` of the rows.
+    """Error bound: with at least ``probability``, a forest of ``n_trees`` trees errs on at most ``error`` of the rows.
 
-    The formula's values are not clipped: a probability can be negative, and an error above 1.
+    The values of the formula are not clipped: a probability can be negative, and an error above 1.
     """
 
     theorem: str
@@ -214,20 +216,20 @@ class Bound:
 
     @property
     def is_vacuous(self) -> bool:
-        """Whether the bound says nothing: no error below 1, or no probability above 0."""
+        """Whether the bound is empty: its error is not below 1, or its probability not above 0."""
         return self.error >= 1 or self.probability <= 0
 
 
 @dataclass(frozen=True)
 class Setting:
-    """The public conditions of Theorems 5.3 to 5.6 and 5.8; the table at the head of the module has the letters.
+    """Public conditions of Theorems 5.3 to 5.6 and 5.8. The module docstring maps them to the paper's letters.
 
     Parameters
     ----------
     voting : "majority", "threshold" or "probabilistic"
         How the trees are combined.
     n_rows, depth, n_trees : int
-        Size of the data (public here), height of the trees, number of trees.
+        Number of rows (public here), depth and number of trees.
     epsilon : number or None
         Privacy loss under add-remove; None: no noise. Under replace-one pass half of it.
     rows : "training" or "new"
@@ -262,23 +264,23 @@ class Setting:
         require_condition(self.n_trees >= 1, "n_trees", self.n_trees, "a forest has at least one tree")
         top = 1 if self.voting == "probabilistic" else 0.5
         require_condition(0 < self.slack < top, "slack", self.slack, f"choose 0 < slack < {top}")
-        # Up to 2/K of the rows are written off; at K <= 2 nothing is left to bound.
+        # Up to 2/K of the rows are written off, so at K <= 2 no row remains to bound.
         require_condition(2 < self.truncation < math.inf, "truncation", self.truncation, "choose a number above 2")
         require_condition(0 < self.coin_slack < 1, "coin_slack", self.coin_slack, "choose 0 < coin_slack < 1")
 
     @property
     def written_off_fraction(self) -> float:
-        """Share of the rows in small leaves: 1/K for noise, and 1/K for new rows."""
+        """Fraction of the rows in small leaves: 1/K for noise, and 1/K for new rows."""
         return ((self.epsilon is not None) + (self.rows == "new")) / self.truncation
 
     @property
     def smallest_leaf(self) -> float:
-        """The size below which a leaf is written off: 2^h such leaves hold at most the share written off."""
+        """Size below which a leaf is written off: 2^h such leaves hold at most the fraction written off."""
         return self.written_off_fraction * self.n_rows / 2.0**self.depth
 
     @property
     def threshold(self) -> float:
-        """Goodness (majority) or weight (threshold averaging) a row must reach to count in ``good_fraction``."""
+        """Goodness (majority) or weight (threshold averaging) that a row needs to count in ``good_fraction``."""
         return 0.5 + self.slack
 
     @property
@@ -293,9 +295,9 @@ class Setting:
 
     @property
     def probability(self) -> float:
-        """The probability that the error bound holds, over trees, noise, coins and new rows; may be negative."""
+        """Probability that the error bound holds, over trees, noise, coins and new rows. May be negative."""
         n, k, delta = self.n_rows, self.n_trees, self._tree_slack
-        small_leaf = 2.0**-self.depth / self.truncation  # as a share of the rows
+        small_leaf = 2.0**-self.depth / self.truncation  # as a fraction of the rows
         if self.epsilon is None:
             row_fails = math.exp(-2 * k * delta**2)
         else:
@@ -311,14 +313,15 @@ class Setting:
 
     @property
     def _tree_slack(self) -> float:
-        """Part of delta left to the draw of the trees: the step to new rows takes half (section 9.4)."""
+        """Part of delta that remains for the draw of the trees; the step to new rows uses half (section 9.4)."""
         return self.slack / 2 if self.rows == "new" else self.slack
 
 
 def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: RowSet = "training") -> int:
-    """Theorem 5.3: how many trees make a bound without noise fail with probability at most n_rows^-exponent.
+    """Return the number of trees with which a noiseless bound fails with probability at most n_rows^-exponent.
 
-    On new rows this is the part of the failure that trees can remove; the rest is in `Setting.probability`.
+    This is Theorem 5.3. On new rows it covers the part of the failure that trees can remove; the rest is in
+    `Setting.probability`.
 
     >>> trees_needed(10_000, 0.1)  # 2 ln(10000) / (2 * 0.01) = 921.03
     922
@@ -331,7 +334,7 @@ def trees_needed(n_rows: int, slack: float, *, exponent: float = 1.0, rows: RowS
 
 
 def bound_from_fraction(good_fraction: float, setting: Setting) -> Bound:
-    """Theorems 5.3 and 5.6: the error when a known share of rows has goodness or weight at `Setting.threshold`.
+    """Bound the error if a known fraction of rows has goodness or weight `Setting.threshold` (Theorems 5.3, 5.6).
 
     Majority voting counts goodness, and threshold averaging weight, both measured by `forest_quantities` at
     `Setting.margin` and `Setting.smallest_leaf`. For new rows, measure all of this on the new rows.
@@ -343,7 +346,7 @@ def bound_from_fraction(good_fraction: float, setting: Setting) -> Bound:
     >>> round(bound.error, 2), round(bound.probability, 4)
     (0.05, 0.9999)
     """
-    require_condition(0 <= good_fraction <= 1, "good_share", good_fraction, "a share lies in [0, 1]")
+    require_condition(0 <= good_fraction <= 1, "good_fraction", good_fraction, "pass a fraction in [0, 1]")
     hint = "use bound_from_accuracy: the paper has no such theorem for coin tosses"
     require_condition(setting.voting != "probabilistic", "voting", setting.voting, hint)
     theorem = "5.3" if setting.epsilon is None else "5.6"
@@ -351,7 +354,7 @@ def bound_from_fraction(good_fraction: float, setting: Setting) -> Bound:
 
 
 def bound_from_accuracy(tree_accuracy: float, setting: Setting) -> Bound:
-    """Theorems 5.4, 5.5, 5.8 and the end of 5.6: the error when only the average tree accuracy is known.
+    """Bound the error if only the average tree accuracy is known (Theorems 5.4, 5.5, 5.8 and the end of 5.6).
 
     For majority voting the accuracy is the one measured at `Setting.margin`.
 
@@ -377,10 +380,11 @@ def bound_from_accuracy(tree_accuracy: float, setting: Setting) -> Bound:
 
 
 def best_n_trees(n_rows: int, depth: int, epsilon: float | Fraction) -> int:
-    """Theorems 5.7 and 5.9: the number of trees k_opt that minimises exp(-k/200) + 2k exp(-gamma sqrt(n) eta / k).
+    """Return the number of trees k_opt of Theorems 5.7 and 5.9.
 
-    gamma is 1 / (9600 * 2**depth). The answer is 1 in every realistic case (below 6e10 rows at depth 1 and
-    epsilon 1). That is because the constants are loose, not because one tree is best: do not choose by it.
+    k_opt minimises exp(-k/200) + 2k exp(-gamma sqrt(n) eta / k), where gamma is 1 / (9600 * 2**depth). The result is 1
+    in every realistic case (below 6e10 rows at depth 1 and epsilon 1). That is because the constants are loose, not
+    because one tree is best: do not choose by it.
 
     Examples
     --------
@@ -393,7 +397,7 @@ def best_n_trees(n_rows: int, depth: int, epsilon: float | Fraction) -> int:
     signal = _failure_exponent(n_rows, depth, epsilon)
 
     def one_more_tree_helps(k: int) -> bool:
-        """Whether the function falls from k to k + 1; in logarithms, as both its terms can underflow."""
+        """Return True if the function falls from k to k + 1. Logarithms, because both terms can underflow."""
         gain = -k / 200 + math.log(-math.expm1(-1 / 200))
         cost = math.log(2) - signal / (k + 1) + math.log(k + 1 - k * math.exp(-signal / (k * (k + 1))))
         return gain > cost
@@ -409,7 +413,7 @@ def best_n_trees(n_rows: int, depth: int, epsilon: float | Fraction) -> int:
 
 
 def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: int, epsilon: float | Fraction) -> Bound:
-    """Theorems 5.7 (threshold) and 5.9 (probabilistic): training error at `best_n_trees`.
+    """Bound the training error at `best_n_trees` (Theorems 5.7, threshold, and 5.9, probabilistic).
 
     K = 40, delta = 1/10 and c = 1/20; the probability keeps the paper's square root (inequality 10), which
     defines k_opt. It is positive only from about 1e20 rows on, even at depth 1 and epsilon 1.
@@ -433,7 +437,7 @@ def bound_at_best(tree_accuracy: float, *, voting: Voting, n_rows: int, depth: i
 
 
 def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows: RowSet = "training") -> None:
-    """Refuse sizes that the theorems do not cover."""
+    """Raise UseError for sizes that the theorems do not cover."""
     require_condition(rows in ("training", "new"), "rows", rows, 'choose "training" or "new"')
     require_condition(n_rows >= 1, "n_rows", n_rows, "give the number of rows, at least 1")
     require_condition(0 <= depth <= 60, "depth", depth, "choose 0 <= depth <= 60")
@@ -442,23 +446,23 @@ def _check_size(n_rows: int, depth: int, epsilon: float | Fraction | None, rows:
 
 
 def _failure_exponent(n_rows: int, depth: int, epsilon: float | Fraction) -> float:
-    """The exponent gamma sqrt(n) eta of Theorems 5.7 and 5.9."""
+    """Return the exponent gamma sqrt(n) eta of Theorems 5.7 and 5.9."""
     return math.sqrt(n_rows) * float(epsilon) / (9600 * 2.0**depth)
 
 
 def _lost_weight(tree_error: float, written_off: float) -> float:
-    """Upper bound on 1 - (mean weight), when a share ``written_off`` of the rows, in small leaves, counts as weight 0.
+    """Return an upper bound on 1 - (mean weight) if a fraction ``written_off`` of the rows counts as weight 0.
 
     The paper's 2x - 2x^2 at x = tree_error + off, or the true worst case where that is larger: the rows written
     off were all labelled right, the others lie in leaves of equal accuracy, and Jensen's inequality is sharp.
     """
-    x, kept = tree_error + written_off, 1 - written_off
-    wrong = min(tree_error, kept / 2)  # at most half of what is kept can be labelled wrong
-    return max(2 * x - 2 * x**2, written_off + 2 * wrong - 2 * wrong**2 / kept)
+    x, remaining = tree_error + written_off, 1 - written_off
+    wrong = min(tree_error, remaining / 2)  # at most half of the remaining rows can be labelled wrong
+    return max(2 * x - 2 * x**2, written_off + 2 * wrong - 2 * wrong**2 / remaining)
 
 
 def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, epsilon: float) -> float:
-    """Theorem 1: how much a private split and private means can add to the sum of squared errors of a median split.
+    """Return what a private split and private means can add to a median split's sum of squared errors (Theorem 1).
 
     Parameters
     ----------
@@ -491,7 +495,7 @@ def regression_excess(n_rows: int, smaller_side: float, *, target_bound: float, 
 
 
 def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
-    """Theorem 2: how much accuracy noise on class counts can cost a split with two classes.
+    """Return the accuracy that noise on class counts can cost a split with two classes (Theorem 2).
 
     Parameters
     ----------
@@ -510,7 +514,7 @@ def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
 
     Examples
     --------
-    >>> flip_loss(10, 0.5, epsilon=1.0)  # a leaf split evenly: a row_bucket
+    >>> flip_loss(10, 0.5, epsilon=1.0)  # a leaf split evenly: a coin toss
     0.5
     >>> round(flip_loss(10, 0.9, epsilon=1.0), 5)
     0.00084
@@ -523,7 +527,7 @@ def flip_loss(smaller_side: float, purity: float, *, epsilon: float) -> float:
 
 
 def balanced_split_probability(inner_range: float, whole_range: float, *, epsilon: float) -> float:
-    """Theorem 3: a lower bound on the probability that the smaller side of a private median split has t rows.
+    """Return a lower bound on the probability that both sides of a median split have at least t rows (Theorem 3).
 
     Parameters
     ----------
@@ -545,7 +549,7 @@ def balanced_split_probability(inner_range: float, whole_range: float, *, epsilo
 
 
 def imbalance_of_median(inner_range: float, whole_range: float, *, epsilon: float) -> float:
-    """Corollary 3.1, left: an upper bound on the probability that a private median split leaves t rows or fewer."""
+    """Return an upper bound on the probability that a median split leaves at most t rows (Corollary 3.1, left)."""
     require_condition(whole_range > 0, "whole_range", whole_range, "above 0")
     require_condition(0 < inner_range <= whole_range, "inner_range", inner_range, "above 0 and at most whole_range")
     require_condition(epsilon >= 0, "epsilon", epsilon, "0 or more")
@@ -554,7 +558,7 @@ def imbalance_of_median(inner_range: float, whole_range: float, *, epsilon: floa
 
 
 def imbalance_of_random(inner_range: float, whole_range: float) -> float:
-    """Corollary 3.1, right: the same for a split drawn uniformly. It is never smaller.
+    """Return the bound of `imbalance_of_median` for a uniform split, which is never smaller (Corollary 3.1, right).
 
     Examples
     --------

@@ -44,12 +44,12 @@ def test_a_batch_that_was_planned_is_not_searched_again(monkeypatch: pytest.Monk
     data = methods.split_table(methods.load_table(PublicTables(), "car"), 0)
     size: dict[str, Any] = {"n_estimators": 2, "max_depth": 1, "n_jobs": 1, "random_state": 0}
     predictor = MatrixForestPredictor(data.schema, ledger=MemoryLedger(), **size).fit(data.X, data.y)
-    assert predictor.plan_answer(data.asked[:3]).fingerprint() == predictor.plan_answer(data.asked[:3]).fingerprint()
-    predictor.answer(data.asked[:3])
+    assert predictor.plan_answer(data.X_test[:3]).fingerprint() == predictor.plan_answer(data.X_test[:3]).fingerprint()
+    predictor.answer(data.X_test[:3])
     assert len(searched) == 1
-    predictor.answer(data.asked[:4])
-    predictor.answer(data.asked[:3], epsilon=0.5)  # answered before, for free: nothing to plan
+    predictor.answer(data.X_test[:4])
+    predictor.answer(data.X_test[:3], epsilon=0.5)  # answered before, for free: nothing to plan
     predictor.forget_answers()
-    predictor.answer(data.asked[:3], epsilon=0.5)
-    predictor.set_params(mechanism="laplace").plan_answer(data.asked[:3], epsilon=0.5)
+    predictor.answer(data.X_test[:3], epsilon=0.5)
+    predictor.set_params(mechanism="laplace").plan_answer(data.X_test[:3], epsilon=0.5)
     assert len(searched) == 4

@@ -83,7 +83,7 @@ def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_ou
     assert found["few-rows-regression"] == "refused: has no regression"
     assert found["nulls"] == "refused: takes no missing values"
     assert "iris" not in found
-    assert any("DP-EBM is left out: its worker stopped" in line for line in lines)
+    assert any("DP-EBM is skipped: its worker stopped" in line for line in lines)
 
 
 # -- the command ----------------------------------------------------------------------------------------------------

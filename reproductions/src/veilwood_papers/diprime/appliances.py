@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiments behind Figures 1, 5, 7 and 8 of DiPriMe: errors on Appliances against every parameter."""
+"""Experiments of Figures 1, 5, 7 and 8 of DiPriMe: errors on Appliances against each parameter."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ NAME = dict(zip(AXES, ("max_depth", "n_estimators", "epsilon"), strict=True))
 
 
 def panel_name(axis: str, trees: str) -> str:
-    """Name a panel by what varies and by what the trees see."""
+    """Return the name of a panel: the varied parameter and the rows that each tree sees."""
     return f"{axis}, {PARTS[trees]}"
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten splits; quick: three."""
+    """Return one job per split: ten, or three in a quick run."""
     return [
         Job(f"{panel_name(axis, trees)}, seed {seed}", "appliances-energy",
             {"axis": axis, "trees": trees, "seed": seed, "xs": xs}, 4.0)
@@ -41,7 +41,7 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All methods along one axis, on one split."""
+    """Measure all methods along one axis, on one split."""
     axis, trees, seed = job.settings["axis"], job.settings["trees"], job.settings["seed"]
     table = methods.load_table(tables, "appliances-energy")
     scale = methods.error_unit(table) / 1000
@@ -50,31 +50,31 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
         for method in METHODS:
             given: dict[str, Any] = {**USUAL, NAME[axis]: x}
             key = (method, given["n_estimators"], given["max_depth"])
-            if method not in NO_NOISE or key not in known:  # without noise epsilon changes nothing
+            if method not in NO_NOISE or key not in known:  # epsilon has no effect without noise
                 known[key] = methods.holdout_score(
                     methods.make_forest(method, table, seed=seed, trees=trees, **given), table, seed, scale
                 )
             yield Row(Cell(panel_name(axis, trees), method, as_text(x), ERROR), seed, known[key])
 
 
-# -- Figures 7 and 8: the share of splits and the number of candidates ----------------------------------------------
+# -- Figures 7 and 8: the budget fraction of splits and the number of candidates ---------------------------------------
 
 RHOS, EPSILONS, COUNTS, CANDIDATES = (0.1, 0.3, 0.5, 0.7, 0.9), (1.0, 10.0), (1, 5, 10, 20), (5, 10)
 BY_RHO, BY_TREES = "against rho", "against trees"
 
 
 def epsilon_curve(epsilon: float) -> str:
-    """Name a curve of the panels against rho."""
+    """Return the name of a curve in the panels against rho."""
     return f"epsilon = {epsilon:g} (NOT PRIVATE)"
 
 
 def candidates_curve(candidates: int) -> str:
-    """Name a curve of the panels against the number of trees."""
+    """Return the name of a curve in the panels against the number of trees."""
     return f"K = {candidates} (NOT PRIVATE)"
 
 
 def fraction_jobs(quick: bool) -> list[Job]:
-    """Ten splits for each variant; quick: three."""
+    """Return one job per variant and split: ten splits, or three in a quick run."""
     return [
         Job(f"{method} {axis}, {PARTS[trees]}, seed {seed}", "appliances-energy",
             {"method": method, "axis": axis, "trees": trees, "seed": seed}, 2.5)
@@ -86,7 +86,7 @@ def fraction_jobs(quick: bool) -> list[Job]:
 
 
 def measure_fractions(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """One variant along one axis, on one split."""
+    """Measure one variant along one axis, on one split."""
     method, axis, trees, seed = (job.settings[name] for name in ("method", "axis", "trees", "seed"))
     table = methods.load_table(tables, "appliances-energy")
     scale = methods.error_unit(table) / 1000

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figure 3 of DiPriMe: which fraction of the rows lies in each leaf, on Robot. The fractions are exact: NOT PRIVATE."""
+"""Figure 3 of DiPriMe: fraction of the rows in each leaf, on Robot. The fractions are exact: NOT PRIVATE."""
 
 from __future__ import annotations
 
@@ -43,12 +43,12 @@ DEPTHS = {EXP: 4, FLIP: 4, SELECT: 4, DP_ERT: 4, DP_RF: 3, DP_DF: 3}
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three."""
+    """Return one job per forest: ten, or three in a quick run."""
     return [Job(f"Robot, seed {s}", "wall-following-robot", {"seed": s}, 0.2) for s in range(3 if quick else 10)]
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """The share of leaves that hold at most a fraction of the rows, and the number of nodes, of each method."""
+    """Measure the cumulative distribution of leaf occupancy and the number of nodes, for each method."""
     seed, table = job.settings["seed"], load_table(tables, "wall-following-robot")
     for method, depth in DEPTHS.items():
         forest = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=depth, seed=seed).fit(
@@ -105,22 +105,22 @@ EXHIBITS = (
 
 
 def _majority_low(values: Values) -> bool | None:
-    found = [v.mean for c, v in values.items() if c.curve in (DP_ERT, DP_RF, DP_DF) and c.x == "0.01"]
-    return min(found) > 50 if found else None
+    fractions = [v.mean for c, v in values.items() if c.curve in (DP_ERT, DP_RF, DP_DF) and c.x == "0.01"]
+    return min(fractions) > 50 if fractions else None
 
 
 BranchFractions = NDArray[np.float64]
 
 
 def leaf_fractions(forest: BaseForest, X: Any) -> BranchFractions:
-    """Return the share of the rows ``X`` in each leaf of its tree, for all trees of a fitted forest.
+    """Return the fraction of the rows ``X`` in each leaf, for all trees of a fitted forest.
 
     Examples
     --------
     >>> import veilwood as vw
     >>> car = vw.datasets.car()
     >>> tree = vw.MedianForestClassifier(car.schema, epsilon=float("inf"), n_estimators=1, max_depth=1, random_state=0)
-    >>> bool(leaf_fractions(tree.fit(car.X, car.y), car.X).min() >= 0.25)  # one of four values at least on each side
+    >>> bool(leaf_fractions(tree.fit(car.X, car.y), car.X).min() >= 0.25)  # each side gets at least one of four values
     True
     """
     leaves = route_rows(forest.forest_, forest._encode_rows(X))
@@ -128,7 +128,7 @@ def leaf_fractions(forest: BaseForest, X: Any) -> BranchFractions:
 
 
 def left_child_fractions(forest: BaseForest, X: Any) -> BranchFractions:
-    """Return, for each inner node of binary trees that any row reaches, the share of its rows that go left."""
+    """Return the fraction of rows that go left at each inner node of binary trees, for nodes that any row reaches."""
     trees = forest.forest_
     in_node = trees.sum_to_nodes(leaf_fractions(forest, X))
     inner = np.flatnonzero((trees.feature != LEAF) & (in_node > 0))
@@ -136,7 +136,7 @@ def left_child_fractions(forest: BaseForest, X: Any) -> BranchFractions:
 
 
 def plot_split_balance(fractions: Mapping[str, BranchFractions]) -> Figure:
-    """Draw the distribution of left shares, by name of method (Figure 4); a half is perfect balance.
+    """Draw the distribution of left fractions by method (Figure 4). One half is perfect balance.
 
     Examples
     --------
@@ -149,7 +149,7 @@ def plot_split_balance(fractions: Mapping[str, BranchFractions]) -> Figure:
 
 
 def plot_leaf_occupancy(fractions: Mapping[str, BranchFractions]) -> Figure:
-    """Draw the distribution of leaf shares, by name of method (Figure 3); empty leaves are in the first bin.
+    """Draw the distribution of leaf fractions by method (Figure 3). The first bin contains the empty leaves.
 
     Examples
     --------

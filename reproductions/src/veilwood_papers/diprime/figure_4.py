@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figure 4 of DiPriMe: which fraction of a node's rows goes left, on Banknote. The fractions are exact: NOT PRIVATE."""
+"""Figure 4 of DiPriMe: fraction of a node's rows that goes left, on Banknote. The fractions are exact: NOT PRIVATE."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ IMBALANCE = "distance from one half"
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three."""
+    """Return one job per forest: ten, or three in a quick run."""
     return [Job(f"Banknote, seed {s}", "banknote", {"seed": s}, 0.2) for s in range(3 if quick else 10)]
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """A histogram of left fractions over all nodes that rows reach, and the mean distance from one half."""
+    """Measure the histogram of left fractions over all reached nodes, and their mean distance from one half."""
     seed, table = job.settings["seed"], load_table(tables, "banknote")
     for method in METHODS:
         fitted = make_forest(method, table, epsilon=2.0, n_estimators=10, max_depth=5, seed=seed).fit(table.X, table.y)

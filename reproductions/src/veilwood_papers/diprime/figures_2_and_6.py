@@ -30,7 +30,7 @@ DEPTH, GREEDY_DEPTH = 5, 2  # multiway trees of five bins, as in Table 2
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Twenty splits; quick: five."""
+    """Return one job per split: twenty, or five in a quick run."""
     return [
         Job(f"{panel}, seed {seed}", "banknote", {"trees": trees, "seed": seed}, 0.7)
         for trees, panel in PANELS.items()
@@ -39,7 +39,7 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All methods at all epsilons, on one split."""
+    """Measure all methods at all epsilons, on one split."""
     trees, seed = job.settings["trees"], job.settings["seed"]
     table = methods.load_table(tables, "banknote")
     for method in METHODS:
@@ -54,7 +54,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def near_no_noise(values: Values) -> bool | None:
-    """Check that DiPriMe comes within 7 points of the median forest without noise at the largest epsilon."""
+    """Check that DiPriMe is within 7 points of the median forest without noise at the largest epsilon."""
     free = {cell.panel: value.mean for cell, value in values.items() if cell.curve == MEDIAN}
     last = as_text(EPSILONS[-1])
     gaps = [free[c.panel] - v.mean for c, v in values.items() if c.curve in (DIPRIME, EXP, FLIP) and c.x == last]
@@ -81,7 +81,7 @@ EXPERIMENT = Experiment("diprime-banknote", list_jobs, measure_job)
 
 
 def make_exhibit(number: int, trees: str) -> Exhibit:
-    """Make one of the figures."""
+    """Return one of the figures."""
     return Exhibit(
         "diprime", f"figure {number}", f"Accuracy on Banknote against epsilon, {PANELS[trees].split(', ')[1]}",
         "Banknote, 90:10 splits, 10 trees of depth 5 (greedy ones: 2, five branches each), half of epsilon on "

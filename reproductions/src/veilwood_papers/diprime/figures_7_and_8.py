@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figures 7 and 8 of DiPriMe: errors of DiPriMeExp and DiPriMeFlip on Appliances for various hyper-parameters."""
+"""Figures 7 and 8 of DiPriMe: errors of DiPriMeExp and DiPriMeFlip on Appliances against their hyper-parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from veilwood_papers.exhibit import Claim, Exhibit, Values, check_above, check_d
 
 
 def _rho_matters(method: str) -> Callable[[Values], bool | None]:
-    """Check that the largest rho errs more than one half, and more so at the smaller epsilon."""
+    """Check that the largest rho has a larger error than rho = 1/2, and more so at the smaller epsilon."""
 
     def holds(values: Values) -> bool | None:
         answers = []
@@ -40,7 +40,7 @@ def _rho_matters(method: str) -> Callable[[Values], bool | None]:
 
 
 def make_exhibit(number: int, method: str) -> Exhibit:
-    """Make one of the figures."""
+    """Return one of the figures."""
     small, large = (epsilon_curve(epsilon) for epsilon in EPSILONS)
     return Exhibit(
         "diprime",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods that DiPriMe compares, sound and as published; which of them a table or figure shows is in its file."""
+"""Methods that DiPriMe compares, sound and as published. Each table or figure lists those that it shows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ PUBLISHED_AS = {
 }  # fmt: skip
 VARIANT = {DIPRIME: "DiPriMe", EXP: "DiPriMeExp", FLIP: "DiPriMeFlip"}
 SOUND_VARIANT = {RANDOM: "random-attribute", K_MEDIANS: "k-medians", SELECT: "select-then-median"}
-LIKE = {RANDOM: DIPRIME, K_MEDIANS: FLIP, SELECT: FLIP}  # whose depth a sound forest takes
-BINS = 5  # of numbers, for the greedy baselines, as in the paper
+LIKE = {RANDOM: DIPRIME, K_MEDIANS: FLIP, SELECT: FLIP}  # the published method whose depth a sound forest uses
+BINS = 5  # per numeric column, for the greedy baselines, as in the paper
 
 
 def load_table(tables: PublicTables, name: str) -> PublicTable:
-    """Read a data set; the robot's classes are moving forward and the rest, as in the paper."""
+    """Return a data set. The robot's classes are merged to moving forward and the rest, as in the paper."""
     table = tables.load_table(name)
     if name != "wall-following-robot":
         return table
@@ -57,7 +57,7 @@ def load_table(tables: PublicTables, name: str) -> PublicTable:
 
 
 def error_unit(table: PublicTable) -> float:
-    """Return the square of the range by which the paper scales a target; 1 for classes."""
+    """Return the squared range by which the paper scales a target, or 1 for classification."""
     if table.facts["task"] == "classification":
         return 1.0
     low = 0.0 if table.facts["name"] == "parkinsons" else float(table.y.min())
@@ -65,7 +65,7 @@ def error_unit(table: PublicTable) -> float:
 
 
 class _CodedForest:
-    """A forest of scikit-learn on the codes of a schema, so that it takes categories."""
+    """Forest of scikit-learn on the codes of a schema, which makes it accept categories."""
 
     def __init__(self, schema: Schema, forest: Any) -> None:
         self.encoding, self.forest = Encoding(schema), forest
@@ -82,7 +82,7 @@ def make_forest(
     method: str, table: PublicTable, *, epsilon: float, n_estimators: int, max_depth: int, seed: int,
     trees: str = "disjoint", **more: Any,
 ) -> Any:  # fmt: skip
-    """Make the forest of a method, of either task."""
+    """Return the forest of a method, for either task."""
     classes = table.facts["task"] == "classification"
 
     def select_class(classifier: Any, regressor: Any) -> Any:
@@ -117,7 +117,7 @@ def make_forest(
 
 
 def _binned_schema(table: PublicTable) -> Schema:
-    """Cut numbers into five bins."""
+    """Return the schema with numeric columns cut into five bins."""
     columns = []
     for column in table.facts["columns"]:
         cut = column["kind"] == "numeric" and column["name"] != table.facts["target"]
@@ -126,9 +126,9 @@ def _binned_schema(table: PublicTable) -> Schema:
 
 
 def holdout_score(forest: Any, table: PublicTable, seed: int, unit: float) -> float:
-    """Train on nine tenths, and return accuracy or mean squared error on the rest."""
-    X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.1, random_state=seed)
-    predicted = forest.fit(X, y).predict(asked)
+    """Train on nine tenths of the rows, and return accuracy or mean squared error on the rest."""
+    X, X_test, y, truth = train_test_split(table.X, table.y, test_size=0.1, random_state=seed)
+    predicted = forest.fit(X, y).predict(X_test)
     right = np.asarray(truth)
     if table.facts["task"] == "classification":
         return float(np.mean(predicted == right))

@@ -54,28 +54,28 @@ SECONDS = {
 
 
 def published_rows(name: str) -> list[dict[str, str]]:
-    """The lines of a published table."""
+    """Return the rows of a published table."""
     return read_published({"table 1": "diprime_table1_regression", "table 2": "diprime_table2_classification"}[name])
 
 
 def published_depths(panel: str) -> dict[str, int]:
-    """The published depth of every method on a data set."""
+    """Return the published depth of each method on a data set."""
     lines = (*published_rows("table 1"), *published_rows("table 2"))
     return {PUBLISHED_AS[row["method"]]: int(row["d_max"]) for row in lines if row["dataset"] == panel}
 
 
 def error_scale(panel: str) -> float:
-    """The unit in which the paper prints errors of a data set."""
+    """Return the unit in which the paper prints the errors of a data set."""
     return next((float(row["unit"]) for row in published_rows("table 1") if row["dataset"] == panel), 1.0)
 
 
 def measure_name(panel: str) -> str:
-    """What the cells of a data set hold."""
+    """Return the measure of a data set's cells."""
     return f"MSE x {1 / error_scale(panel):g}" if panel in REGRESSION else "accuracy"
 
 
 def list_jobs(panels: dict[str, str], quick: bool) -> list[Job]:
-    """One job a data set and seed."""
+    """Return one job per data set and seed."""
     return [
         Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS[panel])
         for panel, table in panels.items()
@@ -84,17 +84,17 @@ def list_jobs(panels: dict[str, str], quick: bool) -> list[Job]:
 
 
 def regression_jobs(quick: bool) -> list[Job]:
-    """The jobs of Table 1."""
+    """Return the jobs of Table 1."""
     return list_jobs(REGRESSION, quick)
 
 
 def class_jobs(quick: bool) -> list[Job]:
-    """The jobs of Table 2."""
+    """Return the jobs of Table 2."""
     return list_jobs(CLASSES, quick)
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All methods on one split, each at its published depth."""
+    """Measure all methods on one split, each at its published depth."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table = methods.load_table(tables, job.table)
     by_method, scale = published_depths(panel), methods.error_unit(table) * error_scale(panel)
@@ -107,12 +107,12 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def published_values(name: str) -> Values:
-    """The printed table; its deviations, over some splits, as they are."""
-    found = {}
+    """Return the printed table. Its standard deviations over splits are used as standard errors, unchanged."""
+    values = {}
     for row in published_rows(name):
         value = Value(float(row["mse" if name == "table 1" else "accuracy"]), float(row["std"]))
-        found[Cell(row["dataset"], PUBLISHED_AS[row["method"]], "", measure_name(row["dataset"]))] = value
-    return found
+        values[Cell(row["dataset"], PUBLISHED_AS[row["method"]], "", measure_name(row["dataset"]))] = value
+    return values
 
 
 NOT_TRANSCRIBED = {
@@ -125,7 +125,7 @@ NOT_TRANSCRIBED = {
         "them, for which the paper that quotes it prints no formula; the sound forest of labels stands in its row"
     ),
 }
-"""Why two of the paper's baselines have no as-published class."""
+"""Reasons why two of the paper's baselines have no as-published class."""
 
 deviation_reason = reason_lookup(
     {
@@ -211,7 +211,7 @@ def _no_more(values: Values) -> bool | None:
     pairs = [
         (value.mean, values[cell._replace(curve=FLIP)].mean) for cell, value in values.items() if cell.curve == SELECT
     ]
-    return all(ours <= 1.05 * theirs for ours, theirs in pairs) if pairs else None
+    return all(select <= 1.05 * flip for select, flip in pairs) if pairs else None
 
 
 EXHIBITS = (REGRESSION_TABLE, CLASS_TABLE)

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The three data sets of the paper on secure trees, as codes of few values, and the trees that it compares.
+"""Data sets of the paper on secure trees, as codes of few values, and the trees that it compares.
 
-Trees are trained by the plaintext twins, which give the same trees as the protocols (``plain_id3``). Noise is simulated
-in floating point from a public seed, on public benchmark tables: nothing here is a release.
+Trees are trained by the plaintext twins (``plain``), which give the same trees as the protocols. Noise is simulated in
+floating point from a public seed, on public benchmark tables: nothing here is a release.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ DROPPED = ("fnlwgt", "education")  # a sampling weight, and the same as educatio
 
 @dataclass(frozen=True)
 class CodedTable:
-    """Rows as codes, with the public sizes of their domains."""
+    """Encoded rows, with the public sizes of their domains."""
 
     codes: Ints
     target: Ints
@@ -67,12 +67,12 @@ class CodedTable:
 
     @property
     def width(self) -> int:
-        """The largest domain, which all splits of a hidden tree have."""
+        """Size of the largest domain, which all splits of a hidden tree have."""
         return max(self.sizes)
 
 
 def load_table(tables: PublicTables, panel: str) -> CodedTable:
-    """Read a data set, and cut or group its columns."""
+    """Return a data set with its columns cut or grouped."""
     name = TABLES[panel]
     table = tables.load_table(name)
     facts, X = table.facts, table.X.copy()
@@ -92,33 +92,33 @@ def load_table(tables: PublicTables, panel: str) -> CodedTable:
     return CodedTable(codes.astype(np.int64), encoding.encode_target(table.y).astype(np.int64), tuple(encoding.n_codes))
 
 
-# -- choices: what the protocols draw -------------------------------------------------------------------------------
+# -- selection rules: the random draws of the protocols ----------------------------------------------------------------
 
 
 class SelectionRules:
-    """The choices of a tree at one epsilon and depth, with simulated noise from one generator."""
+    """Selection rules of a tree at one epsilon and depth, with simulated noise from one generator."""
 
     def __init__(self, seed: object) -> None:
         self.rng = np.random.default_rng(seed)  # type: ignore[arg-type]
 
     def laplace_noise(self, epsilon: Fraction) -> Pick:
-        """The largest score after Laplace noise."""
+        """Select the largest score after Laplace noise."""
         return self._noisy_argmax(lambda shape: self.rng.laplace(scale=float(1 / epsilon), size=shape))
 
     def noisy_max(self, epsilon: Fraction) -> Pick:
-        """The largest score after one-sided geometric noise, which is enough for scores that only grow."""
+        """Select the largest score after one-sided geometric noise, which suffices for monotone scores."""
         stop = -np.expm1(-float(epsilon))
         return self._noisy_argmax(lambda shape: self.rng.geometric(stop, shape).astype(float))
 
     def exponential_mechanism(self, epsilon: Fraction) -> Pick:
-        """The exponential mechanism of the paper, with twice the sensitivity that monotone scores need."""
+        """Select with the paper's exponential mechanism, whose sensitivity is twice what monotone scores need."""
         half = float(epsilon) / 2
         return lambda scores: np.where(
             scores == USED, -np.inf, half * scores + self.rng.gumbel(size=scores.shape)
         ).argmax(axis=1)  # fmt: skip
 
     def random_feature(self, level: int, scores: Ints) -> Ints:
-        """A feature at random."""
+        """Select a feature uniformly at random."""
         return np.asarray(np.where(scores == USED, -1.0, self.rng.random(scores.shape)).argmax(axis=1))
 
     def _noisy_argmax(self, draw: Callable[[tuple[int, ...]], NDArray[np.float64]]) -> Pick:
@@ -138,7 +138,7 @@ SINGLE = (NO_NOISE, PUBLISHED, BASELINE, OURS)
 def selection_rules(
     variant: str, epsilon: float, depth: int, leaf: str, seed: object
 ) -> tuple[SelectionRule, SelectionRule]:
-    """Return how a variant chooses splits, and labels of leaves."""
+    """Return the rules by which a variant selects splits and the labels of leaves."""
     exact, draw = Fraction(str(epsilon)), SelectionRules(seed)
     at_leaf = {"laplace": draw.laplace_noise, "exponential": draw.exponential_mechanism}[leaf]
     nothing: list[Any] = [first_largest] * depth
@@ -157,7 +157,7 @@ def selection_rules(
 
 
 def train_tree(data: CodedTable, rows: Ints, choices: tuple[SelectionRule, SelectionRule], depth: int) -> PlainTree:
-    """Train one tree on some rows."""
+    """Train one tree on the given rows."""
     split, label = choices
     return grow_tree(
         data.codes[rows], data.target[rows], sizes=(data.width,) * len(data.sizes), n_classes=2, depth=depth,
@@ -168,9 +168,9 @@ def train_tree(data: CodedTable, rows: Ints, choices: tuple[SelectionRule, Selec
 def forest_scores(
     data: CodedTable, variant: str, epsilon: float, depth: int, seed: int, leaf: str = "laplace", n_trees: int = 1
 ) -> tuple[float, float]:
-    """Return accuracy and AUC of predicted labels on a fifth of the rows; trees of a forest see disjoint rows."""
+    """Return accuracy and AUC of predicted labels on a fifth of the rows. Trees of a forest see disjoint rows."""
     rows, test = train_test_split(np.arange(len(data.target)), test_size=0.2, random_state=seed)
-    fixed = [seed, depth, n_trees, int(1000 * epsilon), len(variant), len(leaf)]  # public, one for each cell
+    fixed = [seed, depth, n_trees, int(1000 * epsilon), len(variant), len(leaf)]  # public, one per cell
     tree_of_row = np.random.default_rng(fixed).integers(0, n_trees, len(rows))
     trees = [
         train_tree(
@@ -185,7 +185,7 @@ def forest_scores(
 
 
 def list_splits(quick: bool) -> list[Job]:
-    """A hundred splits of each data set; quick: twenty. The paper has five."""
+    """Return one job per data set and split: a hundred splits, or twenty in a quick run. The paper has five."""
     return [
         Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 0.6 if panel == "Adult" else 0.1)
         for panel, table in TABLES.items()

@@ -38,12 +38,12 @@ ACCURACY, AUC = "accuracy", "AUC"
 
 
 def panel_of(panel: str, measure: str) -> str:
-    """Name a panel by data set and measure."""
+    """Return the name of a panel: data set and measure."""
     return f"{panel}, {measure}, depth {DEPTH[panel]}"
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All variants at all epsilons, on one split."""
+    """Measure all variants at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load_table(tables, panel)
     for variant in SINGLE:
@@ -55,14 +55,16 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def published_values() -> Values:
-    """The four points that the text names."""
+    """Return the four values that the text states."""
     methods = {"ODP+FMPC-ID3": PUBLISHED, "CDP+PMPC-ID3": BASELINE}
-    found: Values = {}
+    values: Values = {}
     for row in read_published("secure_claims"):
         for name, column in ((ACCURACY, "accuracy"), (AUC, "roc_auc")):
             where = panel_of(row["dataset"], name)
-            found[Cell(where, methods[row["method"]], as_text(float(row["epsilon"])), name)] = Value(float(row[column]))
-    return found
+            values[Cell(where, methods[row["method"]], as_text(float(row["epsilon"])), name)] = Value(
+                float(row[column])
+            )
+    return values
 
 
 deviation_reason = reason_lookup(

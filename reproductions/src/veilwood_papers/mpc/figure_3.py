@@ -27,12 +27,12 @@ DEPTHS = (2, 3, 4, 5)
 
 
 def panel_of(panel: str) -> str:
-    """Name a panel by data set and epsilon."""
+    """Return the name of a panel: data set and epsilon."""
     return f"{panel}, epsilon {EPSILON_OF[panel]:g}"
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All variants at all depths, on one split."""
+    """Measure all variants at all depths, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load_table(tables, panel)
     for variant in SINGLE:

@@ -14,12 +14,12 @@ LEAVES = ("laplace", "exponential")
 
 
 def curve_name(variant: str, leaf: str) -> str:
-    """Name a variant with its leaves."""
+    """Return the name of a curve: variant and leaf mechanism."""
     return f"{variant}, {leaf} leaves"
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """Both variants with both leaves at all epsilons, on one split."""
+    """Measure both variants with both leaf mechanisms at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load_table(tables, panel)
     for variant in (PUBLISHED, BASELINE):

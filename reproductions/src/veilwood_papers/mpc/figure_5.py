@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Figure 5 of the paper on secure trees: run time and traffic of every protocol against depth, three processes.
+"""Figure 5 of the paper on secure trees: run time and traffic of each protocol against depth, for three processes.
 
-Rows are random, of the shapes of the paper's training sets: what a protocol costs does not depend on them.
+Rows are random, with the shapes of the paper's training sets: the cost of a protocol does not depend on their values.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ WEIGHT = {"Titanic": 15.0, "Heart": 15.0, "Adult": 90.0}
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Every protocol at every depth once, those on words of one size together; quick: Titanic, to depth 4."""
+    """Return jobs that cover each protocol and depth once, grouped by ring size. Quick: Titanic up to depth 4."""
     panels = ("Titanic",) if quick else tuple(SHAPES)
     return [
         Job(f"{panel}, {bits} bits", "", {"panel": panel, "bits": bits, "depths": _depths_of(panel, bits, quick)},
@@ -62,15 +62,15 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def _depths_of(panel: str, bits: int, quick: bool) -> tuple[int, ...]:
-    """What fits into a few gigabytes: Adult of depth 5 on words of 32 bits only."""
+    """Return the depths that fit into a few gigabytes: Adult at depth 5 only in the 32-bit ring."""
     if quick:
         return DEPTHS[:3]
     return DEPTHS[:3] if panel == "Adult" and bits == 64 else DEPTHS
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """Some protocols at some depths, between three processes."""
-    from veilwood_papers.mpc.processes import run_three  # needs MPyC
+    """Measure the job's protocols and depths, between three processes."""
+    from veilwood_papers.mpc.processes import run_three  # imported late: needs MPyC
 
     panel, bits, depths = job.settings["panel"], job.settings["bits"], job.settings["depths"]
     ring, variants = PROTOCOLS_BY_BITS[bits]
@@ -78,7 +78,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     rng, domain = np.random.default_rng(0), Domain((w,) * m, 2)
     features = share(encode_one_hot(rng.integers(0, w, (n, m)), domain), ring=ring)
     classes = share(encode_classes(rng.integers(0, 2, n), domain), ring=ring)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread a party, so that CPU seconds mean something
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # one thread per party, so that CPU seconds are comparable
     out = run_three(measure_server, variants, (n, m, w), depths, features, classes, ring=ring)
     for place, (variant, depth) in enumerate(product(variants, depths)):
         for name in (SECONDS, TRAFFIC):
@@ -89,15 +89,15 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 def measure_server(
     engine: Engine, variants: tuple[str, ...], shape: tuple[int, int, int], depths: tuple[int, ...], x: Any, y: Any
 ) -> list[dict[str, float]]:
-    """What one server spends on training by each protocol at each depth, noise included."""
+    """Return one server's CPU time and traffic for training with each protocol at each depth, noise included."""
     _, m, w = shape
     records = SharedRows(engine.load(x), engine.load(y))
-    found = []
+    costs = []
     for variant, depth in product(variants, depths):
         cpu, sent = time.process_time(), engine.stats.bytes_sent
         _train_once(engine, variant, records, Domain((w,) * m, 2), depth)
-        found.append({SECONDS: time.process_time() - cpu, TRAFFIC: (engine.stats.bytes_sent - sent) / 1e6})
-    return found
+        costs.append({SECONDS: time.process_time() - cpu, TRAFFIC: (engine.stats.bytes_sent - sent) / 1e6})
+    return costs
 
 
 def _train_once(engine: Engine, variant: str, records: SharedRows, domain: Domain, depth: int) -> None:

@@ -15,7 +15,7 @@ VARIANTS, DEPTHS, COUNTS = (PUBLISHED, OURS, EXTRA), (2, 3, 4, 5), (1, 2, 3, 5, 
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Twenty splits of small tables, ten of Adult; quick: five and two."""
+    """Return one job per split: twenty of small tables and ten of Adult, or five and two in a quick run."""
     return [
         Job(f"{panel}, seed {seed}", table, {"panel": panel, "seed": seed}, 1.5 if panel in FEW else 6.0)
         for panel, table in TABLES.items()
@@ -24,7 +24,7 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All forests of all sizes at all epsilons, on one split."""
+    """Measure all forests of all sizes at all epsilons, on one split."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     data = load_table(tables, panel)
     for variant in VARIANTS:
@@ -37,11 +37,11 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def best_size(values: Values) -> Values:
-    """Keep the best size at each epsilon, chosen on the test rows as in the paper: optimistic for every curve."""
-    found: dict[Cell, list[Value]] = defaultdict(list)
+    """Return the best size at each epsilon, selected on the test rows as in the paper: optimistic for all curves."""
+    by_cell: dict[Cell, list[Value]] = defaultdict(list)
     for cell, value in values.items():
-        found[cell._replace(x=cell.x.split(" ")[0])].append(value)
-    return {cell: max(sizes) for cell, sizes in found.items()}
+        by_cell[cell._replace(x=cell.x.split(" ")[0])].append(value)
+    return {cell: max(sizes) for cell, sizes in by_cell.items()}
 
 
 EXHIBITS = (

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plaintext twins of the secure protocols: the same trees from the same rows and noise, computed in the open.
+"""Plaintext twins of the secure protocols: the same trees from the same rows and noise, in the clear.
 
-They are written for clarity, share no code with the protocols but the form of a tree, and give the same integers:
-tests compare them, and accuracy is measured on them. Nothing here is private.
+They are written for clarity, share only the tree structure with the protocols, and give the same integers. Tests
+compare the two, and accuracy is measured on the twins. Nothing here is private.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ __all__ = [
 
 
 def poisson_epsilon(epsilon: float, rate: float, n_trees: int) -> float:
-    """Return what ``n_trees`` cost, each at ``epsilon`` on a Poisson sample of the records at ``rate``.
+    """Return the loss of ``n_trees`` trees, each at ``epsilon`` on a Poisson sample of the rows at ``rate``.
 
     The paper's Claim D.1 says ``n_trees * rate * epsilon``; the tight bound of one tree is
-    ``log(1 + rate (exp(epsilon) - 1))``, which is always more (Balle, Barthe, Gaboardi 2018, Theorem 8). Disjoint
-    records at the same rate, 1/n_trees, cost ``epsilon`` only: forests here use those.
+    ``log(1 + rate (exp(epsilon) - 1))``, which is always larger (Balle, Barthe, Gaboardi 2018, Theorem 8). Trees on
+    disjoint rows, a fraction 1/n_trees each, have a loss of only ``epsilon``; the forests here use those.
 
     >>> round(poisson_epsilon(2.0, 0.25, 4), 2)  # claimed: 2
     3.82
@@ -47,7 +47,7 @@ def poisson_epsilon(epsilon: float, rate: float, n_trees: int) -> float:
 
 
 UNIFORM_BITS = 16
-FRACTION_BITS = 2 * UNIFORM_BITS + 10  # of the result: the square of a 16-bit fraction, and 10 bits of coefficients
+FRACTION_BITS = 2 * UNIFORM_BITS + 10  # of the result: the square of a 16-bit fraction, and coefficients of 10 bits
 # log2(y) for 1 <= y < 2 is within 0.005 of this polynomial in y - 3/2, its interpolation at Chebyshev's points.
 _POINTS = 1.5 + 0.5 * np.cos(np.pi * (2 * np.arange(3) + 1) / 6)
 LOG2: list[float] = np.polynomial.polynomial.polyfit(_POINTS - 1.5, np.log2(_POINTS), 2).tolist()
@@ -56,7 +56,7 @@ LOG2: list[float] = np.polynomial.polynomial.polyfit(_POINTS - 1.5, np.log2(_POI
 def log_laplace_not_private(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared:
     """Draw Laplace noise as scale * (ln U1 - ln U2), in units of 2**-FRACTION_BITS.
 
-    Repaired: the paper's U may be 0, whose logarithm is not a number. Here U is the middle of one of 2**16 intervals.
+    Repaired: the paper's U may be 0, which has no logarithm. Here U is the midpoint of one of 2**16 intervals.
     """
     if engine.ring != np.uint64:
         raise MechanismError(f"fixed-point noise needs 64-bit words, got {engine.ring}. Hint: use ring=numpy.uint64.")
@@ -68,7 +68,7 @@ def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shar
     """Return factor * log2(U) for secret uniform U, in units of 2**-FRACTION_BITS."""
     rows, count = shape
     words = engine.random_words((UNIFORM_BITS, rows * -(-count // WORD_BITS)))
-    # Most significant first, with a last digit that is always 1: U = 0.b_1 b_2 ... b_16 1
+    # Digits, most significant first; the last is always 1: U = 0.b_1 b_2 ... b_16 1
     digits = concatenate([words, ~(words[:1] & 0)])
     leading = _leading_ones(engine, digits)
     bits = (
@@ -92,32 +92,32 @@ def _log2_uniform(engine: Engine, factor: float, shape: tuple[int, int]) -> Shar
 
 
 def _leading_ones(engine: Engine, digits: Bits) -> Bits:
-    """Return the first 1 of each number alone: running products of inverted digits, in log2 many rounds."""
+    """Return only the leading 1 of each number, by running products of inverted digits in log2 rounds."""
     none_yet = ~digits
     reach = 1
     while reach < len(digits):
         none_yet = concatenate([none_yet[:reach], engine.land(none_yet[reach:], none_yet[:-reach])])
         reach *= 2
-    # none_yet[k]: no 1 among the digits 0..k. It ends at the first 1.
+    # none_yet[k]: no 1 among the digits 0..k; 0 from the first 1 on.
     before = concatenate([~(digits[:1] & 0), none_yet[:-1]])
     return before ^ none_yet
 
 
 Ints = NDArray[np.int64]
 SelectionRule = Callable[[int, Ints], Ints]
-"""Chooses at all nodes of a level: (level, scores of shape (nodes, candidates)) -> the place chosen at each node."""
+"""Selection at all nodes of a level: (level, scores of shape (nodes, candidates)) -> selected index per node."""
 
 USED = -1
-"""Score of a feature that was used above; it loses against every other score."""
+"""Score of a feature that an ancestor uses, below every other score."""
 
 
 def first_largest(level: int, scores: Ints) -> Ints:
-    """Choose the largest score, the first of equals: no noise."""
+    """Return the index of the largest score, without noise. Ties go to the lowest index."""
     return np.asarray(scores.argmax(axis=1))
 
 
 def noisy_largest(noise: Sequence[Ints | None]) -> SelectionRule:
-    """Return the choice that adds given noise, one array of shape (candidates, nodes) a level, to the scores."""
+    """Return the rule that adds given noise to the scores, one array of shape (candidates, nodes) per level."""
 
     def select_noisy(level: int, scores: Ints) -> Ints:
         extra = noise[level]
@@ -137,13 +137,13 @@ def grow_tree(
     split: SelectionRule,
     label: SelectionRule,
 ) -> PlainTree:
-    """Train a tree: ``split`` chooses by the max operator of features, ``label`` by the class counts of leaves.
+    """Train a tree: ``split`` selects by the max operator of features, ``label`` by the class counts of leaves.
 
-    ``sizes`` says how many branches a split on each feature has: the common width in a hidden tree. Rows of class -1
-    are padding. ``label`` is called with level ``depth``.
+    ``sizes`` is the number of branches per feature, which is the common width in a hidden tree. Rows of class -1 are
+    padding. ``label`` is called with level ``depth``.
     """
-    kept = target >= 0
-    codes, target = codes[kept], target[kept]
+    real = target >= 0
+    codes, target = codes[real], target[real]
     branches = np.array(sizes)
     node, used = np.zeros(len(codes), np.int64), np.zeros((1, len(sizes)), bool)
     splits = []
@@ -152,7 +152,7 @@ def grow_tree(
         for feature, size in enumerate(sizes):
             cell = (node * size + codes[:, feature]) * n_classes + target
             counts = np.bincount(cell, minlength=used.shape[0] * size * n_classes).reshape(-1, size, n_classes)
-            # Rows that are of the most frequent class of their value (equation 1 of the paper).
+            # Number of rows in the most frequent class of their value (equation 1 of the paper).
             scores[:, feature] = counts.max(axis=2).sum(axis=1)
         chosen = split(level, np.where(used, USED, scores))
         splits.append(chosen)
@@ -165,7 +165,7 @@ def grow_tree(
 
 
 def majority_vote(trees: Sequence[PlainTree], codes: Ints, n_classes: int) -> Ints:
-    """Return the class with the most votes for each row, the first of equals."""
+    """Return the class with the most votes for each row. Ties go to the lowest class."""
     votes = np.zeros((len(codes), n_classes), np.int64)
     for tree in trees:
         votes[np.arange(len(codes)), tree.predict(codes)] += 1

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Three servers as three processes of this machine, with MPyC as the runtime that connects them.
+"""Three servers as local processes, connected by the MPyC runtime.
 
-Only raw bytes of our own travel over MPyC's connections, which are bound to this machine; servers on several
-machines talk over mutual TLS instead: see transport.py.
+MPyC's connections, bound to this machine, carry only raw bytes of Veilwood's own protocol. Servers on different
+machines use mutual TLS instead: see transport.py.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from veilwood_secure.mpc.replicated import Buffer, ReplicatedEngine
 __all__ = ["MpycLinks", "ServerCost", "run_three"]
 
 Result = TypeVar("Result")
-HOST = "127.0.0.1"  # MPyC alone would listen on every interface
-FIRST_LABEL = 1 << 62  # MPyC labels messages by a counter; ours stay clear of its own
-START_S = 300.0  # a server that has not reached the others by then will not, on the busiest machine
+HOST = "127.0.0.1"  # by default MPyC listens on every interface
+FIRST_LABEL = 1 << 62  # MPyC labels messages by a counter; this range avoids its own labels
+START_S = 300.0  # seconds; even on a busy machine, servers connect well within this time
 
 
 @dataclass(frozen=True)
 class ServerCost(Generic[Result]):
-    """What one server returned, and what that took: counters, CPU and wall seconds, peak memory in bytes."""
+    """Result of one server and its cost: counters, CPU and wall seconds, peak memory in bytes."""
 
     result: Result
     stats: Stats
@@ -48,14 +48,14 @@ class ServerCost(Generic[Result]):
 
 
 class MpycLinks:
-    """Links over the connections of MPyC's runtime, whose event loop runs in a thread of its own.
+    """Links over the connections of MPyC's runtime, whose event loop runs in a separate thread.
 
     Parameters
     ----------
     party
-        This server: 0, 1 or 2.
+        Index of this server: 0, 1 or 2.
     ports
-        The ports of the three servers on this machine.
+        Ports of the three servers on this machine.
     """
 
     def __init__(self, party: int, ports: Sequence[int]) -> None:
@@ -66,16 +66,18 @@ class MpycLinks:
         self._received = [FIRST_LABEL] * 3
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
         asyncio.run_coroutine_threadsafe(self._runtime.start(), self._loop).result(START_S)
-        self._runtime.parties[party].protocol = self._loop.create_future()  # MPyC fulfils it when all have left
+        self._runtime.parties[
+            party
+        ].protocol = self._loop.create_future()  # MPyC completes it when all parties have left
         self._peers = [peer.protocol for peer in self._runtime.parties]
 
     def send(self, to: int, data: Buffer) -> None:
-        """Hand a message to the event loop."""
+        """Queue a message in the event loop."""
         label, self._sent[to] = self._sent[to], self._sent[to] + 1
         self._loop.call_soon_threadsafe(self._peers[to].send, label, bytes(data))
 
     def receive(self, sender: int) -> Buffer:
-        """Return the next message of another server."""
+        """Return the next message from another server."""
         label, self._received[sender] = self._received[sender], self._received[sender] + 1
         arrival: Future[bytes] = Future()
         self._loop.call_soon_threadsafe(self._await_message, sender, label, arrival)
@@ -85,11 +87,12 @@ class MpycLinks:
             except TimeoutError:
                 if self._peers[sender].transport.is_closing() and not arrival.done():
                     raise PartyError(
-                        f"server {sender} closed its connection. Hint: see its own error.", party=f"server {sender}"
+                        f"server {sender} closed its connection. Hint: read its error message.",
+                        party=f"server {sender}",
                     ) from None
 
     def close(self) -> None:
-        """End the connections once everything was written."""
+        """Close the connections after all queued messages were sent."""
 
         def close_connections() -> None:
             for other, peer in enumerate(self._peers):
@@ -100,7 +103,7 @@ class MpycLinks:
         self._loop.call_soon_threadsafe(close_connections)
 
     def _await_message(self, sender: int, label: int, arrival: Future[bytes]) -> None:
-        """Fulfil `arrival` as soon as the message is there; runs in the event loop."""
+        """Complete `arrival` when the message arrives; runs in the event loop."""
         message = self._peers[sender].receive(label)
         if isinstance(message, asyncio.Future):
             message.add_done_callback(lambda done: arrival.set_result(done.result()))
@@ -111,10 +114,10 @@ class MpycLinks:
 def run_three(
     program: Callable[..., Result], *args: Any, ring: type[np.unsignedinteger[Any]] = np.uint32
 ) -> list[ServerCost[Result]]:
-    """Run ``program(engine, *args)`` at three servers, each a process of its own; return the three outcomes.
+    """Run ``program(engine, *args)`` at three servers, one process each, and return the three outcomes.
 
-    An argument that is a list of three pairs, as `shares.share` makes, reaches each server as its own pair.
-    `program` must be importable from a module, as multiprocessing asks.
+    If an argument is a list of three pairs, as `shares.share` returns, each server receives its own pair. `program`
+    must be importable from a module, as multiprocessing requires.
     """
     ports = _free_ports()
     context = multiprocessing.get_context("spawn")
@@ -139,7 +142,7 @@ def run_three(
 def _run_server(
     end: Connection, party: int, ports: Sequence[int], program: Callable[..., Any], args: Sequence[Any], ring: Any
 ) -> None:
-    """Be one server: connect, run the program, report."""
+    """Run one server: connect, execute the program, report."""
     try:
         links = MpycLinks(party, ports)
         engine = ReplicatedEngine(links, ring=ring)
@@ -154,13 +157,13 @@ def _run_server(
 
 
 def _receive_report(end: Connection, party: int) -> Any:
-    """Return what a server reports."""
+    """Return the report of a server."""
     try:
         answer = end.recv()
     except EOFError:
         answer = "it died without a word"
     if isinstance(answer, str):
-        raise PartyError(f"server {party} failed. Hint: its own words are\n{answer}")
+        raise PartyError(f"server {party} failed. Hint: read its error message:\n{answer}")
     return answer
 
 
@@ -171,7 +174,7 @@ def _own_argument(arg: Any, party: int) -> Any:
 
 
 def _free_ports() -> list[int]:
-    """Return three ports nobody listens on."""
+    """Return three unused ports."""
     sockets = [socket.create_server((HOST, 0)) for _ in range(3)]
     ports = [int(one.getsockname()[1]) for one in sockets]
     for one in sockets:
@@ -184,7 +187,7 @@ def _mpyc_runtime(party: int, ports: Sequence[int]) -> Any:
     arguments = sys.argv
     addresses = [option for port in ports for option in ("-P", f"{HOST}:{port}")]
     try:
-        # MPyC reads the command line when it is imported, and again in setup(), which takes out what it used.
+        # MPyC parses sys.argv on import and again in setup(), which removes the arguments it used.
         sys.argv = ["veilwood", "--no-log"]
         try:
             from mpyc.runtime import setup

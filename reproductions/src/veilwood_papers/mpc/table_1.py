@@ -14,19 +14,19 @@ COLUMNS = {"sample size": "sample_size", "attributes": "attributes", "domain siz
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """One a data set."""
+    """Return one job per data set."""
     return [Job(panel, table, {"panel": panel}, 0.3) for panel, table in TABLES.items()]
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """Rows, columns, and the largest number of values of a column."""
+    """Measure the number of rows and columns, and the largest number of values of a column."""
     data = load_table(tables, job.settings["panel"])
     for name, size in zip(COLUMNS, (len(data.target), len(data.sizes), data.width), strict=True):
         yield Row(Cell(job.settings["panel"], "size", name, "number"), 0, float(size))
 
 
 def published_values() -> Values:
-    """The printed numbers."""
+    """Return the printed numbers."""
     return {
         Cell(row["dataset"], "size", name, "number"): Value(float(row[column]))
         for row in read_published("secure_table1")
@@ -35,7 +35,7 @@ def published_values() -> Values:
 
 
 def deviation_reason(cell: Cell) -> str:
-    """Say why a number differs."""
+    """Return the reason why a number differs."""
     if cell.x == "sample size":
         return "known: 32,651 in the paper; UCI's training file of Adult has 32,561 rows."
     return "not tested: the paper counts the class as well, or another selection of columns: it does not say which."

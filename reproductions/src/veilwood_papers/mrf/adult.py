@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Adult as the public experiments of M-RF take it: complete rows, eight columns, categories in a few groups.
+"""Adult as preprocessed by the public experiments of M-RF: complete rows, eight columns, grouped categories.
 
-Columns, groups and cut points are facts of the authors' schema file. The paper's own table has 123 binary columns.
+Columns, groups and cut points come from the authors' schema file. The paper's own table has 123 binary columns.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DROPPED = ("fnlwgt", "education_num", "relationship", "capital_gain", "capital_l
 
 
 def adult_in_groups(table: PublicTable) -> PublicTable:
-    """Return complete rows of eight columns: 168,000 cells, where all values of eight columns make millions."""
+    """Return complete rows of eight columns, whose groups span 168,000 cells; ungrouped values would span millions."""
     complete = (table.X != MISSING).all(axis=1).to_numpy()
     X = table.X.loc[complete].drop(columns=list(DROPPED))
     facts = table.facts

@@ -16,20 +16,20 @@ TABLES = {
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """One a data set."""
+    """Return one job per data set."""
     return [Job(panel, table, {"panel": panel}, 0.2) for panel, table in TABLES.items()]
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """Rows, columns and classes."""
+    """Measure the number of rows, columns and classes."""
     table = tables.load_table(job.table)
     for name, size in (("records", len(table.X)), ("features", table.X.shape[1]), ("classes", table.y.nunique())):
         yield Row(Cell(job.settings["panel"], "size", name, "number"), 0, float(size))
 
 
 def published_values() -> Values:
-    """The printed numbers."""
-    found: Values = {}
+    """Return the printed numbers."""
+    values: Values = {}
     for row in read_published("mrf_datasets"):
         panel = row["dataset"].removesuffix(" (paper)")
         if panel in TABLES:
@@ -38,8 +38,8 @@ def published_values() -> Values:
                 "features": row["features"].split()[0],
                 "classes": row["classes"],
             }
-            found |= {Cell(panel, "size", name, "number"): Value(float(size)) for name, size in sizes.items()}
-    return found
+            values |= {Cell(panel, "size", name, "number"): Value(float(size)) for name, size in sizes.items()}
+    return values
 
 
 deviation_reason = reason_lookup(

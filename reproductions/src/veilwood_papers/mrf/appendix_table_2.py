@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 2 of the appendix of M-RF: run time and accuracy on Car with one ensemble and with two."""
+"""Table 2 of the appendix of M-RF: run time and accuracy on Car with one and two ensembles."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ COLUMNS = {OPTIMISE: "noise_optimisation_s", FIT: "training_s", ASK: "prediction
 
 
 def panel_name(q: str, tau: str) -> str:
-    """Name the size of a line of the table."""
+    """Return the name of a panel: the forest size of a line of the table."""
     return "Car" + (", 16 trees" if tau == "16" else "") + (", q=2" if q == "2" else "")
 
 
 def published_values() -> Values:
-    """The printed table."""
-    found: Values = {}
+    """Return the printed table."""
+    values: Values = {}
     for row in read_published("mrf_runtime_car_table2"):
         where, method = panel_name(row["q"], row["tau"]), METHODS[row["method"]]
         for phase, column in COLUMNS.items():
             if row[column]:
-                found[Cell(where, method, phase, SECONDS)] = Value(parse_number(row[column]))
-        found[Cell(where, method, ASK, ACCURACY)] = Value(parse_number(row["accuracy_eps1"]))
-    return found
+                values[Cell(where, method, phase, SECONDS)] = Value(parse_number(row[column]))
+        values[Cell(where, method, ASK, ACCURACY)] = Value(parse_number(row["accuracy_eps1"]))
+    return values
 
 
 deviation_reason = reason_lookup(

@@ -63,32 +63,32 @@ LARGE = (ADULT, ADULT_TRAINING)
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten forests, six of Adult; quick: three of two draws, two of the larger tables."""
-    found = []
+    """Return one job per forest: ten, or six of Adult. Quick: three with two draws, or two of the larger tables."""
+    jobs = []
     for panel, setting in SETTINGS.items():
         n = (2 if quick else 6) if panel in LARGE else (2 if panel in LARGE_TABLES else 3) if quick else 10
-        found += list_repeats(panel, setting.table, n, setting.seconds, panel=panel, draws=2 if quick else DRAWS)
-    return found
+        jobs += list_repeats(panel, setting.table, n, setting.seconds, panel=panel, draws=2 if quick else DRAWS)
+    return jobs
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All methods with one forest each."""
+    """Measure all methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
     data = split_table(load_table(tables, setting.table), seed)
     yield from against_epsilon(setting, data, BATCH, seed, draws=job.settings["draws"])
 
 
 def published_values() -> Values:
-    """The authors' result files; those of Adult also beside the training file alone."""
+    """Return the authors' published results. Those of Adult are also shown in the panel of the training file alone."""
     names = {"Adult-categorical": ADULT}
-    found = mrf_values(
+    values = mrf_values(
         "mrf_accuracy_vs_epsilon_main", "eps", PUBLISHED_AS, lambda row: names.get(row["dataset"], row["dataset"])
     )
     for row in read_published("mrf_nonprivate"):
         if not row["note"] and row["model"].startswith("scikit-learn") and row["evaluation"] == "80/20 test":
             cell = Cell(names.get(row["dataset"], row["dataset"]), EXTRA, "inf")
-            found.setdefault(cell, Value(float(row["accuracy"])))
-    return found | {cell._replace(panel=ADULT_TRAINING): v for cell, v in found.items() if cell.panel == ADULT}
+            values.setdefault(cell, Value(float(row["accuracy"])))
+    return values | {cell._replace(panel=ADULT_TRAINING): v for cell, v in values.items() if cell.panel == ADULT}
 
 
 deviation_reason = reason_lookup(

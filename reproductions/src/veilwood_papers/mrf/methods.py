@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The methods that M-RF compares, on its data sets and at its settings; which of them a figure shows is in its file."""
+"""Methods that M-RF compares, with its data sets and settings. Each figure lists those that it shows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ USUAL, SMALL, TINY = (0.4, 0.6, 0.8, 1.0, 2.0), (0.01, 0.03, 0.05, 0.1, 0.2), (0
 
 
 class PublishedSetting(NamedTuple):
-    """A published experiment: q ensembles of dbar features each, or of a part each, tau trees in all, depth h."""
+    """Published experiment: q ensembles of dbar features (or a q-th of them) each, tau trees in total, depth h."""
 
     panel: str
     table: str
@@ -36,19 +36,19 @@ class PublishedSetting(NamedTuple):
     tau: int
     h: int
     epsilons: tuple[float, ...]
-    seconds: float = 1.0  # of one repeat, roughly
+    seconds: float = 1.0  # approximate run time of one repeat
 
     @property
     def trees(self) -> dict[str, Any]:
-        """Parameters of the forest; without dbar, features are cut into q parts."""
+        """Parameters of the forest. Without dbar, the features are partitioned into q parts."""
         cut = {"feature_subsets": "disjoint"} if self.dbar is None else {"max_features": self.dbar}
         return {"n_ensembles": self.q, "n_estimators": self.tau, "max_depth": self.h, **cut}
 
 
 AUTHORS_SPLIT, DRAWS = 100, 5
-"""The public seed of the one split that the authors test on, and how often they draw the noise of a forest."""
+"""Public seed of the authors' single train-test split, and their number of noise draws per forest."""
 SAME_ORDER = ("car", "iris", "balance-scale", "mushroom", "adult-both")
-"""Tables whose rows are in the order of the authors' files, so that this seed gives their split."""
+"""Tables in the row order of the authors' files, for which this seed gives their split."""
 
 TRAIN, LAPLACE, DISJOINT = "DP batch training", "DP batch training, Laplace", "DP disjoint training, Laplace"
 FLOATING = mark_not_private("DP disjoint training, noise in floating point")
@@ -84,43 +84,43 @@ METHODS: dict[str, tuple[type, dict[str, Any]]] = {
 
 
 class SplitData(NamedTuple):
-    """Rows to train on and rows to ask about."""
+    """Training rows, and test rows with their labels."""
 
     schema: Schema
     X: pd.DataFrame
     y: pd.Series[Any]
-    asked: pd.DataFrame
+    X_test: pd.DataFrame
     truth: NDArray[Any]
 
 
 def load_table(tables: PublicTables, name: str) -> PublicTable:
-    """Read a data set; numbers are cut at the points that the public experiments use."""
+    """Return a data set with numeric columns cut at the points of the public experiments."""
     table = tables.load_table(name)
     if name in ("adult", "adult-both"):
         table = adult_in_groups(table)
     facts = table.facts
     for column in facts["columns"]:
-        if "mrf_cutoffs" in column:  # a value on a cut falls to its left there, to its right here
+        if "mrf_cutoffs" in column:  # a value equal to a cut goes left there, right here
             column["cutoffs"] = [math.nextafter(cut, math.inf) for cut in column["mrf_cutoffs"]]
     texts = {column: "category" for column in table.X.columns if table.X[column].dtype == object}  # faster to encode
     return PublicTable(facts, table.X.astype(texts), table.y)
 
 
 def split_table(table: PublicTable, seed: int) -> SplitData:
-    """Cut off a fifth for testing: the authors' own fifth where the order of their rows is known, else by the seed."""
+    """Hold out a fifth for testing: the authors' own fifth if their row order is known, otherwise by the seed."""
     used = AUTHORS_SPLIT if table.facts["name"] in SAME_ORDER else seed
-    X, asked, y, truth = train_test_split(table.X, table.y, test_size=0.2, random_state=used)
-    return SplitData(table.schema, X, y, asked, truth.to_numpy())
+    X, X_test, y, truth = train_test_split(table.X, table.y, test_size=0.2, random_state=used)
+    return SplitData(table.schema, X, y, X_test, truth.to_numpy())
 
 
 def mean_accuracy(
     data: SplitData, method: str, trees: dict[str, Any], epsilon: float, seed: int, *, draws: int = DRAWS
 ) -> float:
-    """Grow one forest, draw its noise some times, and return the mean accuracy, as the authors do."""
+    """Return the mean accuracy of one forest over several noise draws, as the authors do."""
     if method == EXTRA:
         encoding = Encoding(data.schema, "bins")
         ordinary = ExtraTreesClassifier(trees["n_estimators"], random_state=seed).fit(encoding.encode(data.X), data.y)
-        return float(np.mean(ordinary.predict(encoding.encode(data.asked)) == data.truth))
+        return float(np.mean(ordinary.predict(encoding.encode(data.X_test)) == data.truth))
     if method == FLOATING:
         return _floating_accuracy(data, trees, epsilon, seed, draws)
     kind, parameters = METHODS[method]
@@ -131,15 +131,15 @@ def mean_accuracy(
     labels = (
         _draw_answers(forest, data, draws) if kind is MatrixForestPredictor else _draw_predictions(forest, data, draws)
     )
-    return float(np.mean([found == data.truth for found in labels]))
+    return float(np.mean([predicted == data.truth for predicted in labels]))
 
 
 def _floating_accuracy(data: SplitData, trees: dict[str, Any], epsilon: float, seed: int, draws: int) -> float:
-    """Simulate the authors' noise: it leaves no ties between the classes of empty leaves, as whole numbers do."""
+    """Return the accuracy under the authors' floating-point noise, which unlike integer noise breaks all ties."""
     size = {"n_estimators": trees["n_estimators"], "max_depth": trees["max_depth"], "random_state": seed, "n_jobs": 1}
     parameters: dict[str, Any] = {"mechanism": "laplace", "trees": "disjoint", "epsilon": math.inf, **size}
     forest = MatrixForestClassifier(data.schema, ledger=MemoryLedger(), **parameters).fit(data.X, data.y)
-    leaves, rng = route_rows(forest.forest_, forest._encode_rows(data.asked)), np.random.default_rng(seed)
+    leaves, rng = route_rows(forest.forest_, forest._encode_rows(data.X_test)), np.random.default_rng(seed)
     right = []
     for _ in range(draws):
         noisy = forest.leaf_counts_ + rng.laplace(0, 1 / epsilon, forest.leaf_counts_.shape)
@@ -151,20 +151,20 @@ def _floating_accuracy(data: SplitData, trees: dict[str, Any], epsilon: float, s
 def _draw_answers(predictor: MatrixForestPredictor, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
     predictor.fit(data.X, data.y)
     for _ in range(draws):
-        yield predictor.answer(data.asked)
+        yield predictor.answer(data.X_test)
         predictor.forget_answers()
 
 
 def _draw_predictions(forest: MatrixForestClassifier, data: SplitData, draws: int) -> Iterator[NDArray[Any]]:
-    plan = forest.plan()  # its strategy is searched once for all draws
+    plan = forest.plan()  # one search for the strategy serves all draws
     for _ in range(draws):
-        yield forest.fit(data.X, data.y, plan=plan).predict(data.asked)
+        yield forest.fit(data.X, data.y, plan=plan).predict(data.X_test)
 
 
 def against_epsilon(
     setting: PublishedSetting, data: SplitData, methods: Sequence[str], seed: int, *, draws: int = DRAWS
 ) -> Iterator[Row]:
-    """Measure every method at every epsilon of a setting; what has no epsilon once."""
+    """Measure each method at each epsilon of a setting, and methods without an epsilon once."""
     for method in methods:
         epsilons = setting.epsilons if method not in (EXTRA, NO_NOISE) else (float("inf"),)
         for epsilon in epsilons:
@@ -185,5 +185,5 @@ deviation_reason = reason_lookup(
 
 
 def list_repeats(name: str, table: str, n: int, weight: float, **settings: Any) -> list[Job]:
-    """Return one job for each of so many public seeds."""
+    """Return one job per public seed."""
     return [Job(f"{name}, seed {seed}", table, {"seed": seed, **settings}, weight) for seed in range(n)]

@@ -47,26 +47,26 @@ METHODS = (PREDICT, WEIGHT_EACH, HARD_EACH, WEIGHT, HARD, EXTRA)
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Twenty forests and samples of queries; quick: three of two draws."""
+    """Return one job per forest and sample of queries: twenty, or three with two draws in a quick run."""
     return list_repeats("Car", "car", 3 if quick else 20, 5.0, queries=QUERIES, draws=2 if quick else DRAWS)
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """Train on all rows and ask about some of them, as in the paper."""
+    """Train on all rows and predict a sample of them, as in the paper."""
     seed, table = job.settings["seed"], load_table(tables, "car")
     order = np.random.default_rng(seed).permutation(len(table.X))
     for n in job.settings["queries"]:
-        asked = order[:n]
-        data = SplitData(table.schema, table.X, table.y, table.X.iloc[asked], table.y.iloc[asked].to_numpy())
+        sample = order[:n]
+        data = SplitData(table.schema, table.X, table.y, table.X.iloc[sample], table.y.iloc[sample].to_numpy())
         for method in METHODS:
             value = mean_accuracy(data, method, TREES, EPSILON, seed, draws=job.settings["draws"])
             yield Row(Cell(PANEL, method, as_text(n)), seed, value)
 
 
 def published_values() -> Values:
-    """The authors' result files."""
-    found = mrf_values("mrf_accuracy_vs_queries_car", "n_test", PUBLISHED_AS, lambda row: PANEL)
-    return found | {
+    """Return the authors' published results."""
+    values = mrf_values("mrf_accuracy_vs_queries_car", "n_test", PUBLISHED_AS, lambda row: PANEL)
+    return values | {
         Cell(PANEL, EXTRA, row["note"].split()[0]): Value(float(row["accuracy"]))
         for row in read_published("mrf_nonprivate")
         if row["note"].endswith("inference queries")
@@ -86,7 +86,7 @@ EXPERIMENT = Experiment("mrf-queries", list_jobs, measure_job)
 
 
 def queries_exhibit(name: str, title: str, shown: Sequence[str], *claims: Claim) -> Exhibit:
-    """Show some of the curves, with what the paper says about them."""
+    """Return an exhibit of some of the curves, with the paper's claims about them."""
     return Exhibit(
         "mrf",
         name,

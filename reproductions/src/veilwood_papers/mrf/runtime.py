@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiment behind the run times of M-RF: CPU seconds of every phase on one thread."""
+"""Experiment on the run times of M-RF: CPU seconds of each phase on one thread."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from veilwood_papers.tables import PublicTables
 OPTIMISE, FIT, ASK = "trees and strategy", "fit", "predict"
 SECONDS, ACCURACY = "seconds of CPU", "accuracy"
 
-# Panel, table, q, dbar, tau, h: the paper's settings of run times, at epsilon 1.
+# Panel, table, q, dbar, tau, h: the paper's settings for run times, at epsilon 1.
 SIZES = {
     "Car": ("car", 1, 6, 128, 4),
     "Iris": ("iris", 1, 4, 64, 2),
@@ -32,7 +32,7 @@ SIZES = {
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three."""
+    """Return one job per forest: ten, or three in a quick run."""
     return [
         Job(f"{panel}, seed {seed}", size[0], {"panel": panel, "seed": seed}, 5.0 if panel == "Mushroom" else 1.2)
         for panel, size in SIZES.items()
@@ -41,12 +41,12 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """The phases of every method at one size, after a first small fit has loaded compiled code."""
+    """Measure the phases of each method at one size, after a small warm-up fit that loads compiled code."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table, q, dbar, tau, h = SIZES[panel]
     trees = {"n_ensembles": q, "max_features": dbar, "n_estimators": tau, "max_depth": h}
     data = split_table(load_table(tables, table), seed)
-    MatrixForestClassifier(data.schema, n_estimators=4, max_depth=1, n_jobs=1).fit(data.X, data.y).predict(data.asked)
+    MatrixForestClassifier(data.schema, n_estimators=4, max_depth=1, n_jobs=1).fit(data.X, data.y).predict(data.X_test)
     kinds = (WEIGHT,) if "16 trees" in panel else (NO_NOISE, TRAIN, PREDICT)
     for method in kinds:
         for x, measure_name, value in _time_phases(method, data, trees, seed):
@@ -58,18 +58,18 @@ def _time_phases(method: str, data: SplitData, trees: dict[str, Any], seed: int)
     if method in (PREDICT, WEIGHT):
         predictor = MatrixForestPredictor(data.schema, mode="batch" if method == PREDICT else "subsample", **given)
         fitted, forest = _time_call(lambda: predictor.fit(data.X, data.y))
-        planned, _ = _time_call(lambda: forest.plan_answer(data.asked))
-        asked, labels = _time_call(lambda: forest.answer(data.asked))
-        asked = max(asked - planned, 0.0)  # an answer plans once more
+        planned, _ = _time_call(lambda: forest.plan_answer(data.X_test))
+        answered, labels = _time_call(lambda: forest.answer(data.X_test))
+        answered = max(answered - planned, 0.0)  # `answer` plans again
     else:
         noise: dict[str, Any] = {"epsilon": float("inf"), "mechanism": "laplace"} if method == NO_NOISE else {}
         forest = MatrixForestClassifier(data.schema, **given, **noise)
         planned, _ = _time_call(forest.plan)
         fitted, _ = _time_call(lambda: forest.fit(data.X, data.y))
-        asked, labels = _time_call(lambda: forest.predict(data.asked))
+        answered, labels = _time_call(lambda: forest.predict(data.X_test))
     yield OPTIMISE, SECONDS, planned
     yield FIT, SECONDS, fitted
-    yield ASK, SECONDS, asked
+    yield ASK, SECONDS, answered
     yield ASK, ACCURACY, float(np.mean(labels == data.truth))
 
 

@@ -34,12 +34,12 @@ BY_DEPTH, BY_TREES = "a) against depth, 16 trees", "b) against trees, depth 3"
 
 
 def depth_jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three of two draws."""
+    """Return one job per forest: ten, or three with two draws in a quick run."""
     return methods.list_repeats("Car", "car", 3 if quick else 10, 5.0, draws=2 if quick else methods.DRAWS)
 
 
 def tree_jobs(quick: bool, weight: float) -> list[Job]:
-    """Ten forests of each number of trees; quick: three of two draws, and fewer numbers."""
+    """Return one job per forest: ten per number of trees, or three with two draws and fewer sizes in a quick run."""
     n, counts, draws = (3, COUNTS[::2], 2) if quick else (10, COUNTS, methods.DRAWS)
     return methods.list_repeats("Car", "car", n, weight, counts=counts, draws=draws)
 
@@ -47,7 +47,7 @@ def tree_jobs(quick: bool, weight: float) -> list[Job]:
 def measure_job(
     job: Job, tables: PublicTables, names: Sequence[str], *, trees: dict[str, int], depth: dict[str, int]
 ) -> Iterator[Row]:
-    """All methods along one axis or both, with one forest each: panels of so many trees, or of one depth."""
+    """Measure all methods with one forest each, along one axis or both: panels fix the number of trees or the depth."""
     seed = job.settings["seed"]
     data = methods.split_table(methods.load_table(tables, "car"), seed)
     sizes = [(panel, deep, count, deep) for panel, count in trees.items() for deep in DEPTHS]
@@ -60,14 +60,14 @@ def measure_job(
 
 
 def published_depths() -> Values:
-    """The authors' result files."""
+    """Return the authors' published results against depth."""
     return mrf_values("mrf_accuracy_vs_depth_car", "h", PUBLISHED_AS, lambda row: row["dataset"])
 
 
 def published_trees() -> Values:
-    """The authors' result files, those without noise too."""
-    found = mrf_values("mrf_accuracy_vs_trees_car", "tau", PUBLISHED_AS, lambda row: row["dataset"])
-    return found | {
+    """Return the authors' published results against the number of trees, with and without noise."""
+    values = mrf_values("mrf_accuracy_vs_trees_car", "tau", PUBLISHED_AS, lambda row: row["dataset"])
+    return values | {
         Cell("Car", EXTRA, row["n_trees"]): Value(float(row["accuracy"]))
         for row in read_published("mrf_nonprivate")
         if row["note"] == "accuracy-vs-trees figure"
@@ -75,7 +75,7 @@ def published_trees() -> Values:
 
 
 def published_votes() -> Values:
-    """The authors' result files of subsample-and-aggregate."""
+    """Return the authors' published results of subsample-and-aggregate."""
     depths = mrf_values("mrf_accuracy_vs_depth_car_subsample_aggregate", "h", PUBLISHED_AS, lambda row: BY_DEPTH)
     return depths | mrf_values(
         "mrf_accuracy_vs_trees_car_subsample_aggregate", "tau", PUBLISHED_AS, lambda row: BY_TREES

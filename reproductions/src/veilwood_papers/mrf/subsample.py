@@ -49,7 +49,7 @@ SETTINGS = {
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten forests; quick: three of two draws."""
+    """Return one job per forest: ten, or three with two draws in a quick run."""
     return [
         job
         for panel, setting in SETTINGS.items()
@@ -65,16 +65,16 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """All methods with one forest each."""
+    """Measure all methods with one forest each."""
     setting, seed = SETTINGS[job.settings["panel"]], job.settings["seed"]
     data = split_table(load_table(tables, setting.table), seed)
     yield from against_epsilon(setting, data, SUBSAMPLE, seed, draws=job.settings["draws"])
 
 
 def published_values() -> Values:
-    """The authors' result files, of the three data sets of the figure."""
-    found = mrf_values("mrf_accuracy_vs_epsilon_subsample_aggregate", "eps", PUBLISHED_AS, lambda row: row["dataset"])
-    return {cell: value for cell, value in found.items() if cell.panel in SETTINGS}
+    """Return the authors' published results for the three data sets of the figure."""
+    values = mrf_values("mrf_accuracy_vs_epsilon_subsample_aggregate", "eps", PUBLISHED_AS, lambda row: row["dataset"])
+    return {cell: value for cell, value in values.items() if cell.panel in SETTINGS}
 
 
 EXPERIMENT = Experiment("mrf-subsample", list_jobs, measure_job)

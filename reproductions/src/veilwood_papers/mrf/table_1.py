@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 1 of M-RF, and Figure 2 of its appendix: run times beside forests without privacy, and by phase."""
+"""Table 1 of M-RF, and Figure 2 of its appendix: run times compared with non-private forests, and by phase."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ SETTINGS = (
 
 
 def published_values() -> Values:
-    """The bars of appendix Figure 2, read off the picture."""
-    found: Values = {}
+    """Return the bars of appendix Figure 2, digitised from the image."""
+    values: Values = {}
     for row in read_published("mrf_runtime_all_datasets_figure2_digitised"):
         for phase, column in COLUMNS.items():
             seconds = parse_number(row[column])
             if row["dataset"] in PANELS and seconds == seconds:
-                found[Cell(row["dataset"], METHODS[row["method"]], phase, SECONDS)] = Value(seconds)
-    return found
+                values[Cell(row["dataset"], METHODS[row["method"]], phase, SECONDS)] = Value(seconds)
+    return values
 
 
 def run_times(name: str, title: str, *claims: Claim) -> Exhibit:
-    """Show the run times, with what the paper says about them."""
+    """Return an exhibit of the run times, with the paper's claims about them."""
     return Exhibit(
         "mrf", name, title, f"{SETTINGS} 10 repeats.", EXPERIMENT, bar_chart("seconds", log_y=True), quick="3 repeats.",
         shows=lambda cell: cell.panel in PANELS and cell.measure == SECONDS,
@@ -76,8 +76,10 @@ def _optimisation_dominates(values: Values) -> bool | None:
 
 
 def _is_car_slowest(times: dict[tuple[str, str], float]) -> bool | None:
-    found = {panel: seconds for (panel, phase), seconds in times.items() if phase == OPTIMISE}
-    return max(found, key=lambda panel: found[panel]) == "Car" if "Car" in found and len(found) > 1 else None
+    searches = {panel: seconds for (panel, phase), seconds in times.items() if phase == OPTIMISE}
+    return (
+        max(searches, key=lambda panel: searches[panel]) == "Car" if "Car" in searches and len(searches) > 1 else None
+    )
 
 
 def _is_fit_faster(times: dict[tuple[str, str], float]) -> bool | None:

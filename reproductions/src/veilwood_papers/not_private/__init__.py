@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants that follow a paper to the letter and are not private. Every result says so."""
+"""Estimators that follow a paper to the letter and are NOT PRIVATE, as every result states."""

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DiPriMe with the accounting and the leaves that its paper prints (Consul and Williamson 2020). NOT PRIVATE.
+"""DiPriMe and random decision trees exactly as their papers print them. NOT PRIVATE.
 
-The sound ones are in ``forests.grown.median_forest``; trees are grown by the same code as theirs.
+DiPriMe has the accounting and the leaves of Consul and Williamson (2020); random trees have the noise scale of
+Bojarski et al. (2014). The sound median forests are in ``forests.grown.median_forest``; the same code grows the trees.
 """
 
 from __future__ import annotations
@@ -42,19 +43,22 @@ __all__ = [
 ]
 
 PARTS_PER_ROW = 2**20
-"""The papers' noise is continuous: whole-number noise is drawn in this many parts of a row (or of a mean)."""
+"""Resolution of the discrete noise, in parts of a row or of a mean: the papers' noise is continuous."""
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class PaperParameters(Parameters):
-    """What a paper calls epsilon, which is not a privacy loss; papers know neither declared rows nor cleaned leaves."""
+    """Parameters of all variants: the paper's epsilon, which is not a privacy loss.
+
+    The papers have neither a declared number of rows nor post-processed leaves.
+    """
 
     epsilon_in_paper: float = parameter(1.0, role=Role.PROMISE)
     n_rows: int | None = field(default=None, init=False)
     leaves: str = field(default="plain", init=False)
 
     def exact_epsilon(self) -> Fraction:
-        """Return it as an exact number above 0."""
+        """Return the paper's epsilon as an exact number above 0, or raise ParameterError."""
         value = exact_fraction(self.epsilon_in_paper, "epsilon_in_paper")
         if value <= 0:
             raise ParameterError("epsilon_in_paper", self.epsilon_in_paper, "must be above 0")
@@ -62,7 +66,7 @@ class PaperParameters(Parameters):
 
 
 class AsPublished(BaseForest):
-    """Mixin of a shell whose method follows a paper to the letter: no loss is promised, and the result says why."""
+    """Mixin for estimators that follow a paper to the letter: no loss is guaranteed, and the certificate says why."""
 
     epsilon = math.inf
     delta = 0.0
@@ -70,12 +74,12 @@ class AsPublished(BaseForest):
     adjacency = "add-remove"
 
     def _resolve_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
-        """Return the schema, and why no guarantee is stated."""
+        """Return the schema and the reason why no guarantee is stated."""
         schema, inferred = super()._resolve_schema(X, y)
         return schema, "; ".join(filter(None, (self._not_private_reason(), inferred)))
 
     def _not_private_reason(self) -> str:
-        """Why no guarantee is stated."""
+        """Return the reason why no guarantee is stated."""
         raise NotImplementedError
 
 
@@ -100,7 +104,7 @@ NOT_ACCOUNTED = (
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DiPriMeParameters(PaperParameters, MedianForestParameters):
-    """Parameters of the paper for numbers; what it leaves no choice in is not a parameter."""
+    """Parameters of the paper for regression. What the paper fixes is not a parameter."""
 
     n_estimators: int = 10
     max_depth: int = 6
@@ -110,31 +114,31 @@ class DiPriMeParameters(PaperParameters, MedianForestParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class DiPriMeClassifierParameters(DiPriMeParameters):
-    """Parameters of the paper for classes."""
+    """Parameters of the paper for classification."""
 
     voting: str = field(default="majority", init=False)
 
 
 class DiPriMe(MedianForest):
-    """The paper's budget on splits and its noise on leaves."""
+    """Median forest with the paper's budget for splits and noise on leaves."""
 
     parameters: DiPriMeParameters
     variants: ClassVar[tuple[str, ...]] = PAPER_VARIANTS
 
     @property
     def selection_variant(self) -> Variant:
-        """How attributes and medians are chosen, in the words of the sound forest."""
+        """Selection of attributes and medians, as the sound forest names it."""
         return "random-attribute" if self.parameters.variant == "DiPriMe" else "k-medians"
 
     def plan_level(self, nodes: LevelNodes) -> MedianLevel:
-        """Section 4 of the paper: half of a level's budget for each choice, whatever the number of medians."""
+        """Plan a level as in section 4 of the paper: half of its budget per selection, for any number of medians."""
         level = super().plan_level(nodes)
         budget = self._paper_budget(exact_fraction(self.parameters.split_budget) / self.parameters.max_depth)
         choose = PermuteAndFlip if self.parameters.variant == "DiPriMeFlip" else ExponentialMechanism
         if level.attributes is None:
             return replace(level, medians=replace(level.medians, mechanism=choose(budget, 2)))
-        # Exponents of epsilon * MSE / (2 * 4 B^2 / N), with B the largest target: 8 times flatter than need be for
-        # targets from 0 to 1; twice for classes.
+        # Exponents of epsilon * MSE / (2 * 4 B^2 / N), with B the largest target: 8 times flatter than necessary for
+        # targets from 0 to 1, and twice for classes.
         flatness = 8 if self.task == "regression" else 2
         score_range = flatness * impurity_range(self.task == "regression")
         return MedianLevel(
@@ -143,7 +147,7 @@ class DiPriMe(MedianForest):
         )
 
     def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
-        """Plan noise of the paper's scale: on class counts, or in parts of a mean."""
+        """Plan the leaf step with the paper's noise scale, on class counts or in parts of a mean."""
         step = super().leaf_step(schema, loss, neighbours, n_leaves)
         scale = (1 if schema.classes else 2 * PARTS_PER_ROW) / self._paper_budget(
             1 - exact_fraction(self.parameters.split_budget)
@@ -151,11 +155,11 @@ class DiPriMe(MedianForest):
         return replace(step, mechanism=DiscreteLaplace(scale))
 
     def _paper_budget(self, fraction: Fraction) -> Fraction:
-        """A share of the paper's epsilon for each tree: of all of it where trees see rows of their own."""
+        """Return a tree's fraction of the paper's epsilon; trees on disjoint rows each use all of it."""
         return self.parameters.exact_epsilon() * fraction / self.trees_per_row
 
     def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
-        """Release noisy counts, or the paper's means, for which exact numbers go around the door's noise."""
+        """Release noisy counts, or the paper's means, whose exact values bypass the noise of the release door."""
         if self.task == "classification":
             return super().release_leaves(door, step, exact_leaves)
         return means_as_published(
@@ -163,30 +167,30 @@ class DiPriMe(MedianForest):
         )
 
     def clean_leaves(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Any = None) -> Floats:
-        """Return class shares, or the means as they are."""
+        """Return class frequencies, or the means unchanged."""
         return super().clean_leaves(forest, counts, plan) if self.task == "classification" else counts
 
     def utility_warning(self, plan: Plan, model: Any) -> str | None:
-        """Say nothing of the noise on means, which has another scale."""
+        """Return the warning for classification only: the noise on means has a different scale."""
         return super().utility_warning(plan, model) if self.task == "classification" else None
 
 
 @dataclass(eq=False, repr=False)
 class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeClassifierParameters, RunParameters):
-    """DiPriMe, DiPriMeExp or DiPriMeFlip for classes, with the paper's accounting. NOT PRIVATE.
+    """DiPriMe, DiPriMeExp or DiPriMeFlip for classification, with the paper's accounting. NOT PRIVATE.
 
-    Rows are given to trees by a secret key, as in ``MedianForestClassifier``, not cut into equal parts. That makes the
-    variant "DiPriMe" sound for classes; this class states no guarantee for it all the same, its counterpart does.
+    A secret key assigns rows to trees, as in ``MedianForestClassifier``, instead of a partition into equal parts. That
+    makes the variant "DiPriMe" sound for classification. This class states no guarantee for it; its counterpart does.
 
     Parameters
     ----------
     epsilon_in_paper : float
-        What the paper calls epsilon. It is not a privacy loss here.
+        The paper's epsilon. It is not a privacy loss here.
     variant : {"DiPriMeFlip", "DiPriMeExp", "DiPriMe"}
         The paper's three algorithms.
     trees : {"disjoint", "shared"}
-        Each row counts in one tree, or, as in the paper's figures without partition, in every tree, which then has an
-        equal part of the budget.
+        Whether each row counts in one tree or in all trees. The latter, as in the paper's figures without partition,
+        divides the budget equally among the trees.
     schema, n_estimators, max_depth, split_budget, candidates, random_state, ledger, n_jobs, invalid
         As in ``MedianForestClassifier``; ``split_budget`` is the paper's rho, ``candidates`` its K.
 
@@ -194,7 +198,7 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
     -----
     Guarantee
 
-    None, as medians of K candidates are charged once: ``privacy_.is_private`` is False.
+    None, because the medians of K candidates are charged once: ``privacy_.is_private`` is False.
 
     Examples
     --------
@@ -213,9 +217,9 @@ class DiPriMeClassifierAsPublishedNotPrivate(AsPublished, Classifier, DiPriMeCla
 
 @dataclass(eq=False, repr=False)
 class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParameters, RunParameters):
-    """DiPriMe, DiPriMeExp or DiPriMeFlip for numbers, with the paper's accounting and leaf means. NOT PRIVATE.
+    """DiPriMe, DiPriMeExp or DiPriMeFlip for regression, with the paper's accounting and leaf means. NOT PRIVATE.
 
-    Rows are given to trees by a secret key, as in ``MedianForestRegressor``, not cut into equal parts.
+    A secret key assigns rows to trees, as in ``MedianForestRegressor``, instead of a partition into equal parts.
 
     Parameters
     ----------
@@ -228,7 +232,8 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
     -----
     Guarantee
 
-    None, as for classes, and as the noise on means has a private scale: ``privacy_.is_private`` is False.
+    None, as for classification, and because the scale of the noise on means is private: ``privacy_.is_private`` is
+    False.
     """
 
     _method_class = DiPriMe
@@ -238,10 +243,10 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
 
 
 def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return mean and complement of each leaf: noise of scale 2B / (rows epsilon), none at empty leaves, clipped.
+    """Return the clipped mean of each leaf and its complement, with noise of scale 2B / (rows epsilon).
 
-    Targets are scaled to 0..1, so B is 1; ``noise`` has scale 2B / epsilon, and pairs are rotated ones. An empty leaf
-    gets a uniform value, as in the public code.
+    Targets are scaled to 0..1, so B is 1. ``noise`` has scale 2B / epsilon, and ``pairs`` are rotated. An empty leaf
+    gets a uniform value instead, as in the public code.
     """
     total = pairs.sum(axis=1)
     rows = np.maximum(total / TARGET_LEVELS, 1)
@@ -252,7 +257,7 @@ def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> 
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
-    """Parameters of the paper, which leaves no choice in trees and leaves."""
+    """Parameters of the paper, which fixes trees and leaves."""
 
     n_estimators: int = 20
     max_depth: int = 5
@@ -262,15 +267,16 @@ class AsPrintedParameters(PaperParameters, RandomTreesClassifierParameters):
 
 
 class RandomTreesAsPrinted(RandomTrees):
-    """Algorithm 2: the inverse of the noise scale that its proof needs, and random shares where counts are odd."""
+    """Algorithm 2 as printed: the inverse of the noise scale that its proof needs, and random class frequencies."""
 
     parameters: AsPrintedParameters
 
     def make_design(self, request: FitRequest) -> ForestDesign:
-        """Plan noise of scale eta/k."""
+        """Return the design with noise of scale eta/k."""
         eta = self.parameters.exact_epsilon()
         design: ForestDesign = super().make_design(request)
-        # With eta/k far below 1 the noise decides on which side of zero an empty class falls, so it is drawn in parts.
+        # With eta/k far below 1, the noise decides the sign of an empty class count. Integer noise would almost always
+        # be 0, so it is drawn in parts of a row.
         noise = DiscreteLaplace(PARTS_PER_ROW * eta / design.forest.n_trees)
         (step,) = design.plan.steps
         step = replace(step, mechanism=noise, sensitivity=step.sensitivity * PARTS_PER_ROW)
@@ -278,39 +284,39 @@ class RandomTreesAsPrinted(RandomTrees):
         return replace(design, plan=plan)
 
     def release_sums(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
-        """Release parts of counts."""
+        """Release counts in parts of a row."""
         return super().release_sums(design, PARTS_PER_ROW * exact, door)
 
     def clean_leaves(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:
-        """Return shares as printed, random ones among them."""
+        """Return class frequencies as printed, some of them random."""
         return frequencies_as_printed(counts)
 
     def utility_warning(self, plan: Plan, model: object) -> None:
-        """Say nothing of noise: there is no guarantee that it pays for."""
+        """Return no warning: the noise gives no guarantee."""
 
 
 @dataclass(eq=False, repr=False)
 class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsPrintedParameters, RunParameters):
     """Random decision trees exactly as Algorithms 1 and 2 of Bojarski et al. (2014) print them. NOT PRIVATE.
 
-    Thresholds are drawn from the whole range of a column, whatever the path has left of it. The noise on leaf counts
-    has scale eta/k instead of k/eta, and a leaf with a negative noisy count (or with none above zero) gets a random
-    share. Use ``RandomTreesClassifier`` for anything but the paper's figures.
+    Thresholds are drawn from the full range of a column, regardless of earlier splits on the path. The noise on leaf
+    counts has scale eta/k instead of k/eta. A leaf with a negative noisy count, or with no positive one, gets a random
+    frequency. Use ``RandomTreesClassifier`` for anything but the paper's figures.
 
     Parameters
     ----------
     schema : Schema, path or dict
-        What is public about the data.
+        Public facts about the data.
     epsilon_in_paper : float
-        What the paper calls eta. It is not a privacy loss here.
+        The paper's eta. It is not a privacy loss here.
     n_estimators, max_depth : int
         Number k and height h of the trees.
     voting : {"majority", "threshold", "probabilistic"}
-        How trees are joined, as in ``RandomTreesClassifier``.
+        How the trees are combined, as in ``RandomTreesClassifier``.
     random_state : int, generator or None
-        Public randomness: the structure.
+        Public randomness of the structure.
     ledger : Ledger, path or None
-        Where the release is recorded, with an unbounded loss: a ledger with a budget refuses it.
+        Where the release is recorded, with an unbounded loss: a ledger with a budget rejects it.
     n_jobs, invalid
         As in ``RandomTreesClassifier``.
 
@@ -318,7 +324,7 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
     -----
     Guarantee
 
-    None, as the scale of the noise is turned upside down: ``privacy_.is_private`` is False.
+    None, because the scale of the noise is inverted: ``privacy_.is_private`` is False.
 
     Examples
     --------
@@ -343,9 +349,9 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
 
 
 def frequencies_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Return class shares of each leaf, drawn uniformly where a count is negative or all are zero (Algorithm 2)."""
-    # Exponentials divided by their sum are uniform over all shares: uniform on [0, 1] for the paper's two classes.
+    """Return the class frequencies of each leaf, drawn uniformly if a count is negative or all are 0 (Algorithm 2)."""
+    # Exponentials divided by their sum are uniform on the simplex: uniform on [0, 1] for the paper's two classes.
     drawn = -np.log(draw_uniform(counts.size)).reshape(counts.shape)
     unusable = (counts < 0).any(axis=1) | (counts == 0).all(axis=1)
-    kept = np.where(unusable[:, None], drawn, counts)
-    return np.asarray(kept / kept.sum(axis=1, keepdims=True))
+    weights = np.where(unusable[:, None], drawn, counts)
+    return np.asarray(weights / weights.sum(axis=1, keepdims=True))

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """MPC-ID3 and ODP+FMPC-ID3 as published: exact splits, opened or hidden. NOT PRIVATE.
 
-With this package installed, ``veilwood secure`` runs them as the protocols ``mpc-id3`` and ``odp-id3``. The hidden tree
-with a guarantee is in ``veilwood_secure.protocols.hidden_trees``, its plan in ``protocols.hidden_forest``.
+If this package is installed, ``veilwood secure`` offers them as the protocols ``mpc-id3`` and ``odp-id3``. The hidden
+tree with a guarantee is in ``veilwood_secure.protocols.hidden_trees``, its plan in ``protocols.hidden_forest``.
 """
 
 from __future__ import annotations
@@ -39,25 +39,25 @@ EXACT_SPLITS_REASON: Final = (
 
 
 class ExactHiddenSplitTreeNotPrivate:
-    """A hidden tree whose splits are the exact best ones, exactly as Algorithms 1 to 4 print it. NOT PRIVATE.
+    """Hidden tree with the exact best splits, as Algorithms 1 to 4 print it. NOT PRIVATE.
 
-    The servers see nothing; users see predictions, and those are not private. Use
+    The servers see nothing. Users see predictions, which are not private. Use
     ``veilwood_secure.protocols.hidden_forest.plan_hidden_forest`` for anything but the paper's figures.
 
     Parameters
     ----------
     schema : Schema, path or dict
-        What is public about the data.
+        Public facts about the data.
     epsilon_in_paper : float
-        The inverse of the scale of the noise on class counts of leaves. It is not a privacy loss.
+        Inverse scale of the noise on the class counts of leaves. It is not a privacy loss.
     max_depth : int
-        Levels of splits.
+        Number of levels of splits.
 
     Notes
     -----
     Guarantee
 
-    None, as splits are chosen without noise: ``privacy_.is_private`` is False.
+    None, because splits are selected without noise: ``privacy_.is_private`` is False.
 
     Examples
     --------
@@ -77,19 +77,21 @@ class ExactHiddenSplitTreeNotPrivate:
 
     @property
     def privacy_(self) -> PrivacyCertificate:
-        """The certificate, which says that there is no guarantee."""
+        """Certificate, which states that there is no guarantee."""
         sound = plan_hidden_forest(self.schema, epsilon=self.epsilon_in_paper, max_depth=self.recipe.depth).plan
         spend = Spend("none", 0, sound.loss, "not", not_private=EXACT_SPLITS_REASON)
-        said = build_certificate(sound, spend, ServerParticipation("sampled", "rows"))
-        return replace(said, mechanism="exact splits, discrete Laplace noise on class counts of leaves", composition=())
+        certificate = build_certificate(sound, spend, ServerParticipation("sampled", "rows"))
+        return replace(
+            certificate, mechanism="exact splits, discrete Laplace noise on class counts of leaves", composition=()
+        )
 
     def train(self, engine: Engine, records: SharedRows) -> HiddenTree:
-        """Train in shares; nothing is opened, and nothing is promised."""
+        """Train on shares. Nothing is opened, and nothing is guaranteed."""
         return grow_hidden_tree(engine, records, self.recipe, draw_tree_noise(engine, self.recipe))
 
 
 class ExactTreesNotPrivate(PublicTrees):
-    """MPC-ID3: the best splits and classes, opened. NOT PRIVATE."""
+    """MPC-ID3: opened trees with the best splits and classes. NOT PRIVATE."""
 
     not_private = EXACT_TREE_REASON
 
@@ -106,7 +108,7 @@ class ExactTreesNotPrivate(PublicTrees):
 
 
 class ExactHiddenSplitsNotPrivate(HiddenForest):
-    """ODP+FMPC-ID3 as published: exact splits that stay hidden, noise at the leaves alone. NOT PRIVATE."""
+    """ODP+FMPC-ID3 as published: hidden exact splits, with noise only at the leaves. NOT PRIVATE."""
 
     not_private = EXACT_SPLITS_REASON
 

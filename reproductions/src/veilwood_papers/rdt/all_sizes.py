@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One forest of random decision trees read at every height and every number of trees: a simulation, NOT PRIVATE.
+"""Errors of one random forest at each depth and number of trees: a simulation, NOT PRIVATE.
 
-A tree cut off at height h is a random tree of height h, and the first k trees of a forest are a forest of k. So rows
-are walked once, and noise is drawn for the nodes that test rows reach. It is floating-point noise from a public seed,
-on public benchmark tables that are read many times: nothing here is a release. Sound forests are fitted by
-``RandomTreesClassifier``.
+A random tree truncated at depth h is a random tree of depth h, and the first k trees of a forest are a forest of k
+trees. Rows are therefore routed once, and noise is drawn for the nodes that test rows reach. It is floating-point noise
+from a public seed, on public benchmark tables that are read many times: nothing here is a release.
+``RandomTreesClassifier`` fits sound forests.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ TABLES = {
     "Adult": "adult-a9a",
     "Covertype": "covertype",
 }
-"""The paper's names of its data sets; Quantum cannot be had, and of Covertype a tenth."""
+"""Data sets by their names in the paper. Quantum is not available, and only a tenth of Covertype is."""
 
 
 def load_table(tables: PublicTables, panel: str) -> PublicTable:
-    """Read a data set as the paper does: an attribute is binary or a number, where it can be."""
+    """Return a data set as in the paper: attributes are binary or numeric where possible."""
     table = tables.load_table(TABLES[panel])
     X = table.X.copy()
     for column in table.facts["columns"]:
@@ -51,12 +51,12 @@ def load_table(tables: PublicTables, panel: str) -> PublicTable:
         del column["values"]
         column.update(kind="numeric", lower=min(levels), upper=max(levels), nullable=True)
         X[column["name"]] = pd.to_numeric(X[column["name"]], errors="coerce")
-    texts = {name: "category" for name in X.columns if X[name].dtype == object}  # much faster to encode
+    texts = {name: "category" for name in X.columns if X[name].dtype == object}  # categories encode much faster
     return PublicTable(table.facts, X.astype(texts), table.y)
 
 
 class SplitRows(NamedTuple):
-    """Codes and classes of the rows to train on, to choose sizes by and to test on."""
+    """Codes and classes of all rows, split into training, validation (to select sizes) and test rows."""
 
     codes: NDArray[np.uint16]
     classes: Ints
@@ -66,7 +66,7 @@ class SplitRows(NamedTuple):
 
 
 def split_rows(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
-    """Cut off a tenth for testing, and a tenth of the rest to choose sizes by."""
+    """Hold out a tenth for testing, and a tenth of the rest for validation."""
     order = np.random.default_rng(seed).permutation(len(table.X))
     n_train = round(0.9 * len(order))
     n_own = round(0.9 * n_train)
@@ -75,7 +75,7 @@ def split_rows(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
 
 
 def node_levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
-    """Yield the node of every row in every tree, level by level; a leaf that is reached early stays."""
+    """Yield the node of each row in each tree, level by level. A row stays in a leaf that it reaches early."""
     node = np.broadcast_to(forest.roots, (len(codes), forest.n_trees)).astype(np.int64)
     rows = np.arange(len(codes))[:, None]
     while True:
@@ -91,7 +91,7 @@ def node_levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
 
 
 class Reading(NamedTuple):
-    """The errors of the three rules on validation and on test rows, of one forest at one height and number of trees."""
+    """Validation and test errors of the three voting rules, for one forest at one depth and number of trees."""
 
     h: int
     k: int
@@ -103,19 +103,18 @@ def read_sizes(
     parts: SplitRows, encoding: Encoding, heights: Sequence[int], counts: Sequence[int],
     noises: Sequence[tuple[NoiseKind, float]], thresholds: Thresholds, seed: int,
 ) -> dict[tuple[NoiseKind, float], list[Reading]]:  # fmt: skip
-    """Grow one forest, walk it once, and read it at every size with every noise.
+    """Grow one forest, route the rows once, and return its errors at each size and noise.
 
-    ``noises`` are pairs of a kind and the paper's eta: no noise, noise of the printed scale eta/k,
-    or noise of the scale
-    k/eta that the proof needs.
+    ``noises`` are pairs of a kind and the paper's eta: no noise, noise of the printed scale eta/k, or noise of the
+    scale k/eta that the proof needs.
     """
     forest = grow_binary(encoding.columns, max(counts), max(heights), seed, thresholds=thresholds)
     rng = np.random.default_rng([seed, 1])
-    found: dict[tuple[NoiseKind, float], list[Reading]] = {noise: [] for noise in noises}
-    asked = np.concatenate([parts.validation, parts.test])
-    truth, n_validation = parts.classes[asked], len(parts.validation)
-    walks = zip(node_levels(forest, parts.codes[parts.train]), node_levels(forest, parts.codes[asked]), strict=False)
-    coin = rng.random(len(asked))
+    readings: dict[tuple[NoiseKind, float], list[Reading]] = {noise: [] for noise in noises}
+    held_out = np.concatenate([parts.validation, parts.test])
+    truth, n_validation = parts.classes[held_out], len(parts.validation)
+    walks = zip(node_levels(forest, parts.codes[parts.train]), node_levels(forest, parts.codes[held_out]), strict=False)
+    coin = rng.random(len(held_out))
     for h, (node, place) in enumerate(walks):
         if h not in heights:
             continue
@@ -124,7 +123,7 @@ def read_sizes(
         reached, spot = np.unique(place, return_inverse=True)
         spot = spot.reshape(place.shape)
         unit, random_share = rng.laplace(size=(len(reached), 2)), rng.random(len(reached))
-        for (kind, eta), readings_of in found.items():
+        for (kind, eta), readings_of in readings.items():
             for k in counts:
                 scale = {"none": 0.0, "printed": eta / k, "proven": k / eta if eta else 0.0}[kind]
                 share = _class_frequencies(totals[reached] + scale * unit, random_share if kind == "printed" else None)
@@ -140,19 +139,22 @@ def read_sizes(
                         tuple(100 * float(w[n_validation:].mean()) for w in wrong),
                     )
                 )
-    return found
+    return readings
 
 
-def best_size(found: Sequence[Reading], rule: int) -> Reading:
-    """Return the size with the smallest validation error, the smaller forest of equals."""
-    return min(found, key=lambda reading: (reading.validation[rule], reading.k * 2**reading.h))
+def best_size(readings: Sequence[Reading], rule: int) -> Reading:
+    """Return the size with the smallest validation error. Ties go to the smaller forest."""
+    return min(readings, key=lambda reading: (reading.validation[rule], reading.k * 2**reading.h))
 
 
 def _class_frequencies(counts: Floats, random_share: Floats | None) -> Floats:
-    """Return the share of the second class: where a count is negative, a random one as printed, or what is above 0."""
-    kept = np.maximum(counts, 0)
-    total = kept.sum(axis=1)
-    share = np.where(total > 0, kept[:, 1] / np.where(total > 0, total, 1), 0.5)
+    """Return the frequency of the second class.
+
+    Negative counts are clipped to 0, or replaced by a random frequency as printed if ``random_share`` is given.
+    """
+    clipped = np.maximum(counts, 0)
+    total = clipped.sum(axis=1)
+    share = np.where(total > 0, clipped[:, 1] / np.where(total > 0, total, 1), 0.5)
     if random_share is None:
         return share
     return np.where((counts < 0).any(axis=1) | (total == 0), random_share, share)

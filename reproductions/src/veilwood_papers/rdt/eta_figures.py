@@ -33,7 +33,7 @@ BY_COUNT_TA = {eta: mark_not_private(f"dpRFTA as printed, eta = {eta:g}") for et
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten runs on each data set; quick: three, two of large tables, and few numbers of trees."""
+    """Return one job per run and data set: ten, or three (two of large tables) and fewer sizes in a quick run."""
     return [
         Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 0.4))
         for panel, table in TABLES.items()
@@ -42,7 +42,7 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """One split: a forest of 101 trees read at two heights with noise for every eta."""
+    """Measure one split: a forest of 101 trees at two depths, with noise for each eta."""
     panel, seed = job.settings["panel"], job.settings["seed"]
     table = load_table(tables, panel)
     encoding = Encoding(table.schema, "grid")
@@ -54,8 +54,8 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
     )
     for kind, thresholds, curves in kinds:
         noises = [(kind, eta) for eta in ETAS]
-        found = read_sizes(parts, encoding, HEIGHTS, counts, noises, thresholds, seed)
-        for (_, eta), of_eta in found.items():
+        readings = read_sizes(parts, encoding, HEIGHTS, counts, noises, thresholds, seed)
+        for (_, eta), of_eta in readings.items():
             for h in HEIGHTS:
                 of_height = [reading for reading in of_eta if reading.h == h]
                 for place, rule in enumerate(RULES):
@@ -69,14 +69,14 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def falls_with_eta(values: Values) -> bool | None:
-    """Check that with the scale of the proof a larger eta never errs more, from its smallest to its largest."""
+    """Check that errors with the scale of the proof do not rise from the smallest to the largest eta in all panels."""
     chosen = {cell: value for cell, value in values.items() if " a) " in cell.panel}
     answer = check_rises(PROVEN["RFTA"])(chosen)
     return None if answer is None else not answer
 
 
 def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
-    """Make one of the figures."""
+    """Return one of the figures."""
     return Exhibit(
         "rdt", f"figure {number}", f"Errors of dpRFMV, dpRFTA and dpRFPA against eta: {', '.join(panels)}",
         "90:10 splits, k in 1, 3, ..., 101 chosen on validation rows; 10 runs. The text does not "

@@ -19,22 +19,22 @@ SHOWN = (*PRINTED.values(), PROVEN["RFMV"], PROVEN["RFTA"])
 
 
 def parse_size(cell: Cell) -> tuple[int, int]:
-    """Return k and h of a size."""
+    """Return k and h from the name of a size."""
     k, h = (int(part.split("=")[1]) for part in cell.x.split())
     return k, h
 
 
 def arrange_panels(values: Values) -> Values:
     """Arrange the errors of all sizes as the paper's panels a to d."""
-    found: Values = {}
+    panels: Values = {}
     for panel in dict.fromkeys(cell.panel for cell in values):
         own = {cell: value for cell, value in values.items() if cell.panel == panel}
         for cell, value in own.items():
             k, h = parse_size(cell)
             if k in TWO_COUNTS:
-                found[Cell(f"{panel} a) against h, k = {k}", cell.curve, as_text(h), ERROR)] = value
+                panels[Cell(f"{panel} a) against h, k = {k}", cell.curve, as_text(h), ERROR)] = value
             if h in TWO_HEIGHTS:
-                found[Cell(f"{panel} c) against k, h = {h}", cell.curve, as_text(k), ERROR)] = value
+                panels[Cell(f"{panel} c) against k, h = {h}", cell.curve, as_text(k), ERROR)] = value
         for letter, name, place in (("b", "h", 1), ("d", "k", 0)):
             along: dict[int, list[float]] = {}
             for cell, value in own.items():
@@ -43,27 +43,27 @@ def arrange_panels(values: Values) -> Values:
             for x, errors in along.items():
                 for which, take in OF_SIZES.items():
                     where = Cell(f"{panel} {letter}) against {name}, all sizes", SPREAD[which], as_text(x), ERROR)
-                    found[where] = Value(float(take(errors)), runs=1)
-    return dict(sorted(found.items(), key=lambda entry: entry[0].panel))
+                    panels[where] = Value(float(take(errors)), runs=1)
+    return dict(sorted(panels.items(), key=lambda entry: entry[0].panel))
 
 
 def _error_range(values: Values, curve: str) -> dict[str, float]:
-    """How far the errors of one rule lie apart over a panel."""
-    found: dict[str, list[float]] = {}
+    """Return the range of one rule's errors in each panel."""
+    by_panel: dict[str, list[float]] = {}
     for cell, value in values.items():
         if cell.curve == curve:
-            found.setdefault(cell.panel, []).append(value.mean)
-    return {panel: max(errors) - min(errors) for panel, errors in found.items()}
+            by_panel.setdefault(cell.panel, []).append(value.mean)
+    return {panel: max(errors) - min(errors) for panel, errors in by_panel.items()}
 
 
 def less_sensitive(values: Values) -> bool | None:
-    """Check that majority votes depend less on the size than threshold averages, in most panels."""
+    """Check that majority voting depends less on the size than threshold averaging, in most panels."""
     majority, average = _error_range(values, PRINTED["RFMV"]), _error_range(values, PRINTED["RFTA"])
     return float(np.mean([majority[p] <= average[p] for p in majority])) > 0.5 if majority else None
 
 
 def is_comparable(values: Values) -> bool | None:
-    """Check that the best of majority votes is within two points of the best of threshold averages."""
+    """Check that the best error of majority voting is within two points of that of threshold averaging."""
     best: dict[tuple[str, str], float] = {}
     for cell, value in values.items():
         key = cell.panel, cell.curve
@@ -75,7 +75,7 @@ def is_comparable(values: Values) -> bool | None:
 
 
 def rules_agree(values: Values) -> bool | None:
-    """Check that one tree gives the same answer by votes and by averages."""
+    """Check that voting and averaging agree for a single tree."""
     pairs = [
         (value.mean, values[cell._replace(curve=PRINTED["RFTA"])].mean)
         for cell, value in values.items()
@@ -85,7 +85,7 @@ def rules_agree(values: Values) -> bool | None:
 
 
 def make_exhibit(number: int, panels: Sequence[str]) -> Exhibit:
-    """Make one of the figures."""
+    """Return one of the figures."""
     return Exhibit(
         "rdt",
         f"figure {number}",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The experiment behind Table 1 and the odd figures of Bojarski et al.: test errors at every height and tree count."""
+"""Experiment of Table 1 and the odd figures of Bojarski et al.: test errors at each depth and number of trees."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ HEIGHTS, COUNTS = tuple(range(1, 16)), tuple(range(1, 22, 2))
 QUICK_HEIGHTS, QUICK_COUNTS = (1, 3, 5, 7, 9, 11, 13, 15), (1, 3, 7, 13, 21)
 LARGE = ("Adult", "Covertype")
 PANELS = (("Ban_Aut", "CVR", "Mam_Mass", "Mushroom"), ("Adult",), ("BTSC",), ("Covertype",), ("Quantum",))
-"""What the figures show, two by two: at every size, then at every eta."""
+"""Data sets of each pair of figures: errors at each size, then at each eta."""
 SECONDS = {"Adult": 8.0, "Covertype": 5.0, "Mushroom": 2.5}
-# At eta = 1000/n the noise of a count has standard deviation sqrt(2) k n / 1000, and an average leaf n / 2^h rows.
-# With k = 11 and h = 6 the two are equal, whatever n is: one public choice for all data sets, made without data.
+# At eta = 1000/n the noise of a count has standard deviation sqrt(2) k n / 1000, and an average leaf has n / 2^h rows.
+# With k = 11 and h = 6 the two are equal for every n, so this public size does not depend on any data set.
 PUBLIC_K, PUBLIC_H = 11, 6
 
 CART = mark_not_private("CART, pruned as rpart does")
@@ -34,11 +34,11 @@ PRINTED = {rule: mark_not_private(f"dp{rule} as printed") for rule in RULES}
 PROVEN = {rule: mark_not_private(f"dp{rule}, scale of the proof, simulated") for rule in RULES}
 SOUND = {rule: f"dp{rule}, sound, k={PUBLIC_K} h={PUBLIC_H}" for rule in RULES}
 VOTING = dict(zip(RULES, ("majority", "threshold", "probabilistic"), strict=True))
-CHOSEN = "chosen"  # x of what validation rows chose; every other x is a size, and "" a method without one
+CHOSEN = "chosen"  # x of the size selected on validation rows; any other x is a size, "" if the method has none
 
 
 def list_jobs(quick: bool) -> list[Job]:
-    """Ten runs as printed, on each data set; quick: five, two of large tables, and fewer sizes."""
+    """Return one job per run and data set: ten, or five (two of large tables) and fewer sizes in a quick run."""
     return [
         Job(f"{panel}, run {seed}", table, {"panel": panel, "seed": seed, "quick": quick}, SECONDS.get(panel, 1.0))
         for panel, table in TABLES.items()
@@ -47,12 +47,12 @@ def list_jobs(quick: bool) -> list[Job]:
 
 
 def size_name(k: int, h: int) -> str:
-    """Name a size as a coordinate."""
+    """Return the name of a size, used as a coordinate."""
     return f"k={k} h={h}"
 
 
 def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
-    """One split: two forests read at all sizes, CART, and sound forests of one public size."""
+    """Measure one split: two forests at all sizes, CART, and sound forests of one public size."""
     panel, seed, quick = job.settings["panel"], job.settings["seed"], job.settings["quick"]
     table = load_table(tables, panel)
     encoding = Encoding(table.schema, "grid")
@@ -70,13 +70,13 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
         **{PRINTED[rule]: by_range["printed", eta] for rule in RULES},
         **{NOISE_FREE_OURS[rule]: by_path["none", 0.0] for rule in RULES},
     }
-    for place, (curve, found) in enumerate(chosen.items()):
-        reading = best_size(found, place % len(RULES))
+    for place, (curve, readings) in enumerate(chosen.items()):
+        reading = best_size(readings, place % len(RULES))
         yield make_row(curve, CHOSEN, reading.test[place % len(RULES)])
         yield make_row(curve, CHOSEN, reading.k, "k")
         yield make_row(curve, CHOSEN, reading.h, "h")
-    for curves, found in ((PRINTED, by_range["printed", eta]), (PROVEN, by_path["proven", eta])):
-        for reading in found:
+    for curves, readings in ((PRINTED, by_range["printed", eta]), (PROVEN, by_path["proven", eta])):
+        for reading in readings:
             for rule, error in zip(RULES, reading.test, strict=True):
                 yield make_row(curves[rule], size_name(reading.k, reading.h), error)
     yield make_row(CART, CHOSEN, _cart_error(parts))
@@ -85,7 +85,7 @@ def measure_job(job: Job, tables: PublicTables) -> Iterator[Row]:
 
 
 def _cart_error(parts: SplitRows) -> float:
-    """A stand-in for rpart with its defaults: 20 rows to split, 7 in a leaf, and a complexity of 0.01."""
+    """Return the error of CART with the defaults of rpart: 20 rows to split, 7 per leaf, complexity 0.01."""
     rows = np.concatenate([parts.train, parts.validation])
     classes = parts.classes[rows]
     impurity = 1 - float((np.bincount(classes) / len(classes)) @ (np.bincount(classes) / len(classes)))
@@ -95,18 +95,18 @@ def _cart_error(parts: SplitRows) -> float:
 
 
 def _sound_errors(table: PublicTable, parts: SplitRows, seed: int) -> dict[str, float]:
-    """A private forest for each rule, fitted on all training rows."""
+    """Return the error of a private forest for each voting rule, fitted on training and validation rows."""
     rows = np.concatenate([parts.train, parts.validation])
     X, y = table.X.iloc[rows], table.y.iloc[rows]
-    asked, truth = table.X.iloc[parts.test], table.y.iloc[parts.test].to_numpy()
-    found = {}
+    X_test, truth = table.X.iloc[parts.test], table.y.iloc[parts.test].to_numpy()
+    errors = {}
     for rule, voting in VOTING.items():
         forest = RandomTreesClassifier(
             table.schema, epsilon=1000 / len(rows), n_estimators=PUBLIC_K, max_depth=PUBLIC_H, voting=voting,
             random_state=seed, ledger=MemoryLedger(), n_jobs=1,
         ).fit(X, y)  # fmt: skip
-        found[rule] = 100 * float(np.mean(forest.predict(asked) != truth))
-    return found
+        errors[rule] = 100 * float(np.mean(forest.predict(X_test) != truth))
+    return errors
 
 
 EXPERIMENT = Experiment("rdt-sizes", list_jobs, measure_job)

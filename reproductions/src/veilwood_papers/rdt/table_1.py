@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table 1 of Bojarski et al.: test errors of random forests and of CART, sizes chosen on validation rows."""
+"""Table 1 of Bojarski et al.: test errors of random forests and of CART, sizes selected on validation rows."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ NAMES = {"Covertypes": "Covertype"}
 
 
 def published_values() -> Values:
-    """The printed table; its intervals of 95 % as standard errors."""
-    found: Values = {}
+    """Return the printed table, with its 95 % intervals converted to standard errors."""
+    values: Values = {}
     for row in read_published("rdt_table1"):
         panel, curve = NAMES.get(row["dataset"], row["dataset"]), PUBLISHED_AS[row["method"]]
-        found[Cell(panel, curve, CHOSEN, ERROR)] = Value(float(row["error_percent"]), float(row["ci95"]) / 1.96, 10)
+        values[Cell(panel, curve, CHOSEN, ERROR)] = Value(float(row["error_percent"]), float(row["ci95"]) / 1.96, 10)
         for size in ("k", "h"):
             if row[size]:
-                found[Cell(panel, curve, CHOSEN, size)] = Value(parse_number(row[size]))
-    return found
+                values[Cell(panel, curve, CHOSEN, size)] = Value(parse_number(row[size]))
+    return values
 
 
 deviation_reason = reason_lookup(

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accuracy and speed on public tables, next to other libraries."""
+"""Benchmarks of accuracy and speed on public tables, compared with other libraries."""

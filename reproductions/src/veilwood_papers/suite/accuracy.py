@@ -1,15 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Accuracy of private estimators on a development and a validation suite of tables, at seven budgets.
 
-Skill = (score - floor) / (best - floor), cut to [-1, 1.05]. The score is accuracy or R2 on a quarter of the rows, held
-back; the floor is what the most frequent class, or the mean, of the training rows has there; the best is the better of
-ExtraTrees and HistGradientBoosting without privacy, on the same split. A table in which they are not MIN_GAP above
-the floor has no skill; its scores are told apart.
+Skill = (score - floor) / (best - floor), clipped to [-1, 1.05]; best - floor is averaged per table.
 
-Every result is one line of the cache, by table, estimator, epsilon, delta and seed: a run that was broken off goes on
-where it stopped, and what is there is not computed again. An estimator is a name of ESTIMATORS, FILE.py:NAME, a class
-that takes (schema, epsilon=, delta=, random_state=) and has fit, predict and, for classes, predict_proba, or one of
-another library (``peers``).
+- The score is accuracy or R2 on a held-out quarter of the rows.
+- The floor is the score of the most frequent class, or the mean, of the training rows.
+- The best is the better of ExtraTrees and HistGradientBoosting without privacy, on the same split.
+
+A table whose gap (best - floor) is below MIN_GAP has no skill; its scores are listed separately.
+
+Each result is one line of the cache, keyed by table, estimator, epsilon, delta and seed. An interrupted run resumes;
+cached results are not computed again. An estimator is one of ESTIMATORS, one of another library (``peers``), or
+FILE.py:NAME: a class that takes (schema, epsilon=, delta=, random_state=) and has fit, predict and, for
+classification, predict_proba.
 """
 
 from __future__ import annotations
@@ -93,7 +96,7 @@ def run_suite(
     others: Sequence[Path] = (),
     print_line: PrintLine = print,
 ) -> str:
-    """Compute what is not in the cache, and return the report of it and of other caches."""
+    """Compute results missing from the cache, and return the report on this and other caches."""
     jobs = list_jobs(
         suite, tables or table_names(suite, folder), estimators, epsilons, delta, seeds, references=references
     )
@@ -111,7 +114,7 @@ def list_jobs(
     *,
     references: bool = True,
 ) -> list[FitJob]:
-    """List the fits: references without privacy, and every estimator at every budget."""
+    """Return the fits: non-private references, and each estimator at each budget."""
     free = [
         FitJob(suite, table, estimator, float("inf"), 0.0, seed)
         for table in tables for estimator in (FLOOR, *PLAIN) for seed in range(seeds)
@@ -136,7 +139,7 @@ def _load_class(place: str) -> Any:
     file, _, name = place.partition(":")
     spec = importlib.util.spec_from_file_location(Path(file).stem, file)
     if spec is None or spec.loader is None:
-        raise UseError(f"{place!r} is not a class in a file of Python. Hint: write FILE.py:NAME.")
+        raise UseError(f"{place!r} is not a class in a Python file. Hint: write FILE.py:NAME.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return getattr(module, name)
@@ -148,7 +151,9 @@ def _make_private(job: FitJob, table: SuiteTable) -> Any:
         return _load_class(job.estimator)(table.schema, **budget)
     name = job.estimator + ("Classifier" if table.schema.task == "classification" else "Regressor")
     if name not in estimators.__all__:
-        raise UseError(f"there is no {name}. Hint: one of {', '.join((*ESTIMATORS, *PEERS))}, or FILE.py:NAME.")
+        raise UseError(
+            f"there is no {name}. Hint: choose one of {', '.join((*ESTIMATORS, *PEERS))}, or pass FILE.py:NAME."
+        )
     return getattr(estimators, name)(table.schema, **budget, n_jobs=1)
 
 
@@ -160,7 +165,7 @@ def _make_reference(job: FitJob, table: SuiteTable) -> Any:
 
 
 def _as_numbers(table: SuiteTable) -> Any:
-    """One column for each number and for each category of a column of few, and codes of the others."""
+    """Return numeric features: one-hot encoded columns of up to 50 categories, and codes of larger columns."""
     X, few = table.X, [c.name for c in table.schema.features if c.kind == "categorical" and len(c.values) <= 50]
     many = [c.name for c in table.schema.features if c.kind == "categorical" and len(c.values) > 50]
     X = X.assign(**{name: X[name].astype("category").cat.codes for name in many})
@@ -168,7 +173,7 @@ def _as_numbers(table: SuiteTable) -> Any:
 
 
 def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
-    """Fit and score once."""
+    """Fit and score one job, and return its line of the cache."""
     warnings.simplefilter("ignore")
     table = _load_cached(job.suite, job.table, folder)
     train, test = split_rows(len(table.y), job.seed)
@@ -187,7 +192,7 @@ def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
     else:
         try:
             model = _make_private(job, table).fit(table.X.iloc[train], y_train)
-        except VeilwoodError as error:  # a method that refuses a table or a budget
+        except VeilwoodError as error:  # the method does not support this table or budget
             return skipped_row(job, str(error))
         predicted = model.predict(table.X.iloc[test])
         note = str(model.plan_.choices.get("learned", "")) if hasattr(model, "plan_") else getattr(model, "note_", "")
@@ -201,11 +206,11 @@ def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
 
 
 def read_results(*caches: Path) -> pd.DataFrame:
-    """Read what was computed."""
-    found = [pd.read_csv(cache, dtype={"note": str}) for cache in caches if cache.exists()]
-    if not found:
+    """Return the results of the given caches, the last one of each fit."""
+    frames = [pd.read_csv(cache, dtype={"note": str}) for cache in caches if cache.exists()]
+    if not frames:
         return pd.DataFrame(columns=list(FIELDS))
-    return pd.concat(found).drop_duplicates(subset=list(FIELDS[:6]), keep="last").reset_index(drop=True)
+    return pd.concat(frames).drop_duplicates(subset=list(FIELDS[:6]), keep="last").reset_index(drop=True)
 
 
 def _result_key(row: Any) -> tuple[Any, ...]:
@@ -215,76 +220,79 @@ def _result_key(row: Any) -> tuple[Any, ...]:
 def compute_results(
     jobs: Iterable[FitJob], folder: Path | None, cache: Path, n_jobs: int = 1, print_line: PrintLine = print
 ) -> None:
-    """Run what is not in the cache; every result is written as soon as it is there."""
+    """Run the jobs missing from the cache, and append each result as soon as it is computed."""
     known = {_result_key(row) for row in read_results(cache).itertuples()}
-    # Jobs of one table stand together, so that a process loads it once.
+    # Sorting by table lets a process load each table once.
     left = sorted(
         (job for job in dict.fromkeys(jobs) if _result_key(job) not in known), key=lambda j: (j.table, j.seed)
     )
-    ours, theirs = [job for job in left if job.estimator not in PEERS], [job for job in left if job.estimator in PEERS]
+    own_jobs = [job for job in left if job.estimator not in PEERS]
+    peer_jobs = [job for job in left if job.estimator in PEERS]
     new = not cache.exists()
-    began = spoken = time.monotonic()
+    began = last_line = time.monotonic()
     with cache.open("a", newline="") as file:
         writer = csv.DictWriter(file, FIELDS)
         if new:
             writer.writeheader()
-        for count, result in enumerate(_run_fits(ours, theirs, folder, n_jobs, print_line), 1):
+        for count, result in enumerate(_run_fits(own_jobs, peer_jobs, folder, n_jobs, print_line), 1):
             writer.writerow(result)
             file.flush()
-            if time.monotonic() - spoken > SECONDS_BETWEEN_LINES:
-                spoken = time.monotonic()
-                minutes = (spoken - began) / count * (len(left) - count) / 60
+            if time.monotonic() - last_line > SECONDS_BETWEEN_LINES:
+                last_line = time.monotonic()
+                minutes = (last_line - began) / count * (len(left) - count) / 60
                 print_line(f"{count} of {len(left)} fits, about {minutes:.0f} minutes left")
 
 
 def _run_fits(
-    ours: list[FitJob], theirs: list[FitJob], folder: Path | None, n_jobs: int, print_line: PrintLine
+    own_jobs: list[FitJob], peer_jobs: list[FitJob], folder: Path | None, n_jobs: int, print_line: PrintLine
 ) -> Iterator[dict[str, Any]]:
     if n_jobs == 1:
-        yield from (run_fit(job, folder) for job in ours)
-    elif ours:
+        yield from (run_fit(job, folder) for job in own_jobs)
+    elif own_jobs:
         os.environ.setdefault("OMP_NUM_THREADS", "1")
         with ProcessPoolExecutor(n_jobs) as pool:
-            yield from pool.map(run_fit, ours, [folder] * len(ours), chunksize=4)
-    for peer in dict.fromkeys(job.estimator for job in theirs):
-        mine = [job for job in theirs if job.estimator == peer]
+            yield from pool.map(run_fit, own_jobs, [folder] * len(own_jobs), chunksize=4)
+    for peer in dict.fromkeys(job.estimator for job in peer_jobs):
+        of_peer = [job for job in peer_jobs if job.estimator == peer]
         try:
-            for name in dict.fromkeys(job.table for job in mine):
-                table = _load_cached(mine[0].suite, name, folder)
-                yield from fit_peer_models(peer, [job for job in mine if job.table == name], table, print_line)
+            for name in dict.fromkeys(job.table for job in of_peer):
+                table = _load_cached(of_peer[0].suite, name, folder)
+                yield from fit_peer_models(peer, [job for job in of_peer if job.table == name], table, print_line)
         except PeerError as error:
-            print_line(f"{peer} is left out: {error}")
+            print_line(f"{peer} is skipped: {error}")
 
 
 # -- skills --------------------------------------------------------------------------------------------------------
 
 
-def add_skills(found: pd.DataFrame) -> pd.DataFrame:
-    """Add the skill of each private result whose references were computed, and its table's gap."""
-    found = found[found.score.notna()]
+def add_skills(results: pd.DataFrame) -> pd.DataFrame:
+    """Return the private results with their skill and their table's gap, if the references were computed."""
+    results = results[results.score.notna()]
     reference = ["suite", "table", "seed"]
-    floor = found[found.estimator == FLOOR].set_index(reference)["score"].rename("floor")
-    best = found[found.estimator.isin(PLAIN)].groupby(reference)["score"].max().rename("best")
-    rest = found[~found.estimator.isin([*PLAIN, FLOOR])].join(floor, on=reference).join(best, on=reference)
+    floor = results[results.estimator == FLOOR].set_index(reference)["score"].rename("floor")
+    best = results[results.estimator.isin(PLAIN)].groupby(reference)["score"].max().rename("best")
+    rest = results[~results.estimator.isin([*PLAIN, FLOOR])].join(floor, on=reference).join(best, on=reference)
     gaps = (best - floor).groupby(level=["suite", "table"]).mean().rename("gap")
     rest = rest.join(gaps, on=["suite", "table"])
-    # The gap is the table's, not the split's: a small test part must not divide by nearly nothing.
+    # Use the gap of the table, not of the split: on a small test set a split's gap may be close to 0.
     rest["skill"] = ((rest.score - rest.floor) / rest.gap).clip(-1.0, 1.05)
     return rest
 
 
-def render_report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
-    """Mean skill by estimator and budget, and every table; what was fitted with another delta says so.
+def render_report(results: pd.DataFrame, suite: Suite, delta: float) -> str:
+    """Return a report of mean skill by estimator and budget, and of all tables. Results at another delta are labelled.
 
-    Forests of other libraries do not take every table: they stand beside ours on their own tables and splits.
+    Other libraries do not support every table. They are compared on the tables and splits that they support.
     """
-    found = found[found.suite == suite]
-    told = add_skills(found)
-    if not told.gap.notna().any():
+    results = results[results.suite == suite]
+    skills = add_skills(results)
+    if not skills.gap.notna().any():
         return f"# Suite of {suite}: no skill, as no floor and no plain forest was computed, or nothing else\n"
-    named = told.estimator.where(told.delta == delta, told.estimator + ", delta " + told.delta.map("{:g}".format))
-    told = told.assign(peer=told.estimator.isin(PEERS), estimator=named)
-    skilled = told[told.gap >= MIN_GAP]
+    named = skills.estimator.where(
+        skills.delta == delta, skills.estimator + ", delta " + skills.delta.map("{:g}".format)
+    )
+    skills = skills.assign(peer=skills.estimator.isin(PEERS), estimator=named)
+    skilled = skills[skills.gap >= MIN_GAP]
     cells = _skill_by_table(skilled)
     head = "| | " + " | ".join(f"{epsilon:g}" for epsilon in cells.columns) + " |"
     rule = "|---" * (len(cells.columns) + 1) + "|"
@@ -302,12 +310,12 @@ def render_report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
         tables, splits = fitted.table.nunique(), fitted.seed.nunique()
         lines += ["", f"Tables that {name!s} takes: {tables}, splits of each: {splits}.", "", head, rule]
         lines += [_format_row(other, row) for other, row in _iter_rows(alike.groupby("estimator").mean())]
-    free = found[found.estimator.isin([FLOOR, *PLAIN])].groupby(["table", "estimator"]).score.mean()
+    free = results[results.estimator.isin([FLOOR, *PLAIN])].groupby(["table", "estimator"]).score.mean()
     for name, rows in cells.groupby("table"):
         scores = ", ".join(f"{other} {free[name, other]:.3f}" for other in (FLOOR, *PLAIN) if (name, other) in free)
         lines += ["", f"## {name!s}", "", f"Scores without privacy: {scores}.", "", head, rule]
         lines += [_format_row(i[0], row) for i, row in _iter_rows(rows)]
-    flat = told[told.gap < MIN_GAP]
+    flat = skills[skills.gap < MIN_GAP]
     if len(flat):
         by_table = flat.groupby(["table", "estimator", "epsilon"]).score.mean().unstack("epsilon")
         lines += ["", "## Tables without skill: scores", "", head, rule]
@@ -316,7 +324,7 @@ def render_report(found: pd.DataFrame, suite: Suite, delta: float) -> str:
 
 
 def _skill_by_table(skills: pd.DataFrame) -> pd.DataFrame:
-    """Mean skill of each estimator on each table at each budget."""
+    """Return the mean skill of each estimator on each table at each budget."""
     return skills.groupby(["estimator", "table", "epsilon"]).skill.mean().unstack("epsilon")
 
 

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fits forests of another library, inside an environment that has it: this file is run there, by its path.
+"""Worker that fits models of another library. It is run by its path, inside an environment with that library.
 
-It knows nothing of Veilwood. ``python peer_worker.py FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits each
-job in turn, writes FOLDER/N.npz for the N-th, and prints its number and CPU seconds, or why it was refused, as JSON.
+It does not import Veilwood. ``python peer_worker.py FOLDER`` reads FOLDER/table.json and FOLDER/table.npz, fits the
+jobs in order, and writes FOLDER/N.npz for job N. It prints one JSON line per job: number and CPU seconds, or the reason
+why the library refused it.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 
 def fit_peer(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, Any]) -> Any:
-    """Fit one model; ValueError says what a library cannot do."""
+    """Return one fitted model. Raise ValueError if the library does not support the job."""
     columns, n_classes = facts["columns"], facts["n_classes"]
     if peer == "DP-EBM":
         from interpret.privacy import DPExplainableBoostingClassifier, DPExplainableBoostingRegressor
@@ -41,7 +42,7 @@ def fit_peer(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, An
         low, high = facts["target"]
         model = DPExplainableBoostingRegressor(**given, privacy_target_min=low, privacy_target_max=high)
         return CodedModel(model.fit(frame, y), columns)
-    from diffprivlib.models import RandomForestClassifier  # pure epsilon, which a delta only weakens
+    from diffprivlib.models import RandomForestClassifier  # pure epsilon-DP, which satisfies any delta
 
     if not n_classes:
         raise ValueError("has no regression")
@@ -55,7 +56,7 @@ def fit_peer(peer: str, facts: dict[str, Any], X: Any, y: Any, job: dict[str, An
 
 
 class CodedModel:
-    """A model that takes categories as codes."""
+    """Model that accepts categories as codes."""
 
     def __init__(self, model: Any, columns: list[dict[str, Any]]) -> None:
         self.model, self.columns = model, columns
@@ -69,16 +70,16 @@ class CodedModel:
         return frame
 
     def predict(self, X: Any) -> Any:
-        """Predict."""
+        """Return predicted labels or numbers."""
         return self.model.predict(self._decode_categories(X))
 
     def predict_proba(self, X: Any) -> Any:
-        """Return shares of classes."""
+        """Return class probabilities."""
         return self.model.predict_proba(self._decode_categories(X))
 
 
 def main(folder: Path) -> None:
-    """Do all jobs of a folder."""
+    """Run all jobs of a folder."""
     warnings.simplefilter("ignore")
     facts = json.loads((folder / "table.json").read_text())
     with np.load(folder / "table.npz") as arrays:
@@ -86,7 +87,7 @@ def main(folder: Path) -> None:
     X, y = table["X"], table["y"]
     for number, job in enumerate(facts["jobs"]):
         train, test, began = table[f"train{job['seed']}"], table[f"test{job['seed']}"], time.process_time()
-        told: dict[str, Any] = {"job": number}
+        line: dict[str, Any] = {"job": number}
         try:
             model = fit_peer(facts["peer"], facts, X[train], y[train], job)
             predicted = np.asarray(model.predict(X[test]), float)
@@ -95,12 +96,12 @@ def main(folder: Path) -> None:
                 shares = np.zeros((len(test), facts["n_classes"]))
                 shares[:, np.asarray(model.classes_, int)] = model.predict_proba(X[test])
             np.savez(folder / f"{number}.npz", predicted=predicted, shares=shares)
-            told["cpu_s"] = time.process_time() - began
+            line["cpu_s"] = time.process_time() - began
         except ImportError:
             raise
-        except Exception as error:  # whatever another library says no with
-            told["refused"] = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
-        print(json.dumps(told), flush=True)
+        except Exception as error:  # other libraries refuse with exceptions of any type
+            line["refused"] = f"{type(error).__name__}: {error}" if not isinstance(error, ValueError) else str(error)
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private forests of other libraries, each in a virtual environment of its own that is made when it is first needed.
+"""Private forests of other libraries, each in its own virtual environment, created on first use.
 
-The libraries want versions of scikit-learn that we may not have. What is fitted there is in ``peer_worker``.
+The libraries may require other versions of scikit-learn than the installed one. ``peer_worker`` fits the models.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from veilwood_papers.suite.tables import FitJob, SuiteTable, result_row, skipped
 __all__ = ["PEERS", "Peer", "PeerError", "fit_peer_models", "peer_python"]
 
 WORKER: Final = Path(__file__).with_name("peer_worker.py")
-FOLDER_VARIABLE: Final = "VEILWOOD_PEERS"  # a variable that names the folder of environments
-_MAX_ERROR_CHARACTERS: Final = 300  # characters of what an installer said
+FOLDER_VARIABLE: Final = "VEILWOOD_PEERS"  # environment variable: folder of the virtual environments
+_MAX_ERROR_CHARACTERS: Final = 300  # characters of an installer's output, from its end
 
 
 class Peer(NamedTuple):
-    """Another library: what to install, and what must then be importable."""
+    """Requirements of another library: what to install, and the module that must then be importable."""
 
     requirements: tuple[str, ...]
     module: str
@@ -39,19 +39,19 @@ class Peer(NamedTuple):
 
 PEERS: Final[dict[str, Peer]] = {
     "DP-EBM": Peer(("interpret-core",), "interpret.privacy"),
-    # Its newest release cannot be imported beside scikit-learn 1.9.
+    # Its newest release cannot be imported with scikit-learn 1.9.
     "diffprivlib": Peer(("diffprivlib", "scikit-learn<1.9"), "diffprivlib.models"),
 }
 
 
 class PeerError(SetupError):
-    """A library that cannot be installed or run here."""
+    """Error raised if another library cannot be installed or run."""
 
 
 def peer_python(peer: str, print_line: Callable[[str], None] = print) -> Path:
-    """Return the interpreter of a library's environment; make the environment if it is not there.
+    """Return the interpreter of a library's environment, and create the environment if it is missing.
 
-    It is made with uv where that is found, and with venv and pip otherwise, in a folder of the user's cache.
+    It is created in the user's cache, with uv if available and with venv and pip otherwise.
     """
     wanted = PEERS[peer]
     mark = hashlib.sha256(repr((wanted, sys.version_info[:2])).encode()).hexdigest()[:12]
@@ -65,7 +65,7 @@ def peer_python(peer: str, print_line: Callable[[str], None] = print) -> Path:
         folder.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise PeerError(
-            f"{folder.parent} cannot be made: {error.strerror}. Hint: set {FOLDER_VARIABLE} to a folder."
+            f"{folder.parent} cannot be made: {error.strerror}. Hint: set {FOLDER_VARIABLE} to a writable folder."
         ) from None
     if uv := shutil.which("uv"):
         _run_command([uv, "venv", "--python", sys.executable, str(folder)])
@@ -87,8 +87,8 @@ def _run_command(command: Sequence[str]) -> None:
     try:
         subprocess.run(command, check=True, capture_output=True, text=True)
     except subprocess.CalledProcessError as error:
-        said = " ".join((error.stderr or error.stdout or "").split())[-_MAX_ERROR_CHARACTERS:]
-        raise PeerError(f"{Path(command[0]).name} failed: {said or error.returncode}") from None
+        output = " ".join((error.stderr or error.stdout or "").split())[-_MAX_ERROR_CHARACTERS:]
+        raise PeerError(f"{Path(command[0]).name} failed: {output or error.returncode}") from None
     except OSError as error:
         raise PeerError(f"{command[0]} cannot be run: {error.strerror}") from None
 
@@ -96,7 +96,7 @@ def _run_command(command: Sequence[str]) -> None:
 def fit_peer_models(
     peer: str, jobs: Sequence[FitJob], table: SuiteTable, print_line: Callable[[str], None] = print
 ) -> Iterator[dict[str, Any]]:
-    """Fit a peer's model for each job, all of one table, and yield scored lines as they come."""
+    """Fit a peer's model for each job of one table, and yield scored lines as they arrive."""
     if any(column.nullable for column in table.schema.features):
         yield from (skipped_row(job, "takes no missing values") for job in jobs)
         return
@@ -111,26 +111,26 @@ def fit_peer_models(
         try:
             assert worker.stdout is not None
             for line in worker.stdout:
-                told = json.loads(line)
-                job = jobs[told["job"]]
-                if "refused" in told:
-                    yield skipped_row(job, told["refused"])
+                answer = json.loads(line)
+                job = jobs[answer["job"]]
+                if "refused" in answer:
+                    yield skipped_row(job, answer["refused"])
                     continue
-                with np.load(folder / f"{told['job']}.npz") as found:
-                    predicted, shares = found["predicted"], found["shares"]
+                with np.load(folder / f"{answer['job']}.npz") as arrays:
+                    predicted, shares = arrays["predicted"], arrays["shares"]
                 label = np.array(classes, object)[predicted.astype(int)] if classes else predicted
                 _, test = split_rows(len(table.y), job.seed)
-                yield result_row(job, table, test, label, shares if classes else None, told["cpu_s"], peer)
+                yield result_row(job, table, test, label, shares if classes else None, answer["cpu_s"], peer)
             if worker.wait():
-                said = " ".join((folder / "errors").read_text().split())[-_MAX_ERROR_CHARACTERS:]
-                raise PeerError(f"its worker stopped: {said}")
+                output = " ".join((folder / "errors").read_text().split())[-_MAX_ERROR_CHARACTERS:]
+                raise PeerError(f"its worker stopped: {output}")
         finally:
             worker.kill()
             worker.wait()
 
 
 def _write_table(peer: str, jobs: Sequence[FitJob], table: SuiteTable, folder: Path) -> None:
-    """Write a table as numbers, categories as codes, with what is public about it, for the worker."""
+    """Write a table for the worker: numbers, categories as codes, and the public facts."""
     schema = table.schema
     columns = []
     for column in schema.features:

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How fast estimators are beside others, in one run: CPU seconds of one thread, and how they grow.
+"""Speed of estimators compared with other libraries: single-threaded CPU seconds, and how they grow.
 
-Every fit is a process of its own (``speed_worker``). Ratios to HistGradientBoosting in the same run are what can be
-compared between machines; ``find_slowdowns`` says what got slower between two results files.
+Each fit runs in its own process (``speed_worker``). Ratios to HistGradientBoosting in the same run are comparable
+between machines; ``find_slowdowns`` compares two results files.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ __all__ = ["find_slowdowns", "list_cases", "run_speed", "to_markdown"]
 
 WORKER: Final = Path(__file__).with_name("speed_worker.py")
 REFERENCE: Final = "HistGradientBoosting"
-MIN_SLOWDOWN: Final = 1.25  # times as slow, from which on it is said
-MIN_CPU_SECONDS: Final = 0.05  # CPU seconds, below which a difference is chance
+MIN_SLOWDOWN: Final = 1.25  # ratio above which a slowdown is reported
+MIN_CPU_SECONDS: Final = 0.05  # differences below this are noise
 ESTIMATORS: Final = ("PrivateForest", "DP-EBM", REFERENCE, "ExtraTrees", "RandomTrees", "MedianForest", "GreedyForest",
                      "MatrixForest")  # fmt: skip
-MAX_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # of those that take minutes beyond
+MAX_ROWS: Final = {"ExtraTrees": 100_000, "MatrixForest": 100_000}  # these estimators take minutes beyond
 ONE_THREAD: Final = {
     **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
-    "VEILWOOD_CACHE": "off",  # what was searched before would cost nothing
+    "VEILWOOD_CACHE": "off",  # a cached strategy would hide the cost of the search
 }
 GROWTH: Final[dict[str, tuple[float, ...]]] = {
     "rows": (10_000,), "columns": (10, 20, 40, 80), "classes": (2, 4, 8),
@@ -46,27 +46,27 @@ PrintLine = Callable[[str], None]
 
 
 def list_cases(*, quick: bool = False) -> list[Case]:
-    """List what is measured: estimators side by side, then one number at a time that grows."""
+    """Return the cases: estimators side by side, then one size at a time that grows."""
     sizes = (2_000,) if quick else (100_000, 1_000_000)
     usual = {"columns": 20, "classes": 2, "epsilon": 1.0}
-    found = [
+    cases = [
         {"estimator": name, "rows": rows, **usual, "one_row": rows == sizes[0]}
         for rows in sizes for name in ESTIMATORS if rows <= MAX_ROWS.get(name, rows)
     ]  # fmt: skip
     base = {"rows": sizes[0], **usual}
     for axis, values in GROWTH.items():
-        # With classes and columns the reference grows too, and with trees that of an ordinary forest.
+        # The reference grows with classes and columns too; for trees, the comparison is an ordinary forest.
         names = ("RandomTrees", "ExtraTrees") if axis == "trees" else ("PrivateForest", REFERENCE)
         for name in names if axis != "epsilon" else names[:1]:
             for value in values[:1] if quick else values:
                 rows = {"rows": 20_000} if axis in ("columns", "classes", "trees") and not quick else {}
-                found.append({"estimator": name, **base, **rows, axis: value, "grows": axis})
-    found += [{"estimator": name, **base, "classes": 0} for name in ("PrivateForest", REFERENCE)]
-    return found
+                cases.append({"estimator": name, **base, **rows, axis: value, "grows": axis})
+    cases += [{"estimator": name, **base, "classes": 0} for name in ("PrivateForest", REFERENCE)]
+    return cases
 
 
 def run_speed(*, quick: bool = False, peers: bool = True, print_line: PrintLine = print) -> dict[str, Any]:
-    """Measure every case, and return what was found as plain numbers."""
+    """Measure every case, and return the results as JSON-compatible values."""
     pythons: dict[str, Path | None] = {}
     if peers:
         for peer in PEERS:
@@ -91,7 +91,7 @@ def _find_peer_python(peer: str, print_line: PrintLine) -> Path | None:
     try:
         return peer_python(peer, print_line)
     except PeerError as error:
-        print_line(f"{peer} is left out: {error}")
+        print_line(f"{peer} is skipped: {error}")
         return None
 
 
@@ -113,7 +113,7 @@ def _format_result(result: dict[str, Any]) -> str:
 
 
 def time_imports(times: int = 5) -> dict[str, float]:
-    """CPU seconds of importing scikit-learn's forests, and then Veilwood in the same process; the least of a few."""
+    """Return the minimal CPU seconds of importing scikit-learn's forests, and then Veilwood in the same process."""
     clocked = (
         "import time; began = time.process_time(); import sklearn.ensemble; check_between = time.process_time(); "
         "import veilwood; print(check_between - began, time.process_time() - check_between)"
@@ -124,7 +124,7 @@ def time_imports(times: int = 5) -> dict[str, float]:
 
 
 def installed_bytes() -> dict[str, int]:
-    """Bytes on disk of Veilwood without extras: of each package that it needs, the largest first."""
+    """Return the bytes on disk of Veilwood without extras, per required package, largest first."""
     sizes: dict[str, int] = {}
     left = ["veilwood"]
     while left:
@@ -134,7 +134,7 @@ def installed_bytes() -> dict[str, int]:
         try:
             package = importlib.metadata.distribution(name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # of another system
+            continue  # a requirement of other platforms
         files = [Path(str(file.locate())) for file in package.files or ()]
         sizes[name] = sum(file.stat().st_size for file in files if file.is_file())
         needed = [line for line in package.requires or () if "extra ==" not in line]
@@ -191,32 +191,35 @@ def _side_by_side(results: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def _growth_table(results: list[dict[str, Any]], axis: str) -> Iterator[str]:
-    mine = [each for each in results if each.get("grows") == axis]
-    if axis == "rows":  # those that stand side by side go on
-        mine += [each for each in results if "grows" not in each and each["classes"]
-                 and each["estimator"] in {one["estimator"] for one in mine}]  # fmt: skip
-    values = sorted({each[axis] for each in mine})
+    growing = [each for each in results if each.get("grows") == axis]
+    if axis == "rows":  # extend with the rows of the side-by-side comparison
+        growing += [each for each in results if "grows" not in each and each["classes"]
+                 and each["estimator"] in {one["estimator"] for one in growing}]  # fmt: skip
+    values = sorted({each[axis] for each in growing})
     yield f"| CPU s of a fit, by {axis} | " + " | ".join(f"{value:,g}" for value in values) + " |"
     yield "|---" * (len(values) + 1) + "|"
-    for name in dict.fromkeys(each["estimator"] for each in mine):
-        seconds = {each[axis]: each["fit"] for each in mine if each["estimator"] == name}
+    for name in dict.fromkeys(each["estimator"] for each in growing):
+        seconds = {each[axis]: each["fit"] for each in growing if each["estimator"] == name}
         cells = [f"{seconds[value]:.2f}" if value in seconds else "" for value in values]
         yield f"| {name} | " + " | ".join(cells) + " |"
 
 
 def find_slowdowns(old: Path, new: Path) -> list[str]:
-    """Say what got slower from one results file to another, in times the reference of the same run."""
+    """Return the slowdowns between two results files, relative to the reference of the same run."""
     before, after = (_read_ratios(path) for path in (old, new))
-    found = []
+    slowdowns = []
     for key in sorted(before.keys() & after.keys()):
         (then, _), (now, seconds) = before[key], after[key]
         if now > MIN_SLOWDOWN * then and seconds > MIN_CPU_SECONDS:
-            found.append(f"{' '.join(map(str, key))}: {now / then:.2f} times as slow ({then:.3g} -> {now:.3g})")
-    return found
+            slowdowns.append(f"{' '.join(map(str, key))}: {now / then:.2f} times as slow ({then:.3g} -> {now:.3g})")
+    return slowdowns
 
 
 def _read_ratios(path: Path) -> dict[tuple[Any, ...], tuple[float, float]]:
-    """CPU seconds in times those of the reference with the same rows (else of all of them), and as they are."""
+    """Return CPU seconds, relative and absolute, by case.
+
+    Ratios are to the reference with the same number of rows, or to the mean reference if there is none.
+    """
     try:
         results = [each for each in read_json(read_text(path))["results"] if "failed" not in each]
         fits = {each["rows"]: each["fit"] for each in results if each["estimator"] == REFERENCE}
@@ -229,4 +232,6 @@ def _read_ratios(path: Path) -> dict[tuple[Any, ...], tuple[float, float]]:
     except OSError as error:
         raise FileError(f"{path} cannot be read: {error.strerror}.") from None
     except (KeyError, TypeError, ZeroDivisionError):
-        raise FileError(f"{path} holds no results of bench speed. Hint: veilwood bench speed -o FILE.json.") from None
+        raise FileError(
+            f"{path} holds no results of bench speed. Hint: run veilwood bench speed -o FILE.json."
+        ) from None

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Times one fit and its predictions, inside any environment that has the library: this file is run there, by its path.
+"""Worker that times one fit and its predictions. It is run by its path, inside an environment with the library.
 
-``python speed_worker.py JSON`` makes a table, fits it in one thread, and prints CPU seconds and memory as JSON. It
-loads Veilwood only where that is what it measures.
+``python speed_worker.py JSON`` creates a table, fits it with one thread, and prints CPU seconds and memory as JSON. It
+imports Veilwood only to measure it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ PRIVATE = ("PrivateForest", "RandomTrees", "MedianForest", "GreedyForest", "Matr
 
 
 def make_table(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, Any]:
-    """Bell-shaped columns and classes by a sum and a product of some of them; numbers if there are no classes."""
+    """Return normal columns and a target from sums and products of some of them: classes, or numbers if none."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((n_rows, n_columns))
     score = X[:, : min(5, n_columns)].sum(axis=1) + 0.2 * X.sum(axis=1) + X[:, 0] * X[:, -1]
@@ -34,7 +34,7 @@ def make_table(n_rows: int, n_columns: int, n_classes: int) -> tuple[Any, Any]:
 
 
 def make_model(case: dict[str, Any]) -> Any:
-    """Make an estimator with its defaults."""
+    """Return an estimator with default parameters."""
     kind, n_classes, columns = case["estimator"], case["classes"], case["columns"]
     task = "Classifier" if n_classes else "Regressor"
     if kind in PRIVATE:
@@ -60,12 +60,12 @@ def make_model(case: dict[str, Any]) -> Any:
 
 
 def resident_bytes() -> int:
-    """Bytes that are in memory now."""
+    """Return the resident memory in bytes."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 def time_one_row(model: Any, row: Any) -> float:
-    """Return the CPU milliseconds of a prediction of one row."""
+    """Return the CPU milliseconds of predicting one row."""
     model.predict(row)
     began = time.process_time()
     for _ in range(ONE_ROW_TIMES):
@@ -74,23 +74,23 @@ def time_one_row(model: Any, row: Any) -> float:
 
 
 def measure_case(case: dict[str, Any]) -> dict[str, float]:
-    """Fit and predict, after a small fit that loads and compiles what is needed."""
+    """Measure a fit and its predictions, after a small warm-up fit that loads and compiles the code."""
     X, y = make_table(case["rows"], case["columns"], case["classes"])
     small = make_model(case)
     if case["estimator"] in PRIVATE:
-        small.random_state = 1  # strategies that are searched for other trees are of no use to the fit
+        small.random_state = 1  # the warm-up searches strategies for other trees, so the fit cannot reuse them
     small.fit(X[:WARM_ROWS], y[:WARM_ROWS]).predict(X[:WARM_ROWS])
     figures: dict[str, float] = {"input_bytes": X.nbytes}
     peak = Path("/proc/self/clear_refs")
     if peak.exists():
-        peak.write_text("5")  # forget the highest memory so far
+        peak.write_text("5")  # reset the peak of resident memory
     before = resident_bytes() if Path("/proc/self/statm").exists() else 0
     model, began = make_model(case), time.process_time()
     model.fit(X, y)
     figures["fit"] = time.process_time() - began
     if before:
-        told = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
-        figures["memory_bytes"] = int(told) * 1024 - before
+        peak_kilobytes = Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]
+        figures["memory_bytes"] = int(peak_kilobytes) * 1024 - before
     began = time.process_time()
     predicted = model.predict(X)
     figures["predict"] = time.process_time() - began

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the accuracy suite that are made here, or brought by scikit-learn.
+"""Synthetic tables of the accuracy suite, and the tables that scikit-learn provides.
 
-A made table is always the same: its rows come from a generator with a fixed seed, its bounds are what one would declare
-without having seen the rows. Tables of scikit-learn have round numbers as bounds, written down here.
+A synthetic table is always the same: its rows come from a generator with a fixed seed. Its bounds are those that one
+would declare without having seen the rows. The bounds of scikit-learn's tables are round numbers, written here.
 
-The last four for development were made after other forests had won on tables of their kind, some of them for
-validation: one strong column, one of many values, bounds too wide.
+The last four development tables were added after other forests had won on tables of their kind, some of them in the
+validation suite: one strong column, a column of many values, bounds that are too wide.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Bounds: TypeAlias = tuple[float, float]
 
 
 class SuiteTable(NamedTuple):
-    """A table with its public schema."""
+    """Table with its public schema."""
 
     schema: Schema
     X: pd.DataFrame
@@ -39,7 +39,7 @@ SYNTHETIC: Final[dict[Suite, dict[str, TableMaker]]] = {"development": {}, "vali
 
 def _synthetic_table(suite: Suite, name: str) -> Callable[[TableMaker], TableMaker]:
     def add(maker: TableMaker) -> TableMaker:
-        if any(name in made for made in SYNTHETIC.values()):
+        if any(name in makers for makers in SYNTHETIC.values()):
             raise ValueError(f"there are two tables {name!r}")
         SYNTHETIC[suite][name] = maker
         return maker
@@ -47,7 +47,7 @@ def _synthetic_table(suite: Suite, name: str) -> Callable[[TableMaker], TableMak
     return add
 
 
-# -- helpers for made tables -----------------------------------------------------------------------------------------
+# -- helpers for synthetic tables ------------------------------------------------------------------------------------
 
 
 def _make_table(
@@ -58,7 +58,7 @@ def _make_table(
     bounds: Bounds = (0.0, 1.0),
     nullable: bool = False,
 ) -> SuiteTable:
-    """Put columns and a target together; ``goal`` is the target's bounds or the number of its classes."""
+    """Return a table of columns and a target. ``goal`` is the target's bounds or its number of classes."""
     if not isinstance(columns, dict):
         columns = {f"x{i}": (column, bounds) for i, column in enumerate(columns.T)}
     entries: list[dict[str, Any]] = []
@@ -80,19 +80,19 @@ def _make_table(
 
 
 def _binary_labels(rng: np.random.Generator, score: Floats) -> NDArray[np.bool_]:
-    """Draw classes with these log-odds."""
+    """Draw binary classes with the given log-odds."""
     return rng.random(len(score)) < 1 / (1 + np.exp(-score))
 
 
 def _correlated_columns(rng: np.random.Generator, n: int, blocks: int, width: int, correlation: float) -> Floats:
-    """Draw normal columns in blocks that share a common part."""
+    """Draw normal columns in blocks with a shared component."""
     common = np.repeat(rng.standard_normal((n, blocks)), width, axis=1)
     own = rng.standard_normal((n, blocks * width))
     return np.asarray(np.sqrt(correlation) * common + np.sqrt(1 - correlation) * own)
 
 
 def _gaussian_clusters(rng: np.random.Generator, n: int, classes: int, columns: int, parts: int, apart: float) -> Any:
-    """Draw classes that are mixtures of Gaussian clusters; the columns share directions."""
+    """Draw classes that are mixtures of Gaussian clusters along shared directions."""
     centres = apart * rng.standard_normal((classes, parts, columns))
     mixing = rng.standard_normal((columns, columns)) / np.sqrt(columns)
     label, part = rng.integers(classes, size=n), rng.integers(parts, size=n)
@@ -100,14 +100,17 @@ def _gaussian_clusters(rng: np.random.Generator, n: int, classes: int, columns: 
 
 
 def _three_classes(rng: np.random.Generator, name: str, n: int, columns: int, apart: float) -> SuiteTable:
-    """Draw a small table of three classes, one Gaussian cluster each."""
+    """Draw a small table of three classes with one Gaussian cluster each."""
     label = rng.integers(3, size=n)
     X = rng.standard_normal((n, columns)) + apart * rng.standard_normal((3, columns))[label]
     return _make_table(name, X, label, 3, (-6, 6))
 
 
 def _robot_arm(rng: np.random.Generator, n: int, columns: int) -> tuple[Floats, Floats]:
-    """Return joint angles and how far from a point an arm of eight links ends: two of the joints matter most."""
+    """Return the joint angles of an arm of eight links and the distance of its end from a point.
+
+    Two of the joints matter most.
+    """
     angles = rng.uniform(-np.pi, np.pi, (n, columns)) / 2
     turn = np.cumsum(angles[:, :8] * np.array([1.0, 1.0, 0.3, 0.2, 0.2, 0.1, 0.1, 0.1]), axis=1)
     x, y = np.cos(turn).sum(axis=1) / 8, np.sin(turn).sum(axis=1) / 8
@@ -122,7 +125,7 @@ def _bundled_table(name: str, data: Any, bounds: list[Bounds] | Bounds, goal: Bo
 
 
 def _round_bounds(values: Floats) -> list[Bounds]:
-    """Bounds as an expert would write them: none below 0, the next power of ten, half or fifth of it above."""
+    """Return bounds as an expert would write them: none below 0, the next power of ten, half or fifth of it above."""
     tops = []
     for top in values.max(axis=0):
         power = 10.0 ** np.ceil(np.log10(max(top, 1e-9)))
@@ -316,7 +319,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "late-payments")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """Months that tell nearly the same, as in tables of credit: the latest, status0, decides."""
+    """Monthly columns that are almost redundant, as in credit tables. The latest, status0, decides."""
     n, names = 20_000, np.array([f"s{i}" for i in range(9)], object)
     hidden = np.cumsum(np.column_stack([rng.standard_normal(n), 0.45 * rng.standard_normal((n, 5))]), axis=1)
     late, size = np.clip(np.floor(1.3 * hidden - 0.4), 0, 8).astype(int), np.exp(rng.standard_normal(n))
@@ -332,7 +335,7 @@ def _(rng: np.random.Generator) -> SuiteTable:
 
 @_synthetic_table("development", "party-votes")
 def _(rng: np.random.Generator) -> SuiteTable:
-    """One vote tells the party, many others nearly, and these are wrong together."""
+    """One vote determines the party. Many others nearly do, and their errors coincide."""
     party, names = rng.random(430) < 0.4, np.array(["no", "yes", "none"], object)
     strays, columns = rng.random(430) < 0.12, dict[str, Any]()
     for i, follows in enumerate((96, 90, 88, 85, 85, 80, 80, 75, 75, 70, 65, 60, 60, 55, 50)):

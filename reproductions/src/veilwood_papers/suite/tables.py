@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The tables of the accuracy suite: real ones from a folder, those that scikit-learn brings, and made ones.
+"""Tables of the accuracy suite: real ones from a folder, those that scikit-learn provides, and synthetic ones.
 
-Each table belongs to the development suite or to the validation suite, never to both; families of tables are spread
-over the two. Constants are settled on development alone. How scores become skills is in ``suite``.
-Real tables have the bounds of their JSON schema.
+Each table belongs to either the development or the validation suite; families of tables are divided between the two.
+Constants are tuned on the development suite only. Real tables have the bounds of their JSON schema. ``accuracy``
+computes skills from scores.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ __all__ = [
 
 
 MAX_ROWS: Final = 20_000
-"""Of a table; of longer ones a fixed random part is used, except of those named in ``UNTRUNCATED``."""
+"""Maximum number of rows. Larger tables are sampled with a fixed seed, except those in ``UNTRUNCATED``."""
 
 UNTRUNCATED: Final = frozenset({"adult", "metro-traffic", "covertype", "adult-a1at", "gas-turbine"})
 
@@ -55,13 +55,13 @@ REAL_TABLES: Final[dict[Suite, tuple[str, ...]]] = {
 
 
 def table_names(suite: Suite, folder: Path | None) -> list[str]:
-    """Return the tables of a suite; without a folder those that need none."""
+    """Return the names of a suite's tables; without a folder, only those that need no file."""
     real = [name for name in REAL_TABLES[suite] if folder is not None and (folder / f"{name}.csv.gz").exists()]
     return [*real, *SYNTHETIC[suite]]
 
 
 def load_table(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
-    """Make or read a table."""
+    """Return a table, generated or read. Raise ValueError if it is unknown or needs a folder."""
     if name in SYNTHETIC[suite]:
         return SYNTHETIC[suite][name](np.random.default_rng(zlib.crc32(name.encode())))
     if name not in REAL_TABLES[suite]:
@@ -72,7 +72,7 @@ def load_table(suite: Suite, name: str, folder: Path | None) -> SuiteTable:
     frame = pd.read_csv(folder / f"{name}.csv.gz", keep_default_na=False, dtype=str)
     if len(frame) > MAX_ROWS and name not in UNTRUNCATED:
         frame = frame.sample(MAX_ROWS, random_state=0).reset_index(drop=True)
-    # The tables are public, and so are bounds that were read off them.
+    # The tables are public, so bounds taken from them are too.
     facts, columns = replace(schema, inferred=False).to_dict(), {}
     for entry in facts["columns"]:
         values = frame[entry["name"]]
@@ -91,7 +91,7 @@ _MAX_NOTE_LENGTH: Final = 80
 
 
 class FitJob(NamedTuple):
-    """One fit; ``epsilon`` is infinite without privacy."""
+    """Key of one fit. ``epsilon`` is infinite without privacy."""
 
     suite: Suite
     table: str
@@ -109,7 +109,7 @@ def split_rows(n: int, seed: int) -> tuple[Any, Any]:
 
 
 def skipped_row(job: FitJob, reason: str) -> dict[str, Any]:
-    """Return the line of a fit that did not happen."""
+    """Return the cache line of a fit that was refused."""
     note = f"refused: {' '.join(reason.split())}"[:_MAX_NOTE_LENGTH]
     return {**job._asdict(), "score": "", "log_loss": "", "cpu_s": "", "note": note}
 
@@ -117,17 +117,17 @@ def skipped_row(job: FitJob, reason: str) -> dict[str, Any]:
 def result_row(
     job: FitJob, table: SuiteTable, test: Any, predicted: Any, probabilities: Any, cpu_seconds: float, note: str
 ) -> dict[str, Any]:
-    """Return the line of a fit: predicted labels or numbers, and shares of classes where there are any."""
-    truth, classes, told = table.y.iloc[test], table.schema.classes, float("nan")
+    """Return the cache line of a fit, from its predictions and class probabilities (or None)."""
+    truth, classes, loss = table.y.iloc[test], table.schema.classes, float("nan")
     score = float(np.mean(np.asarray(predicted) == truth.to_numpy())) if classes else _r_squared(truth, predicted)
     if probabilities is not None:
-        told = _log_loss(truth, probabilities, classes)
-    line = {"score": round(score, 5), "log_loss": round(told, 5), "cpu_s": round(cpu_seconds, 3), "note": note}
+        loss = _log_loss(truth, probabilities, classes)
+    line = {"score": round(score, 5), "log_loss": round(loss, 5), "cpu_s": round(cpu_seconds, 3), "note": note}
     return {**job._asdict(), **line}
 
 
 def _r_squared(truth: Any, predicted: Any) -> float:
-    if np.ptp(truth) == 0:  # a constant target: how near its scale the prediction is
+    if np.ptp(truth) == 0:  # R2 is undefined for a constant target: score how close the prediction is on its scale
         return 1.0 - float(np.mean((np.asarray(predicted) - np.asarray(truth)) ** 2))
     return float(r2_score(truth, predicted))
 
