@@ -44,7 +44,7 @@ __all__ = [
 ]
 
 
-FAN_IN: Final = 8  # answers that are added up at a time
+FAN_IN: Final = 8  # partial sums that one task adds up: bounds its memory
 
 
 class PersistedPartitions(Protocol):
@@ -237,7 +237,7 @@ def find_engine(X: Any) -> ClusterEngine | None:
     return engine
 
 
-# -- the driver's side ------------------------------------------------------------------------------------------------
+# -- interface of engines ---------------------------------------------------------------------------------------------
 
 
 class ClusterEngine(Protocol):
