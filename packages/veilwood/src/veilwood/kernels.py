@@ -53,7 +53,7 @@ def next_node(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
 
 @njit(inline="always")
 def _walk_block(nodes: Any, lookup: Any, codes: Any, root: int, depth: int, at: Any) -> None:
-    """Take a block of rows down one tree together, so that their memory accesses overlap."""
+    """Move a block of rows down one tree together, so that their memory accesses overlap."""
     for i in range(np.uint64(len(codes))):
         at[i] = root
     for _ in range(depth):

@@ -522,9 +522,9 @@ class Comparison:
     """Accuracy of a private estimator and of two baselines on one data set."""
 
     name: str
-    """The data set."""
+    """Name of the data set."""
     epsilons: tuple[float, ...]
-    """The privacy losses, in increasing order."""
+    """Privacy losses, in increasing order."""
     private: NDArray[np.float64]
     """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
     non_private: float

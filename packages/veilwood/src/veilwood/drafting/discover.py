@@ -91,7 +91,7 @@ class SchemalessTable:
     name: str
     """Name of the table."""
     names: tuple[str, ...]
-    """The names of its columns."""
+    """Names of its columns."""
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
     _dialect: Dialect
 

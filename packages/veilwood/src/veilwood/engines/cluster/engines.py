@@ -48,7 +48,7 @@ FAN_IN: Final = 8  # partial sums that one task adds up: bounds its memory
 
 
 class PersistedPartitions(Protocol):
-    """The persisted states of all partitions of a frame."""
+    """Persisted states of all partitions of a frame."""
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> PersistedPartitions:
         """Return the updated states of all partitions; the present ones are released."""

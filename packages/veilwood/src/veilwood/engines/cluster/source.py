@@ -84,7 +84,7 @@ def _required_columns(encoding: Encoding, cap: RowsOf | None) -> list[str]:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ClusterSource(Source):
-    """The rows of a frame on a cluster."""
+    """Rows of a frame on a cluster."""
 
     _frame: EncodedFrame
     _filter: Callable[[Batch], Batch] | None = None  # selects this part's rows, after a split
@@ -225,11 +225,8 @@ class EncodedFrame:
 
 
 _DRAW_UNITS: Final = 1 << 30  # secret draws are integers from 0 up to this
-_HOLDOUT, _SAMPLE, _CELLS = (
-    b"apart  ",
-    b"judges ",
-    b"cells  ",
-)  # key suffixes: makes draws independent
+# Suffixes of the key, so that draws for different purposes are independent.
+_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "
 
 Update = Callable[["PartitionBackend"], None]  # changes rows in place; arguments are public, or the secret key
 

@@ -27,7 +27,7 @@ _HASH_DIGITS: Final = 8  # hexadecimal digits of a row's hash that decide its bu
 
 
 class CellSqlWriter:
-    """Compiles cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
+    """Compiler of cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding) -> None:
         self.dialect, self._encoding = dialect, encoding
@@ -181,7 +181,7 @@ def _rule_key(rule: CellRule) -> float:
 
 
 class BinSqlWriter(CellSqlWriter):
-    """Compiles cell rules for rows whose columns are bins, integers without nulls: c0, c1, ..."""
+    """Compiler of cell rules for rows of bins, which are integers without nulls: c0, c1, ..."""
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding, n_bins: Sequence[int]) -> None:
         super().__init__(dialect, encoding)

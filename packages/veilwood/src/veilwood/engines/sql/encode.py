@@ -360,7 +360,7 @@ def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueEx
         return ValueExpression(dialect.with_exact_collation(canonical_text_sql(text, dialect)), problem, kinds)
 
     match typed.kind:
-        case "is_integer" | "boolean" | "date":
+        case "whole" | "boolean" | "date":
             return ValueExpression(x, f"CASE WHEN {x} IS NULL THEN {lost} ELSE 0 END", kinds[:1])
         case "decimal":
             nan = f" OR CAST({x} AS TEXT) = 'NaN'" if dialect.engine == "postgres" else ""

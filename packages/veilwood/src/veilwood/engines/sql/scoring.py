@@ -100,6 +100,7 @@ def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
     sums = [_sum_leaves(model, output, writer) for output in range(model.leaf_values.shape[1])]
     outputs, chosen = model_to_sql(model, dialect, [f"z{i}" for i in range(len(sums))])
     rows = source.rows_relation()
+    # The draw of another class per row follows from a keyed hash of its contents, so it is the same in each query.
     if assignment is not None:
         hashed = writer.row_hash_expression(assignment.key, source.rows.feature_names)
         rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"

@@ -369,8 +369,8 @@ def fit_best_forest(
         return _to_fitted_forest([_constant_tree(n_classes)], cells.axes)
     row = _expand_cells(cells.weight, rng)
     seeds = rng.integers(0, 2**31 - 1, 2)
-    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MAX_VALIDATION_ROWS]
-    X, y = _training_data(cells, row[judged])
+    validation_rows = np.random.default_rng(seeds[0]).permutation(len(row))[:MAX_VALIDATION_ROWS]
+    X, y = _training_data(cells, row[validation_rows])
     with warnings.catch_warnings():
         # Filters hold for the whole process: match this message of scikit-learn only, to lose no other warning.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
@@ -396,9 +396,8 @@ def _expand_cells(weight: Ints, rng: np.random.Generator) -> Ints:
     ends = np.cumsum(weight)
     if ends[-1] <= MAX_REPEATED_ROWS:
         return np.repeat(np.arange(len(weight)), weight)
-    drawn = rng.choice(
-        ends[-1], MAX_REPEATED_ROWS, replace=False
-    )  # without replacement: a row must not be in two folds
+    # Without replacement, because a row must not be in two folds.
+    drawn = rng.choice(ends[-1], MAX_REPEATED_ROWS, replace=False)
     return np.searchsorted(ends, np.sort(drawn), side="right")
 
 
