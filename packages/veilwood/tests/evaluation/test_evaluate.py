@@ -62,7 +62,7 @@ def test_what_is_refused(car_forest: Any) -> None:
         with pytest.raises(vw.VeilwoodError):
             vw.evaluate(car_forest, car.X, car.y, **{"epsilon": 1.0, **bad})
     predictor = vw.MatrixForestPredictor(car.schema, n_estimators=2, max_depth=2).fit(car.X, car.y)
-    with pytest.raises(vw.VeilwoodError, match="no free predictions"):
+    with pytest.raises(vw.VeilwoodError, match="cannot be evaluated"):
         vw.evaluate(predictor, car.X, car.y, epsilon=1.0)
 
 

@@ -373,7 +373,7 @@ def test_a_door_takes_further_steps_as_long_as_they_are_paid_for(loss: Loss) -> 
             door.release_counts(more, np.zeros(1, np.int64))
         with pytest.raises(vw.VeilwoodError, match="more than"):
             door.extend(step(3, Fraction(1, 10**12)))
-        with pytest.raises(vw.VeilwoodError, match="same name"):
+        with pytest.raises(vw.VeilwoodError, match="different names"):
             door.extend(step(2, Fraction(0) + Fraction(1, 10**12)))
         with pytest.raises(vw.VeilwoodError, match="not in the plan"):
             door.release_counts(step(4, Fraction(1, 10)), np.zeros(1, np.int64))

@@ -217,7 +217,7 @@ class EncodedFrame:
         # A row that moved between passes would be assigned to another tree (proofs/disjoint-trees.md).
         if self.checksums and self.checksums != total.checksums:
             raise FileError(
-                f"the rows of the {self.engine.name} frame changed between two passes, or their order did. "
+                f"the rows of the {self.engine.name} frame changed between two passes, or came in another order. "
                 "Hint: write the frame to files and read those."
             )
         self.checksums.update(total.checksums)
