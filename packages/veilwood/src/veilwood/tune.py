@@ -199,7 +199,7 @@ def tune(
     >>> found = vw.tune(car.schema, vw.RandomTreesClassifier, n_rows=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
     >>> found.best.plan().loss.epsilon
     Fraction(1, 1)
-    >>> bool(found.table["score_size"].is_monotonic_decreasing)
+    >>> bool(found.table["score"].is_monotonic_decreasing)
     True
     """
     schema = Schema.resolve(schema)

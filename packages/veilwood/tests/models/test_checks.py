@@ -403,8 +403,8 @@ def test_a_report_refuses_a_model_that_was_changed_in_memory(name: str) -> None:
 def test_a_report_looks_the_entry_up(tmp_path: Path) -> None:
     ledger, other = vw.MemoryLedger(), vw.MemoryLedger()
     forest = fitted(vw.RandomTreesClassifier, n_estimators=4, max_depth=3, ledger=ledger)
-    assert "NOT THERE" not in render_report(forest, ledger=ledger)
-    assert "NOT THERE" in render_report(forest, ledger=other)
+    assert "NOT FOUND" not in render_report(forest, ledger=ledger)
+    assert "NOT FOUND" in render_report(forest, ledger=other)
 
 
 def edited(plan: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -445,7 +445,7 @@ def test_a_plan_for_fewer_trees_is_refused_where_it_is_carried_out(
     plan, path = model("trees").plan_.to_dict(), tmp_path / "plan.json"
     path.write_text(json.dumps({**plan, "steps": [{**plan["steps"][0], "sensitivity": 1}]}))
     assert main(["sign", str(path), "--key", str(key)]) == 0
-    assert "is checked by veilwood fit --plan" in capsys.readouterr().out
+    assert "veilwood fit --plan checks that schema and parameters lead to it" in capsys.readouterr().out
     signature.signature_path(path).unlink()
     with pytest.raises(PlanError, match="steps") as caught:
         vw.RandomTreesClassifier(SCHEMA, n_estimators=4, max_depth=3).fit(X, Y, plan=path)

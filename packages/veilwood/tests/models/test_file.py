@@ -365,9 +365,9 @@ def test_damaged_counts_are_refused(saved: Path) -> None:
     not_a_number = changed(counts.astype(float), (0, 0), np.nan)
     for forged, reason in (
         (None, "leaf counts are missing"),
-        (counts[:-1], "leaf counts are missing, or not"),
-        (counts[:, :-1].copy(), "leaf counts are missing, or not"),
-        (counts.astype(float), "leaf counts are missing, or not"),
+        (counts[:-1], "leaf counts are missing, or their shape is not"),
+        (counts[:, :-1].copy(), "leaf counts are missing, or their shape is not"),
+        (counts.astype(float), "leaf counts are missing, or their shape is not"),
         (not_a_number, "other than finite numbers"),
         (counts != 0, "other than finite numbers"),
     ):
