@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SVG charts for reports and notebooks, as text that needs no other file. Contains no computation of results."""
+"""SVG charts for reports and notebooks, as self-contained text. Computes no results."""
 
 from __future__ import annotations
 
@@ -25,15 +25,17 @@ __all__ = [
     "posterior_range",
 ]  # fmt: skip
 
+# Colours of the report: text, secondary text, lines, and fills.
 INK, SOFT, RULE, BLUE, WARM, BAND = "#1d2733", "#5c6b7a", "#d9dfe5", "#1f5f8b", "#b3412e", "#cfe0ec"
 MAX_EPSILON = 30.0  # exp(30) is 1e13: a larger factor makes no visible difference
+# Colours of outputs, in this order; repeated if there are more.
 COLOURS = ("#1f5f8b", "#b3412e", "#3a7d44", "#8a5a9e", "#c08a1e", "#4c8f9c", "#7a6a58", "#c25b8f")
 
 
 def html_card(
     title: str, text: str, rows: Sequence[Sequence[str]] = (), figures: Sequence[tuple[str, str]] = ()
 ) -> str:
-    """Return a card of HTML for notebooks: title, lines of text, table with a header row, and charts with their names.
+    """Return an HTML card for notebooks: title, lines of text, table with a header row, and named charts.
 
     >>> html_card("Plan", "one <line>").count("&lt;line&gt;")
     1
@@ -114,6 +116,7 @@ def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[f
     >>> tuple(round(probability, 3) for probability in posterior_range(0.5, 1.0))
     (0.269, 0.731)
     """
+    # The odds change by at most a factor of exp(epsilon), except with probability delta.
     factor = math.exp(min(epsilon, MAX_EPSILON))
     return prior / (prior + (1 - prior) * factor), min(1.0, prior * factor / (1 - prior + prior * factor) + delta)
 
@@ -159,7 +162,7 @@ def draw_category_bars(
         for output in range(across):
             value, reach = float(effect[place, output]), float(error[place, output])
             top = y + (band - each * across) / 2 + each * output
-            sure = abs(value) > reach
+            sure = abs(value) > reach  # effects within their error are drawn faint
             colour = COLOURS[output % len(COLOURS)]
             picture.draw_box(
                 min(x_of(0), x_of(value)), top + 1, abs(x_of(value) - x_of(0)), each - 2, colour, 0.9 if sure else 0.35
@@ -210,6 +213,7 @@ def _axis_ticks(groups: Sequence[str], edges: Sequence[float]) -> list[tuple[flo
     """Return ticks at the ends of intervals such as "[3, 7)", and at the middle of other groups."""
     marks: dict[float, str] = {}
     intervals = [re.fullmatch(r"\[(.+), (.+)[\])]", group) for group in groups]
+    # All ends share one resolution, so that labels are comparable.
     decimals = _decimal_places([end for interval in intervals if interval for end in interval.groups()])
     for i, (group, ends) in enumerate(zip(groups, intervals, strict=True)):
         if ends is None:
@@ -320,6 +324,7 @@ def draw_calibration(points: Sequence[tuple[float, float, float, float, float]])
     most = max((rows for *_, rows in points), default=1.0)
     for predicted, observed, low, high, rows in points:
         picture.draw_line(*to_pixels(predicted, low), *to_pixels(predicted, high), BLUE, 1.5)
+        # Area, not radius, shows the number of rows; noisy counts can be negative.
         picture.draw_dot(*to_pixels(predicted, observed), BLUE, 2.5 + 4 * math.sqrt(max(rows, 0) / most))
     picture.draw_text(left + side / 2, top + side + 36, "predicted", anchor="middle", size=11, colour=SOFT)
     picture.draw_text(12, top + side / 2, "observed", anchor="middle", size=11, colour=SOFT, rotated=True)
@@ -340,7 +345,7 @@ def draw_confusion_matrix(classes: Sequence[str], counts: NDArray[np.float64]) -
             picture.draw_box(
                 left + side * j, top + side * i, side - 1, side - 1, BLUE, 0.04 + 0.86 * float(fractions[i, j])
             )
-            if side >= 26:
+            if side >= 26:  # pixels: smaller cells have no room for a number
                 dark = fractions[i, j] > 0.55
                 x, y = left + side * (j + 0.5), top + side * (i + 0.5) + 4
                 colour = "#ffffff" if dark else INK

@@ -35,8 +35,14 @@ _CAR_DOMAINS = {
     "lug_boot": ("small", "med", "big"),
     "safety": ("low", "med", "high"),
 }
-# The concepts of the decision model (see ``car``); levels count from worst (0) to best.
-_PRICE_LEVELS = {"vhigh": (0, 0, 1, 1), "high": (0, 1, 1, 1), "med": (1, 1, 2, 3), "low": (1, 2, 3, 3)}  # by maint
+# Concepts of the decision model (see ``car``), as levels from 0, the worst: price by buying and maint, in the order of
+# their categories, and the class by levels of price and of technical quality.
+_PRICE_LEVELS = {
+    "vhigh": (0, 0, 1, 1),
+    "high": (0, 1, 1, 1),
+    "med": (1, 1, 2, 3),
+    "low": (1, 2, 3, 3),
+}
 _CAR_CLASS = (
     ("unacc", "unacc", "unacc", "unacc"),
     ("unacc", "unacc", "acc", "acc"),
@@ -120,7 +126,7 @@ def iris() -> Dataset:
     features = tuple(Column(name, "numeric", lower=low, upper=high) for name, (low, high) in bounds.items())
     classes = ("Iris-setosa", "Iris-versicolor", "Iris-virginica")
     schema = Schema("iris", "classification", Column("class", "categorical", values=classes), features)
-    from sklearn.datasets import load_iris  # slow to load
+    from sklearn.datasets import load_iris  # scikit-learn takes long to import
 
     values, species = load_iris(return_X_y=True)
     labels = [classes[place] for place in species]

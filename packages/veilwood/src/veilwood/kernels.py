@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""All loops that numba compiles. Imported only if numba is installed.
+"""Loops that numba compiles. Imported only if numba is installed.
 
-Each loop works on the items ``first`` up to ``last`` and releases the interpreter lock. NumPy twins stand beside their
-callers and give the same results. Hot array indices are unsigned: otherwise numba tests each for being negative, which
-more than halves the speed.
+Each loop works on the items ``first`` up to ``last`` and releases the interpreter lock. NumPy versions with the same
+results are next to their callers. Indices in inner loops are unsigned: otherwise numba tests whether each is negative,
+which more than halves the speed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import numba
 import numpy as np
 
-njit: Any = numba.njit  # its dispatchers take arrays of any type
+njit: Any = numba.njit  # untyped: compiled functions accept arrays of any type
 
 
 @njit(nogil=True, cache=True)
@@ -23,18 +23,18 @@ def grid_codes(values: Any, lower: float, scale: float, last: float, codes: Any)
     for i in range(len(values)):
         value = np.float64(values[i])
         cell: Any = (value - lower) * scale
-        cell = cell if cell > 0.0 else 0.0  # NaN too
+        cell = cell if cell > 0.0 else 0.0  # maps NaN to 0 too
         cell = cell if cell < last else last
         codes[i] = np.uint16(np.int32(cell))
         missing += value != value
     return missing
 
 
-NO_OWNER = np.empty(0, np.int32)  # means that every row visits every tree
+NO_OWNER = np.empty(0, np.int32)  # every row is counted in every tree
 SHIFT = 32  # as in ``trees.level_growth``, which works without numba; a test compares them
-SWEPT_LEVELS = 5  # top levels of a tree whose rows move in sweeps; further down, looking up nodes is faster
+SWEPT_LEVELS = 5  # top levels of a tree, in which rows move in sweeps; below, looking up nodes is faster
 MAX_SWEPT_NODES = 1 << 16  # nodes of a tree that 16-bit positions can number
-_SWEEP_BLOCK_ROWS = 1024  # rows in a sweep
+_SWEEP_BLOCK_ROWS = 1024  # rows of a sweep: their codes and positions fit the cache
 _WALK_BLOCK_ROWS = 256  # rows that walk down a tree together: codes and positions fit the first-level cache
 
 
@@ -53,7 +53,7 @@ def next_node(nodes: Any, lookup: Any, codes: Any, row: Any, node: Any) -> Any:
 
 @njit(inline="always")
 def _walk_block(nodes: Any, lookup: Any, codes: Any, root: int, depth: int, at: Any) -> None:
-    """Take a block of rows down one tree together, so that their memory accesses overlap."""
+    """Move a block of rows down one tree together, so that their memory accesses overlap."""
     for i in range(np.uint64(len(codes))):
         at[i] = root
     for _ in range(depth):
@@ -176,9 +176,9 @@ def sum_leaf_values(
                     block_sums[i, j] += values[leaf, j]
 
 
-ROW_BLOCK = 2048  # rows
+ROW_BLOCK = 2048  # rows whose groups stay in the cache while all tables read them
 MAX_BLOCK_ROWS = 1 << 18  # per call, so that sums of gradients fit 32 bits
-MAX_AXES = 6  # of a joint table
+MAX_AXES = 6  # axes of a joint table; arrays of this size hold its indices
 LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``row_backend``; a test compares them
 
 
@@ -186,9 +186,9 @@ LEVEL_UNITS, GRADIENT_UNITS = 1 << 4, 1 << 12  # as in ``row_backend``; a test c
 def _find_groups(cells: Any, features: Any, groups: Any, first: Any, size: Any, group_of_row: Any) -> None:
     """Write the groups of a block of rows, axis by axis."""
     for axis in range(len(features)):
-        column, group, found = cells[features[axis]][first : first + size], groups[axis], group_of_row[axis]
+        column, group, row_groups = cells[features[axis]][first : first + size], groups[axis], group_of_row[axis]
         for row in range(np.uint64(size)):
-            found[row] = group[np.uint64(column[row])]
+            row_groups[row] = group[np.uint64(column[row])]
 
 
 @njit(inline="always")
@@ -199,9 +199,9 @@ def _find_cells(group_of_row: Any, axes: Any, strides: Any, start: Any, size: An
     for at in range(len(axes)):
         if axes[at] < 0:
             break
-        found, stride = group_of_row[axes[at]], np.uint32(strides[at])
+        row_groups, stride = group_of_row[axes[at]], np.uint32(strides[at])
         for row in range(np.uint64(size)):
-            cell_of_row[row] += np.uint32(found[row]) * stride
+            cell_of_row[row] += np.uint32(row_groups[row]) * stride
 
 
 @njit(inline="always")
@@ -249,15 +249,15 @@ def add_gradients(
     some of these ``axes`` (-1: unused) with ``strides``, and its cells start at ``starts`` in ``sums``.
     """
     n_outputs = sums.shape[1]
-    mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
+    group_of_row = np.empty((len(features), ROW_BLOCK), groups.dtype)
     place = np.empty(ROW_BLOCK, np.uint32)
     units = np.empty((ROW_BLOCK, n_outputs), np.int32)
     for first in range(first_row, last_row, ROW_BLOCK):
         size = min(ROW_BLOCK, last_row - first)
-        _find_groups(cells, features, groups, first, size, mine)
+        _find_groups(cells, features, groups, first, size, group_of_row)
         _row_gradients(scores[first:last_row], target[first:last_row], n_classes, limit, second, powers, size, units)
         for table in range(len(starts)):
-            _find_cells(mine, axes[table], strides[table], starts[table], size, place)
+            _find_cells(group_of_row, axes[table], strides[table], starts[table], size, place)
             if n_outputs == 1:
                 for row in range(np.uint64(size)):
                     sums[place[row], 0] += units[row, 0]
@@ -272,14 +272,14 @@ def add_classes(
     cells: Any, features: Any, groups: Any, axes: Any, strides: Any, starts: Any, target: Any, sums: Any
 ) -> None:
     """Count each row in one cell of each table, by its class if a cell has more than one number."""
-    mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
+    group_of_row = np.empty((len(features), ROW_BLOCK), groups.dtype)
     place = np.empty(ROW_BLOCK, np.uint32)
     classes = sums.shape[1] > 1
     for first in range(0, len(target), ROW_BLOCK):
         size = min(ROW_BLOCK, len(target) - first)
-        _find_groups(cells, features, groups, first, size, mine)
+        _find_groups(cells, features, groups, first, size, group_of_row)
         for table in range(len(starts)):
-            _find_cells(mine, axes[table], strides[table], starts[table], size, place)
+            _find_cells(group_of_row, axes[table], strides[table], starts[table], size, place)
             if classes:
                 for row in range(np.uint64(size)):
                     sums[place[row], np.uint64(target[first + row])] += 1
@@ -301,13 +301,13 @@ def add_step(
     scores: Any,
 ) -> None:
     """Add the values of one table's cells to the scores, clipped to ``max_score``."""
-    mine = np.empty((len(features), ROW_BLOCK), groups.dtype)
+    group_of_row = np.empty((len(features), ROW_BLOCK), groups.dtype)
     place = np.empty(ROW_BLOCK, np.uint32)
     least, most = np.int32(-max_score), np.int32(max_score)
     for first in range(0, len(scores), ROW_BLOCK):
         size = min(ROW_BLOCK, len(scores) - first)
-        _find_groups(cells, features, groups, first, size, mine)
-        _find_cells(mine, axes[0], strides[0], starts[0], size, place)
+        _find_groups(cells, features, groups, first, size, group_of_row)
+        _find_cells(group_of_row, axes[0], strides[0], starts[0], size, place)
         block = scores[first : first + size]
         for row in range(np.uint64(size)):
             for output in range(np.uint64(values.shape[1])):
@@ -371,20 +371,20 @@ def split_sums(
     n_outputs = sums.shape[1]
     size, step, at = np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64), np.empty(MAX_AXES, np.int64)
     for table in range(len(joint_of_table)):
-        whole = joint[joint_of_table[table]]
-        n_mine = 0
-        while n_mine < MAX_AXES and whole[n_mine] >= 0:
-            size[n_mine], step[n_mine], at[n_mine] = sizes[whole[n_mine]], 0, 0
+        joint_axes = joint[joint_of_table[table]]
+        n_axes = 0
+        while n_axes < MAX_AXES and joint_axes[n_axes] >= 0:
+            size[n_axes], step[n_axes], at[n_axes] = sizes[joint_axes[n_axes]], 0, 0
             for own in range(axes.shape[1]):
-                if axes[table, own] == whole[n_mine]:
-                    step[n_mine] = strides[table, own]
-            n_mine += 1
+                if axes[table, own] == joint_axes[n_axes]:
+                    step[n_axes] = strides[table, own]
+            n_axes += 1
         place, cell = np.int64(starts[table]), joint_starts[joint_of_table[table]]
         while True:
             for output in range(n_outputs):
                 sums[place, output] += joint_sums[cell, output]
             cell += 1
-            axis = n_mine - 1  # the last one varies fastest
+            axis = n_axes - 1  # the last axis varies fastest
             while axis >= 0:
                 at[axis] += 1
                 place += step[axis]
@@ -399,14 +399,14 @@ def split_sums(
 
 @njit(nogil=True, cache=True)
 def add_pairs(sums: Any, to: Any, other: Any) -> None:
-    """Add the members ``other`` to the members ``to``, in order. No member is in both lists of one feature."""
+    """Add the entries ``other`` to the entries ``to``, in order. The lists of one feature are disjoint."""
     for at in range(len(to)):
         sums[to[at]] += sums[other[at]]
 
 
 @njit(nogil=True, cache=True)
 def add_halves(sums: Any, n_bits: Any, into: Any) -> None:
-    """Add one half to the other, for each axis of a cube."""
+    """Add one half of a cube of 2^``n_bits`` sums to the other half ``into``, along each axis."""
     for bit in range(n_bits):
         width = 1 << bit
         for first in range(0, len(sums), 2 * width):
@@ -469,23 +469,23 @@ def add_lookup_values(
 ) -> None:  # fmt: skip
     """Sum the values of looked-up cells over all trees, for rows ``first`` up to ``last``."""
     n_values = values.shape[1]
-    mine = np.empty((len(features), _LOOKUP_BLOCK_ROWS), groups.dtype)
+    group_of_row = np.empty((len(features), _LOOKUP_BLOCK_ROWS), groups.dtype)
     place = np.empty(_LOOKUP_BLOCK_ROWS, np.uint32)
     for start in range(first, last, _LOOKUP_BLOCK_ROWS):
         size = np.uint64(min(_LOOKUP_BLOCK_ROWS, last - start))
         for feature in range(len(features)):
-            column, group, found = columns[features[feature]][start:last], groups[feature], mine[feature]
+            column, group, row_groups = columns[features[feature]][start:last], groups[feature], group_of_row[feature]
             for i in range(size):
-                found[i] = group[np.uint64(column[i])]
+                row_groups[i] = group[np.uint64(column[i])]
         block = sums[start:last]
         axis = 0
         for tree in range(len(ends)):
             for i in range(size):
                 place[i] = starts[tree]
             while axis < ends[tree]:
-                offset, found = offsets[axis], mine[axes[axis]]
+                offset, row_groups = offsets[axis], group_of_row[axes[axis]]
                 for i in range(size):
-                    place[i] += offset[np.uint64(found[i])]
+                    place[i] += offset[np.uint64(row_groups[i])]
                 axis += 1
             if n_values == 1:
                 for i in range(size):

@@ -60,8 +60,10 @@ except ImportError as missing:
 
 # After Okabe and Ito (2008), darkened where needed for a contrast with white of at least 3 to 1.
 COLOURS = ("#0072b2", "#c04f00", "#00805c", "#a8568a", "#7a6a00", "#000000")
+# Lines differ in colour and marker, so that they are distinct in grey too.
 MARKERS = ("o", "s", "^", "D", "v", "P")
 GREY = "#6f6f6f"
+# Limits of legibility: labels of an axis, cells with numbers, leaves of a tree, and characters of a label.
 _MAX_LABELS, _MAX_WRITTEN_CELLS, _MAX_LEAVES, _MAX_LABEL_LENGTH = 12, 48, 32, 24
 _captions: WeakKeyDictionary[Axes, str] = WeakKeyDictionary()
 
@@ -92,7 +94,7 @@ def save(ax: Axes, path: str | PathLike[str], **options: Any) -> None:
     """
     key = {".pdf": "Subject"}.get(Path(path).suffix, "Description")
     figure: Any = ax.figure
-    while not isinstance(figure, Figure):  # a subfigure
+    while not isinstance(figure, Figure):  # an axis of a subfigure: only the figure can be saved
         figure = figure.figure
     figure.savefig(path, metadata={key: caption(ax).replace("\n", " ")}, **options)
 
@@ -115,9 +117,7 @@ def plot_odds(epsilon: float, beliefs: Sequence[float] = (0.01, 0.1, 0.5), *, ax
     'probability that it is true of this person'
     """
     if not (np.isfinite(epsilon) and epsilon >= 0):
-        raise UseError(
-            f"epsilon={short_repr(epsilon)} promises nothing that could be drawn. Hint: pass a number of at least 0."
-        )
+        raise UseError(f"epsilon={short_repr(epsilon)} cannot be drawn. Hint: pass a finite number of at least 0.")
     ax = _get_axes(ax, 6.4, 1.4 + 0.5 * len(beliefs))
     ranges = []
     for place, before in enumerate(beliefs):
@@ -172,7 +172,7 @@ def plot_budget(ledger: Ledger, *, ax: Axes | None = None) -> Axes:
     ax.margins(x=0.05)
     n_unbounded = len(counted) - len(entries)
     more = (
-        f" {n_unbounded} more are NOT PRIVATE: their loss is unbounded, and they are not drawn." if n_unbounded else ""
+        f" {n_unbounded} more are NOT PRIVATE: their loss is unbounded, so they are not drawn." if n_unbounded else ""
     )
     return _set_caption(ax, f"{len(entries)} releases spent epsilon {start:g} together, of {limit}.{more}")
 
@@ -404,7 +404,7 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
     model = getattr(forest, "model_", None)
     if not isinstance(model, ForestModel):
         raise UseError(
-            f"{type(forest).__name__} holds no trees to draw. Hint: fit it first, or call explain() of a PrivateForest."
+            f"{type(forest).__name__} has no trees to draw. Hint: fit it first, or call explain() of a PrivateForest."
         )
     trees = model.forest
     if not 0 <= tree < trees.n_trees:
@@ -414,7 +414,7 @@ def plot_tree(forest: Any, tree: int = 0, *, ax: Axes | None = None) -> Axes:
     nodes, place, labels = _layout_tree(model, tree)
     leaves = int((trees.feature[list(place)] == LEAF).sum())
     if leaves > _MAX_LEAVES:
-        raise UseError(f"a tree of {leaves} leaves cannot be read. Hint: draw one of at most {_MAX_LEAVES}.")
+        raise UseError(f"a tree of {leaves} leaves is too large to draw. Hint: choose one of at most {_MAX_LEAVES}.")
     ax = _get_axes(ax, max(1.3 * leaves, 4.8), 1.1 + 1.0 * (1 - min(y for _, y in place.values())))
     for node, (x, y) in place.items():
         leaf = trees.feature[node] == LEAF
@@ -512,8 +512,9 @@ def _set_caption(ax: Axes, text: str) -> Axes:
     return ax
 
 
+# Colours of private estimators, of baselines, of trivial predictors, and of weakened controls.
 PRIVATE, BASELINE, TRIVIAL, BROKEN = "#1f5f8b", "#3a7d44", "#9a9a9a", "#b3412e"
-_MIN_FALSE_POSITIVE_RATE = 5e-3  # below, rates estimated from a few thousand attacks are mostly chance
+_MIN_FALSE_POSITIVE_RATE = 5e-3  # below, rates from a few thousand attacks are mostly sampling error
 
 
 @dataclass(frozen=True)
@@ -521,9 +522,9 @@ class Comparison:
     """Accuracy of a private estimator and of two baselines on one data set."""
 
     name: str
-    """The data set."""
+    """Name of the data set."""
     epsilons: tuple[float, ...]
-    """The privacy losses, in increasing order."""
+    """Privacy losses, in increasing order."""
     private: NDArray[np.float64]
     """Accuracy of the private estimator; shape (n_runs, n_epsilons)."""
     non_private: float

@@ -11,7 +11,7 @@ from veilwood.drafting.catalogue import CATALOGUE, known_bounds, known_values
 @pytest.mark.parametrize(
     ("name", "title"),
     [("age", "age in years"), ("patientAge", "age in years"), ("AGE_2", "age in years"), ("wage", None),
-     ("heart_rate", "heart rate a minute"), ("hour", "hour of the day"), ("share_of_x", "share"), ("cage", None)],
+     ("heart_rate", "heart rate per minute"), ("hour", "hour of the day"), ("share_of_x", "share"), ("cage", None)],
 )  # fmt: skip
 def test_the_catalogue_goes_by_words_of_the_name(name: str, title: str | None) -> None:
     usual = known_bounds(name)

@@ -189,7 +189,7 @@ def test_fine_cells_are_exported(tmp_path: Path) -> None:
 def test_a_predictor_that_answers_privately_is_refused_and_says_why(tmp_path: Path) -> None:
     car = vw.datasets.car()
     predictor = vw.MatrixForestPredictor(car.schema, n_estimators=4, max_depth=2, random_state=0).fit(car.X, car.y)
-    with pytest.raises(vw.VeilwoodError, match=r"answers each batch by a release.*MatrixForestClassifier"):
+    with pytest.raises(vw.VeilwoodError, match=r"answers each batch by a separate release.*MatrixForestClassifier"):
         export_onnx(predictor, tmp_path / "m")
     predictor.answer(car.X[:10])
     with pytest.raises(vw.VeilwoodError, match="answers each batch"):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Catalogue of publicly known bounds and categories, by column name: what anyone would write without seeing the data.
+"""Catalogue of publicly known bounds and categories, by column name. It depends on no data.
 
-A bound of the catalogue needs no source: no age is above 120, whoever is in the table.
+Its bounds need no source: for example, no age exceeds 120 in any table.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class KnownColumn:
     """Catalogue entry: a title, the column names it matches, and the publicly known bounds or values."""
 
     title: str
-    names: str  # words that a name of a column has, by a regular expression
+    names: str  # regular expression for words of a column name
     lower: float | None = None
     upper: float | None = None
     values: tuple[str, ...] = ()
@@ -31,7 +31,7 @@ class KnownColumn:
         >>> CATALOGUE[0].title, CATALOGUE[0].matches_name("Age_at_admission"), CATALOGUE[0].matches_name("wage")
         ('age in years', True, False)
         """
-        words = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", name).casefold()  # aB and a_b are two words
+        words = re.sub(r"(?<=[a-z])(?=[A-Z])|[\W_]+", " ", name).casefold()  # split "aB" and "a_b" into words
         return re.search(rf"(?:^|[ \d])(?:{self.names})(?:$|[ \d])", words) is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -57,7 +57,7 @@ CATALOGUE: Final = (
     KnownColumn("height of a person in cm", "height|groesse|größe|koerpergroesse|körpergröße", 30, 250),
     KnownColumn("body mass index", "bmi", 5, 100),
     KnownColumn("body temperature in degrees C", "temp|temperature|temperatur|fieber", 25, 45),
-    KnownColumn("heart rate a minute", "pulse|puls|heart rate|heartrate|hr|herzfrequenz", 0, 300),
+    KnownColumn("heart rate per minute", "pulse|puls|heart rate|heartrate|hr|herzfrequenz", 0, 300),
     KnownColumn("breaths a minute", "resp|respiration|respiratory rate|atemfrequenz", 0, 100),
     KnownColumn("systolic pressure in mm Hg", "systolic|sys|sbp|systolisch|rr sys", 0, 300),
     KnownColumn("diastolic pressure in mm Hg", "diastolic|dia|dbp|diastolisch|rr dia", 0, 200),
@@ -94,7 +94,7 @@ CATALOGUE: Final = (
         for values in lists.split(",")
     ),
 )
-"""Entries in order: the first that is for a column counts."""
+"""Entries in order of precedence: the first match counts."""
 
 
 def known_bounds(name: str) -> KnownColumn | None:
@@ -121,6 +121,6 @@ def _matching_lists(name: str, categories: Collection[str]) -> Iterator[KnownCol
             continue
         seen = {text[: usual.prefix] for text in categories}
         known = len(seen.intersection(usual.values))
-        # Of postcodes a few may be foreign or mistyped.
+        # A few postcodes may be foreign or mistyped, so prefixes need not match completely.
         if (known >= 0.95 * len(seen) > 0) if usual.prefix else (len(seen) == known >= 2):
             yield usual

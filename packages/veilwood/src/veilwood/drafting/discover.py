@@ -53,13 +53,14 @@ __all__ = [
 
 
 Magnitude: TypeAlias = int
-_MIN_POWER: Final = -40  # powers of two; smaller and larger numbers count as these
+# Powers of two. Numbers beyond 2^60, or below 2^-40, count as the outermost magnitudes, so that their number is fixed.
+_MIN_POWER: Final = -40
 _MAX_POWER: Final = 60
 _ZERO_MAGNITUDE: Final = _MAX_POWER - _MIN_POWER + 1
 N_MAGNITUDES: Final = 2 * _ZERO_MAGNITUDE + 1
 """Magnitudes are 0 to ``N_MAGNITUDES - 1``, in the order of the numbers; the middle one is that of zero."""
-_BATCH_ROWS: Final = 65536
-_CODE: Final = re.compile("0[0-9]")  # of digits, but no number
+_BATCH_ROWS: Final = 65536  # rows read from a file at a time
+_CODE: Final = re.compile("0[0-9]")  # leading zeros: a code, not a number
 
 
 def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
@@ -70,7 +71,7 @@ def magnitude_of(numbers: npt.NDArray[np.float64]) -> npt.NDArray[np.intp]:
     >>> [magnitude_bounds(size) for size in magnitude_of(np.array([0.0, 5.0, -0.3, 64.0])).tolist()]
     [(0.0, 0.0), (4.0, 8.0), (-0.5, -0.25), (64.0, 128.0)]
     """
-    _, exponent = np.frexp(numbers)  # numbers are m * 2^exponent with m from 1/2 up to 1
+    _, exponent = np.frexp(numbers)  # number = m * 2^exponent with 1/2 <= m < 1
     power = np.clip(exponent - 1, _MIN_POWER, _MAX_POWER) - _MIN_POWER + 1
     return np.where(numbers == 0, _ZERO_MAGNITUDE, _ZERO_MAGNITUDE + np.sign(numbers).astype(np.intp) * power)
 
@@ -90,7 +91,7 @@ class SchemalessTable:
     name: str
     """Name of the table."""
     names: tuple[str, ...]
-    """The names of its columns."""
+    """Names of its columns."""
     _read: Callable[[Sequence[str]], Iterable[Iterable[Table]]]
     _dialect: Dialect
 
@@ -101,20 +102,20 @@ class SchemalessTable:
 
         With a cap, at most ``cap.at_most`` rows per id count, and no row without an id.
         """
-        kept = None
+        chosen_rows = None
         if cap is not None:
             ids = ((table.column_by_name(cap.id) for table in part) for part in self._read([cap.id]))
-            kept = bound_contributions(ids, cap, "drop")
+            chosen_rows = bound_contributions(ids, cap, "drop")
         texts = [Counter[str]() for _ in columns]
         sizes = np.zeros((len(columns), N_MAGNITUDES), np.int64)
         for partition, tables in enumerate(self._read(columns)):
             row = 0
             for table in tables:
-                mask = slice(None) if kept is None else kept[partition][row : row + table.n_rows]
+                mask = slice(None) if chosen_rows is None else chosen_rows[partition][row : row + table.n_rows]
                 row += table.n_rows
                 for place, name in enumerate(columns):
                     cells = table.column_by_name(name)
-                    assert cells is not None  # the name is the table's
+                    assert cells is not None  # the name is from the table
                     _count_column(cells, mask, self._dialect.of(name), texts[place], sizes[place])
         return texts, sizes
 
@@ -122,16 +123,16 @@ class SchemalessTable:
 def _count_column(
     cells: ColumnValues, mask: Any, dialect: Dialect, texts: Counter[str], sizes: npt.NDArray[np.int64]
 ) -> None:
-    codes, found = factorize_texts(cells)
+    codes, known = factorize_texts(cells)
     codes = codes[mask]
-    counts = np.bincount(codes[codes >= 0], minlength=len(found))
-    for text, count in zip(found, counts.tolist(), strict=True):
+    counts = np.bincount(codes[codes >= 0], minlength=len(known))
+    for text, count in zip(known, counts.tolist(), strict=True):
         if count:
             texts[text] += count
     written = isinstance(cells, pa.ChunkedArray) and (pa.types.is_binary(cells.type) or pa.types.is_string(cells.type))
     numbers, kinds = read_numbers(dialect.numbers(cells) if written else cells, parse=True)
     good = np.isfinite(numbers) & (kinds is None or kinds == 0)
-    is_code = np.array([*(bool(_CODE.match(text)) for text in found), True, True])  # the last two: no text at all
+    is_code = np.array([*(bool(_CODE.match(text)) for text in known), True, True])  # codes -2 and -1: no text
     good = good[mask] & ~is_code[codes]
     sizes += np.bincount(magnitude_of(numbers[mask][good]), minlength=N_MAGNITUDES)
 
@@ -155,7 +156,7 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
     for file in files[1:]:
         if set(file.names) != set(files[0].names):
             raise OutOfSchemaError(
-                f"{file.display_name} has other columns than {files[0].display_name}. Hint: pass one table at a time."
+                f"columns of {file.display_name} and {files[0].display_name} differ. Hint: pass one table at a time."
             )
 
     def read(columns: Sequence[str]) -> Iterator[Iterator[Table]]:
@@ -167,9 +168,9 @@ def open_schemaless(X: Any, dialect: Dialect = DIALECT) -> SchemalessTable:
 
 _MAX_CODES: Final = 2  # a column with at most this many distinct numbers is categorical
 _MAX_CLASSES: Final = 20  # a target with at most this many distinct numbers has classes
-_MIN_TEXT_FRACTION: Final = 0.9
-_MAX_VALUES: Final = 200
-_FALSE_POSITIVE_RATE: Final = 0.05  # that an empty size is taken for one that is there, where all sizes are released
+_MIN_TEXT_FRACTION: Final = 0.9  # categorical if released texts reach this fraction of the released numbers
+_MAX_VALUES: Final = 200  # categories in a schema: the most frequent ones
+_FALSE_POSITIVE_RATE: Final = 0.05  # that any empty magnitude exceeds the threshold, with bounds_only
 
 
 @dataclass(frozen=True)
@@ -192,10 +193,10 @@ class Discovery:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON form of the schema, together with the certificate."""
-        found = self.schema.to_dict()
-        for column in found["columns"]:
+        payload = self.schema.to_dict()
+        for column in payload["columns"]:
             column["bounds"] = f"released: {self.privacy}"
-        return {"certificate": self.privacy.to_dict()} | found
+        return {"certificate": self.privacy.to_dict()} | payload
 
 
 def discover(
@@ -222,7 +223,7 @@ def discover(
     target : str, optional
         The column to predict; the last one by default.
     epsilon, delta : float
-        The privacy loss. Unknown categories need a delta above 0, and below 1 / number of people.
+        The privacy loss. Unknown categories need a delta above 0 and below 1 / number of people.
     ledger : Ledger or path, optional
         Ledger to charge.
     privacy_unit, adjacency
@@ -253,8 +254,8 @@ def discover(
     --------
     >>> import pandas as pd
     >>> table = pd.DataFrame({"age": range(20, 60), "ward": ["A", "B"] * 20, "ill": ["no"] * 20 + ["yes"] * 20})
-    >>> found = discover(pd.concat([table] * 100), epsilon=2.0, delta=1e-6, name="clinic")
-    >>> print(found.schema)
+    >>> discovery = discover(pd.concat([table] * 100), epsilon=2.0, delta=1e-6, name="clinic")
+    >>> print(discovery.schema)
     Schema 'clinic': classification of 'ill' (no, yes)
       age   numeric      16 to 64, nullable
       ward  categorical  A, B, other, unknown is 'other', nullable
@@ -281,9 +282,11 @@ def discover(
     if ledger is not None and plan.loss.is_bounded:
         book.check_affordable(plan.loss)
     with Door(plan, book, table=handle_of(X)) as door:
-        found = _release_columns(door, table, measured, unit)
+        released = _release_columns(door, table, measured, unit)
     privacy = door.certificate()
-    schema = _infer_schema(found, table.names, goal, unit, classes, dialect, name or table.name, not privacy.is_private)
+    schema = _infer_schema(
+        released, table.names, goal, unit, classes, dialect, name or table.name, not privacy.is_private
+    )
     return Discovery(schema, plan, privacy)
 
 
@@ -335,17 +338,17 @@ class _ReleasedCounts:
 def _release_columns(
     door: Door, table: SchemalessTable, columns: Sequence[str], unit: Unit
 ) -> dict[str, _ReleasedCounts]:
-    """Count, and release the counts above the threshold. Private values do not leave this function."""
+    """Count values and release the counts above the threshold. Private values do not leave this function."""
     (step,) = door.plan.steps
     texts, sizes = table.count_values(columns, unit if isinstance(unit, RowsOf) else None)
-    found = {name: _ReleasedCounts({}, {}) for name in columns}
+    released = {name: _ReleasedCounts({}, {}) for name in columns}
     if door.plan.parameters["bounds_only"]:
         noisy = door.release_counts(step, sizes)
         least = 0.0 if step.mechanism is None else step.variance**0.5 * math.log(noisy.size / _FALSE_POSITIVE_RATE)
         for name, row in zip(columns, noisy, strict=True):
-            found[name].magnitudes.update({size: int(n) for size, n in enumerate(row) if n > least})
-        return found
-    # Sorted, so that the order of what is released does not depend on the order of the rows.
+            released[name].magnitudes.update({size: int(n) for size, n in enumerate(row) if n > least})
+        return released
+    # Sorted, so that the order of released keys does not depend on the order of the rows.
     keys = [(place, text) for place in range(len(columns)) for text in sorted(texts[place])]
     counts = np.array([texts[place][text] for place, text in keys], np.int64)
     which, there = np.nonzero(sizes)
@@ -353,10 +356,10 @@ def _release_columns(
     for key, count in zip(passed.tolist(), noisy.tolist(), strict=True):
         if key < len(keys):
             place, text = keys[key]
-            found[columns[place]].texts[text] = count
+            released[columns[place]].texts[text] = count
         else:
-            found[columns[which[key - len(keys)]]].magnitudes[int(there[key - len(keys)])] = count
-    return found
+            released[columns[which[key - len(keys)]]].magnitudes[int(there[key - len(keys)])] = count
+    return released
 
 
 def _infer_column(name: str, released: _ReleasedCounts, *, is_target: bool) -> Column | None:
@@ -395,17 +398,17 @@ def _infer_schema(
         if classes is None
         else Column(target_name, "categorical", values=tuple(classes))
     )
-    made = {
+    inferred_columns = {
         each: _infer_column(each, released[each], is_target=False)
         for each in names
         if each in released and each != target_name
     }
-    features = tuple(column for column in made.values() if column is not None)
+    features = tuple(column for column in inferred_columns.values() if column is not None)
     if target is None or not features:
         what = f"of the target {target_name!r}" if target is None else "of any column"
         raise SchemaError(
-            f"nothing {what} stands out of the noise. Hint: spend more epsilon, ignore columns, count fewer rows of an "
-            "id, or give public classes."
+            f"nothing {what} stands out of the noise. Hint: increase epsilon, ignore columns, count fewer rows per "
+            "id, or pass public classes."
         )
     used = {target_name, *(column.name for column in features)}
     return Schema(

@@ -50,10 +50,11 @@ __all__ = [
 
 MIN_UNITS: Final = 20
 """Minimum number of people with a category in a draft."""
-_MAX_VALUES: Final = 100
-_FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")  # 1,5 or 1,50 EUR, and not 1,500
-_MAX_NUMERIC_CLASSES: Final = 20
-_NEARLY_ALL: Final = 0.95
+_MAX_VALUES: Final = 100  # categories per column: the most frequent ones
+# Matches "1,5" and "1,50 EUR", but not "1,500".
+_FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")
+_MAX_NUMERIC_CLASSES: Final = 20  # a target with at most this many distinct numbers has classes
+_NEARLY_ALL: Final = 0.95  # fraction of values that must fit a guess; the rest may be typing errors
 _ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
 _PERSON_NAMES: Final = re.compile(
     r"patient|person|people|customer|kunde|client|member|mitglied|user|subject|proband|mrn", re.I
@@ -79,7 +80,7 @@ _NULL_WORDS: Final = (
     "k. A.",
     "missing",
 )
-_PREVIEW_BYTES: Final = 1 << 20  # bytes from which a dialect is guessed
+_PREVIEW_BYTES: Final = 1 << 20  # bytes at the beginning of a file
 _DATE: Final = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}|[0-9]{1,2}\.[0-9]{1,2}\.[0-9]{4}|[0-9]{1,2}/[0-9]{1,2}/[0-9]{2,4}"
 )
@@ -101,16 +102,16 @@ class ColumnProfile:
 
 def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
     """Infer the profile of a column."""
-    found = table.column_by_name(name)
-    assert found is not None  # the name is the table's
-    codes, texts = _merge_duplicates(*factorize_texts(found))
+    values = table.column_by_name(name)
+    assert values is not None  # the name is from the table
+    codes, texts = _merge_duplicates(*factorize_texts(values))
     there = codes >= 0
     n_rows, n_values = int(there.sum()), len(texts)
-    nullable = int((codes == NoText.MISSING.value).sum()) >= MIN_UNITS  # missing is a category too
-    numbers, sign = _parse_column(found, texts, there, dialect), None
+    nullable = int((codes == NoText.MISSING.value).sum()) >= MIN_UNITS  # missing values count as a category
+    numbers, sign = _parse_column(values, texts, there, dialect), None
     if numbers is None and any(_FRACTION.fullmatch(text.strip()) for text in texts[:1000]):
         sign = "." if dialect.decimal == "," else ","
-        numbers = _parse_column(found, texts, there, replace(dialect, decimals={name: sign}).of(name))
+        numbers = _parse_column(values, texts, there, replace(dialect, decimals={name: sign}).of(name))
 
     def make_profile(kind: Any) -> ColumnProfile:
         return ColumnProfile(name, kind, nullable, codes, texts, numbers, None if numbers is None else sign)
@@ -130,7 +131,7 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
         if many and known_bounds(name) is None and _is_sequential(numbers[there]):
             return make_profile("unique")
         return make_profile("category" if n_values <= 2 and known_bounds(name) is None else "number")
-    if known_values(name, texts) is not None:  # postcodes, say
+    if known_values(name, texts) is not None:  # for example postcodes
         return make_profile("category")
     if _CONTACT_NAMES.search(name) and n_values > MIN_UNITS:
         return make_profile("people")
@@ -142,7 +143,7 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
 
 
 def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[npt.NDArray[np.intp], list[str]]:
-    """Give every distinct text one code."""
+    """Map equal texts to one code."""
     known = list(dict.fromkeys(texts))
     places = {text: place for place, text in enumerate(known)}
     moved = np.array([*(places[text] for text in texts), NoText.UNUSABLE.value, NoText.MISSING.value], np.intp)
@@ -156,16 +157,16 @@ def _parse_column(
     if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None
     written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
-    found, kinds = read_numbers(dialect.numbers(values) if written else values, parse=True)
-    good = np.isfinite(found) & (kinds is None or kinds == 0)
-    return found if good[there].sum() >= _NEARLY_ALL * max(int(there.sum()), 1) and good.any() else None
+    numbers, kinds = read_numbers(dialect.numbers(values) if written else values, parse=True)
+    good = np.isfinite(numbers) & (kinds is None or kinds == 0)
+    return numbers if good[there].sum() >= _NEARLY_ALL * max(int(there.sum()), 1) and good.any() else None
 
 
 def _is_sequential(numbers: Floats) -> bool:
-    """Return True if distinct numbers look like row or card numbers: integers, without large gaps or very long."""
-    whole = bool((numbers == np.floor(numbers)).all())
+    """Return True if distinct numbers look like row or card numbers: integers with small gaps or many digits."""
+    are_integers = bool((numbers == np.floor(numbers)).all())
     low, high = float(np.nanmin(numbers)), float(np.nanmax(numbers))
-    return whole and (high - low < 3 * len(numbers) or low >= 1e7)
+    return are_integers and (high - low < 3 * len(numbers) or low >= 1e7)
 
 
 def _guess_date_or_time(texts: Sequence[str]) -> Literal["date", "time"] | None:
@@ -211,16 +212,16 @@ def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str
         return {"name": profile.name, "kind": "numeric"} | bounds | nullable | {"bounds": UNREVIEWED_MARK + source}
     held = _count_holders(profile, unit)
     order = np.argsort(-held, kind="stable")[:_MAX_VALUES]
-    found = sorted(profile.texts[place] for place in order if held[place] >= MIN_UNITS)
-    usual = known_values(profile.name, found or profile.texts)
-    if not found and usual is None:
+    frequent = sorted(profile.texts[place] for place in order if held[place] >= MIN_UNITS)
+    usual = known_values(profile.name, frequent or profile.texts)
+    if not frequent and usual is None:
         return f"no category is held by {MIN_UNITS} or more"
-    values = _restore_integers(list(usual.values) if usual else found, profile)
+    values = _restore_integers(list(usual.values) if usual else frequent, profile)
     column: dict[str, Any] = {"name": profile.name, "kind": "categorical", "values": values}
     prefix = None if usual is None else usual.prefix
     if prefix is not None:
         column["prefix"] = prefix
-    known = set(usual.values if usual else found)
+    known = set(usual.values if usual else frequent)
     rest = sum(int(n) for text, n in zip(profile.texts, held, strict=True) if text[:prefix] not in known)
     column |= _add_other(values) if rest >= MIN_UNITS else {}
     return column | nullable | {"bounds": UNREVIEWED_MARK + (f" (usual: {usual.title})" if usual else "")}
@@ -244,20 +245,20 @@ def _add_other(values: list[Any]) -> dict[str, Any]:
 
 def _restore_integers(texts: list[str], profile: ColumnProfile) -> list[Any]:
     """Return integer categories as integers, so that predictions are integers too."""
-    whole = profile.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
-    return sorted(int(text) for text in texts) if whole else texts
+    are_integers = profile.numbers is not None and all(re.fullmatch("-?(0|[1-9][0-9]{0,15})", text) for text in texts)
+    return sorted(int(text) for text in texts) if are_integers else texts
 
 
 def _draft_bounds(name: str, numbers: Floats) -> tuple[dict[str, Any], str]:
     """Return the known bounds if nearly all numbers lie within; else bounds that are no single unit's number."""
-    found = np.sort(numbers[np.isfinite(numbers)])
+    finite = np.sort(numbers[np.isfinite(numbers)])
     usual = known_bounds(name)
     if usual is not None and usual.lower is not None and usual.upper is not None:
-        inside = (found >= usual.lower) & (found <= usual.upper)
+        inside = (finite >= usual.lower) & (finite <= usual.upper)
         if inside.mean() >= _NEARLY_ALL:
             return usual.to_dict(), f" (usual: {usual.title})"
-    beyond = MIN_UNITS - 1 if len(found) >= 10 * MIN_UNITS else 0
-    low, high = float(found[beyond]), float(found[-1 - beyond])
+    beyond = MIN_UNITS - 1 if len(finite) >= 10 * MIN_UNITS else 0
+    low, high = float(finite[beyond]), float(finite[-1 - beyond])
     step = 10.0 ** math.floor(math.log10(max(high - low, abs(high) / 10, 1e-9)))
     lower, upper = math.floor(low / step) * step, math.ceil(high / step) * step
     upper += step if lower == upper else 0
@@ -285,7 +286,7 @@ def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
     lines = text.splitlines()
     sep = known.get("sep") or _guess_separator(lines)
     rows = [row for row in csv.reader(io.StringIO(text, newline=""), delimiter=sep) if row]
-    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last one may be cut
+    rows = rows[1:-1] if len(raw) == _PREVIEW_BYTES else rows[1:]  # the last row may be truncated
     cells = [cell.strip() for row in rows for cell in row]
     if "decimal" not in known or "thousands" not in known:
         decimal, thousands = _guess_number_format(cells, sep, known.get("decimal"))
@@ -293,31 +294,31 @@ def guess_dialect(open_file: Callable[[], Any], **given: Any) -> Dialect:
     sign = rf"(?:[{MONEY}]|\b(?:{CURRENCIES})\b)"
     known.setdefault("money", any(re.search(f"[0-9].*{sign}|{sign}.*[0-9]", cell) for cell in cells))
     known.setdefault("nulls", _guess_nulls(rows))
-    found: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
-    return Dialect(**found)
+    parts: dict[str, Any] = {"sep": sep, "encoding": encoding} | known
+    return Dialect(**parts)
 
 
 def _guess_nulls(rows: list[list[str]]) -> tuple[str, ...]:
-    """Return the usual null words that occur, unless a column holds hardly anything else: there they are categories."""
+    """Return the usual null words that occur, except those in a column that consists mainly of them."""
     columns = [Counter(cell for cell in column if cell) for column in zip_longest(*rows, fillvalue="")]
     words = {word for column in columns for word in _NULL_WORDS if column[word]}
     for column in columns:
-        found = words.intersection(column)
-        if sum(column[word] for word in found) > 0.5 * column.total():
-            words -= found
+        nulls = words.intersection(column)
+        if sum(column[word] for word in nulls) > 0.5 * column.total():
+            words -= nulls
     return tuple(word for word in _NULL_WORDS if word in words)
 
 
 def _guess_encoding(raw: bytes) -> str:
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(raw)  # a character cut at the end is no error
+        codecs.getincrementaldecoder("utf-8")().decode(raw)  # incremental: a truncated last character is no error
         return "utf-8"
     except UnicodeDecodeError:
         return "cp1252" if any(0x80 <= byte < 0xA0 for byte in raw) else "latin-1"
 
 
 def _guess_separator(lines: list[str]) -> str:
-    """Return the separator that splits the first lines into the same number of values, and into the most values."""
+    """Return the separator that most often splits the first lines into equally many values, then into most values."""
     some = lines[:50]
 
     def quality(sep: str) -> tuple[float, int]:
@@ -329,7 +330,7 @@ def _guess_separator(lines: list[str]) -> str:
 
 
 def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tuple[str, str]:
-    """Return decimal sign and thousands separator by the rule that makes more values numbers: 1.234,5 or 1,234.5."""
+    """Return the decimal sign and thousands separator that fit more values: 1.234,5 or 1,234.5."""
     looks = [re.sub(f"[{SPACES}{MONEY}]|{CURRENCIES}", "", cell) for cell in cells if re.search("[0-9]", cell)]
     comma = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(\.[0-9]{3})*|[0-9]+),[0-9]+", cell)) for cell in looks)
     point = sum(bool(re.fullmatch(r"[+-]?([0-9]{1,3}(,[0-9]{3})*|[0-9]+)\.[0-9]+", cell)) for cell in looks)
@@ -337,7 +338,7 @@ def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tup
         decimal = "," if sep != "," and comma > point else "."
     other = "." if decimal == "," else ","
     grouped = re.compile(rf"[+-]?[0-9]{{1,3}}(?:{re.escape(other)}[0-9]{{3}})+(?:{re.escape(decimal)}[0-9]+)?")
-    # A point before three digits may be a fraction of another column: it takes a decimal sign after it to be sure.
+    # "1.234" is ambiguous: accept a thousands separator only with a decimal sign or a second separator.
     sure = any(grouped.fullmatch(cell) and (decimal in cell or cell.count(other) > 1) for cell in looks)
     return decimal, other if sure else ""
 
@@ -345,11 +346,11 @@ def _guess_number_format(cells: list[str], sep: str, decimal: str | None) -> tup
 # -- the draft -------------------------------------------------------------------------------------------------------
 
 DRAFT_NOTE: Final = (
-    "DRAFT: bounds and categories below were read off the data. Walk through with 'veilwood schema review', or replace "
-    "them by what is publicly known and delete each column's 'bounds' mark, then this line and 'inferred'. Until then "
-    "every result is NOT PRIVATE."
+    "DRAFT: bounds and categories below were inferred from the data. Run 'veilwood schema review', or replace them by "
+    "public knowledge and delete each column's 'bounds' mark, then this line and 'inferred'. Until then every result "
+    "is NOT PRIVATE."
 )
-DEFAULT_ROWS_PER_UNIT: Final = 3  # proposed for all data: the true number of rows per person is private
+DEFAULT_ROWS_PER_UNIT: Final = 3  # a constant, because the true number of rows per person is private
 
 
 def draft_from_table(
@@ -383,10 +384,10 @@ def draft_from_table(
     Examples
     --------
     >>> import pandas as pd
-    >>> found = draft_from_table(pd.DataFrame({"age": [31, 58] * 50, "name": range(100), "ill": ["no", "yes"] * 50}))
-    >>> found["columns"][0]
+    >>> draft = draft_from_table(pd.DataFrame({"age": [31, 58] * 50, "name": range(100), "ill": ["no", "yes"] * 50}))
+    >>> draft["columns"][0]
     {'name': 'age', 'kind': 'numeric', 'lower': 0, 'upper': 120, 'bounds': 'from data: review (usual: age in years)'}
-    >>> found["left_out"]
+    >>> draft["left_out"]
     {'name': 'nearly every row has a value of its own'}
     """
     unknown = [part for part in dates if part not in DATE_PARTS]
@@ -405,20 +406,20 @@ def draft_from_table(
     (goal,) = (draft_column(look, unit) for look in looks if look.name == target)
     if isinstance(goal, str):
         raise SchemaError(
-            f"target {target!r} cannot be drafted: {goal}. Hint: a target needs numbers, or two classes or more, each "
-            f"held by {MIN_UNITS} people or more; or write the schema by hand."
+            f"target {target!r} cannot be drafted: {goal}. Hint: choose a target with numbers, or with at least two "
+            f"classes of at least {MIN_UNITS} people each, or write the schema by hand."
         )
     for look in (look for look in looks if look.name != target):
         if look.kind == "date" and dates:
             columns += [_date_part_column(look, part) for part in dates]
             continue
-        found = draft_column(look, unit)
-        if isinstance(found, str):
-            left_out[look.name] = found
+        column = draft_column(look, unit)
+        if isinstance(column, str):
+            left_out[look.name] = column
         else:
-            columns.append(found)
+            columns.append(column)
     if not columns:
-        raise SchemaError("no column of the table can be used as it is. Hint: write the schema by hand.")
+        raise SchemaError("no column of the table can be used in a draft. Hint: write the schema by hand.")
     task = "regression" if goal["kind"] == "numeric" else "classification"
     head: dict[str, Any] = {"notes": DRAFT_NOTE, "name": name, "task": task, "target": target, "inferred": True}
     if unit is not None:
@@ -442,7 +443,7 @@ def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, T
     if isinstance(places, Relation):
         return Path(X).name, DIALECT, Table.from_data(places.to_table(list(places.names)))
     place = places[0]
-    # Guessed from the rows, so for a draft only.
+    # The guess depends on private rows, so it is for drafts only.
     dialect = (
         guess_dialect(place.open, **written) if place.format == "csv" else Dialect(decimal=written["decimal"] or ".")
     )

@@ -24,9 +24,9 @@ from veilwood.safe_io import read_json, read_text, write_file
 
 __all__ = ["ColumnQuestion", "Review", "format_schema"]
 
-PUBLIC_PREFIX: Final = "public: "
-_MIN_SOURCE_LENGTH: Final = 3
-_MAX_LISTED: Final = 12
+PUBLIC_PREFIX: Final = "public: "  # marks reviewed bounds; the public source follows
+_MIN_SOURCE_LENGTH: Final = 3  # characters: an answer such as "y" is not a source
+_MAX_LISTED: Final = 12  # categories shown in a question
 _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
 
 
@@ -36,18 +36,18 @@ class ColumnQuestion:
 
     number: int
     of: int
-    """Which question it is, of how many columns."""
+    """Number of the question, and number of columns."""
     name: str
     kind: str
-    """The column's."""
+    """Name and kind of the column."""
     drafted: str
-    """What the draft says, in a few words. It was read off the data."""
+    """Short description of the drafted column. It was inferred from the data."""
     proposal: str | None
-    """What the catalogue says: the only thing that can be accepted as it is."""
+    """Description of the catalogue entry, which can be accepted without a source, or None."""
     title: str | None
-    """What the catalogue calls it."""
+    """Title of the catalogue entry, or None."""
     is_target: bool
-    """A target cannot be left out."""
+    """Whether the column is the target, which cannot be excluded."""
 
 
 class Review:
@@ -83,7 +83,7 @@ class Review:
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Review:
         """Load a draft, or the result of an earlier review."""
-        Schema.load(path)  # says best what is wrong
+        Schema.load(path)  # its error messages are the most precise
         return cls(read_json(read_text(path)))
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -181,27 +181,27 @@ class Review:
 
     @property
     def privacy_unit(self) -> dict[str, Any] | None:
-        """The proposed privacy unit: the id and the number of its rows that count, or None."""
+        """Proposed privacy unit: the id column and the number of rows per id that count, or None."""
         unit = self._draft.get("privacy_unit")
         return dict(unit) if isinstance(unit, Mapping) else None
 
     def set_rows_per_unit(self, at_most: int) -> None:
-        """Set the number of rows per id that count, from what is usual, not from the data."""
+        """Set the number of rows per id that count. Choose it from public knowledge, not from the data."""
         if self.privacy_unit is None:
-            raise UseError("the draft proposes no id. Hint: add a privacy_unit to the draft.")
+            raise UseError("the draft proposes no privacy unit. Hint: add a privacy_unit to the draft.")
         self._replace_draft(self._draft | {"privacy_unit": self.privacy_unit | {"at_most": at_most}})
 
-    # -- inside ----------------------------------------------------------------------------------------------------
+    # -- private ---------------------------------------------------------------------------------------------------
 
     def _find_column(self, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = next(column for column in self._draft["columns"] if column["name"] == name)
-        return found
+        column: dict[str, Any] = next(column for column in self._draft["columns"] if column["name"] == name)
+        return column
 
     def _current_column(self) -> dict[str, Any]:
-        asked = self.next_question()
-        if asked is None:
-            raise UseError("all columns are reviewed.")
-        return self._find_column(asked.name)
+        question = self.next_question()
+        if question is None:
+            raise UseError("all columns are reviewed, so there is no question to answer.")
+        return self._find_column(question.name)
 
     def _find_known(self, column: Mapping[str, Any]) -> KnownColumn | None:
         """Return the catalogue entry of a column, by its name and by the form of its categories, or None."""
@@ -213,12 +213,12 @@ class Review:
         return known_values(column["name"], [str(value) for value in column["values"] if value != other])
 
     def _apply_bounds(self, column: dict[str, Any], bounds: dict[str, Any], source: str) -> None:
-        settled = _with_bounds(column, bounds) | {"bounds": source}
-        columns = [settled if each is column else each for each in self._draft["columns"]]
+        reviewed = _with_bounds(column, bounds) | {"bounds": source}
+        columns = [reviewed if each is column else each for each in self._draft["columns"]]
         changed = self._draft | {"columns": columns}
         if column["name"] == self._draft["target"]:
-            changed["task"] = "regression" if settled["kind"] == "numeric" else "classification"
-        if settled["kind"] == "numeric" and column["kind"] != "numeric":
+            changed["task"] = "regression" if reviewed["kind"] == "numeric" else "classification"
+        if reviewed["kind"] == "numeric" and column["kind"] != "numeric":
             changed |= self._detect_decimal_sign(column)
         self._replace_draft(changed)
         self._clear_marks()
@@ -234,7 +234,7 @@ class Review:
         return {"dialect": own.to_dict()} if other > read else {}
 
     def _replace_draft(self, draft: dict[str, Any]) -> None:
-        Schema.from_dict(draft)  # raises before any change
+        Schema.from_dict(draft)  # raises before anything is changed
         self._draft = draft
 
     def _clear_marks(self) -> None:
@@ -256,26 +256,26 @@ def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[s
     """Return a column with other bounds; categories keep an ``other`` that they need."""
     if not bounds:
         return dict(column)
-    kept = {key: value for key, value in column.items() if key not in _KEYS_OF_BOUNDS}
+    rest = {key: value for key, value in column.items() if key not in _KEYS_OF_BOUNDS}
     new: dict[str, Any] = dict(bounds)
     if "values" in new:
         new["values"] = list(new["values"])
         drafted = column.get("values", [])
         if {str(value) for value in drafted} == {str(value) for value in new["values"]}:
-            new["values"] = drafted  # the same ones, in the type that predictions shall have
+            new["values"] = drafted  # the same categories, in the drafted type, which predictions keep
         other = new.get("other", column.get("other"))
         if other is not None:
             new["other"] = other
             new["values"] = new["values"] if other in new["values"] else [*map(str, new["values"]), other]
-    return kept | {"kind": "categorical" if "values" in new else "numeric"} | new
+    return rest | {"kind": "categorical" if "values" in new else "numeric"} | new
 
 
 def _describe_column(column: Mapping[str, Any]) -> str:
     known = {key: value for key, value in column.items() if key in Column.__dataclass_fields__}
-    made = Column(**known)
-    if made.kind == "categorical" and len(made.values) > _MAX_LISTED:
-        return f"{', '.join(made.values[:_MAX_LISTED])}, ... ({len(made.values)} values)"
-    return made.describe()
+    declared = Column(**known)
+    if declared.kind == "categorical" and len(declared.values) > _MAX_LISTED:
+        return f"{', '.join(declared.values[:_MAX_LISTED])}, ... ({len(declared.values)} values)"
+    return declared.describe()
 
 
 def format_schema(schema: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError
-from veilwood.forests.adaptive import row_backend as asked
+from veilwood.forests.adaptive import row_backend
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, PackedTables
 from veilwood.forests.adaptive.row_backend import (
     DRAW_UNITS,
@@ -48,7 +48,7 @@ CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.i
 _BLOCK_THREADS = 1024  # threads per block; one block fills a multiprocessor's shared memory with trees
 _MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # fewer rows per block do not repay its copy of the trees
 _PREDICTED_ROWS = 1 << 22  # rows on the device at once during prediction
-_NODE_BYTES = 16
+_NODE_BYTES = 16  # bytes of a node in shared memory
 
 
 @contextmanager
@@ -263,19 +263,19 @@ def _require_gpu() -> None:
             "the GPU needs CuPy. Hint: pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
         ) from missing
     except cupy.cuda.runtime.CUDARuntimeError as broken:
-        raise SetupError(f"CuPy finds no GPU ({broken}). Hint: see nvidia-smi, or leave out use().") from broken
+        raise SetupError(f"CuPy finds no GPU ({broken}). Hint: check nvidia-smi, or leave out use().") from broken
     if not n_devices:
-        raise SetupError("CuPy finds no GPU. Hint: see nvidia-smi, or leave out use().")
+        raise SetupError("CuPy finds no GPU. Hint: check nvidia-smi, or leave out use().")
 
 
 PART_ROWS: Final = 1 << 25  # rows per part in the device's memory
 _MIN_SCORED_ROWS: Final = 1 << 12  # rows per block; fewer do not repay its copy of a table
 _MAX_ROWS: Final = 1 << 18  # rows per block, so that no sum of gradients exceeds 32 bits
-_BLOCKS: Final = 8  # per multiprocessor
+_BLOCKS: Final = 8  # blocks per multiprocessor, so that it has work while others wait for memory
 _MAX_COPIES: Final = 32  # copies of a table, one per thread of a warp, so that none waits
 _SHARED_MEMORY: Final = 1 << 16  # bytes per block for these copies, so that several blocks fit
-_SCORING_THREADS = 256  # of a block
-_ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # what ``add_up`` adds up
+_SCORING_THREADS = 256  # threads per block of the kernels in ``gpu_rows.cu``
+_ROWS, _CLASSES, _GRADIENTS = 0, 1, 2  # modes of the kernel ``add_up``
 
 
 @dataclass(repr=False)
@@ -392,44 +392,44 @@ class GpuBackend:
         """Return the non-empty cells of columns and classes in ascending order, and their counts."""
         import cupy
 
-        found = []
+        parts = []
         for rows in (
             self._parts if fraction >= 1 else (rows.select(self._draw_mask(rows, fraction)) for rows in self._parts)
         ):
-            every = cupy.zeros(rows.n_rows, np.int64)
+            cell = cupy.zeros(rows.n_rows, np.int64)
             for axis in axes:
-                every *= axis.size
-                every += cupy.asarray(axis.groups.astype(np.int64))[rows.cells[axis.feature]]
-            cells, counts = cupy.unique(every * n_classes + rows.target, return_counts=True)
-            found.append((cupy.asnumpy(cells), cupy.asnumpy(counts)))
-        return merge_cells(found)
+                cell *= axis.size
+                cell += cupy.asarray(axis.groups.astype(np.int64))[rows.cells[axis.feature]]
+            cells, counts = cupy.unique(cell * n_classes + rows.target, return_counts=True)
+            parts.append((cupy.asnumpy(cells), cupy.asnumpy(counts)))
+        return merge_cells(parts)
 
-    # -- answers -----------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def _run_on(self, query: RowQuery, rows: _GpuRows) -> Ints:
         import cupy
 
         match query:
-            case asked.RowCount():
+            case row_backend.RowCount():
                 return np.array([rows.n_rows], np.int64)
-            case asked.ClassCounts(n_classes):
+            case row_backend.ClassCounts(n_classes):
                 return self._sum_tables(_CLASSES, [ContingencyTable(())], n_classes, rows).ravel()
-            case asked.Histogram(column, n_cells):
+            case row_backend.Histogram(column, n_cells):
                 table = ContingencyTable((self._columns[column].ungrouped_axis(),))
                 return self._sum_tables(_ROWS, [table], 1, rows).ravel()[:n_cells]
-            case asked.RowsByCell(table):
+            case row_backend.RowsByCell(table):
                 return self._sum_tables(_ROWS, [table], 1, rows).ravel()
-            case asked.ClassesByCell(tables, n_classes):
+            case row_backend.ClassesByCell(tables, n_classes):
                 return self._sum_tables(_CLASSES, tables, n_classes, rows)
-            case asked.GradientSums(tables, n_classes, limit):
+            case row_backend.GradientSums(tables, n_classes, limit):
                 return self._sum_tables(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
-            case asked.TargetSums():
+            case row_backend.TargetSums():
                 up = int(rows.target.sum(dtype=np.int64))
                 return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
-            case asked.TargetHistogram():
+            case row_backend.TargetHistogram():
                 cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(cell, minlength=TARGET_CELLS)), np.int64)
-            case asked.ResidualHistogram(marks):
+            case row_backend.ResidualHistogram(marks):
                 away = abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
                 mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), away), len(marks) - 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)

@@ -25,14 +25,13 @@ from veilwood.evaluation.scoring import LOG_ODDS, SCORE_BINS, SIZE_EDGES, TARGET
 Floats: TypeAlias = NDArray[np.float64]
 Tables: TypeAlias = dict[str, Floats]
 
-_MIN_DEVIATIONS = 4.0  # standard deviations of its noise: a sum below them divides nothing
+_MIN_DEVIATIONS = 4.0  # in standard deviations of the noise: a smaller sum is not used as a divisor
 MIDDLES: Floats = 1 / (1 + np.exp(-LOG_ODDS * (np.arange(SCORE_BINS) - (SCORE_BINS - 1) / 2)))
 """Probability that represents each bin of scores."""
 _SIZE_BOUNDS = np.concatenate([[0.0], SIZE_EDGES, [1.0]])
-_BIN_MEANS = (_SIZE_BOUNDS[1:] + _SIZE_BOUNDS[:-1]) / 2  # mean size of a residual in each bin, spread evenly,
-_BIN_SQUARES = (
-    _SIZE_BOUNDS[1:] ** 2 + _SIZE_BOUNDS[1:] * _SIZE_BOUNDS[:-1] + _SIZE_BOUNDS[:-1] ** 2
-) / 3  # and its mean square
+# Mean and mean square of the residuals in each bin, assumed to be uniform within it.
+_BIN_MEANS = (_SIZE_BOUNDS[1:] + _SIZE_BOUNDS[:-1]) / 2
+_BIN_SQUARES = (_SIZE_BOUNDS[1:] ** 2 + _SIZE_BOUNDS[1:] * _SIZE_BOUNDS[:-1] + _SIZE_BOUNDS[:-1] ** 2) / 3
 _TARGET_MIDDLES = (np.arange(TARGET_BINS) + 0.5) / TARGET_BINS
 
 
@@ -91,10 +90,10 @@ class Quality:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, for JSON."""
-        found: dict[str, Any] = json.loads(
+        payload: dict[str, Any] = json.loads(
             json.dumps(asdict(self)), parse_constant=lambda _: None
         )  # a missing bound is null, which every JSON reader accepts
-        return found
+        return payload
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Quality:
@@ -126,10 +125,12 @@ class Quality:
     def __str__(self) -> str:
         lines = [f"{name.replace('_', ' ')}: {estimate}" for name, estimate in self.scores.items()]
         if (usual := self.most_frequent) is not None:
-            lines.insert(1, f"accuracy of always saying {usual[0]!r}: about {usual[1]:.3f}")
+            lines.insert(1, f"accuracy of always predicting {usual[0]!r}: about {usual[1]:.3f}")
         rows = "unknown" if self.rows.value is None else f"{self.rows.value:,.0f} ({self.rows.low:,.0f} to "
         rows += "" if self.rows.value is None else f"{self.rows.high:,.0f})"
-        return "\n".join([*lines, f"rows: {rows}", f"({self.confidence:.0%} confidence, noise and chance together)"])
+        return "\n".join(
+            [*lines, f"rows: {rows}", f"({self.confidence:.0%} confidence for noise and sampling together)"]
+        )
 
 
 def _read_estimate(data: Mapping[str, Any]) -> Estimate:
@@ -223,7 +224,7 @@ def _estimate_rows(noisy: _NoisyTables, table: str) -> Estimate:
     return clipped_interval(float(counts.sum()), noisy.z * math.sqrt(noisy.variance * counts.size), 0.0, math.inf)
 
 
-# -- classes -----------------------------------------------------------------------------------------------------
+# -- classification ----------------------------------------------------------------------------------------------
 
 
 def _binary_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidence: float) -> Quality:
@@ -255,7 +256,7 @@ def _multiclass_quality(noisy: _NoisyTables, classes: tuple[str, ...], confidenc
     of_class = [_estimate_auc(noisy, drawn[c, 0], drawn[c, 1]) for c in range(k)]
     pooled = drawn.sum(axis=0)
     wider = _NoisyTables({"pooled": pooled}, noisy.variance * k, noisy.z)
-    drawn_by = np.array([k - 1.0, 1.0])  # a class that is not the true one is drawn so much less often
+    drawn_by = np.array([k - 1.0, 1.0])  # weights: each row draws one of its k - 1 wrong classes
     return Quality(
         "classification",
         confidence,
@@ -279,7 +280,7 @@ def _estimate_auc(noisy: _NoisyTables, negative: Floats, positive: Floats) -> Es
     """
     if not (noisy.is_significant(negative) and noisy.is_significant(positive)):
         return Estimate(None, 0.0, 1.0)
-    below = np.cumsum(negative) - negative / 2  # negatives that each bin's positives beat
+    below = np.cumsum(negative) - negative / 2  # negatives with a lower score than each bin's positives
     above = positive.sum() - np.cumsum(positive) + positive / 2
     n, p = float(negative.sum()), float(positive.sum())
     area = float((positive * below).sum()) / (n * p)
@@ -328,14 +329,14 @@ def _calibration_error(noisy: _NoisyTables, counts: Floats, weights: Floats) -> 
     return clipped_interval(parts / total, noisy.z * math.sqrt(reach) / total, 0.0, 1.0)
 
 
-# -- numbers -----------------------------------------------------------------------------------------------------
+# -- regression --------------------------------------------------------------------------------------------------
 
 
 def _regression_quality(noisy: _NoisyTables, width: float, confidence: float) -> Quality:
     residuals, targets = noisy.tables["residuals"], noisy.tables["targets"]
     cut = _find_cut(residuals.sum(axis=0), 2 * noisy.variance)
     size, square = np.minimum(_BIN_MEANS, _BIN_MEANS[cut]), np.minimum(_BIN_SQUARES, _BIN_SQUARES[cut])
-    among = np.ones_like(residuals)  # beyond the cut too: what is there counts as the cut
+    among = np.ones_like(residuals)  # larger residuals count as the cut, so no row is left out
     signed = np.stack([-size, size])
     mae, mse = (noisy.estimate_ratio("residuals", np.stack([each, each]), among, 0.0, 1.0) for each in (size, square))
     bias, hidden = noisy.estimate_ratio("residuals", signed, among, -1.0, 1.0), _hidden_residual(noisy, _BIN_MEANS, cut)
@@ -358,9 +359,9 @@ def _regression_quality(noisy: _NoisyTables, width: float, confidence: float) ->
 
 
 def _hidden_residual(noisy: _NoisyTables, cell_values: Floats, cut: int) -> float:
-    """What residuals beyond the cut can be worth more than it, on average over all rows: as many as noise may hide.
+    """Return the most that residuals beyond the cut, hidden by noise, can add to the mean over all rows.
 
-    By Abel's summation that is the sum over places of the rows beyond each times what it is worth more than the last.
+    By Abel's summation this is a sum over bins: rows beyond a bin, times its increase over the previous bin.
     """
     counts = noisy.tables["residuals"].sum(axis=0)
     beyond = np.cumsum(counts[::-1])[::-1] + noisy.z * np.sqrt(2 * noisy.variance * np.arange(len(counts), 0, -1))
@@ -374,7 +375,7 @@ def _scale_estimate(estimate: Estimate, width: float) -> Estimate:
 
 
 def _find_cut(counts: Floats, variance: float) -> int:
-    """Return the last index from which on there is more than noise explains, or 0 if there is none."""
+    """Return the last index from which on the counts exceed the noise, or 0 if no index has this property."""
     beyond = np.cumsum(counts[::-1])[::-1]
     noise = np.sqrt(variance * np.arange(len(counts), 0, -1))
     return int(np.flatnonzero(np.append(True, beyond[1:] > 3 * noise[1:] + 1)).max())
@@ -386,7 +387,7 @@ def _estimate_r2(noisy: _NoisyTables, mse: Estimate, targets: Floats) -> Estimat
     if mse.value is None or not noisy.is_significant(targets):
         return unknown
     rows = float(targets.sum())
-    # Where noise hides whether there is anything, at either end, what is there counts as the last place that is sure.
+    # At both ends, bins whose counts do not exceed the noise count as the last bin that does.
     ends = TARGET_BINS - 1 - _find_cut(targets[::-1], noisy.variance), _find_cut(targets, noisy.variance)
     place = np.clip(_TARGET_MIDDLES, _TARGET_MIDDLES[min(ends)], _TARGET_MIDDLES[max(ends)])
     mean = float((targets * place).sum()) / rows

@@ -78,21 +78,19 @@ def estimate_skill(task: TaskKind, n_rows: float, n_columns: int, row_epsilon: f
     >>> few.low < multiply_many.low
     True
     """
-    place, known = np.log(max(n_rows * row_epsilon / n_columns, 1e-9)), _load_benchmarks(task)
-    away = np.abs(known.log_ratio - place)
+    here, known = np.log(max(n_rows * row_epsilon / n_columns, 1e-9)), _load_benchmarks(task)
+    away = np.abs(known.log_ratio - here)
     nearest = np.sort([away[known.table == name].min() for name in np.unique(known.table)])
     reach = max(np.log(MAX_RATIO), float(nearest[min(MIN_TABLES, len(nearest)) - 1]))
     near = away <= reach
     skills = [known.skill[near & (known.table == name)].mean() for name in np.unique(known.table[near])]
     low, high = np.percentile(skills, PERCENTILES)
-    side = (
-        0 if known.log_ratio.min() <= place <= known.log_ratio.max() else (-1 if place < known.log_ratio.min() else 1)
-    )
+    side = 0 if known.log_ratio.min() <= here <= known.log_ratio.max() else (-1 if here < known.log_ratio.min() else 1)
     return ExpectedSkill(len(skills), float(low), float(high), side)
 
 
 class _BenchmarkSkills(NamedTuple):
-    """Results of one task: logarithm of rows times epsilon for each column, table, skill."""
+    """Benchmark results of a task, as parallel arrays: log of rows times epsilon per column, table, skill."""
 
     log_ratio: Any
     table: Any
@@ -102,12 +100,12 @@ class _BenchmarkSkills(NamedTuple):
 @cache
 def _load_benchmarks(task: TaskKind) -> _BenchmarkSkills:
     data = json.loads(files("veilwood.forests").joinpath("expected_private_forest.json").read_text(encoding="utf-8"))
-    found = [
+    results = [
         (np.log(table["rows"] * float(epsilon) / table["columns"]), name, skill)
         for name, table in data["tables"].items() if table["task"] == task and table["skill"]
         for epsilon, skill in table["skill"].items()
     ]  # fmt: skip
-    return _BenchmarkSkills(*(np.array(part) for part in zip(*found, strict=True)))
+    return _BenchmarkSkills(*(np.array(part) for part in zip(*results, strict=True)))
 
 
 DECAY = 0.5
@@ -115,45 +113,47 @@ DECAY = 0.5
 
 
 MAX_EPSILON, MAX_ROWS = 10.0, 2000  # largest row epsilon and number of rows in the benchmark
+# Families with coefficients of their own in ``expected_families.json``.
 FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
 
 
 @dataclass(frozen=True)
 class ForestSize:
-    """Size of a forest and of its table, as far as the expected skill depends on it; public numbers only."""
+    """Sizes of a forest and its table that determine the expected skill. Public numbers only."""
 
     family: str
     trees: int
     depth: int
     rows: int
     rows_per_leaf: float
-    noise: float  # standard deviation, on one count of a leaf
-    prior: float  # what theory expects (``expected_skill``)
+    noise: float  # standard deviation of the noise on one count of a leaf
+    prior: float  # expected skill by theory (``expected_skill``)
 
     @classmethod
     def from_method(
         cls, method: LeafMethod[Any], encoding: Encoding, rows: int, leaves: int, noise: float, epsilon: float
     ) -> Self:
-        """Describe a method with a size; ``noise`` is the squared error of a leaf, ``epsilon`` that of one row.
+        """Describe a sized method; ``noise`` is the squared error of a leaf count, ``epsilon`` the epsilon of one row.
 
-        Nothing is carried on beyond what was measured: many rows are judged like fewer at an epsilon as many times
-        larger, at which a leaf has as much noise for its rows; and an epsilon beyond those tried like the largest.
+        Nothing is extrapolated beyond the benchmark. More than ``MAX_ROWS`` rows are scored as ``MAX_ROWS`` rows at a
+        proportionally larger epsilon, which has the same noise relative to the rows of a leaf. An epsilon above
+        ``MAX_EPSILON`` is scored as ``MAX_EPSILON``.
         """
         seen = min(rows, MAX_ROWS)
         loud = max(1.0, epsilon * rows / seen / MAX_EPSILON) if math.isfinite(epsilon) else 1.0
         rows, noise = seen, noise * (loud * seen / rows) ** 2
-        mine, schema = method.parameters, encoding.schema
-        n_features, trees = len(encoding.columns), int(np.sum(mine.n_estimators))
-        depth = max(1, int(np.max(mine.max_depth)))
+        parameters, schema = method.parameters, encoding.schema
+        n_features, trees = len(encoding.columns), int(np.sum(parameters.n_estimators))
+        depth = max(1, int(np.max(parameters.max_depth)))
         leaves_per_tree = leaves / trees
-        rows_per_leaf = rows / (leaves_per_tree if mine.trees == "shared" else leaves)
-        # Noise on class shares over the variance of k even classes, or of a target even between its bounds.
+        rows_per_leaf = rows / (leaves_per_tree if parameters.trees == "shared" else leaves)
+        # Inverse variance of the signal: of frequencies of k equal classes, or of a target uniform between its bounds.
         scale = len(schema.classes) if schema.task == "classification" else 3
-        multiway = getattr(mine, "branching", "binary") != "binary"
+        multiway = getattr(parameters, "branching", "binary") != "binary"
         prior = expected_skill(
             n_features=n_features,
-            max_features=getattr(mine, "max_features", None) or n_features,
-            n_ensembles=getattr(mine, "n_ensembles", None) or 1,
+            max_features=getattr(parameters, "max_features", None) or n_features,
+            n_ensembles=getattr(parameters, "n_ensembles", None) or 1,
             n_estimators=trees,
             max_depth=depth,
             branches=max(leaves_per_tree ** (1 / depth), 1.0 + 1e-9),
@@ -162,8 +162,8 @@ class ForestSize:
             split_keeps=None
             if multiway
             else float(np.mean([1.0 if len(c.values) == 2 else 0.5 for c in schema.features])),
-            shared_noise=getattr(mine, "mechanism", "laplace") == "optimized",
-            shared_rows=mine.trees == "shared",
+            shared_noise=getattr(parameters, "mechanism", "laplace") == "optimized",
+            shared_rows=parameters.trees == "shared",
         )
         return cls(type(method).__name__, trees, depth, rows, rows_per_leaf, math.sqrt(noise), prior)
 
@@ -182,29 +182,30 @@ def expected_skill(
     shared_noise: bool = False,
     shared_rows: bool = True,
 ) -> float:
-    """Squared correlation to expect between what a forest says and the truth, before any data is seen.
+    """Return the expected squared correlation of predictions and truth, from public facts only.
 
-    The prior: class shares are a sum of uncorrelated parts, one for each set of features; sets of j features
-    explain a part of the variance that halves with each further j. A tree keeps the parts of the features on its
-    path; averaging over trees keeps a part as often as trees do, and averages noise the less the more trees share.
+    The prior: class frequencies are a sum of uncorrelated components, one per set of features. All sets of j features
+    together explain a fraction of the variance that halves with each further feature. A tree recovers the components
+    of the features on its path. The average over trees recovers a component in proportion to the trees that do, and
+    reduces noise less, the more of it the trees share.
 
     Parameters
     ----------
     n_features, max_features, n_ensembles, n_estimators, max_depth : int
-        Of the schema, and of the forest (all its ensembles together).
+        Numbers of the schema and of the forest, over all its ensembles.
     branches : float
-        Leaves of a tree to the power 1 / max_depth.
+        Number of leaves of a tree to the power 1 / max_depth.
     rows_per_leaf : float
-        Rows expected in a leaf.
+        Expected number of rows in a leaf.
     noise_to_signal : float
-        Variance of a leaf's noisy class share, due to privacy, over the variance of class shares.
+        Noise variance of a leaf's class frequency, relative to the variance of class frequencies.
     split_keeps : float, optional
-        For binary trees, the part of a feature's variance that one split keeps; None for multiway trees, where a
-        feature on the path is known entirely.
+        For binary trees, the fraction of a feature's variance that one split recovers; None for multiway trees, which
+        recover all of it.
     shared_noise : bool
-        Whether the trees of an ensemble are read off one noisy table, or each has noise of its own.
+        Whether the trees of an ensemble are computed from one noisy table, or each has independent noise.
     shared_rows : bool
-        Whether every tree sees every row, or each row goes to one tree.
+        Whether every tree counts every row, or each row is counted in one tree.
 
     Examples
     --------
@@ -216,54 +217,56 @@ def expected_skill(
     """
     order = np.arange(1, min(max_depth, max_features) + 1)
     prior = DECAY**order * (1 - DECAY) / (DECAY * (1 - DECAY**n_features))
-    inside = comb(max_features, order) / comb(n_features, order)  # chance that a subset of features holds the set
+    # Probabilities that a subset of features contains the set of a component, and that a path does.
+    inside = comb(max_features, order) / comb(n_features, order)
     if split_keeps is None:
-        kept = np.asarray(comb(max_depth, order) / comb(max_features, order), np.float64)  # a path holds it
+        recovered = np.asarray(comb(max_depth, order) / comb(max_features, order), np.float64)
     else:
-        kept = np.asarray((1 - (1 - split_keeps / max_features) ** max_depth) ** order, np.float64)
-    # Where two trees meet: always in themselves, within an ensemble if both keep a part, across ensembles if both
-    # subsets hold it as well.
-    within = (kept + (1 - kept) * n_ensembles / n_estimators) / n_ensembles
-    across = (1 - 1 / n_ensembles) * inside * kept
-    leaf_part = comb(max_depth, order) * (branches - 1) ** order / branches**max_depth  # of white noise, by order
+        recovered = np.asarray((1 - (1 - split_keeps / max_features) ** max_depth) ** order, np.float64)
+    # Overlap of two random trees: complete for a tree with itself; within an ensemble if both recover the component;
+    # across ensembles if, in addition, both subsets contain it.
+    within = (recovered + (1 - recovered) * n_ensembles / n_estimators) / n_ensembles
+    across = (1 - 1 / n_ensembles) * inside * recovered
+    # Fraction of white noise that falls into the components of each order.
+    leaf_part = comb(max_depth, order) * (branches - 1) ** order / branches**max_depth
     own = np.full(len(order), 1 / n_estimators)
     noise = noise_to_signal * leaf_part * (within if shared_noise else own)
     sampling = leaf_part / rows_per_leaf * (within + across if shared_rows else own)
-    agreement = float(np.sum(prior * inside * kept)) ** 2
-    return agreement / float(np.sum(prior * inside * kept * (within + across) + noise + sampling))
+    agreement = float(np.sum(prior * inside * recovered)) ** 2
+    return agreement / float(np.sum(prior * inside * recovered * (within + across) + noise + sampling))
 
 
 def size_features(setting: ForestSize) -> dict[str, float]:
-    """Return what is weighed, by name: noise against rows, size, how they go together, and how families differ.
+    """Return the features of the regression, by name: noise per row, sizes, their products, and terms per family.
 
-    Noise is that of one leaf over its rows, in powers of ten; averaging over trees takes their square root off it.
+    Noise is that of one leaf over its rows, as log10, minus half the log10 of the number of trees that are averaged.
     """
     leaf = math.log10(setting.noise / setting.rows_per_leaf + 1e-3)
     trees, depth = math.log2(setting.trees), float(min(setting.depth, 10))
     noise = leaf - 0.5 * math.log10(setting.trees)
     rows = min(max(math.log2(setting.rows_per_leaf), -2.0), 12.0)
-    told = {
+    features = {
         "prior": setting.prior, "noise": noise, "depth": depth, "depth squared": depth**2, "trees": trees,
         "trees squared": trees**2, "rows of a leaf": rows, "rows squared": rows**2, "noise x trees": noise * trees,
         "trees x depth": trees * depth, "noise above -1 x depth": max(noise + 1, 0.0) * depth,
     }  # fmt: skip
-    told |= {f"noise above {hinge:g}": max(noise - hinge, 0.0) for hinge in (-2, -1.5, -1, -0.5, 0, 0.5, 1)}
-    told |= {f"noise of a leaf above {hinge:g}": max(leaf - hinge, 0.0) for hinge in (-1, -0.5, 0, 0.5)}
-    told |= {f"noise below {hinge:g} x depth": min(noise - hinge, 0.0) * depth for hinge in (-1.5, -0.5)}
+    features |= {f"noise above {hinge:g}": max(noise - hinge, 0.0) for hinge in (-2, -1.5, -1, -0.5, 0, 0.5, 1)}
+    features |= {f"noise of a leaf above {hinge:g}": max(leaf - hinge, 0.0) for hinge in (-1, -0.5, 0, 0.5)}
+    features |= {f"noise below {hinge:g} x depth": min(noise - hinge, 0.0) * depth for hinge in (-1.5, -0.5)}
     own = {
         "": 1.0, ", noise": noise, ", noise above -1": max(noise + 1, 0.0), ", noise above -0.5": max(noise + 0.5, 0.0),
         ", depth": depth, ", depth squared": depth**2, ", noise x depth": noise * depth, ", trees": trees,
         ", rows of a leaf": rows,
     }  # fmt: skip
     for name in FAMILIES:
-        told |= {f"{name}{what}": value * (setting.family == name) for what, value in own.items()}
-    return told
+        features |= {f"{name}{what}": value * (setting.family == name) for what, value in own.items()}
+    return features
 
 
 def score_size(setting: ForestSize) -> float:
-    """Return what settings are ranked by: facts times the weights that public tables have taught, in units of skill.
+    """Return the score that ranks settings, in units of skill: features times weights fitted on public tables.
 
-    Only differences mean something.
+    Only differences between scores are meaningful.
     """
     weights = load_weights()["weights"]
     return float(sum(weights.get(name, 0.0) * value for name, value in size_features(setting).items()))
@@ -271,8 +274,8 @@ def score_size(setting: ForestSize) -> float:
 
 @cache
 def load_weights() -> dict[str, Any]:
-    """Return the weights of the facts, and how well they rank the settings of a public table that was left out."""
-    found: dict[str, Any] = json.loads(
+    """Return the fitted weights, and their ranking quality on left-out public tables."""
+    weights: dict[str, Any] = json.loads(
         files("veilwood.forests").joinpath("expected_families.json").read_text(encoding="utf-8")
     )
-    return found
+    return weights

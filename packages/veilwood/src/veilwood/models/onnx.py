@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Export of a fitted model as an ONNX graph that takes raw values and predicts as the model does.
 
-Only what the release made public goes into the graph; Veilwood's own files are in ``file``.
+The graph contains released values only. Model files of Veilwood are in ``file``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["REFUSED_NUMBER", "REFUSED_TEXT", "Graph", "add_column_inputs", "export_onnx", "tree_attributes"]
 
 
-# TreeEnsemble came with ai.onnx.ml 5, in the release of ONNX that has these numbers.
+# The operator TreeEnsemble needs ai.onnx.ml 5; the other two numbers are of the same ONNX release.
 _OPSET, _ML_OPSET, _IR_VERSION = 21, 5, 10
 
 
@@ -50,7 +50,7 @@ class Graph:
         self._outputs: list[Any] = []
 
     def unused_name(self, name: str) -> str:
-        """Return ``name`` with as many underscores as make it new."""
+        """Return ``name``, with underscores appended until it is unused."""
         while name in self._taken:
             name += "_"
         self._taken.add(name)
@@ -102,26 +102,26 @@ class Graph:
 
 
 def add_column_inputs(graph: Graph, encoding: Encoding, float64: bool) -> tuple[str, str]:
-    """Return the features as one double matrix, categories as codes, and which rows are refused (rows, 1)."""
+    """Return the features as one double matrix with categories as codes, and a mask of invalid rows, (rows, 1)."""
     columns, refused = [], []
     for column in encoding.schema.features:
         if column.part is not None or column.prefix is not None or column.of is not None:
             raise UseError(
-                f"column {column.name!r} is a part of a text, which an ONNX graph cannot cut. Hint: cut it before, and "
-                "declare what is left."
+                f"column {column.name!r} is a part of a text, which an ONNX graph cannot cut. Hint: derive the part "
+                "before fitting, and declare it as a column."
             )
         numeric = column.kind == "numeric"
         value, bad = _encode_numeric(graph, column, float64) if numeric else _encode_categorical(graph, column)
         columns.append(value)
         refused += [bad] if bad else []
-    either = refused[0] if refused else graph.add_node("IsNaN", columns[0])  # no column refuses: nothing is NaN by now
+    either = refused[0] if refused else graph.add_node("IsNaN", columns[0])  # all False: no value is NaN here
     for bad in refused[1:]:
         either = graph.add_node("Or", either, bad)
     return graph.add_node("Concat", *columns, axis=1), either
 
 
 def _encode_numeric(graph: Graph, column: Column, float64: bool) -> tuple[str, str | None]:
-    """Clamp to the upper bound; a missing value, whose code is above all others, becomes infinite."""
+    """Clamp numbers to the upper bound, and map missing values to infinity, because their code is the largest."""
     given = graph.add_input(column.name, "DOUBLE" if float64 else "FLOAT")
     number = given if float64 else graph.add_node("Cast", given, to=graph.onnx.TensorProto.DOUBLE)
     missing = graph.add_node("IsNaN", number)
@@ -131,10 +131,10 @@ def _encode_numeric(graph: Graph, column: Column, float64: bool) -> tuple[str, s
 
 
 def _encode_categorical(graph: Graph, column: Column) -> tuple[str, str | None]:
-    """Look up codes; what the schema does not allow gets code -1."""
+    """Map categories to codes; values outside the schema get -1."""
     unknown = -1 if column.other is None else column.values.index(column.other)
     missing = len(column.values) if column.nullable else -1
-    # A graph cannot rewrite texts: categories are known as the schema declares them, and by the text they compare by.
+    # A graph cannot canonicalize texts: list categories as declared and in canonical form.
     known = {str(label): place for place, label in enumerate(column.labels)}
     known |= {text: place for place, text in enumerate(column.values)} | {"": missing}
     code = graph.add_node(
@@ -155,7 +155,7 @@ Longs = NDArray[np.int64]
 
 
 class _CodeTest(NamedTuple):
-    """What a decision asks of a column: a code of at least ``first``, or one of ``members``."""
+    """Test of a decision: the code of a column is at least ``first``, or one of ``members``."""
 
     feature: int
     first: int
@@ -163,10 +163,9 @@ class _CodeTest(NamedTuple):
 
 
 class _DecisionTable(NamedTuple):
-    """Decisions by their number: column, kind of test, and the nodes that they lead to.
+    """Decisions as parallel arrays: column, index of the test, and the nodes of both branches.
 
-    Nodes are those of the forest; numbers from ``n_nodes`` on are decisions that a node of many branches was split
-    into.
+    Indices below ``n_nodes`` are nodes of the forest. Larger ones are the further binary decisions of multiway nodes.
     """
 
     feature: Longs
@@ -176,9 +175,9 @@ class _DecisionTable(NamedTuple):
 
 
 def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
-    """Return trees as TreeEnsemble wants them: decisions and leaves listed apart, numbered from 0.
+    """Return the attributes of TreeEnsemble: separate lists of decisions and leaves, indexed from 0.
 
-    Each tree has a target of its own, and each leaf weighs its number: the operator tells which leaves a row is in.
+    Each tree is one target, and the weight of a leaf is its index: the operator returns the leaf of each row and tree.
     """
     is_leaf = forest.feature == LEAF
     decides = ~is_leaf
@@ -214,7 +213,7 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
 
 
 def _list_decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: list[_CodeTest]) -> _DecisionTable:
-    """List the decisions of nodes, then those that nodes of many branches need beyond one; tests are added to."""
+    """Return one decision per node, then the further ones of multiway nodes. Appends to ``tests``."""
     alone = forest.feature[nodes] == LEAF
     feature = np.maximum(forest.feature[nodes], 0).astype(np.int64)
     cut = np.where(alone, 0, forest.cut[nodes]).astype(np.int64)
@@ -222,14 +221,14 @@ def _list_decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: lis
     parent = forest.parent
     n_branches = np.bincount(parent[parent >= 0], minlength=forest.n_nodes)[nodes]
     middle = np.maximum(n_branches, 2) // 2
-    asked, test = np.unique(np.stack([feature, cut, middle]), axis=1, return_inverse=True)
-    tests += [_split_test(forest, encoding, *(int(part) for part in one)) for one in asked.T]
+    distinct, test = np.unique(np.stack([feature, cut, middle]), axis=1, return_inverse=True)
+    tests += [_split_test(forest, encoding, *(int(part) for part in one)) for one in distinct.T]
     right, left = child + np.where(alone, 0, middle), child.copy()
     more: list[tuple[int, int, int, int]] = []
     known: dict[tuple[int, int, int], int] = {}
 
     def target_of_range(node: int, first: int, last: int) -> int:
-        """Return what leads to the branches ``first <= b < last`` of a node: a child, or a further decision."""
+        """Return the index that leads to branches ``first <= b < last`` of a node: a child or a further decision."""
         if last - first == 1:
             return int(child[node]) + first
         key = (int(feature[node]), int(cut[node]), (first + last) // 2)
@@ -251,7 +250,7 @@ def _list_decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: lis
 
 
 def _split_test(forest: Forest, encoding: Encoding, feature: int, cut: int, first_branch: int) -> _CodeTest:
-    """Ask whether a code of a column goes to the branch ``first_branch`` or a later one."""
+    """Return the test whether a code goes to branch ``first_branch`` or a later one."""
     if cut >= 0:
         return _CodeTest(feature, cut)
     n_codes, ordered = encoding.columns[feature].n_codes, encoding.columns[feature].ordered
@@ -260,12 +259,12 @@ def _split_test(forest: Forest, encoding: Encoding, feature: int, cut: int, firs
     if goes[first:].all():
         return _CodeTest(feature, first)
     if ordered:
-        raise UseError("trees that send intervals of a number here and there have no ONNX export.")
+        raise UseError("trees whose lookups are not monotonic in a number have no ONNX export.")
     return _CodeTest(feature, 0, np.flatnonzero(goes).astype(np.float64))
 
 
 def _split_values(tests: list[_CodeTest], encoding: Encoding) -> NDArray[np.float64]:
-    """Say codes of categories as they are, and codes of numbers as the smallest number that has them."""
+    """Return the split values of tests: codes of categories, and the smallest number of each numeric code."""
     feature, first = np.array([test.feature for test in tests]), np.array([test.first for test in tests])
     splits = first.astype(np.float64)
     for column, meaning in enumerate(encoding.columns):
@@ -280,17 +279,17 @@ def _split_values(tests: list[_CodeTest], encoding: Encoding) -> NDArray[np.floa
 
 
 REFUSED_TEXT: Final = "?"
-"""Label of a row that holds something outside the schema, where classes are text."""
+"""Label of a row with a value outside the schema, if classes are text."""
 REFUSED_NUMBER: Final = -(2**63)
-"""Label of such a row where classes are whole numbers."""
+"""Label of such a row if classes are integers."""
 
 
 class _GraphOutputs(NamedTuple):
-    """What a graph says of rows: shares of classes and what the label is the largest of, or a part of the target."""
+    """Outputs of the graph: class probabilities and the scores that decide the label, or the scaled target."""
 
     probabilities: str
     label_scores: str
-    is_random: bool = False  # labels are drawn by the shares
+    is_random: bool = False  # labels are drawn from the probabilities
 
 
 def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bool = True) -> None:
@@ -298,21 +297,21 @@ def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bo
 
     The graph has one input of shape (rows, 1) for each feature, under its name: numbers as double, categories as
     text, in which ``""`` stands for a missing value. A classifier gives ``label`` (rows) and ``probabilities``
-    (rows, classes), a regressor ``value`` (rows); an underscore is added where a feature has that name. In onnxruntime
-    all are equal to ours: bit for bit where leaves vote or are averaged, and up to the rounding of exponentials where
-    a PrivateForest turns scores into probabilities.
+    (rows, classes), a regressor ``value`` (rows); an underscore is appended if a feature has that name. In onnxruntime
+    they equal the predictions of the estimator: bit for bit if leaves vote or are averaged, and up to the rounding of
+    exponentials if a PrivateForest converts scores to probabilities.
 
-    A graph cannot raise errors. Where ``predict`` would (a category that is not in the schema, a missing value in a
-    column that is not nullable), the row gets NaN for probabilities or value, and the label ``"?"``, or -2**63 where
-    classes are whole numbers. With ``voting="probabilistic"`` there is no label: draw it from the probabilities.
+    A graph cannot raise errors. If ``predict`` would (a category outside the schema, a missing value in a column that
+    is not nullable), the row gets NaN for probabilities or value, and the label ``"?"``, or -2**63 if classes are
+    integers. With ``voting="probabilistic"`` there is no label: draw it from the probabilities.
 
     Parameters
     ----------
-    estimator : any estimator but MatrixForestPredictor
-        Fitted. Labels are int64 where ``classes_`` are whole numbers, and text as in the schema otherwise.
-        A MatrixForestPredictor has no model that may leave: each of its answers is a release of its own.
+    estimator : any fitted estimator except MatrixForestPredictor
+        Labels are int64 if ``classes_`` are integers, and text as in the schema otherwise. A MatrixForestPredictor has
+        no released model: each batch of predictions is a separate release.
     path : path
-        Where to; the certificate is in the file's metadata under ``certificate``.
+        Output file. Its metadata holds the certificate under ``certificate``.
     float64 : bool
         False declares numbers as float instead of double; the graph computes in double all the same.
 
@@ -327,21 +326,21 @@ def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bo
     """
     name = type(estimator).__name__
     if not isinstance(estimator, BaseForest):
-        raise UseError(f"{name} has no ONNX export. Hint: give a fitted estimator of Veilwood.")
+        raise UseError(f"{name} has no ONNX export. Hint: pass a fitted estimator of Veilwood.")
     check_is_fitted(estimator, "schema_")
     model = getattr(estimator, "model_", None)
     if model is None:
         raise UseError(
-            f"{name} has no ONNX export: it keeps the private data and answers each batch by a release of its own, so "
-            "there is no model that may leave. Hint: MatrixForestClassifier releases one."
+            f"{name} has no ONNX export: it keeps the private data and answers each batch by a separate release, so "
+            "there is no released model. Hint: fit a MatrixForestClassifier."
         )
     graph = Graph(estimator.schema_.feature_names)
     values, refused = add_column_inputs(graph, model.encoding, float64)
-    said = _add_outputs(graph, model, values)
+    outputs = _add_outputs(graph, model, values)
     if estimator._task == "classification":
-        _add_class_outputs(graph, estimator, said, refused)
+        _add_class_outputs(graph, estimator, outputs, refused)
     else:
-        _add_target_output(graph, model.encoding.schema.target.bounds, said.probabilities, refused)
+        _add_target_output(graph, model.encoding.schema.target.bounds, outputs.probabilities, refused)
     written = graph.to_model(estimator.privacy_.to_json(), str(estimator.privacy_))
     try:
         write_file(path, written.SerializeToString())
@@ -350,7 +349,7 @@ def export_onnx(estimator: BaseForest, path: str | PathLike[str], *, float64: bo
 
 
 def _add_outputs(graph: Graph, model: Any, values: str) -> _GraphOutputs:
-    """Add what a model says of rows: each step is that of its ``outputs``."""
+    """Add the outputs of a model, step by step as in ``predict_outputs``."""
     if isinstance(model, PrivateForestModel):
         return _add_scores(graph, model, values)
     if not isinstance(model, LeafModel):
@@ -366,33 +365,33 @@ def _add_outputs(graph: Graph, model: Any, values: str) -> _GraphOutputs:
 
 
 def _smooth_probabilities(graph: Graph, probabilities: str, model: LeafModel) -> str:
-    """Turn shares into probabilities none of which is 0 (``leaves.smooth_probabilities``)."""
+    """Smooth class frequencies so that none is 0 (``leaves.smooth_probabilities``)."""
     if not model.smoothed:
         return probabilities
     n_trees, n_classes = np.float64(model.forest.n_trees), len(model.encoding.schema.classes)
-    told = graph.add_node("Mul", probabilities, graph.add_constant(n_trees))
-    told = graph.add_node("Add", told, graph.add_constant(np.float64(1 / n_classes)))
-    return graph.add_node("Div", told, graph.add_constant(n_trees + 1))
+    smoothed = graph.add_node("Mul", probabilities, graph.add_constant(n_trees))
+    smoothed = graph.add_node("Add", smoothed, graph.add_constant(np.float64(1 / n_classes)))
+    return graph.add_node("Div", smoothed, graph.add_constant(n_trees + 1))
 
 
 def _sum_over_trees(
     graph: Graph, forest: Forest, leaf_values: NDArray[np.float64], encoding: Encoding, values: str
 ) -> str:
-    """Route rows by TreeEnsemble, which gives leaf numbers here, one target a tree; then add up what leaves say."""
+    """Find the leaf of each row and tree by TreeEnsemble, and sum the values of these leaves."""
     leaves = graph.add_node("TreeEnsemble", values, domain="ai.onnx.ml", **tree_attributes(forest, encoding))
     numbers = graph.add_node("Cast", leaves, to=graph.onnx.TensorProto.INT64)
-    said = graph.add_node("Gather", graph.add_constant(leaf_values), numbers, axis=0)
-    # CumSum adds one tree after the other, as we do, so even the rounding is the same.
-    sums = graph.add_node("CumSum", said, graph.add_constant(np.int64(1)))
+    tree_values = graph.add_node("Gather", graph.add_constant(leaf_values), numbers, axis=0)
+    # CumSum adds one tree after the other, as ``sum_over_trees`` does, so that rounding is the same.
+    sums = graph.add_node("CumSum", tree_values, graph.add_constant(np.int64(1)))
     return graph.add_node("Gather", sums, graph.add_constant(np.int64(forest.n_trees - 1)), axis=1)
 
 
 def _normalize_counts(graph: Graph, votes: str, n_classes: int) -> str:
-    """Divide votes by their sum, those below 0 left out; without any, all classes are equal (``normalize_counts``)."""
-    kept = graph.add_node("Max", votes, graph.add_constant(np.float64(0)))
-    total = _row_sums(graph, kept)
+    """Divide votes by their sum, negative ones as 0; without votes, classes are equal (``normalize_counts``)."""
+    positive = graph.add_node("Max", votes, graph.add_constant(np.float64(0)))
+    total = _row_sums(graph, positive)
     some = graph.add_node("Greater", total, graph.add_constant(np.float64(0)))
-    shares = graph.add_node("Div", kept, graph.add_node("Where", some, total, graph.add_constant(np.float64(1))))
+    shares = graph.add_node("Div", positive, graph.add_node("Where", some, total, graph.add_constant(np.float64(1))))
     return graph.add_node("Where", some, shares, graph.add_constant(np.full((1, n_classes), 1 / n_classes)))
 
 
@@ -405,22 +404,22 @@ def _add_scores(graph: Graph, model: PrivateForestModel, values: str) -> _GraphO
     if not model.encoding.schema.classes:
         part = graph.add_node("Clip", scores, graph.add_constant(np.float64(0)), graph.add_constant(np.float64(1)))
         return _GraphOutputs(part, part)
-    shares = _scores_to_probabilities(graph, scores, len(model.start))
+    probabilities = _scores_to_probabilities(graph, scores, len(model.start))
     if model.cell_forest is not None:
         sums_of_cells = _sum_over_trees(
             graph, model.cell_forest.forest, model.cell_forest.values, model.encoding, values
         )
-        theirs = graph.add_node("Div", sums_of_cells, _row_sums(graph, sums_of_cells))
-        shares = graph.add_node(
+        cell_probabilities = graph.add_node("Div", sums_of_cells, _row_sums(graph, sums_of_cells))
+        probabilities = graph.add_node(
             "Add",
-            graph.add_node("Mul", graph.add_constant(np.float64(1 - model.cell_weight)), shares),
-            graph.add_node("Mul", graph.add_constant(np.float64(model.cell_weight)), theirs),
+            graph.add_node("Mul", graph.add_constant(np.float64(1 - model.cell_weight)), probabilities),
+            graph.add_node("Mul", graph.add_constant(np.float64(model.cell_weight)), cell_probabilities),
         )
-    return _GraphOutputs(shares, shares)
+    return _GraphOutputs(probabilities, probabilities)
 
 
 def _scores_to_probabilities(graph: Graph, scores: str, n_outputs: int) -> str:
-    """Turn scores into class probabilities, as ``rows.scores_to_probabilities`` does."""
+    """Add class probabilities of scores, as ``row_backend.scores_to_probabilities`` computes them."""
     if n_outputs > 1:
         highest = graph.add_node("ReduceMax", scores, graph.add_constant(np.array([1])), keepdims=1)
         powers = graph.add_node("Exp", graph.add_node("Sub", scores, highest))
@@ -450,14 +449,14 @@ def _add_class_outputs(graph: Graph, estimator: BaseForest, outputs: _GraphOutpu
     if not outputs.is_random:
         best = graph.add_node("ArgMax", outputs.label_scores, axis=1, keepdims=1)
         chosen = graph.add_node("Where", refused, graph.add_constant(np.int64(len(classes))), best)
-        if whole := estimator.classes_.dtype.kind in "iu":
+        if integer_labels := estimator.classes_.dtype.kind in "iu":
             table = np.array([*estimator.classes_.tolist(), REFUSED_NUMBER], np.int64)
         else:
             table = np.array([*classes, REFUSED_TEXT], dtype=object)
         label = graph.add_node(
             "Gather", graph.add_constant(table), graph.add_node("Squeeze", chosen, graph.add_constant(np.array([1])))
         )
-        graph.add_output(label, "label", "INT64" if whole else "STRING", ["rows"])
+        graph.add_output(label, "label", "INT64" if integer_labels else "STRING", ["rows"])
     graph.add_output(
         graph.add_node("Where", refused, nan, outputs.probabilities), "probabilities", "DOUBLE", ["rows", len(classes)]
     )
@@ -466,7 +465,7 @@ def _add_class_outputs(graph: Graph, estimator: BaseForest, outputs: _GraphOutpu
 def _add_target_output(graph: Graph, bounds: tuple[float, float], scaled_target: str, refused: str) -> None:
     lower, upper = bounds
     share = graph.add_node("Gather", scaled_target, graph.add_constant(np.array([0])), axis=1)
-    # The steps of Encoding.decode_target, one by one, for equal rounding.
+    # The operations of Encoding.decode_target, in its order, so that rounding is the same.
     levels = graph.add_node("Mul", share, graph.add_constant(np.float64(TARGET_LEVELS)))
     above = graph.add_node("Mul", levels, graph.add_constant(np.float64((upper - lower) / TARGET_LEVELS)))
     value = graph.add_node("Add", above, graph.add_constant(np.float64(lower)))

@@ -81,7 +81,7 @@ def test_errors_of_an_engine_are_not_shown(tmp_path: Path, server: str) -> None:
     assert "classified" not in str(caught.value)
     assert caught.value.__cause__ is None
     assert caught.value.__suppress_context__
-    with pytest.raises(UnreadableError, match="could not carry out"):
+    with pytest.raises(UnreadableError, match="could not run"):
         forest.fit(f"{server}#nothing_of_that_name")
     with pytest.raises(UnreadableError, match="cannot be reached") as caught:
         forest.fit("postgresql://someone:hidden@127.0.0.1:1/none#t")

@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 
-FAN_IN: Final = 8  # answers that are added up at a time
+FAN_IN: Final = 8  # partial sums that one task adds up: bounds its memory
 
 
 class PersistedPartitions(Protocol):
-    """The persisted states of all partitions of a frame."""
+    """Persisted states of all partitions of a frame."""
 
     def update(self, function: Callable[[PartitionState], PartitionState]) -> PersistedPartitions:
         """Return the updated states of all partitions; the present ones are released."""
@@ -237,7 +237,7 @@ def find_engine(X: Any) -> ClusterEngine | None:
     return engine
 
 
-# -- the driver's side ------------------------------------------------------------------------------------------------
+# -- interface of engines ---------------------------------------------------------------------------------------------
 
 
 class ClusterEngine(Protocol):

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sources for frames of Dask, Spark and Ray: every pass runs on the cluster, and rows never leave it.
 
-Queries are in ``trees`` and ``forests``. Noise is drawn once, by the release door, in the process that called ``fit``.
+Noise is drawn once, by the release door, in the process that called ``fit``.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def open_frame(
 
 def _redact_engine_errors(engine: ClusterEngine) -> AbstractContextManager[None]:
     """Redact the errors of an engine."""
-    return redact_errors_of(engine.name, "could not compute the frame", "compute the frame by itself")
+    return redact_errors_of(engine.name, "could not compute the frame", "compute the frame without Veilwood")
 
 
 def _required_columns(encoding: Encoding, cap: RowsOf | None) -> list[str]:
@@ -84,10 +84,10 @@ def _required_columns(encoding: Encoding, cap: RowsOf | None) -> list[str]:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class ClusterSource(Source):
-    """The rows of a frame on a cluster."""
+    """Rows of a frame on a cluster."""
 
     _frame: EncodedFrame
-    _filter: Callable[[Batch], Batch] | None = None  # which rows of a batch are there, where some were set aside
+    _filter: Callable[[Batch], Batch] | None = None  # selects this part's rows, after a split
 
     @classmethod
     def from_frame(
@@ -102,7 +102,7 @@ class ClusterSource(Source):
             )
 
         salt = 0 if cap is None else int(entropy.random_integers(1)[0])
-        # How many partitions there are is known after a pass only: leave room for any number.
+        # The number of partitions is known only after a pass, so leave room for any.
         return cls(read, n_partitions=1 << 32, _frame=EncodedFrame(engine, frame, encoding, cap, invalid, salt))
 
     def aggregate(self, count: Count, progress_label: str = "counting", *, n_jobs: int | None = 1) -> Sums:
@@ -114,11 +114,11 @@ class ClusterSource(Source):
 
     def persist(self, make: Callable[[list[Batch]], Any]) -> PersistedRows:
         """Build a state from the rows of each partition and keep it there between passes."""
-        made = make if self._filter is None else partial(_make_filtered, make, self._filter)
-        return PersistedRows(self._frame, made)
+        make_filtered = make if self._filter is None else partial(_make_filtered, make, self._filter)
+        return PersistedRows(self._frame, make_filtered)
 
     def part(self, row_filter: RowFilter) -> ClusterSource:
-        """Return the fraction of the rows that a filter keeps."""
+        """Return the rows that a filter keeps."""
         return replace(self, _filter=row_filter)
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> ClusterBackend:
@@ -213,24 +213,25 @@ class EncodedFrame:
             raise total.error
         empty = total.sums is None or not any(rows for rows, _ in total.checksums.values())
         if empty and self.invalid == "refuse":
-            raise OutOfSchemaError(f"the {self.engine.name} frame holds no rows. Hint: check how it was made.")
-        # A row that changes its place between passes would be given to another tree (proofs/disjoint-trees.md).
+            raise OutOfSchemaError(f"the {self.engine.name} frame holds no rows. Hint: check how it was created.")
+        # A row that moved between passes would be assigned to another tree (proofs/disjoint-trees.md).
         if self.checksums and self.checksums != total.checksums:
             raise FileError(
                 f"the rows of the {self.engine.name} frame changed between two passes, or came in another order. "
-                "Hint: write it to files and read those."
+                "Hint: write the frame to files and read those."
             )
         self.checksums.update(total.checksums)
         return total
 
 
-_DRAW_UNITS: Final = 1 << 30  # a secret draw is an integer below
-_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "  # purposes of a row's draws, independent of each other
+_DRAW_UNITS: Final = 1 << 30  # secret draws are integers from 0 up to this
+# Suffixes of the key, so that draws for different purposes are independent.
+_HOLDOUT, _SAMPLE, _CELLS = b"apart  ", b"judges ", b"cells  "
 
-Update = Callable[["PartitionBackend"], None]  # updates rows in place, by public numbers and a secret key
+Update = Callable[["PartitionBackend"], None]  # changes rows in place; arguments are public, or the secret key
 
 
-@dataclass(frozen=True, repr=False)  # workers log what fails with its arguments
+@dataclass(frozen=True, repr=False)  # no repr, because workers log failed calls with their arguments
 class DrawKey:
     """Secret key of all draws of a fit."""
 
@@ -239,7 +240,7 @@ class DrawKey:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CellCounts:
-    """Non-empty cells in ascending order, and their counts; those of several partitions add up."""
+    """Non-empty cells in ascending order, and their counts. Instances of several partitions can be added."""
 
     cells: Ints
     counts: Ints
@@ -260,13 +261,13 @@ class PartitionBackend(MemoryBackend):
         read = list(group_batches(batches, PART_ROWS))
         self._parts = [ScoredRows.from_batches(columns, some, n_outputs) for some in read]
         self._places = [[(b.partition, b.first_row, len(b.target)) for b in some] for some in read]
-        self._remaining: list[NDArray[np.bool_]] = []  # which rows of each part were not set apart
+        self._remaining: list[NDArray[np.bool_]] = []  # mask of each part: rows that are not held out
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
         self._key = b""
 
     def apply_updates(self, updates: Sequence[Update]) -> PartitionBackend:
-        """Return the updated rows and leave these unchanged: an engine may need them again."""
+        """Return an updated copy. The present state stays valid, because an engine may need it again."""
         later = copy(self)
         later._remaining = list(self._remaining)
         for name in ("_parts", "_holdout", "_sample"):
@@ -296,16 +297,18 @@ class PartitionBackend(MemoryBackend):
         self, draw_key: DrawKey, axes: Sequence[Axis], n_classes: int, fraction: float
     ) -> CellCounts:
         """Return the non-empty cells."""
-        coined = copy(self)
-        coined._key = draw_key.key + _CELLS
-        return CellCounts(*coined.nonempty_cells(axes, n_classes, fraction))
+        keyed = copy(self)
+        keyed._key = draw_key.key + _CELLS
+        return CellCounts(*keyed.nonempty_cells(axes, n_classes, fraction))
 
     def _draw_mask(self, rows: ScoredRows, fraction: float) -> NDArray[np.bool_]:
-        """Draw each row by its position."""
+        """Return the mask of drawn rows, from the key and each row's position."""
         part = next(place for place, each in enumerate(self._parts) if each is rows)
-        coins = Assignment(self._key, _DRAW_UNITS)
-        tossed = np.concatenate([np.empty(0, np.int32), *(coins.trees_of_rows(*place) for place in self._places[part])])
-        return np.asarray((tossed[self._remaining[part]] if self._remaining else tossed) < int(fraction * _DRAW_UNITS))
+        assignment = Assignment(self._key, _DRAW_UNITS)
+        draws = np.concatenate(
+            [np.empty(0, np.int32), *(assignment.trees_of_rows(*place) for place in self._places[part])]
+        )
+        return np.asarray((draws[self._remaining[part]] if self._remaining else draws) < int(fraction * _DRAW_UNITS))
 
 
 class ClusterBackend:
@@ -359,10 +362,10 @@ class ClusterBackend:
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes in ascending order, and their counts."""
-        found = self._run_remote(
+        cell_counts = self._run_remote(
             methodcaller("nonempty_cells_keyed", self._shared_key(), tuple(axes), n_classes, fraction)
         )
-        return found.cells, found.counts
+        return cell_counts.cells, cell_counts.counts
 
     def close(self) -> None:
         """Release the rows on the workers."""

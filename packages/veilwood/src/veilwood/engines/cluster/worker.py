@@ -23,10 +23,10 @@ from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
 
-N_BUCKETS: Final = 256  # all rows of an id are in one of them; a bucket is one partition
-ERROR_BUCKET: Final = -1  # the bucket of a message that takes the place of rows
-BATCH_ROWS: Final = 65536
-PREDICTION, PROBABILITY = "prediction", "probability"  # as in Spark's own library
+N_BUCKETS: Final = 256  # all rows of an id are in one bucket; more buckets need less memory each
+ERROR_BUCKET: Final = -1  # bucket of an error message, which replaces the rows
+BATCH_ROWS: Final = 65536  # rows of a batch, to bound the memory of a worker
+PREDICTION, PROBABILITY = "prediction", "probability"  # names as in Spark MLlib
 
 
 class Addable(Protocol):
@@ -39,7 +39,7 @@ class Addable(Protocol):
         """Return a copy."""
 
 
-@dataclass(repr=False)  # workers log what fails with its arguments, and sums are exact
+@dataclass(repr=False)  # no repr, because workers log failed calls with their arguments, and sums are exact
 class PartialSums:
     """Sums of some partitions, checksums of their rows, and the first error; partial sums add up."""
 
@@ -71,14 +71,14 @@ def create_state(
     make: Callable[[list[Batch]], Any], read: Callable[..., NumberedBatches], *where: Any
 ) -> PartitionState:
     """Build the state of one partition."""
-    made: list[Any] = []
+    states: list[Any] = []
 
     def collect_all(batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Sums:
-        made.append(make(list(batches)))
+        states.append(make(list(batches)))
         return np.zeros(0, np.int64)
 
     part = count_rows(collect_all, read, *where)
-    return PartitionState(made[0] if made else None, replace(part, sums=None))
+    return PartitionState(states[0] if states else None, replace(part, sums=None))
 
 
 def update_state(function: Callable[[Any], Any], state: PartitionState) -> PartitionState:
@@ -126,10 +126,10 @@ def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
     if partition == ERROR_BUCKET:
         raise OutOfSchemaError(encoded.column("id")[0].as_py())
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
-    ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # a text of numpy would lose NULs at its end
+    ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # NumPy texts would lose trailing NULs
     _, person = np.unique(ids, return_inverse=True)
-    kept = values[first_rows_per_id(person.astype(np.int64), row_hash(values, salt), cap.at_most)]
-    batch = Batch(kept[:, 1:].astype(np.uint16), kept[:, 0].astype(np.int32), partition, 0)
+    chosen_rows = values[first_rows_per_id(person.astype(np.int64), row_hash(values, salt), cap.at_most)]
+    batch = Batch(chosen_rows[:, 1:].astype(np.uint16), chosen_rows[:, 0].astype(np.int32), partition, 0)
     return partition, iter([batch])
 
 
@@ -167,7 +167,7 @@ def _count_batches(count: Count, partition: int, batches: Iterator[Batch]) -> Pa
 
     try:
         sums = count(with_checksums(), n_jobs=1)
-    except OutOfSchemaError as error:  # returned, as engines try again what raises, and then raise something else
+    except OutOfSchemaError as error:  # returned, because engines retry failed tasks and wrap their errors
         return PartialSums(error=error)
     return PartialSums(sums, {partition: (seen[0], seen[1])})
 

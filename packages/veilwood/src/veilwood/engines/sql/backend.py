@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backend for rows that stay in a database: cells and scores are in a temporary table there, and sums come back.
+"""Backend for rows in a database: bins and scores are in a temporary table there, and only sums are returned.
 
 Results are the same integers as in ``row_backend``, by the same lookups: class probabilities are in a second temporary
-table, and divisions are of non-negative integers. Sparse cells are not supported: nearly each of them would be a row.
+table, and divisions are of non-negative integers. Sparse cells are not supported: nearly every row would have its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.engines.sql.cell_sql import BinSqlWriter, join_selects
 from veilwood.engines.sql.source import BINS_TABLE, LOOKUP_TABLE, SAMPLE_TABLE, SqlSource
 from veilwood.errors import MechanismError, UseError
-from veilwood.forests.adaptive import row_backend as asked
+from veilwood.forests.adaptive import row_backend
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
     EXP_TABLE,
@@ -38,12 +38,12 @@ from veilwood.privacy.entropy import secret_key
 
 __all__ = ["SqlBackend", "preview_queries"]
 
-MAX_PENDING: Final = 8  # steps that queries add to the scores before these are stored
-LOOKUP_ROWS: Final = 4000  # of a statement
+MAX_PENDING: Final = 8  # steps that queries recompute before scores are stored: an UPDATE rewrites every row
+LOOKUP_ROWS: Final = 4000  # rows of the lookup table that one INSERT writes
 UNITS, SCORED = "veilwood_units", "veilwood_scored"
-MAX_JOINS: Final = 60
-MAX_JOINT_CELLS: Final = 1024  # cells of a table that answers for several
-LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond it the share of a class no longer changes
+MAX_JOINS: Final = 60  # per query; SQLite allows 64 tables
+MAX_JOINT_CELLS: Final = 1024  # cells of a table that covers several
+LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond this score, class probabilities no longer change
 
 
 class SqlBackend(NoHoldout):
@@ -53,8 +53,8 @@ class SqlBackend(NoHoldout):
         session, rows = source.session, source.rows
         if not session.can_create_tables:
             raise UseError(
-                "PrivateForest keeps scores in a temporary table, and this account may not make one. "
-                "Hint: GRANT TEMPORARY ON DATABASE, or fit another estimator."
+                "PrivateForest keeps scores in a temporary table, and this account may not create one. "
+                "Hint: run GRANT TEMPORARY ON DATABASE, or fit another estimator."
             )
         self._execute, self._dialect, self._columns, self._n_classes = (
             session.execute,
@@ -104,16 +104,16 @@ class SqlBackend(NoHoldout):
     # -- scores ------------------------------------------------------------------------------------------------------
 
     def _score_columns(self, name: str) -> list[str]:
-        """Expressions of the scores of every output, with the steps that are not stored yet."""
-        largest, smallest, words = str(MAX_SCORE), str(-MAX_SCORE), self._dialect
-        found = []
+        """Return expressions of the scores per output, including steps that are not stored yet."""
+        largest, smallest, dialect = str(MAX_SCORE), str(-MAX_SCORE), self._dialect
+        scores = []
         for output in range(self._outputs):
             score = f"s{output}"
             for table, values in self._pending[name]:
                 step = self._writer.rule(self._value_rule(table.axes, values[:, output], 0))
-                score = words.greatest_of(words.least_of(f"{score} + {step}", largest), smallest)
-            found.append(score)
-        return found
+                score = dialect.greatest_of(dialect.least_of(f"{score} + {step}", largest), smallest)
+            scores.append(score)
+        return scores
 
     def _value_rule(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
         """Return the rule that yields the value of a row's cell, column by column."""
@@ -131,41 +131,41 @@ class SqlBackend(NoHoldout):
             self._execute(f"UPDATE {name} SET {scores}")
             self._pending[name] = []
 
-    # -- questions ---------------------------------------------------------------------------------------------------
+    # -- queries -----------------------------------------------------------------------------------------------------
 
     def _run_on(self, query: RowQuery, name: str) -> Ints:
-        words = self._dialect
+        dialect = self._dialect
         match query:
-            case asked.RowCount():
+            case row_backend.RowCount():
                 return self._count_cells("0", 1, name)
-            case asked.ClassCounts():
+            case row_backend.ClassCounts():
                 return self._count_cells("t", query.n_classes, name)
-            case asked.TargetHistogram():
+            case row_backend.TargetHistogram():
                 return self._count_cells(
-                    words.integer_quotient(f"(t * {TARGET_CELLS})", str(TARGET_LEVELS + 1)), TARGET_CELLS, name
+                    dialect.integer_quotient(f"(t * {TARGET_CELLS})", str(TARGET_LEVELS + 1)), TARGET_CELLS, name
                 )
-            case asked.TargetSums():
+            case row_backend.TargetSums():
                 ((n, up),) = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
                 return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
-            case asked.ResidualHistogram():
+            case row_backend.ResidualHistogram():
                 away = f"ABS(t * {LEVEL_UNITS} - {self._score_columns(name)[0]})"
                 marks = [*(int(mark) + 1 for mark in query.marks[:-1])]
                 cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
                 inner = f"(SELECT {away} AS z FROM {name}) AS veilwood_away"
                 return self._count_cells(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
-            case asked.Histogram():
+            case row_backend.Histogram():
                 cells = self._columns[query.column].n_bins
                 return self._count_cells(f"c{query.column}", cells, name)[: query.n_cells]
-            case asked.RowsByCell():
+            case row_backend.RowsByCell():
                 return self._count_cells(self._cell_expression(query.table), query.table.n_cells, name)
-            case asked.ClassesByCell():
+            case row_backend.ClassesByCell():
                 width = query.n_classes
                 placed = [f"({self._cell_expression(table)}) * {width} + t" for table in query.tables]
-                found = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * width for t in query.tables], name, "")
-                return np.concatenate([sums[:, 0] for sums in found]).reshape(-1, width)
-            case asked.GradientSums():
+                class_sums = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * width for t in query.tables], name, "")
+                return np.concatenate([sums[:, 0] for sums in class_sums]).reshape(-1, width)
+            case row_backend.GradientSums():
                 return self._gradient_sums(query, name)
-            case asked.EvidenceGain():
+            case row_backend.EvidenceGain():
                 return self._evidence_gain(query, name)
         raise UseError(f"{type(query).__name__} cannot be run in a database. Hint: pass files, or a table in memory.")
 
@@ -176,7 +176,7 @@ class SqlBackend(NoHoldout):
         self, cells: Sequence[str], sums: Sequence[str], sizes: Sequence[int], rows: str, prefix: str
     ) -> list[Ints]:
         """Sum over the cells of several tables."""
-        found = np.zeros((sum(sizes), len(sums)), np.int64)
+        totals = np.zeros((sum(sizes), len(sums)), np.int64)
         listed = ", ".join(f"{one} AS n{i}" for i, one in enumerate(sums))
         selects = (
             f"SELECT {number} AS b, {cell} AS c, {listed} FROM {rows} GROUP BY 2" for number, cell in enumerate(cells)
@@ -185,9 +185,9 @@ class SqlBackend(NoHoldout):
         for statement in join_selects(selects, prefix):
             answers = np.array(self._execute(statement), np.int64).reshape(-1, 2 + len(sums))
             if ((answers[:, 1] < 0) | (answers[:, 1] >= n_cells[answers[:, 0]])).any():
-                raise MechanismError("a cell is outside its table, where it would take the place of another's sum.")
-            found[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
-        return np.split(found, starts[1:])
+                raise MechanismError("a cell index is outside its table and would overwrite another sum.")
+            totals[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
+        return np.split(totals, starts[1:])
 
     def _cell_expression(self, table: ContingencyTable) -> str:
         """Return the expression of a row's cell in a table."""
@@ -197,7 +197,7 @@ class SqlBackend(NoHoldout):
             parts.append(split_by_code(axis.feature, axis.groups.astype(np.int64) * stride))
         return self._writer.cell_expression(CellQuery(tuple(parts), table.n_cells))
 
-    def _gradient_sums(self, query: asked.GradientSums, name: str) -> Ints:
+    def _gradient_sums(self, query: row_backend.GradientSums, name: str) -> Ints:
         """Sum gradients: groups and gradients are computed once, then each table is a sum over groups."""
         axes: dict[tuple[int, bytes], Axis] = {}
         for table in query.tables:
@@ -208,11 +208,13 @@ class SqlBackend(NoHoldout):
         scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
         known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
         named = [f"{unit} AS g{i}" for i, unit in enumerate(units)]
-        kept = ", ".join([*(f"x{place}" for place in range(len(groups))), *named])
-        units_query = f"SELECT {kept} FROM {known}"
-        mine = [tuple(number[axis.feature, axis.groups.tobytes()] for axis in table.axes) for table in query.tables]
+        names = ", ".join([*(f"x{place}" for place in range(len(groups))), *named])
+        units_query = f"SELECT {names} FROM {known}"
+        axes_of_tables = [
+            tuple(number[axis.feature, axis.groups.tobytes()] for axis in table.axes) for table in query.tables
+        ]
         sizes = [axis.size for axis in axes.values()]
-        blocks, block_of = merge_tables(mine, sizes)
+        blocks, block_of = merge_tables(axes_of_tables, sizes)
         cells, totals = [], []
         for block in blocks:
             stride, parts = prod(sizes[axis] for axis in block), []
@@ -223,19 +225,20 @@ class SqlBackend(NoHoldout):
             cells.append(" + ".join(parts) or "0")
         sums = [f"SUM(g{i})" for i in range(self._outputs)]
         if len(blocks) == 1:
-            found = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
-        elif self._dialect.allows_tables_in_snapshot:  # a table is read faster than a named query
+            block_sums = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
+        elif self._dialect.allows_tables_in_snapshot:  # a table is read faster than a common table expression
             self._execute(f"CREATE TEMPORARY TABLE {UNITS} AS {units_query}")
-            found = self._sum_tables(cells, sums, totals, UNITS, "")
+            block_sums = self._sum_tables(cells, sums, totals, UNITS, "")
             self._execute(f"DROP TABLE {UNITS}")
         else:
             before = f"WITH {UNITS} AS {self._dialect.materialized_keyword}({units_query}) "
-            found = self._sum_tables(cells, sums, totals, UNITS, before)
+            block_sums = self._sum_tables(cells, sums, totals, UNITS, before)
         return np.concatenate([
-            split_sums(found[place], blocks[place], table, sizes) for table, place in zip(mine, block_of, strict=True)
+            split_sums(block_sums[place], blocks[place], table, sizes)
+            for table, place in zip(axes_of_tables, block_of, strict=True)
         ])  # fmt: skip
 
-    def _evidence_gain(self, query: asked.EvidenceGain, name: str) -> Ints:
+    def _evidence_gain(self, query: row_backend.EvidenceGain, name: str) -> Ints:
         scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
         known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
         parts = (f"({unit}) * (z{i} - ({query.start[i]}))" for i, unit in enumerate(units))
@@ -248,41 +251,39 @@ class SqlBackend(NoHoldout):
         return np.array([int(total)], np.int64)
 
     def _gradient_columns(self, scored: str, limit: int) -> tuple[str, list[str]]:
-        """Return scored rows with lookups, and what each adds per output (``row_backend.row_gradients``)."""
-        words, units = self._dialect, GRADIENT_UNITS
+        """Return scored rows joined with lookups, and the gradient per output (``row_backend.row_gradients``)."""
+        dialect, units = self._dialect, GRADIENT_UNITS
         if self._n_classes == 0:
             residual = f"(t * {LEVEL_UNITS} - z0)"
-            size = words.least_of(words.integer_quotient(f"(ABS{residual} * {units})", str(limit)), str(units))
+            size = dialect.least_of(dialect.integer_quotient(f"(ABS{residual} * {units})", str(limit)), str(units))
             return scored, [f"CASE WHEN {residual} < 0 THEN -{size} ELSE {size} END"]
         if self._n_classes == 2:
-            clipped = words.least_of(words.greatest_of("z0", str(-LOOKUP_RANGE)), str(LOOKUP_RANGE))
-            away = words.least_of(words.greatest_of(f"t * {units} - l0.v", str(-limit)), str(limit))
+            clipped = dialect.least_of(dialect.greatest_of("z0", str(-LOOKUP_RANGE)), str(LOOKUP_RANGE))
+            away = dialect.least_of(dialect.greatest_of(f"t * {units} - l0.v", str(-limit)), str(limit))
             return f"{scored} JOIN {LOOKUP_TABLE} AS l0 ON l0.i = {clipped}", [away]
-        best = words.greatest_of(*(f"z{i}" for i in range(self._n_classes)))
-        behind = [words.least_of(f"{best} - z{i}", str(len(EXP_TABLE))) for i in range(self._n_classes)]
+        best = dialect.greatest_of(*(f"z{i}" for i in range(self._n_classes)))
+        behind = [dialect.least_of(f"{best} - z{i}", str(len(EXP_TABLE))) for i in range(self._n_classes)]
         power = [f"l{i}.v" for i in range(self._n_classes)]
-        # SQLite joins at most 64 tables: some at a time, each time by a query of its own, which LIMIT keeps apart.
-        several = words.engine == "sqlite" and self._n_classes > MAX_JOINS
+        # SQLite joins at most 64 tables, so lookups are joined in nested queries. LIMIT prevents their flattening.
+        several = dialect.engine == "sqlite" and self._n_classes > MAX_JOINS
         for first in range(0, self._n_classes, MAX_JOINS if several else self._n_classes):
             these = range(first, min(first + MAX_JOINS, self._n_classes) if several else self._n_classes)
-            join = "CROSS JOIN" if several else "JOIN"  # rows first, then what is looked up for each
+            join = "CROSS JOIN" if several else "JOIN"  # fixes the order: rows first, then lookups
             scored += "".join(f" {join} {LOOKUP_TABLE} AS l{i} ON l{i}.i = {behind[i]}" for i in these)
             if several:
-                found = ", ".join(f"l{i}.v AS p{i}" for i in these)
-                scored = f"(SELECT {SCORED}.*, {found} FROM {scored} LIMIT -1) AS {SCORED}"
+                listed = ", ".join(f"l{i}.v AS p{i}" for i in these)
+                scored = f"(SELECT {SCORED}.*, {listed} FROM {scored} LIMIT -1) AS {SCORED}"
                 power = [f"p{i}" for i in range(self._n_classes)]
         total = f"({' + '.join(power)})"
-        return scored, [
-            f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {words.integer_quotient(f'({power[i]} * {units})', total)}"
-            for i in range(self._n_classes)
-        ]  # fmt: skip
+        shares = [dialect.integer_quotient(f"({one} * {units})", total) for one in power]
+        return scored, [f"(CASE WHEN t = {i} THEN {units} ELSE 0 END) - {share}" for i, share in enumerate(shares)]
 
 
 def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tuple[list[tuple[int, ...]], list[int]]:
-    """Return a few larger tables that contain all given ones, each a set of axes, and which one contains each.
+    """Return few larger tables that cover all given ones, as sets of axes, and the index of the one that covers each.
 
-    The sums of a larger table give those of all tables that it contains. A table that contains more than one has at
-    most ``MAX_JOINT_CELLS`` cells.
+    The sums of a table follow from those of a larger one. A table that covers more than one has at most
+    ``MAX_JOINT_CELLS`` cells.
 
     >>> merge_tables([(0,), (0, 1), (1, 2), (0, 2)], [4, 4, 4])
     ([(0, 1, 2)], [0, 0, 0, 0])
@@ -312,7 +313,7 @@ def merge_tables(tables: Sequence[tuple[int, ...]], sizes: Sequence[int]) -> tup
 
 
 def split_sums(sums: Ints, block: tuple[int, ...], table: tuple[int, ...], sizes: Sequence[int]) -> Ints:
-    """Sum the cells of a larger table to those of a table that it contains."""
+    """Sum the cells of a larger table to those of a table that it covers."""
     every = sums.reshape(*(sizes[axis] for axis in block), -1)
     others = tuple(place for place, axis in enumerate(block) if axis not in table)
     small = every.sum(axis=others) if others else every
@@ -344,16 +345,19 @@ def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classe
     one, *others = [column.default_groups(4) for column in columns]
     table = ContingencyTable((one, *others[:1]))
     zeros = np.zeros((table.n_cells, n_classes if n_classes > 2 else 1), np.int32)
-    questions: list[RowQuery] = [asked.Histogram(columns[0].feature, columns[0].n_value_bins), asked.RowsByCell(table)]
+    queries: list[RowQuery] = [
+        row_backend.Histogram(columns[0].feature, columns[0].n_value_bins),
+        row_backend.RowsByCell(table),
+    ]
     if n_classes:
-        questions += [asked.ClassCounts(n_classes), asked.ClassesByCell([table], n_classes)]
+        queries += [row_backend.ClassCounts(n_classes), row_backend.ClassesByCell([table], n_classes)]
     else:
         marks = np.array([LEVEL_UNITS, TARGET_LEVELS * LEVEL_UNITS], np.int64)
-        questions += [asked.RowCount(), asked.TargetHistogram(), asked.ResidualHistogram(marks)]
-    for question in questions:
-        rows.run(question)
+        queries += [row_backend.RowCount(), row_backend.TargetHistogram(), row_backend.ResidualHistogram(marks)]
+    for query in queries:
+        rows.run(query)
     rows.add_scores(table, zeros)
-    rows.run(asked.GradientSums([table], n_classes, GRADIENT_UNITS))
-    rows.run_on_sample(asked.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
+    rows.run(row_backend.GradientSums([table], n_classes, GRADIENT_UNITS))
+    rows.run_on_sample(row_backend.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
     if n_classes:
-        rows.run(asked.EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))
+        rows.run(row_backend.EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))

@@ -19,15 +19,15 @@ from veilwood.errors import DomainTooLargeError
 
 __all__ = ["BinSqlWriter", "CellSqlWriter", "join_selects"]
 
-MAX_BATCH_LENGTH: Final = 250_000  # characters of a statement, about; one table may need more,
-MAX_QUERY_LENGTH: Final = 8_000_000  # but not more than this
-MAX_SELECTS: Final = 64
-NOT_COUNTED: Final = -(1 << 40)  # the cell of a row that is not counted; sums of parts stay below 0
-_HASH_DIGITS: Final = 8  # hexadecimal
+MAX_BATCH_LENGTH: Final = 250_000  # characters of a statement that joins queries
+MAX_QUERY_LENGTH: Final = 8_000_000  # characters of a single query, the upper limit of a statement
+MAX_SELECTS: Final = 64  # queries per statement; SQLite allows 500
+NOT_COUNTED: Final = -(1 << 40)  # cell of a row that is not counted: stays negative if other parts are added
+_HASH_DIGITS: Final = 8  # hexadecimal digits of a row's hash that decide its bucket
 
 
 class CellSqlWriter:
-    """Compiles cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
+    """Compiler of cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding) -> None:
         self.dialect, self._encoding = dialect, encoding
@@ -53,9 +53,8 @@ class CellSqlWriter:
         if missing is not None and len(pieces) > 1 and pieces[-1][0] == missing:
             rest = self._binary_search(x, cell_rule.column, pieces[:-1])
             return f"CASE WHEN {x} IS NULL THEN {self.rule(pieces[-1][1])} ELSE {rest} END"
-        return self._binary_search(
-            x, cell_rule.column, pieces
-        )  # a missing number is below nothing: it goes to the last piece
+        # A comparison with null is not true, so missing numbers reach the last piece.
+        return self._binary_search(x, cell_rule.column, pieces)
 
     def row_bucket(self, row_hash: KeyedRowHash) -> str:
         """Return the expression of a row's bucket, from its hash h."""
@@ -89,14 +88,14 @@ class CellSqlWriter:
             codes.setdefault(_rule_key(to), []).extend(range(start, end))
         last = max(codes, key=lambda key: len(codes[key]))
         tests = "".join(
-            f" WHEN {x} IN ({', '.join(map(str, mine))}) THEN {self.rule(targets[key])}"
-            for key, mine in codes.items()
+            f" WHEN {x} IN ({', '.join(map(str, listed))}) THEN {self.rule(targets[key])}"
+            for key, listed in codes.items()
             if key != last
         )
         return f"CASE{tests} ELSE {self.rule(targets[last])} END" if tests else self.rule(targets[last])
 
     def _separates_all_codes(self, split: Split) -> bool:
-        """Return True if each code is a piece of its own, the last piece included, which otherwise is open-ended."""
+        """Return True if each piece is a single code; the last piece would otherwise be open-ended."""
         return len(split.starts) == self._n_codes(split.column)
 
     # -- columns -----------------------------------------------------------------------------------------------------
@@ -160,7 +159,7 @@ class CellSqlWriter:
             hashed = self.row_hash_expression(row_hash.key, [f"f{i}" for i in range(columns)])
             rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
         inner, before = rows, ""
-        if rows.startswith("("):  # a query, which is computed once; a table is read faster as it is
+        if rows.startswith("("):  # compute a query once for all selects; a table needs no copy
             inner = "veilwood_in"
             before = f"WITH {inner} AS {self.dialect.materialized_keyword}(SELECT * FROM {rows} AS veilwood_from) "
         sums = "t AS k, COUNT(*) AS n" if kind == "classes" else "COUNT(*) AS n, SUM(t) AS s, SUM(t * t) AS q"
@@ -182,7 +181,7 @@ def _rule_key(rule: CellRule) -> float:
 
 
 class BinSqlWriter(CellSqlWriter):
-    """Compiles cell rules for rows whose columns are bins, integers without nulls: c0, c1, ..."""
+    """Compiler of cell rules for rows of bins, which are integers without nulls: c0, c1, ..."""
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding, n_bins: Sequence[int]) -> None:
         super().__init__(dialect, encoding)
@@ -217,7 +216,7 @@ def join_selects(selects: Iterable[str], before: str = "") -> Iterator[str]:
     for select in selects:
         if len(select) > MAX_QUERY_LENGTH:
             raise DomainTooLargeError(
-                "a tree is too large to be written as one query. Hint: lower max_depth, or read the rows from files."
+                "a tree is too large for one query. Hint: lower max_depth, or read the rows from files."
             )
         if held and (length + len(select) > MAX_BATCH_LENGTH or len(held) >= MAX_SELECTS):
             yield before + " UNION ALL ".join(held)

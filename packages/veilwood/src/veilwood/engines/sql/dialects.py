@@ -25,7 +25,7 @@ ENGINES: Final[tuple[SqlEngine, ...]] = ("duckdb", "postgres", "sqlite", "bigque
 SqlKind: TypeAlias = Literal[
     "whole", "decimal", "double", "single", "boolean", "text", "as text", "date", "moment", "zoned moment", "any"
 ]
-"""What a column holds, as far as reading it differs; "any": each cell has its own type (SQLite)."""
+"""Kind of a column's values, as far as reading differs; "any": each value has its own type (SQLite)."""
 
 
 class TypeNames(NamedTuple):
@@ -34,9 +34,9 @@ class TypeNames(NamedTuple):
     double: str
     """Floats of 64 bits."""
     int64: str
-    """Whole numbers of 64 bits."""
+    """Integers of 64 bits."""
     int32: str
-    """Whole numbers of 32 bits."""
+    """Integers of 32 bits."""
     text: str
     """Texts."""
 
@@ -52,7 +52,7 @@ _TYPES: Final = {
 _NAN: Final = {
     "duckdb": "ISNAN({x})",
     "postgres": "({x} = CAST('NaN' AS DOUBLE PRECISION))",
-    "sqlite": "({x} <> {x})",  # which has no NaN: it stores null
+    "sqlite": "({x} <> {x})",  # SQLite has no NaN: it stores null
     "bigquery": "IS_NAN({x})",
     "snowflake": "({x} = CAST('NaN' AS DOUBLE))",
     "spark": "ISNAN({x})",
@@ -60,7 +60,7 @@ _NAN: Final = {
 _HASH: Final = {
     "duckdb": "SHA256({x})",
     "postgres": "(ENCODE(SHA256(CONVERT_TO({x}, 'UTF8')), 'hex') COLLATE \"C\")",
-    "sqlite": "VEILWOOD_SHA256({x})",  # which has no such function: the connection gets one
+    "sqlite": "VEILWOOD_SHA256({x})",  # SQLite has no such function: the session registers one
     "bigquery": "TO_HEX(SHA256({x}))",
     "snowflake": "SHA2({x}, 256)",
     "spark": "SHA2({x}, 256)",
@@ -82,6 +82,7 @@ _QUOTIENT: Final = {
     "spark": "({a} DIV {b})",
 }
 
+# Notations of texts that compare as numbers (``data.canonical``), with and without an exponent.
 _NUMBER: Final = "-?(0|[1-9][0-9]*)([.][0-9]+)?"
 _WITH_EXPONENT: Final = "-?(0|[1-9][0-9]*)(([.][0-9]+[eE][+-]?)|([eE][+-]))[0-9]{1,20}"
 _TIMESTAMP: Final = "[0-9]{4}-[0-9]{2}-[0-9]{2}[ T][0-9]{2}:[0-9]{2}.*"
@@ -143,7 +144,7 @@ class SqlDialect:
 
     def __post_init__(self) -> None:
         if self.engine not in ENGINES:
-            raise UseError(f"{self.engine!r} is not a known engine. Hint: one of {', '.join(ENGINES)}.")
+            raise UseError(f"{self.engine!r} is not a supported engine. Hint: choose one of {', '.join(ENGINES)}.")
 
     # -- names and constants -----------------------------------------------------------------------------------------
 
@@ -158,7 +159,7 @@ class SqlDialect:
     def float_literal(self, value: float) -> str:
         """Format a float of 64 bits so that the engine reads the same one: its shortest digits, with an exponent."""
         if not math.isfinite(value):
-            raise ValueError("constants of a query are finite")
+            raise ValueError("constants of a query must be finite")
         sign, digits, exponent = Decimal(repr(float(value) + 0.0)).normalize().as_tuple()
         rest = "".join(map(str, digits[1:])) or "0"
         written = f"{'-' * sign}{digits[0]}.{rest}e{int(exponent) + len(digits) - 1 if any(digits) else 0}"
@@ -175,7 +176,7 @@ class SqlDialect:
 
     @property
     def materialized_keyword(self) -> str:
-        """Keyword that makes an engine compute a named query once, however often it is used."""
+        """Keyword that makes an engine compute a common table expression only once."""
         return "MATERIALIZED " if self.engine in ("duckdb", "postgres", "sqlite") else ""
 
     def array_lookup(self, numbers: Sequence[int], index: str) -> str | None:
@@ -232,7 +233,7 @@ class SqlDialect:
         return (
             f"({bare} NOT GLOB '*[^0-9.]*' AND ({bare} GLOB '[1-9]*' OR {bare} = '0' OR {bare} GLOB '0.*') "
             f"AND LENGTH({bare}) - LENGTH(REPLACE({bare}, '.', '')) <= 1 AND {bare} NOT GLOB '*.' "
-            f"AND INSTR({x}, CHAR(0)) = 0)"  # where GLOB and LENGTH take a text to end
+            f"AND INSTR({x}, CHAR(0)) = 0)"  # GLOB and LENGTH would end at a NUL
         )
 
     def has_exponent(self, x: str) -> str:
@@ -244,15 +245,15 @@ class SqlDialect:
         )
 
     def is_timestamp(self, x: str) -> str:
-        """Return the test whether a text may be a date with a time, which has several notations."""
+        """Return the test whether a text may be a date with a time, which can be written in several ways."""
         if self.engine != "sqlite":
             return self._regex_match(x, _TIMESTAMP)
         day = "-".join(["[0-9]" * 4, "[0-9]" * 2, "[0-9]" * 2])
         return f"({x} GLOB '{day}[ T]{'[0-9]' * 2}:{'[0-9]' * 2}*')"
 
     def _regex_match(self, x: str, pattern: str) -> str:
-        whole = pattern if self.engine in ("duckdb", "snowflake") else f"^({pattern})$"
-        return _MATCHES[self.engine].format(x=x, p=self.quote_text(whole))
+        full_match = pattern if self.engine in ("duckdb", "snowflake") else f"^({pattern})$"
+        return _MATCHES[self.engine].format(x=x, p=self.quote_text(full_match))
 
 
 @cache
@@ -271,7 +272,7 @@ def _by_powers_of_two(value: float) -> str:
     '(7205759403792794.0 / 65536.0 / 1099511627776.0)'
     """
     mantissa, exponent = math.frexp(value)
-    whole, exponent = int(mantissa * 2**53), exponent - 53
+    integer, exponent = int(mantissa * 2**53), exponent - 53
     sign = "/" if exponent < 0 else "*"
     first, rest = abs(exponent) % 40, abs(exponent) // 40
-    return f"({whole}.0 {' '.join(f'{sign} {2**power}.0' for power in [first, *[40] * rest])})"
+    return f"({integer}.0 {' '.join(f'{sign} {2**power}.0' for power in [first, *[40] * rest])})"

@@ -1,14 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Encoding rules as SQL: what ``encoding`` does to a value in Python, as an expression of one column.
+"""Encoding rules as SQL: the rules of ``encoding`` as expressions of one column.
 
-Each row is read by itself, and no value can make a statement fail: no text is cast to a number, numbers too large for
-a float are detected before the conversion, and bounds are compared as constants of the column's own type. Columns of
-other types are rejected when the table is opened, by their name and type alone.
+Each row is read independently, and no value can make a statement fail: no text is cast to a number, numbers too large
+for a float are detected before the conversion, and bounds are compared as constants of the column's own type. Columns
+of other types are rejected when the table is opened, by their name and type alone.
 
-| column | its value in ``veilwood_rows`` |
+| column | value in ``veilwood_rows`` |
 |---|---|
-| number | the number as a float of 64 bits, null where it is missing |
-| category, class | its place among the declared values; missing values after the last |
+| number | the number as a float of 64 bits, or null if missing |
+| category, class | its index among the declared values; missing values after the last |
 | numeric target | its level, 0 to ``TARGET_LEVELS`` |
 
 A problem of a value is a negative code, or a ``Problem`` number in a separate column.
@@ -41,13 +41,12 @@ __all__ = [
     "target_level_expression",
 ]
 
-_MAX_FLOAT: Final = 1.7976931348623157e308
-_MAX_ZERO_DECIMAL: Final = (
-    "2.470328229206232720882843964341106861826e-324"  # decimals up to here, rounded up, are 0 as a float
-)
+_MAX_FLOAT: Final = 1.7976931348623157e308  # largest finite float of 64 bits
+# Half of the smallest positive float, rounded up: decimals up to it become 0.
+_MAX_ZERO_DECIMAL: Final = "2.470328229206232720882843964341106861826e-324"
 _NUMBER: Final = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
 _ISO_DATE: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
-_EXACT_DIGITS: Final = 16  # a whole number that was written as a float with so many digits may be rounded
+_EXACT_DIGITS: Final = 16  # digits and a point: a float of more digits may be a rounded integer
 _PARTS: Final = {"year": "YEAR", "month": "MONTH", "hour": "HOUR"}
 
 
@@ -120,13 +119,12 @@ def _numeric_expression(
             too_large = f"NOT {x} BETWEEN -{large} AND {large} AND NOT {endless} AND CAST({x} AS TEXT) <> 'NaN'"
             return value, {Problem.TOO_LARGE: too_large}, (Problem.TOO_LARGE,)
         case "decimal":
-            # By its digits: dividing by a power of ten would round twice.
+            # Converted by its digits, because a division by a power of ten would round twice.
             exact = f"CAST({x} AS {dialect.type_names.text})" if dialect.engine == "duckdb" else x
             return f"CAST({exact} AS {dialect.type_names.double})", {}, ()
         case "any":
-            some_text = (
-                f"TYPEOF({x}) = 'text' AND {dialect.cast_to_text(x)} <> ''"  # LENGTH would end at a character of 0
-            )
+            # Compared with '', because LENGTH would end at a NUL.
+            some_text = f"TYPEOF({x}) = 'text' AND {dialect.cast_to_text(x)} <> ''"
             no_number = f"({some_text} OR TYPEOF({x}) = 'blob' AND LENGTH({x}) > 0)"
             value = f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS REAL) WHEN 'real' THEN {x} END"
             return value, {Problem.NOT_A_NUMBER: no_number}, (Problem.NOT_A_NUMBER,)
@@ -143,7 +141,8 @@ def target_level_expression(column: Column, typed: TypedColumn, dialect: SqlDial
     lower, upper = column.bounds
     scale = dialect.float_literal(TARGET_LEVELS / (upper - lower))
     least, most = dialect.float_literal(lower), dialect.float_literal(upper)
-    near = dialect.float_literal(lower + (upper - lower) * 1e-6)  # below it products may be too small for an engine
+    # Below this number, which is level 0, products may underflow, and some engines reject that.
+    near = dialect.float_literal(lower + (upper - lower) * 1e-6)
     exact = f"(({number.value}) - {least}) * {scale}"
     below = dialect.floor_integer(exact)
     odd = f"({exact}) - CAST({below} AS {dialect.type_names.double})"
@@ -182,9 +181,7 @@ def _category_cases(
         cases = f"WHEN {x} IS NULL THEN {missing} WHEN {unusable} THEN {-Problem.UNUSABLE}"
         return _case_expression(part, _integer_constants(known), unknown, cases), (Problem.UNUSABLE,)
     if column.prefix is not None and typed.kind not in ("whole", "text", "as text", "any"):
-        raise _wrong_type_error(
-            column, typed, "texts or whole numbers, of which the beginning counts", "cast it in a view"
-        )
+        raise _wrong_type_error(column, typed, "texts or integers, to take a prefix of", "cast it in a view")
     if column.prefix is not None:
         text = x if typed.kind == "text" else dialect.cast_to_text(x)
         placed, kinds = _text_cases(text, dialect, known, missing, unknown, column.prefix)
@@ -245,22 +242,22 @@ def _integer_constants(known: Mapping[str, str]) -> dict[str, str]:
 
 def _float_constants(known: Mapping[str, str], dialect: SqlDialect, kind: type[np.floating]) -> dict[str, str]:
     """Return categories that are the text of a float of this precision, which is then compared as a number."""
-    found = {}
+    constants = {}
     for text, place in known.items():
         if _NUMBER.fullmatch(text):
             with np.errstate(over="ignore"):
                 number = kind(text)
             if np.isfinite(number) and to_canonical_text(number) == text:
-                found[dialect.float_literal(float(number))] = place
-    return found
+                constants[dialect.float_literal(float(number))] = place
+    return constants
 
 
 def _decimal_constants(known: Mapping[str, str], typed: TypedColumn, dialect: SqlDialect) -> dict[str, str]:
-    """Return categories that the column can hold exactly, as constants of its own type: nothing is converted."""
+    """Return categories that the column can hold exactly, as constants of its type, so that no value is converted."""
     size = re.search(r"\((\d+)\s*,\s*(\d+)\)", typed.type_name)
     type_name = "NUMERIC" if dialect.engine == "postgres" else typed.type_name or "DECIMAL(38, 9)"
     precision, scale = (int(size[1]), int(size[2])) if size else (38, 0 if "HUGEINT" in typed.type_name else 9)
-    found = {}
+    constants = {}
     for text, place in known.items():
         if not _NUMBER.fullmatch(text):
             continue
@@ -271,8 +268,8 @@ def _decimal_constants(known: Mapping[str, str], typed: TypedColumn, dialect: Sq
         fits = -int(exponent) <= scale and len(digits) + int(exponent) <= precision - scale
         fits = fits and not (text.startswith("-") and typed.type_name == "UHUGEINT")
         if dialect.engine == "postgres" or fits:
-            found[f"CAST({dialect.quote_text(text)} AS {type_name})"] = place
-    return found
+            constants[f"CAST({dialect.quote_text(text)} AS {type_name})"] = place
+    return constants
 
 
 def _is_iso_date(text: str) -> bool:
@@ -321,16 +318,16 @@ def canonical_text_sql(x: str, dialect: SqlDialect) -> str:
 
 
 def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialect) -> tuple[str, str]:
-    """Return the part of a date as an integer, and the test whether there is none."""
+    """Return the part of a date as an integer, and the test whether the date is out of range."""
     x, part = typed.expression, column.part
     if typed.kind not in ("date", "moment", "zoned moment"):
         raise _wrong_type_error(column, typed, "dates", "cast it to DATE or TIMESTAMP in a view")
     zoned = typed.kind == "zoned moment"
     if zoned and dialect.engine not in ("duckdb", "postgres"):
         raise _wrong_type_error(column, typed, "dates without a time zone", "cast it to TIMESTAMP in a view")
-    if typed.type_name == "TIMESTAMP_NS":  # which cannot hold the bounds below
+    if typed.type_name == "TIMESTAMP_NS":  # this type cannot hold the bounds below
         x = f"CAST({x} AS TIMESTAMP)"
-    # Compared as they are: turned into another type, or into UTC, a moment may be out of range.
+    # Compared in their own type: converted to another type or to UTC, a timestamp may be out of range.
     kind, zone = ("TIMESTAMPTZ", " 00:00:00+00") if zoned else ("TIMESTAMP", "")
     if typed.kind == "date" or typed.type_name in ("TIMESTAMP_S", "TIMESTAMP_MS"):
         kind = typed.type_name if typed.kind == "moment" else "DATE"
@@ -341,8 +338,8 @@ def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialec
         return "0", outside
     if part == "weekday":
         name = {"bigquery": "DAYOFWEEK", "snowflake": "DAYOFWEEKISO", "spark": "DAYOFWEEK_ISO"}.get(dialect.engine)
-        found = f"EXTRACT({name or 'ISODOW'} FROM {x})"
-        return (f"(MOD({found} + 5, 7) + 1)" if dialect.engine == "bigquery" else found), outside
+        day = f"EXTRACT({name or 'ISODOW'} FROM {x})"
+        return (f"(MOD({day} + 5, 7) + 1)" if dialect.engine == "bigquery" else day), outside
     return f"EXTRACT({_PARTS[str(part)]} FROM {x})", outside
 
 
@@ -350,7 +347,7 @@ def _date_part_expression(column: Column, typed: TypedColumn, dialect: SqlDialec
 
 
 def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueExpression:
-    """Encode an id: equal values are one person by the rule of ``canonical``; ambiguous ones are unusable."""
+    """Encode an id: values that are equal by ``canonical`` are one person; ambiguous values are unusable."""
     x, lost, gone = typed.expression, int(Problem.MISSING), int(Problem.UNUSABLE)
     kinds = (Problem.MISSING, Problem.UNUSABLE)
 
@@ -383,20 +380,20 @@ def id_expression(name: str, typed: TypedColumn, dialect: SqlDialect) -> ValueEx
         case "any":
             text = text_expression(dialect.cast_to_text(x))
             most = dialect.float_literal(2.0**53)
-            whole = f"{x} > -{most} AND {x} < {most} AND {x} = CAST({x} AS INTEGER)"
+            is_integer = f"{x} > -{most} AND {x} < {most} AND {x} = CAST({x} AS INTEGER)"
             value = (
                 f"CASE TYPEOF({x}) WHEN 'integer' THEN CAST({x} AS TEXT) "
                 f"WHEN 'real' THEN CAST(CAST({x} AS INTEGER) AS TEXT) ELSE {text.value} END"
             )
             problem = (
                 f"CASE TYPEOF({x}) WHEN 'null' THEN {lost} WHEN 'integer' THEN 0 "
-                f"WHEN 'real' THEN CASE WHEN {whole} THEN 0 ELSE {gone} END WHEN 'text' THEN {text.problem} "
+                f"WHEN 'real' THEN CASE WHEN {is_integer} THEN 0 ELSE {gone} END WHEN 'text' THEN {text.problem} "
                 f"ELSE {gone} END"
             )
             return ValueExpression(value, problem, kinds)
     raise OutOfSchemaError(
         f"column {name!r}, which the privacy unit names, has the type {typed.type_name}, which cannot be read as ids. "
-        "Hint: cast it to a text or a whole number in a view.",
+        "Hint: cast it to a text or an integer in a view.",
         column=name,
     )
 
@@ -410,7 +407,7 @@ def _rounded_float_test(x: str, dialect: SqlDialect) -> str:
 def _wrong_type_error(column: Column, typed: TypedColumn, wanted: str, hint: str) -> OutOfSchemaError:
     shown = typed.type_name or typed.kind
     return OutOfSchemaError(
-        f"column {column.source!r} has the type {shown}, and the schema wants {wanted}: in a database "
+        f"column {column.source!r} has the type {shown}, and the schema requires {wanted}: in a database, "
         f"types decide. Hint: {hint}.",
         column=column.name,
     )

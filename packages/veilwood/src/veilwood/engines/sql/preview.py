@@ -21,12 +21,12 @@ from veilwood.privacy.neighbours import RowsOf
 
 __all__ = ["preview_statements"]
 
-_KEY: Final = bytes(32)
-_MAX_STATEMENT_LENGTH: Final = 1500  # characters of a statement that is shown by its beginning: lookups
+_KEY: Final = bytes(32)  # stands in for a secret key, and is replaced by "KEY" in the preview
+_MAX_STATEMENT_LENGTH: Final = 1500  # characters shown of a statement: those that fill lookup tables are much longer
 
 
 class _DryRunDoor:
-    """A door that releases nothing: there are no rows, and every selection returns the first admissible candidate."""
+    """Door of a dry run without rows: counts stay 0, and selections return the first admissible candidate."""
 
     supports_joint_noise = True
 
@@ -58,8 +58,8 @@ def preview_statements(forest: Any, where: str) -> list[str]:
     forest : estimator
         An unfitted estimator with its schema and parameters.
     where : str
-        The address of a table, of which only names and types of columns are read; or an engine: "duckdb", "postgres",
-        "sqlite", "bigquery", "snowflake" or "spark". Without a table, columns have the types that the schema suggests.
+        Address of a table; only its column names and types are read. Or an engine: "duckdb", "postgres", "sqlite",
+        "bigquery", "snowflake" or "spark"; columns then have the types that the schema suggests.
 
     Examples
     --------

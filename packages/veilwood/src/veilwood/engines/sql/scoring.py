@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Evaluation in a database: predictions of a model, and counts of them by truth, as SQL.
+"""Evaluation in a database, as SQL: predictions of a model, and their counts by true class or target.
 
 Sums over trees are computed in the order of the trees, in floats of 64 bits. An engine may round the last digit of an
-exponential differently, so a row whose score is on an edge can fall into the neighbouring bin. What a row adds still
-depends only on the row and the key.
+exponential differently, so a row can fall into the neighbouring bin if its score is on an edge. The cells of a row
+still depend only on the row and the key.
 """
 
 from __future__ import annotations
@@ -40,12 +40,12 @@ __all__ = [
     "smooth_probabilities_sql",
 ]
 
-MAX_VALUES = 200_000  # leaves times outputs that a query can hold
+MAX_VALUES = 200_000  # leaves times outputs that one query can hold
 
 
 @singledispatch
 def count_in_sql(count: Any, source: SqlSource) -> Sums:
-    """Return the sums of a source's rows, by queries of the count's own; ``UseError`` if it has none."""
+    """Return the sums of a count over a source. Raise UseError if the count has no SQL form."""
     raise UseError("this count cannot run in a database. Hint: pass files, or a table in memory.")
 
 
@@ -58,7 +58,7 @@ def _(count: ScoreCount, source: SqlSource) -> Sums:
 
 @singledispatch
 def model_to_sql(model: Any, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Write ``predict_outputs`` of a model from the sums over its trees, and the expressions that decide its class."""
+    """Return expressions of ``predict_outputs``, from sums over trees, and of the values that decide the class."""
     raise UseError("this model cannot be evaluated in a database. Hint: pass files, or a table in memory.")
 
 
@@ -73,7 +73,7 @@ def _(model: LeafModel, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[
 
 @model_to_sql.register
 def _(model: MatrixModel, dialect: SqlDialect, sums: Sequence[str]) -> tuple[list[str], list[str]]:
-    # Shares of votes are the probabilities; the votes themselves decide the class.
+    # Probabilities are normalized votes, but the votes themselves decide the class, as in ``predict``.
     zero, even = dialect.float_literal(0.0), dialect.float_literal(1 / len(sums))
     votes = [dialect.greatest_of(one, zero) for one in sums]
     total = f"({' + '.join(votes)})"
@@ -89,17 +89,18 @@ def _(model: PrivateForestModel, dialect: SqlDialect, sums: Sequence[str]) -> tu
 
 
 def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
-    """Count the rows of a table in the cells of a scoring, where they are."""
+    """Count the rows of a table in the cells of a scoring, inside the database."""
     scoring, model = count.scoring, count.scoring.model
     if not isinstance(model, ForestModel):
         raise UseError("this model cannot be evaluated in a database. Hint: pass files, or a table in memory.")
     assignment = None if count.assignment is None else KeyedRowHash(count.assignment.key, count.assignment.n_trees)
     writer, dialect = source.make_writer(), source.rows.dialect
     if model.leaf_values.size > MAX_VALUES:
-        raise DomainTooLargeError("the model is too large to be written as a query. Hint: evaluate it on files.")
+        raise DomainTooLargeError("the model is too large for a query. Hint: evaluate it on files.")
     sums = [_sum_leaves(model, output, writer) for output in range(model.leaf_values.shape[1])]
     outputs, chosen = model_to_sql(model, dialect, [f"z{i}" for i in range(len(sums))])
     rows = source.rows_relation()
+    # The draw of another class per row follows from a keyed hash of its contents, so it is the same in each query.
     if assignment is not None:
         hashed = writer.row_hash_expression(assignment.key, source.rows.feature_names)
         rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
@@ -127,7 +128,7 @@ def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
 
 
 def _sum_leaves(model: ForestModel, output: int, writer: CellSqlWriter) -> str:
-    """Return the expression of the sum of a row's leaf values, tree after tree."""
+    """Return the expression of the sum of a row's leaf values, in the order of the trees."""
     values, n_codes = model.leaf_values[:, output].tolist(), model.encoding.n_codes
     ways: list[CellRule] = [
         tree_rule(model.forest, tree, n_codes, rule_of_leaf=values.__getitem__) for tree in range(model.forest.n_trees)
@@ -205,14 +206,14 @@ def _cell_expressions(
         return [f"t * {SCORE_BINS} + CASE WHEN {chosen[1]} > {chosen[0]} THEN {above} ELSE {below} END"]
     others = f"(coin - {k - 1})"
     drawn = f"(CASE WHEN {others} < 0 THEN t WHEN {others} >= t THEN {others} + 1 ELSE {others} END)"
-    own, theirs = (
+    true_score, drawn_score = (
         f"(CASE {' '.join(f'WHEN {which} = {i} THEN {one}' for i, one in enumerate(outputs))} END)"
         for which in ("t", drawn)
     )
     is_true = f"CASE WHEN {drawn} = t THEN 1 ELSE 0 END"
-    of_drawn = f"({drawn} * 2 + {is_true}) * {SCORE_BINS} + {count_edges_below(dialect, theirs, SCORE_EDGES)}"
+    of_drawn = f"({drawn} * 2 + {is_true}) * {SCORE_BINS} + {count_edges_below(dialect, drawn_score, SCORE_EDGES)}"
     return [
         f"t * {k} + {argmax_sql(chosen)}",
-        f"{k * k} + {count_edges_below(dialect, own, SCORE_EDGES)}",
+        f"{k * k} + {count_edges_below(dialect, true_score, SCORE_EDGES)}",
         f"{k * k + SCORE_BINS} + {of_drawn}",
     ]

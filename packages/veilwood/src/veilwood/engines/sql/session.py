@@ -34,6 +34,7 @@ _SNAPSHOT: Final = {
     "postgres": "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY",
     "sqlite": "BEGIN",
 }
+# Part of a table name: quoted, with "" for a quote, or bare.
 _NAME_PART: Final = re.compile(r'"((?:[^"]|"")+)"|([^".]+)')
 
 
@@ -56,14 +57,14 @@ class Session:
     """A connection with its snapshot and its record of statements."""
 
     dialect: SqlDialect
-    """How the engine writes."""
+    """SQL dialect of the engine."""
     relation: str
-    """The table, as it stands after FROM."""
+    """Expression of the table, as used after FROM."""
     _run_statement: Callable[[str], tuple[list[tuple[str, str]], ResultRows]]
     statement_hashes: list[str] = field(default_factory=list)
-    """The SHA-256 of every statement that was sent, in order."""
+    """SHA-256 of every statement, in the order in which they were sent."""
     can_create_tables: bool = True
-    """Whether temporary tables can be made, of which the engine keeps one copy for this session alone."""
+    """Whether the account can create temporary tables, which only this session sees."""
     on_statement: Callable[[str], None] | None = None
     close: Callable[[], object] = lambda: None
 
@@ -88,15 +89,15 @@ class Session:
             self.can_create_tables = False
 
     def begin_snapshot(self) -> None:
-        """Begin the snapshot: all later statements see the same rows and can change none."""
+        """Begin the snapshot: all later statements see the same rows and cannot change them."""
         self.execute(_SNAPSHOT[self.dialect.engine])
 
     def _send_statement(self, statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         self.statement_hashes.append(hashlib.sha256(statement.encode()).hexdigest())
         if self.on_statement is not None:
             self.on_statement(statement)
-        hint = "check the address, the table and your rights to read it"
-        with redact_errors_of(self.dialect.engine, "could not carry out a statement", hint):
+        hint = "check the address, the table and your permission to read it"
+        with redact_errors_of(self.dialect.engine, "could not run a statement", hint):
             return self._run_statement(statement)
 
 
@@ -107,22 +108,24 @@ def open_session(X: Any, on_statement: Callable[[str], None] | None = None) -> S
     scheme, _, rest = str(X).partition("://")
     bare, _, table = rest.partition("#")
     engine = _ENGINES[scheme]
-    words = SqlDialect(engine)
+    dialect = SqlDialect(engine)
     if not table:
         raise UseError(
             "the address names no table. Hint: append # and the name of a table, as in duckdb:///claims.db#visits."
         )
-    relation = _quote_relation(unquote(table), words)
-    with redact_errors_of(engine, "cannot be reached", "check the address and your rights to read it"):
+    relation = _quote_relation(unquote(table), dialect)
+    with redact_errors_of(engine, "cannot be reached", "check the address and your permission to read it"):
         opened = _CONNECTORS[engine](scheme, bare)
-    return _make_session(words, relation, *opened, on_statement)
+    return _make_session(dialect, relation, *opened, on_statement)
 
 
 def _quote_relation(table: str, dialect: SqlDialect) -> str:
     """Quote the parts of a name, such as public.visits; a part in double quotes may contain points."""
     parts = [quoted.replace('""', '"') or bare for quoted, bare in _NAME_PART.findall(table)]
     if not parts:
-        raise UseError("the address names no table. Hint: append one, as in duckdb:///claims.db#visits.")
+        raise UseError(
+            "the address names no table. Hint: append # and the name of a table, as in duckdb:///claims.db#visits."
+        )
     return ".".join(map(dialect.quote_name, parts))
 
 
@@ -144,7 +147,8 @@ def _database_file(bare: str, engine: str) -> str:
         )
     if not Path(path[1:]).is_file():
         raise UseError(
-            f"there is no file {path[1:]}. Hint: {engine}:///claims.db is relative, {engine}:////a/b.db not."
+            f"there is no file {path[1:]}. Hint: write {engine}:///claims.db, or "
+            f"{engine}:////a/b.db for an absolute path."
         )
     return path[1:]
 
@@ -154,7 +158,7 @@ def _connect_duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
     path = _database_file(bare, "duckdb")
     try:
         connection = duckdb.connect(path, read_only=True)
-    except duckdb.ConnectionException:  # open for writing elsewhere in this process: then it stays so
+    except duckdb.ConnectionException:  # already open for writing in this process: DuckDB allows one mode only
         connection = duckdb.connect(path)
     return connection, _duckdb_runner(connection)
 
@@ -169,13 +173,13 @@ def _duckdb_runner(connection: Any) -> RunStatement:
 
 
 def redact_enum_values(name: str) -> str:
-    """Return a type without the values of an ENUM, which may have been made from rows.
+    """Return a type without the values of an ENUM, which may come from rows.
 
     >>> [redact_enum_values(name) for name in ("ENUM('a', 'b)')", "ENUM('a')[]", "STRUCT(x ENUM('a'))")]
     ['ENUM', 'ENUM[]', 'STRUCT']
     """
-    before, found, _ = name.partition("ENUM(")
-    if not found:
+    before, separator, _ = name.partition("ENUM(")
+    if not separator:
         return name
     return before.partition("(")[0] or ("ENUM[]" if name.endswith("]") else "ENUM")
 
@@ -187,8 +191,8 @@ def _connect_postgres(scheme: str, bare: str) -> tuple[Any, RunStatement]:
 
 
 def _postgres_runner(connection: Any) -> RunStatement:
-    connection.execute("SET jit = off")  # compiling a long expression takes far longer than running it
-    connection.execute("SET standard_conforming_strings = on")  # else a backslash could end the quotes of a text
+    connection.execute("SET jit = off")  # compiling long expressions takes far longer than running them
+    connection.execute("SET standard_conforming_strings = on")  # otherwise a backslash could end a quoted text
 
     def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
@@ -206,8 +210,8 @@ def _postgres_type(connection: Any, entry: Any) -> str:
         return f"{known.name}[]"
     if known is not None:
         return f"{known.name}({entry.precision},{entry.scale})" if entry.precision is not None else str(known.name)
-    found = connection.execute(f"SELECT typname, typtype FROM pg_type WHERE oid = {int(entry.type_code)}").fetchall()
-    return "enum" if found and found[0][1] == "e" else str(found[0][0]) if found else "unknown"
+    types = connection.execute(f"SELECT typname, typtype FROM pg_type WHERE oid = {int(entry.type_code)}").fetchall()
+    return "enum" if types and types[0][1] == "e" else str(types[0][0]) if types else "unknown"
 
 
 def _connect_sqlite(scheme: str, bare: str) -> tuple[Any, RunStatement]:
@@ -220,7 +224,7 @@ def _connect_sqlite(scheme: str, bare: str) -> tuple[Any, RunStatement]:
 
 def _sqlite_runner(connection: Any) -> RunStatement:
     connection.create_function("VEILWOOD_SHA256", 1, _sha256_hex, deterministic=True)
-    connection.create_function("EXP", 1, math.exp, deterministic=True)  # not every build has it
+    connection.create_function("EXP", 1, math.exp, deterministic=True)  # some builds of SQLite lack EXP
 
     def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
@@ -244,7 +248,7 @@ def _open_ibis(table: Any, on_statement: Callable[[str], None] | None) -> Sessio
     engine = _ENGINES.get(backend.name)
     if engine is None:
         raise UseError(
-            f"tables of Ibis are counted in DuckDB, PostgreSQL and SQLite, and this one is in {backend.name}. "
+            f"tables of Ibis must be in DuckDB, PostgreSQL or SQLite, but this one is in {backend.name}. "
             "Hint: pass table.to_pyarrow() to read its rows."
         )
     relation = f"({table.compile()})"

@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows that stay in a database: a source whose passes are aggregate queries.
+"""Sources for tables in a database: every pass is an aggregate query, and rows stay there.
 
 The caller receives exact sums and is trusted with them as with rows in memory; the release door draws the noise in the
-process that called ``fit``. Which rows of an id count, and which tree a row is assigned to, follows from a keyed hash
-of the row's contents under a fresh secret key: from the row alone, as the guarantees require
+process that called ``fit``. A keyed hash of a row's contents, under a fresh secret key, decides whether it counts for
+its id and which tree it is assigned to. So both depend on the row alone, as the guarantees require
 (proofs/counting-in-sql.md).
 """
 
@@ -43,13 +43,13 @@ if TYPE_CHECKING:
 __all__ = ["EncodedRows", "SqlSource", "assumed_types", "open_sql"]
 
 ROWS_TABLE: Final = "veilwood_rows"
-MAX_DIRECT_QUERIES: Final = 4  # that are counted without a temporary table
-_PER_MILLE: Final = 1000
+MAX_DIRECT_QUERIES: Final = 4  # more queries of a pass are run on a temporary table of encoded rows
+_PER_MILLE: Final = 1000  # unit of the holdout fraction
 
 
 @dataclass(frozen=True, repr=False)
 class EncodedRows:
-    """The rows of a table as the schema reads them, as expressions and a query. Contains no row."""
+    """Encoding of a table's rows as SQL: expressions of their values, and a query. Contains no rows."""
 
     dialect: SqlDialect
     encoding: Encoding
@@ -77,7 +77,7 @@ class EncodedRows:
                     column=name,
                 )
             x = f"veilwood_table.{dialect.quote_name(name)}"
-            # Some collations of PostgreSQL cannot be searched, which would be told by the first row that holds a text.
+            # Some collations of PostgreSQL support no pattern matching: without this, an error would depend on rows.
             return TypedColumn(dialect.with_exact_collation(x) if kind == "text" else x, kind, type_name)
 
         features = tuple(
@@ -115,24 +115,24 @@ class EncodedRows:
 
     def _problem_conditions(self) -> list[tuple[str, Problem, str]]:
         """Return every column and kind of problem, with its condition."""
-        found = []
+        conditions = []
         for name, read in self._value_expressions:
             for kind in read.kinds:
-                found.append((name, kind, f"p{name} = {int(kind)}" if read.problem else f"{name} = {-kind}"))
+                conditions.append((name, kind, f"p{name} = {int(kind)}" if read.problem else f"{name} = {-kind}"))
         if self.id_value is not None:
-            found += [("u", kind, f"pu = {int(kind)}") for kind in self.id_value.kinds]
-        return found
+            conditions += [("u", kind, f"pu = {int(kind)}") for kind in self.id_value.kinds]
+        return conditions
 
     def problem_query(self) -> str:
-        """Return one statement that tells whether there are rows, and the problems of any of them."""
+        """Return a statement that selects whether there are rows, and whether any row has each problem."""
         tests = [f"MAX(CASE WHEN {where} THEN 1 ELSE 0 END) AS a{i}"
                  for i, (_, _, where) in enumerate(self._problem_conditions())]  # fmt: skip
         return f"SELECT {', '.join(['MAX(1) AS a', *tests])} FROM ({self._select_all()}) AS veilwood_read"
 
     def raise_found_problems(self, flags: Sequence[Any]) -> None:
-        """Raise OutOfSchemaError if rows do not fit the schema, with the messages of every other source."""
+        """Raise OutOfSchemaError if rows do not fit the schema, with the same messages as other sources."""
         if flags[0] is None:
-            raise OutOfSchemaError("the table holds no rows. Hint: check how it was made.")
+            raise OutOfSchemaError("the table holds no rows. Hint: check how it was created.")
         schema = self.encoding.schema
         columns = {**{f"f{i}": column for i, column in enumerate(schema.features)}, "t": schema.target}
         wrong = [
@@ -160,7 +160,7 @@ class EncodedRows:
             rows += f" WHERE {' AND '.join(fits)}" if fits else ""
         if self.cap is None:
             return rows
-        # Behind the hash what it was made of, as an engine may write two floats alike: then only equal rows are tied.
+        # Ordered by hash, then by its inputs: an engine may format two floats alike. So only equal rows are tied.
         order = (
             f"{CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)}, {wanted}"
         )
@@ -188,7 +188,7 @@ class _PassState:
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class SqlSource(Source):
-    """The rows of a table in a database; passes are aggregate queries.
+    """Rows of a table in a database; passes are aggregate queries.
 
     Attributes
     ----------
@@ -197,7 +197,7 @@ class SqlSource(Source):
     rows : EncodedRows
         Encoding of the table.
     holdout_part : tuple or None
-        The fraction of the rows that this source has, after a split: key, held-out thousandths, and whether these are
+        Part of the rows that this source has after a split: key, held-out fraction per mille, and whether these are
         the held-out rows.
     """
 
@@ -217,7 +217,7 @@ class SqlSource(Source):
         return self.session.statement_hashes
 
     def part(self, row_filter: RowFilter) -> SqlSource:
-        """Return the fraction of the rows that a filter keeps: drawn by what a row holds, the same in every pass."""
+        """Return the rows that a filter keeps: drawn by their contents, so the same ones in every pass."""
         drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(
             _read=self._read, session=self.session, rows=self.rows, holdout_part=drawn, preserves_rows=False
@@ -225,7 +225,7 @@ class SqlSource(Source):
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SqlBackend:
         """Return the rows with their scores, in temporary tables (``row_backend.ProvidesBackend``)."""
-        from veilwood.engines.sql.backend import SqlBackend  # which takes this source
+        from veilwood.engines.sql.backend import SqlBackend  # imports this module
 
         return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))
 
@@ -244,7 +244,7 @@ class SqlSource(Source):
         return f"SELECT * FROM ({self.rows.rows_query()}) AS veilwood_share WHERE {drawn}"
 
     def rows_relation(self, n_queries: int = 1) -> str:
-        """Return the relation to query: a temporary table if rows are read several times and one can be made."""
+        """Return the relation to query: a temporary table if rows are read several times and it can be created."""
         at = self._state
         several = at.n_passes > 0 or n_queries > MAX_DIRECT_QUERIES or self.rows.cap is not None
         at.n_passes += 1
@@ -257,7 +257,7 @@ class SqlSource(Source):
         """Count in the database. It decides about threads, so ``n_jobs`` has no effect."""
         if isinstance(count, DeclarativeCount):
             return self.share_sums(count.via_cell_queries(self.run_cell_queries, self.rows.encoding.n_codes))
-        from veilwood.engines.sql.scoring import count_in_sql  # it knows all models, which are built on sources
+        from veilwood.engines.sql.scoring import count_in_sql  # imports all models, which import sources
 
         return self.share_sums(count_in_sql(count, self))
 
@@ -267,7 +267,7 @@ class SqlSource(Source):
         """Run cell queries (``counts.RunCellQueries``)."""
         n_classes = len(self.rows.encoding.schema.classes)
         width = n_classes if kind == "classes" else 3
-        found = [np.zeros((table.n_cells, width), np.int64) for table in queries]
+        totals = [np.zeros((table.n_cells, width), np.int64) for table in queries]
         writer = self.make_writer()
         rows = self.rows_relation(len(queries)) if queries else ROWS_TABLE
         for statement in writer.query_statements(queries, kind, rows, row_hash, len(self.rows.features)):
@@ -275,12 +275,12 @@ class SqlSource(Source):
                 if cell < 0:
                     continue
                 if kind == "classes":
-                    found[number][int(cell), int(sums[0])] = int(sums[1])
+                    totals[number][int(cell), int(sums[0])] = int(sums[1])
                 else:
-                    found[number][int(cell)] = [int(value) for value in sums]
+                    totals[number][int(cell)] = [int(value) for value in sums]
         if kind != "pair":
-            return found
-        return [np.stack([sums[:, 1], TARGET_LEVELS * sums[:, 0] - sums[:, 1]], axis=1) for sums in found]
+            return totals
+        return [np.stack([sums[:, 1], TARGET_LEVELS * sums[:, 0] - sums[:, 1]], axis=1) for sums in totals]
 
 
 def open_sql(
@@ -296,7 +296,7 @@ def open_sql(
     try:
         return _make_source(session, encoding, cap, invalid)
     except BaseException:
-        session.close()  # at once: whoever keeps the error would keep the table locked
+        session.close()  # now, because the traceback could keep the session, and so a lock, alive
         raise
 
 
@@ -304,9 +304,7 @@ def _make_source(session: Session, encoding: Encoding, cap: RowsOf | None, inval
     if taken := re.search(
         rf"\b({ROWS_TABLE}|{BINS_TABLE}|{SAMPLE_TABLE}|{LOOKUP_TABLE})\b", session.relation, flags=re.IGNORECASE
     ):
-        raise UseError(
-            f"a table called {taken[0]} has the name of a temporary table that the fit creates. Hint: rename it."
-        )
+        raise UseError(f"table {taken[0]} has the name of a temporary table that the fit creates. Hint: rename it.")
     columns = session.column_types()
     names = [name for name, _ in columns]
     check_names(encoding.schema, names, allowed_extra=() if cap is None else (cap.id,), target=True)
@@ -317,8 +315,8 @@ def _make_source(session: Session, encoding: Encoding, cap: RowsOf | None, inval
     session.create_scratch_tables([rows.create_statement(), *scratch_table_statements(rows)])
     session.begin_snapshot()
     if invalid == "refuse":
-        (found,) = session.execute(rows.problem_query())
-        rows.raise_found_problems(found)
+        (flags,) = session.execute(rows.problem_query())
+        rows.raise_found_problems(flags)
     return SqlSource.from_session(session, rows)
 
 
@@ -328,22 +326,23 @@ def _raise_rows_stay() -> Iterator[Callable[[], Batch]]:
     )
 
 
+# Temporary tables of PrivateForest: bins and scores of all rows, of the sample, and lookups.
 BINS_TABLE, SAMPLE_TABLE, LOOKUP_TABLE = "veilwood_cells", "veilwood_judges", "veilwood_lookup"
 
 
 def scratch_table_statements(rows: EncodedRows) -> list[str]:
     """Return statements that create PrivateForest's temporary tables of bins and scores, all before the snapshot."""
-    words, n_classes = rows.dialect, len(rows.encoding.schema.classes)
-    columns = [f"c{i} {words.type_names.int32}" for i in range(len(rows.features))]
+    dialect, n_classes = rows.dialect, len(rows.encoding.schema.classes)
+    columns = [f"c{i} {dialect.type_names.int32}" for i in range(len(rows.features))]
     columns += [
-        f"t {words.type_names.int64}",
-        *(f"s{i} {words.type_names.int64}" for i in range(n_classes if n_classes > 2 else 1)),
+        f"t {dialect.type_names.int64}",
+        *(f"s{i} {dialect.type_names.int64}" for i in range(n_classes if n_classes > 2 else 1)),
     ]
     listed = ", ".join(columns)
     return [
         f"CREATE TEMPORARY TABLE {BINS_TABLE} ({listed})",
         f"CREATE TEMPORARY TABLE {SAMPLE_TABLE} ({listed})",
-        f"CREATE TEMPORARY TABLE {LOOKUP_TABLE} (i {words.type_names.int64}, v {words.type_names.int64})",
+        f"CREATE TEMPORARY TABLE {LOOKUP_TABLE} (i {dialect.type_names.int64}, v {dialect.type_names.int64})",
     ]
 
 

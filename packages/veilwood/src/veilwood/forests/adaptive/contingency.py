@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Columns in cells, before anything is measured, and groups of cells: by what is taken for granted or was seen.
+"""Contingency tables: bins of columns, groups of bins by prior or histogram, and packing of tables for kernels.
 
-A numeric column has 64 cells of equal width. Near its lower bound, and near 0 where that lies inside, there are finer
-ones at half octaves, down to 2^-14 of the range: bounds a hundred times too wide do no harm. Every category, and a
-missing value, is a cell. Which columns are measured, and when, is in ``loop``.
+A numeric column has 64 bins of equal width. Near its lower bound, and near an inner 0, there are finer bins at half
+octaves, down to 2^-14 of the range: so bounds a hundred times too wide do no harm. Every category is a bin, and so are
+missing values. ``loop`` decides which columns are measured, and when.
 """
 
 from __future__ import annotations
@@ -24,28 +24,28 @@ from veilwood.trees.forest import LEAF, Forest, build_forest
 
 @dataclass(frozen=True, eq=False)
 class Axis:
-    """One column of a contingency table, its bins put into groups."""
+    """One column of a contingency table: a partition of its bins into groups."""
 
     feature: int
-    """The column."""
+    """Index of the column."""
     groups: NDArray[np.uint16]
-    """The group of each cell of the column."""
+    """Group of each bin of the column."""
     ordered: bool
-    """Whether groups are intervals of numbers (a missing number is in the last group)."""
+    """Whether groups are intervals of numbers (missing values are in the last group)."""
     size: int
     """Number of groups."""
     starts: NDArray[np.int64]
-    """The code at which each cell begins."""
+    """First code of each bin."""
 
     @property
     def thresholds(self) -> list[int]:
-        """The codes at which the groups of a numeric column begin, the first apart."""
+        """First code of each group of a numeric column, except the first group."""
         first = np.flatnonzero(np.diff(self.groups.astype(np.int64), prepend=-1))[1:]
         return [int(start) for start in self.starts[first]]
 
     @property
     def first_codes(self) -> NDArray[np.int64]:
-        """A code of each group: the lowest."""
+        """Lowest code of each group."""
         return np.array([0, *self.thresholds]) if self.ordered else np.unique(self.groups, return_index=True)[1]
 
 
@@ -57,7 +57,7 @@ class ContingencyTable:
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Groups of each column."""
+        """Number of groups of each column."""
         return tuple(axis.size for axis in self.axes)
 
     @cached_property
@@ -67,11 +67,11 @@ class ContingencyTable:
 
     @cached_property
     def features(self) -> tuple[int, ...]:
-        """The columns."""
+        """Indices of the columns."""
         return tuple(axis.feature for axis in self.axes)
 
     def cell_indices(self, columns: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint32]:
-        """Return the cell of each row; ``columns`` holds the cells of one column in each row."""
+        """Return the cell of each row; ``columns`` has shape (n_columns, n_rows) and holds bins."""
         cell = np.zeros(columns.shape[1], np.uint32)
         for axis in self.axes:
             cell *= np.uint32(axis.size)
@@ -80,9 +80,9 @@ class ContingencyTable:
 
 
 def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArray[np.int32]]:
-    """Write each table as a tree, and return the forest and the cell of each leaf.
+    """Convert each table to a tree. Return the forest and the cell of each leaf.
 
-    A numeric column becomes a search tree over its thresholds, a categorical one a node with a branch for each group.
+    A numeric column becomes a search tree over its thresholds, a categorical one a node with one branch per group.
     """
     sizes: list[int] = []
     cells: list[int] = []
@@ -95,7 +95,7 @@ def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArra
     for table in tables:
         axes = [axis for axis in table.axes if axis.size > 1]
         first_node = len(feature)
-        # The state of a node: column, the groups low <= g < high that are left of it, and the cell so far.
+        # The state of a node: axis, its remaining groups low <= g < high, and the cell index so far.
         level = [(0, 0, axes[0].size if axes else 1, 0)]
         while level:
             below = []
@@ -129,7 +129,7 @@ def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArra
 
 
 def _resolve_axis(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tuple[int, int, int, int]:
-    """Continue with the next column once a single group of this one is left."""
+    """Return the state at the next axis that has more than one group left."""
     position, low, high, cell = state
     while position < len(axes) and high - low == 1:
         cell = cell * axes[position].size + low
@@ -139,15 +139,15 @@ def _resolve_axis(axes: Sequence[Axis], state: tuple[int, int, int, int]) -> tup
     return position, low, high, cell
 
 
-EVEN_BINS: Final = 64
-HALF_OCTAVES: Final = 16
-SCALE_OCTAVES: Final = (0, 4, 8, 12)  # half octaves that stay apart where the scale of a column is not known yet
-# Bounds are declared wide: rows are mostly in the middle, or near the lower bound where that is 0. What is believed of
-# equal widths, of such a shape, and of equal cells.
+EVEN_BINS: Final = 64  # bins of equal width per numeric column
+HALF_OCTAVES: Final = 16  # finer bins, whose width halves every two: the finest edge is 2^-14 of the range
+SCALE_OCTAVES: Final = (0, 4, 8, 12)  # half octaves that separate groups while the scale of a column is unknown
+# Prior of a histogram: a mixture of uniform by width, a decreasing or bell-shaped density, and uniform by bin. Declared
+# bounds are often wide: most rows are in the middle, or near the lower bound if it is 0.
 EVEN_WEIGHT, SHAPED_WEIGHT, BIN_WEIGHT = 0.45, 0.5, 0.05
-DECAY, BELL = 0.25, 0.2  # of the range: the scale of an exponential law, the deviation of a bell
-PEAK_DEVIATIONS, EMPTY_DEVIATIONS = 5.0, 1.5  # standard deviations of the noise
-TINY: Final = 1e-12
+DECAY, BELL = 0.25, 0.2  # fractions of the range: scale of the exponential, standard deviation of the normal density
+PEAK_DEVIATIONS, EMPTY_DEVIATIONS = 5.0, 1.5  # in standard deviations of the noise, see ``posterior_counts``
+TINY: Final = 1e-12  # avoids divisions by zero
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -155,28 +155,28 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class BinnedColumn:
-    """One column in bins."""
+    """A column and its bins."""
 
     feature: int
     """Index of the column."""
     ordered: bool
     """Whether it is numeric."""
     starts: Ints
-    """The code at which each cell begins; missing values have the last one."""
+    """First code of each bin; missing values are in the last bin."""
     n_value_bins: int
-    """Cells that hold numbers, or categories."""
+    """Number of bins of numbers, or of categories: all bins but that of missing numbers."""
     prior: Floats
-    """The share of rows that each is taken to have; shape (n_value_bins,)."""
+    """Prior fraction of rows per bin; shape (n_value_bins,)."""
     scale_groups: Ints
-    """Groups that are robust to bounds of a wrong scale; shape (n_value_bins,)."""
+    """Group of each bin by scale, robust to bounds that are far too wide; shape (n_value_bins,)."""
 
     @cached_property
     def n_bins(self) -> int:
-        """All cells, that of missing values included."""
+        """Number of bins, including that of missing values."""
         return int(self.starts.size)
 
     def bin_codes(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
-        """Return the cells that codes lie in."""
+        """Return the bins of codes."""
         return self._bin_of_code[codes] if self.ordered else codes
 
     @cached_property
@@ -189,16 +189,16 @@ class BinnedColumn:
         return self._make_axis(np.arange(self.n_bins))
 
     def equal_mass_groups(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
-        """Put numbers into about so many groups of equal mass; categories, and missing values, stay apart.
+        """Return about ``n_groups`` groups of numbers with equal mass; categories and missing values keep their bins.
 
-        ``shift`` moves the borders by such a part of a group.
+        ``shift`` moves the bounds of groups, as a fraction of a group.
         """
         if not self.ordered:
             return self.ungrouped_axis()
         return self._make_axis(self._split_by_mass(mass, n_groups, shift))
 
     def default_groups(self, n_groups: int) -> Axis:
-        """Put numbers into about so many groups by what is taken for granted, and into octaves where rows may crowd."""
+        """Return about ``n_groups`` groups of numbers with equal prior mass, split further at the octaves of scale."""
         if not self.ordered:
             return self.ungrouped_axis()
         return self._make_axis(self._split_by_mass(self.prior, n_groups) + self.scale_groups)
@@ -211,21 +211,21 @@ class BinnedColumn:
 
     def _make_axis(self, group: Ints) -> Axis:
         group = np.unique(group, return_inverse=True)[1]
-        if self.n_bins > len(group):  # a missing value
+        if self.n_bins > len(group):  # missing values
             group = np.append(group, group[-1] + 1)
         return Axis(self.feature, group.astype(np.uint16), self.ordered, int(group.max()) + 1, self.starts)
 
 
 def bin_columns(encoding: Encoding) -> tuple[BinnedColumn, ...]:
-    """Return the columns of a schema in bins."""
-    found = []
+    """Return the binned columns of a schema."""
+    binned = []
     for feature, (column, meaning) in enumerate(zip(encoding.schema.features, encoding.columns, strict=True)):
         if meaning.ordered:
-            found.append(_bin_numeric(feature, column, meaning.missing_code is not None))
+            binned.append(_bin_numeric(feature, column, meaning.missing_code is not None))
             continue
         n = meaning.n_codes
-        found.append(BinnedColumn(feature, False, np.arange(n), n, np.full(n, 1 / n), np.zeros(n, np.int64)))
-    return tuple(found)
+        binned.append(BinnedColumn(feature, False, np.arange(n), n, np.full(n, 1 / n), np.zeros(n, np.int64)))
+    return tuple(binned)
 
 
 def _bin_numeric(feature: int, column: Column, nullable: bool) -> BinnedColumn:
@@ -250,19 +250,18 @@ def _bin_numeric(feature: int, column: Column, nullable: bool) -> BinnedColumn:
 
 
 def _grid_codes(fractions: Floats) -> Ints:
-    """Parts of a range as codes inside the grid, each once."""
+    """Return the distinct codes of fractions of a range that are inside the grid."""
     codes = np.rint(fractions * GRID_BINS).astype(np.int64)
     return np.unique(codes[(codes >= 0) & (codes < GRID_BINS)])
 
 
 def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n_rows: float) -> Floats:
-    """Divide about so many rows over the cells of a noisy histogram.
+    """Return a shrunken histogram: about ``n_rows`` rows, distributed by noisy counts and a prior.
 
-    The rows are divided between two parts of equal prior, those of each part between its own two, and so on. If every
-    division were as likely as any other, its variance would be a twelfth of the squared rows: of what the histogram
-    shows beyond the prior, the part twelfth / (twelfth + noise) is believed (the best linear guess), so that a poor
-    histogram falls back to the prior. A part that would get less than ``EMPTY_DEVIATIONS`` standard deviations gets
-    nothing if both together stand out.
+    The bins are split into two parts of equal prior mass, each part again, and so on. A uniform split of r rows has
+    variance r^2 / 12. So the best linear estimate adds the fraction (r^2 / 12) / (r^2 / 12 + noise) of the deviation
+    from the prior that the histogram shows: a noisy histogram falls back to the prior. If r exceeds
+    ``PEAK_DEVIATIONS`` standard deviations of the noise, a part below ``EMPTY_DEVIATIONS`` of its own gets no rows.
 
     >>> posterior_counts(np.array([0, 90, 110, 0]), np.full(4, 0.25), 1.0, 200).round().tolist()
     [0.0, 90.0, 110.0, 0.0]
@@ -290,26 +289,26 @@ def posterior_counts(histogram: Floats | Ints, prior: Floats, variance: float, n
     return mass + TINY
 
 
-MAX_JOINT_CELLS = 1 << 10  # numbers of a joint table: they stay in the cache beside the groups of a block
-MIN_JOINT_TABLES = 4  # for which it is worth looking
-ROWS_PER_CELL = 8  # fewer rows than that for each of its cells, and a joint table costs more than it saves
+MAX_JOINT_CELLS = 1 << 10  # numbers of a joint table: with the groups of a block of rows, they fit the cache
+MIN_JOINT_TABLES = 4  # with fewer tables, merging saves too little time
+ROWS_PER_CELL = 8  # with fewer rows per cell, a joint table takes more time than it saves
 
 
 class TableArrays(NamedTuple):
-    """Tables in arrays.
+    """Arrays that describe tables to kernels.
 
     Attributes
     ----------
     features : ndarray of int64, shape (n_axes,)
-        The column of each axis that a table has.
-    groups : ndarray, shape (n_axes, most cells)
-        The group of each of its cells.
-    axes : ndarray of int32, shape (n_tables, most axes)
-        The axes of each table; -1 where it has no more.
+        Column of each axis.
+    groups : ndarray, shape (n_axes, largest number of bins)
+        Group of each bin of an axis.
+    axes : ndarray of int32, shape (n_tables, largest number of axes)
+        Axes of each table, padded with -1.
     strides : ndarray of uint32, like ``axes``
-        How far apart the cells of successive groups lie.
+        Distance between the cells of successive groups.
     starts : ndarray of uint32
-        Where the cells of each table begin.
+        First cell of each table.
     """
 
     features: NDArray[np.int64]
@@ -320,7 +319,7 @@ class TableArrays(NamedTuple):
 
 
 class PackedTables(NamedTuple):
-    """Tables in arrays, with the sizes of their axes, and how many cells they have together."""
+    """Packed tables: their arrays, the sizes of their axes, and their total number of cells."""
 
     arrays: TableArrays
     sizes: NDArray[np.int64]
@@ -328,23 +327,23 @@ class PackedTables(NamedTuple):
 
     @classmethod
     def pack(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
-        """Lay tables one below the other; kept a while, as part after part of the rows is asked the same question."""
+        """Pack tables one after the other. The result is cached, because every part of the rows gets the same query."""
         return _pack_cached(tuple(tables))
 
     @classmethod
     def pack_uncached(cls, tables: Sequence[ContingencyTable]) -> PackedTables:
-        """Lay tables one below the other."""
-        every = list({id(axis): axis for table in tables for axis in table.axes}.values())
-        number = {id(axis): place for place, axis in enumerate(every)}
-        most = max((len(table.axes) for table in tables), default=0)
-        sizes = np.array([axis.size for axis in every], np.int64)
-        wide = max((len(axis.groups) for axis in every), default=1)
-        groups = np.zeros((len(every), wide), np.uint8 if sizes.max(initial=0) <= 256 else np.uint16)
-        for place, axis in enumerate(every):
+        """Pack tables one after the other."""
+        all_axes = list({id(axis): axis for table in tables for axis in table.axes}.values())
+        number = {id(axis): place for place, axis in enumerate(all_axes)}
+        max_axes = max((len(table.axes) for table in tables), default=0)
+        sizes = np.array([axis.size for axis in all_axes], np.int64)
+        wide = max((len(axis.groups) for axis in all_axes), default=1)
+        groups = np.zeros((len(all_axes), wide), np.uint8 if sizes.max(initial=0) <= 256 else np.uint16)
+        for place, axis in enumerate(all_axes):
             groups[place, : len(axis.groups)] = axis.groups
-        axes = np.array([[number[id(axis)] for axis in table.axes] + [-1] * (most - len(table.axes))
-                         for table in tables], np.int32).reshape(len(tables), most)  # fmt: skip
-        features = np.array([axis.feature for axis in every], np.int64)
+        axes = np.array([[number[id(axis)] for axis in table.axes] + [-1] * (max_axes - len(table.axes))
+                         for table in tables], np.int32).reshape(len(tables), max_axes)  # fmt: skip
+        features = np.array([axis.feature for axis in all_axes], np.int64)
         return cls._from_groups(features, groups, axes, sizes)
 
     @classmethod
@@ -352,14 +351,14 @@ class PackedTables(NamedTuple):
         cls, features: NDArray[np.int64], groups: NDArray[np.uint8] | NDArray[np.uint16], axes: NDArray[np.int32],
         sizes: NDArray[np.int64],
     ) -> PackedTables:  # fmt: skip
-        each = np.where(axes >= 0, np.append(sizes, 1)[axes], 1)  # -1 is the last
+        each = np.where(axes >= 0, np.append(sizes, 1)[axes], 1)  # index -1: the appended 1
         cells = each.prod(axis=1)
         strides = (cells[:, None] // np.cumprod(each, axis=1)).astype(np.uint32)
         starts = (np.cumsum(cells) - cells).astype(np.uint32)
         return cls(TableArrays(features, groups, axes, strides, starts), sizes, int(cells.sum()))
 
     def merge_tables(self, n_rows: int, n_outputs: int) -> tuple[PackedTables, NDArray[np.int32]] | None:
-        """Return joint tables and the one that each table is in; None where that saves nothing."""
+        """Return joint tables and the one that covers each table, or None if merging saves no time."""
         from veilwood import kernels
 
         layout = self.arrays

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a PrivateForest learned, for people: main effects and the strongest interactions, with error bars.
+"""Main effects and strongest interactions of a PrivateForest, with error bars.
 
-Computed from released values only, as ``estimate_effects`` says. Plots are in ``plots``.
+Computed from released values only, by ``estimate_effects``. Plots are in ``plots``.
 """
 
 from __future__ import annotations
@@ -37,22 +37,23 @@ __all__ = [
 ]
 
 
-RAKING_SWEEPS: Final = 3  # sweeps that fit the mass of cells to the rows of all steps; more change nothing that is seen
-DRAWS: Final = 256  # 512 were not better
-RESTORED_ERROR: Final = (
-    0.25  # of what averaging over others has taken away and is given back, its error: it is an estimate too
-)
-PASSES: Final = 12  # over all columns, each with the estimates of the one before; fewer where they settle,
-MAX_CHANGE: Final = 0.05  # that is, move by less than this part of their standard errors
-NEWTON_STEPS: Final = 2  # iterations of Newton's method in a pass; the next one goes on from there
-PAIR_PASSES: Final = 3  # passes for pairs, with columns as they are
-MIN_PULL: Final = 0.05
-# What averaging has taken away is given back up to so many times what is left. Columns that say the same are not
-# independent, as made-up rows take them to be, and would push each other up without end: iris +340 log-odds at e = 2.
+RAKING_SWEEPS: Final = 3  # sweeps of iterative proportional fitting; more have no visible effect
+DRAWS: Final = 256  # synthetic rows per column; 512 gave no better estimates
+# Averaging over other columns attenuates an effect. The correction is an estimate too: this fraction of it counts as
+# its standard error.
+RESTORED_ERROR: Final = 0.25
+PASSES: Final = 12  # upper limit of passes over all columns; each uses the estimates of the previous one
+MAX_CHANGE: Final = 0.05  # in standard errors: passes stop when no estimate changes by more
+NEWTON_STEPS: Final = 2  # per pass; the next pass continues from the result
+PAIR_PASSES: Final = 3  # passes over pairs, with the estimates of single columns fixed
+MIN_PULL: Final = 0.05  # lower limit of the attenuation, which is a divisor
+# Upper limit of the corrected score, in units of the uncorrected one. Synthetic rows have independent columns, so
+# columns that carry the same information would raise each other without limit: iris +340 log-odds at e = 2.
 MAX_RESTORED: Final = 3.0
-RESIDUAL_VARIANCE: Final = 0.3  # of a gradient of numbers, its variance: that of a bell whose limit ``loop`` sets
-MAX_PAIRS: Final = 10
-TINY: Final = 1e-12
+# Variance of a clipped gradient in regression, for normal residuals at the limit that ``loop`` sets.
+RESIDUAL_VARIANCE: Final = 0.3
+MAX_PAIRS: Final = 10  # interactions that are reported
+TINY: Final = 1e-12  # avoids divisions by zero
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,20 +61,20 @@ Features = tuple[int, ...]
 
 
 class StepMeasurement(NamedTuple):
-    """What a step released about the cells of a table.
+    """Released noisy sums of one step, per cell of its table.
 
     Attributes
     ----------
     sums : ndarray, shape (n_cells, n_outputs)
         Class counts, or sums of gradients.
     noise : float
-        The variance of the noise on each.
+        Variance of the noise on each sum.
     rows : ndarray or None
-        Rows of each cell; None where ``sums`` are class counts.
+        Noisy number of rows per cell, or None if ``sums`` are class counts.
     rows_noise : float
-        The variance of the noise on these.
+        Variance of the noise on each number of rows.
     limit : float
-        What a gradient of 1 is in units of scores, where the target is a number.
+        Scores per unit of gradient, for regression.
     """
 
     sums: Floats
@@ -84,12 +85,12 @@ class StepMeasurement(NamedTuple):
 
     @property
     def cell_rows(self) -> Floats:
-        """Rows of each cell."""
+        """Noisy number of rows per cell."""
         return np.asarray(self.sums.sum(axis=1)) if self.rows is None else self.rows
 
 
 class TableScores(NamedTuple):
-    """A table, the scores that were added in its cells (whole numbers in ``loop``), and what had been seen of it."""
+    """A table, the scores added in its cells (integers in ``loop``), and the measurement that they follow from."""
 
     table: ContingencyTable
     values: NDArray[Any]
@@ -98,7 +99,7 @@ class TableScores(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class EffectEstimate:
-    """What one column does, or two beyond what each does: a table with values and their standard errors."""
+    """Estimated main effect of a column, or interaction of two: values per cell and their standard errors."""
 
     table: ContingencyTable
     values: Floats
@@ -106,80 +107,82 @@ class EffectEstimate:
 
     @property
     def strength(self) -> float:
-        """The mean square that is more than the errors explain."""
+        """Mean square of the values, minus the part that the errors explain."""
         return float((self.values**2).mean() - (self.errors**2).mean())
 
     def change_from(self, earlier: EffectEstimate) -> float:
-        """How far this is from an earlier estimate, in standard errors."""
+        """Return the largest change from an earlier estimate, in mean standard errors."""
         return float(np.abs(self.values - earlier.values).max() / max(self.errors.mean(), TINY))
 
     def shrink(self) -> EffectEstimate:
-        """Return an estimate that varies as much as the truth does, not as much as truth and errors together."""
+        """Return values scaled to the estimated variance of the true effect, without that of the errors."""
         size = float((self.values**2).mean())
         return replace(self, values=self.values * (max(self.strength, 0.0) / max(size, TINY)) ** 0.5)
 
 
 def estimate_effects(steps: Sequence[TableScores], start: Floats, n_classes: int) -> list[EffectEstimate]:
-    """Return an estimate for each column that was measured, and for the strongest pairs that were."""
+    """Return an estimate for each measured column, and for the strongest measured pairs."""
     if not steps:
         return []
     rows = _SyntheticRows(steps)
     columns = sorted({feature for step in steps for feature in step.table.features})
     pairs = sorted({pair for step in steps for pair in combinations(sorted(step.table.features), 2)})
     readers = [_EffectReader(steps, start, n_classes, rows, (feature,)) for feature in columns]
-    beside = _OtherEffects(rows, len(start))
-    alone: list[EffectEstimate] = []
-    for _ in range(PASSES if n_classes else 1):  # what other columns do is itself only known from estimates
-        earlier, alone = alone, [reader.estimate(beside.sum_without(reader.features)) for reader in readers]
-        beside = _OtherEffects(rows, len(start), [one.shrink() for one in alone])
-        if earlier and max(new.change_from(old) for new, old in zip(alone, earlier, strict=True)) < MAX_CHANGE:
+    others = _OtherEffects(rows, len(start))
+    main_effects: list[EffectEstimate] = []
+    for _ in range(PASSES if n_classes else 1):  # each estimate depends on those of the other columns
+        earlier = main_effects
+        main_effects = [reader.estimate(others.sum_without(reader.features)) for reader in readers]
+        others = _OtherEffects(rows, len(start), [one.shrink() for one in main_effects])
+        if earlier and max(new.change_from(old) for new, old in zip(main_effects, earlier, strict=True)) < MAX_CHANGE:
             break
-    together = [_EffectReader(steps, start, n_classes, rows, pair) for pair in pairs]
-    nothing = _OtherEffects(rows, len(start)).sum_without(())
-    strongest = sorted(together, key=lambda reader: -reader.estimate(nothing).strength)[:MAX_PAIRS]
+    pair_readers = [_EffectReader(steps, start, n_classes, rows, pair) for pair in pairs]
+    no_effects = _OtherEffects(rows, len(start)).sum_without(())
+    strongest = sorted(pair_readers, key=lambda reader: -reader.estimate(no_effects).strength)[:MAX_PAIRS]
     for _ in range(PAIR_PASSES):
-        told = [reader.estimate(beside.sum_without(reader.features)) for reader in strongest]
-    return [*alone, *told]
+        interactions = [reader.estimate(others.sum_without(reader.features)) for reader in strongest]
+    return [*main_effects, *interactions]
 
 
 class _SyntheticRows:
-    """Rows in which columns are independent, as cells of columns; the same ones whenever a column is looked at."""
+    """Synthetic rows with independent columns, as bins, drawn once and reused for every column."""
 
     def __init__(self, steps: Sequence[TableScores]) -> None:
         self._mass: dict[int, Floats] = {}
-        for _ in range(RAKING_SWEEPS):  # iterative fitting to the rows that each step saw in groups of a column
+        for _ in range(RAKING_SWEEPS):  # fits each column's bins to the released numbers of rows
             for table, _, seen in steps:
                 for axis in table.axes:
                     held = self._mass.setdefault(axis.feature, np.ones(len(axis.groups)))
                     there = _fold_cells(seen.cell_rows[:, None], table, ContingencyTable((axis,)))[:, 0]
                     there = np.maximum(there, max(float(there.sum()), 1.0) * 1e-4)
                     held *= (there / np.maximum(np.bincount(axis.groups, held, axis.size), TINY))[axis.groups]
-        spread = qmc.Sobol(len(self._mass), rng=0).random(DRAWS).T  # columns, and pairs of them, evenly filled
+        # Sobol points are spread evenly in pairs of columns too, so that few rows suffice.
+        spread = qmc.Sobol(len(self._mass), rng=0).random(DRAWS).T
         self._place = dict(zip(self._mass, spread, strict=True))
         self._cells_of_column: dict[int, Ints] = {}
 
     def draw_cells(self, feature: int) -> Ints:
-        """Return cells of a column, shape (1, DRAWS)."""
+        """Return synthetic bins of a column, shape (1, DRAWS)."""
         if feature not in self._cells_of_column:
             ends = np.cumsum(self._mass[feature])
-            found = np.searchsorted(ends, self._place[feature] * ends[-1])
-            self._cells_of_column[feature] = np.minimum(found, len(ends) - 1)[None]
+            bins = np.searchsorted(ends, self._place[feature] * ends[-1])
+            self._cells_of_column[feature] = np.minimum(bins, len(ends) - 1)[None]
         return self._cells_of_column[feature]
 
     def draw_inside(self, axis: Axis) -> Ints:
-        """Return cells of a column inside each of its groups, shape (groups, DRAWS)."""
+        """Return synthetic bins of a column within each of its groups, shape (groups, DRAWS)."""
         order = np.argsort(axis.groups, kind="stable")
         ends = np.append(0.0, np.cumsum(self._mass[axis.feature][order]))
         last = np.searchsorted(axis.groups[order], np.arange(axis.size), side="right")
         first = np.append(0, last[:-1])
         at = ends[first][:, None] + self._place[axis.feature] * (ends[last] - ends[first])[:, None]
-        found = np.searchsorted(ends, at, side="right") - 1
-        return np.asarray(order[np.clip(found, first[:, None], last[:, None] - 1)])
+        position = np.searchsorted(ends, at, side="right") - 1
+        return np.asarray(order[np.clip(position, first[:, None], last[:, None] - 1)])
 
     def score_rows(
         self, estimates: Sequence[TableScores | EffectEstimate], given: Mapping[int, Ints], n_outputs: int
     ) -> Floats:
-        """Add up what tables say of rows whose cells are ``given`` for some columns and drawn for the others."""
+        """Sum the scores of tables, for rows with the ``given`` bins of some columns and synthetic bins elsewhere."""
         total: Floats = np.zeros((1, DRAWS, n_outputs))
         for one in estimates:
             cell = np.zeros((1, DRAWS), np.int64)
@@ -191,19 +194,19 @@ class _SyntheticRows:
 
 
 class _OtherEffects:
-    """What columns add in made-up rows, by estimates of them."""
+    """Estimated scores of all columns in the synthetic rows."""
 
     def __init__(self, rows: _SyntheticRows, n_outputs: int, estimates: Sequence[EffectEstimate] = ()) -> None:
         self._parts = {one.table.features: rows.score_rows([one], {}, n_outputs) for one in estimates}
         self._all: Floats = sum(self._parts.values(), np.zeros((1, DRAWS, n_outputs)))
 
     def sum_without(self, features: Features) -> Floats:
-        """Leave some columns out."""
+        """Return the sum of the scores of all columns except ``features``."""
         return self._all - sum(self._parts[feature,] for feature in features if (feature,) in self._parts)
 
 
 class _EffectReading(NamedTuple):
-    """What one step says of cells: counts of classes, or means of a target, and variances of their logarithms."""
+    """Class counts of cells (or target means) from one step, with the variances of their logarithms (or means)."""
 
     table: ContingencyTable
     logits: Floats
@@ -212,17 +215,17 @@ class _EffectReading(NamedTuple):
 
     @property
     def precision(self) -> float:
-        """How much it tells: precision of all cells, less what coarse cells cannot show."""
+        """Total precision of the cells, discounted for coarse groups, which hide part of an effect."""
         return float((1 / np.maximum(self.noise + self.sampling, TINY)).sum() * (1 - self.table.n_cells**-2.0))
 
     @property
     def grouping_key(self) -> tuple[bytes, ...]:
-        """Which cells of columns are told apart."""
+        """Groups of each column. Readings with equal keys can be combined."""
         return tuple(axis.groups.tobytes() for axis in self.table.axes)
 
 
 class _EffectReader:
-    """Reads what steps say about a column, or a pair, by the grouping of its cells that tells most."""
+    """Estimator of the effect of a column or pair, from the steps that share its most precise grouping."""
 
     def __init__(
         self, steps: Sequence[TableScores], start: Floats, n_classes: int, rows: _SyntheticRows, features: Features
@@ -238,16 +241,17 @@ class _EffectReader:
         self._last_solution: list[Floats | None] = [None] * len(self._alike)
 
     def estimate(self, others: Floats) -> EffectEstimate:
-        """Put the readings together, given what other columns add in made-up rows."""
+        """Combine the readings by inverse variance, given the scores of ``others`` in the synthetic rows."""
         solved = [
-            self._solve_scores(reading, others, found)
-            for reading, found in zip(self._alike, self._last_solution, strict=True)
+            self._solve_scores(reading, others, last)
+            for reading, last in zip(self._alike, self._last_solution, strict=True)
         ]
         self._last_solution = [one[0] for one in solved]
         scores, noise, sampling, pull = (np.stack(part) for part in zip(*solved, strict=True))
         weight = 1 / np.maximum(noise, TINY)
         weight /= weight.sum(axis=0)
-        variance = (weight**2 * noise).sum(axis=0) + sampling.min(axis=0)  # the rows are the same
+        # Steps count the same rows, so sampling errors do not average out.
+        variance = (weight**2 * noise).sum(axis=0) + sampling.min(axis=0)
         table = self._alike[0].table
         values, variance = (part.reshape(*table.shape, -1) for part in ((weight * scores).sum(axis=0), variance))
         for axis in range(len(table.shape)):
@@ -259,7 +263,7 @@ class _EffectReader:
     def _read_step(self, before: Sequence[TableScores], step: TableScores) -> _EffectReading:
         table, _, seen = step
         cells = ContingencyTable(tuple(_axis_of(table, feature) for feature in self.features))
-        merged = table.n_cells // cells.n_cells  # cells of the table in one of ours
+        merged = table.n_cells // cells.n_cells  # cells of the table per folded cell
         sums, noise = _fold_cells(seen.sums, table, cells), merged * seen.noise
         if seen.rows is None:
             counts = np.maximum(sums, max(noise**0.5, 1.0))
@@ -280,7 +284,7 @@ class _EffectReader:
     def _read_counts(
         self, cells: ContingencyTable, counts: Floats, noise: Floats, opposed: bool = False
     ) -> _EffectReading:
-        """Say how far log-odds can be trusted; ``opposed``: the noise of two classes is one, with opposite signs."""
+        """Return a reading with its variances; ``opposed``: both classes share one noise value, with opposite signs."""
         sampling = 1 / counts
         if self._n_classes == 2:
             roots = np.sqrt(noise).sum(axis=1, keepdims=True)
@@ -291,7 +295,7 @@ class _EffectReader:
         )
 
     def _member_cells(self, cells: ContingencyTable) -> dict[int, Ints]:
-        """Cells of our columns in each cell of a table over them, shape (cells, DRAWS)."""
+        """Return synthetic bins of each column within each cell of a table, shape (cells, DRAWS)."""
         groups = np.unravel_index(np.arange(cells.n_cells), cells.shape)
         return {
             axis.feature: self._rows.draw_inside(axis)[group] for axis, group in zip(cells.axes, groups, strict=True)
@@ -300,9 +304,9 @@ class _EffectReader:
     def _solve_scores(
         self, reading: _EffectReading, others: Floats, start_values: Floats | None
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Go on to find the scores that, beside what other columns add, give the shares that were seen (Newton).
+        """Find the scores that, added to those of other columns, yield the measured frequencies, by Newton's method.
 
-        Return them with their variances, and the part of a change that is seen in shares.
+        Return the scores, their two variances, and the attenuation: the slope of mean log-odds in the score.
         """
         if not self._n_classes:
             return *reading[1:], np.ones_like(reading.logits)
@@ -313,7 +317,7 @@ class _EffectReader:
         for _ in range(NEWTON_STEPS):
             shares = _class_probabilities(scores[:, None, :] + others)
             mean = np.clip(shares.mean(axis=1), TINY, 1 - TINY)
-            # A share moves by so much less when averaged over other columns.
+            # Averaging over other columns attenuates the change of a class frequency by this factor.
             pull = np.clip((shares * (1 - shares)).mean(axis=1) / (mean * (1 - mean)), MIN_PULL, 1.0)
             pull = pull[:, 1:] if self._n_classes == 2 else pull
             scores = np.clip(scores + self._to_scores(np.log(wanted / mean)) / pull, -most, most)
@@ -324,7 +328,7 @@ class _EffectReader:
 
 
 def _class_probabilities(scores: Floats) -> Floats:
-    """Turn scores, in the last dimension, into shares of classes."""
+    """Return class probabilities of scores; outputs are in the last dimension."""
     return scores_to_probabilities(scores.reshape(-1, scores.shape[-1])).reshape(*scores.shape[:-1], -1)
 
 
@@ -333,7 +337,7 @@ def _axis_of(table: ContingencyTable, feature: int) -> Axis:
 
 
 def _fold_cells(values: Floats, table: ContingencyTable, cells: ContingencyTable) -> Floats:
-    """Add up the cells of a table over the columns that are not in ``cells``."""
+    """Sum the cells of a table over the columns that are not in ``cells``."""
     places = [table.features.index(feature) for feature in cells.features]
     others = tuple(i for i in range(len(table.axes)) if i not in places)
     held = np.transpose(values.reshape(*table.shape, -1), (*places, *others, len(table.axes)))
@@ -341,20 +345,20 @@ def _fold_cells(values: Floats, table: ContingencyTable, cells: ContingencyTable
 
 
 def _center_values(values: Floats, variances: Floats, axis: int) -> tuple[Floats, Floats]:
-    """Subtract the mean along an axis; entries are independent."""
+    """Subtract the mean along an axis from values, and adjust their variances, assuming independent entries."""
     n = values.shape[axis]
     mean = variances.mean(axis=axis, keepdims=True)
     return values - values.mean(axis=axis, keepdims=True), variances * (1 - 2 / n) + mean / n
 
 
-_MAX_SHOWN: Final = 6  # in a notebook
-ERROR_BARS: Final = 2.0  # standard errors to each side: of 20 bars about one misses the truth
+_MAX_SHOWN: Final = 6  # main effects drawn in a notebook
+ERROR_BARS: Final = 2.0  # half width in standard errors: about one bar in 20 misses the true value
 
 Codes: TypeAlias = NDArray[np.int64]
 
 
 class EffectForest(NamedTuple):
-    """Estimates as a forest: a tree for each column or pair, values of its leaves, and their standard errors."""
+    """Estimates as a forest: one tree per column or pair, with values and standard errors per leaf."""
 
     forest: Forest
     values: Floats
@@ -362,7 +366,7 @@ class EffectForest(NamedTuple):
 
     @classmethod
     def from_estimates(cls, estimates: Sequence[EffectEstimate], n_outputs: int) -> EffectForest:
-        """Write estimates as trees; a single leaf stands for none."""
+        """Convert estimates to trees; without estimates, to a single leaf."""
         forest, cells = tables_to_forest([estimate.table for estimate in estimates] or [ContingencyTable(())])
         values, errors = np.zeros((2, forest.n_leaves, n_outputs))
         bounds = zip(forest.tree_leaves[:-1], forest.tree_leaves[1:], strict=True)
@@ -373,39 +377,39 @@ class EffectForest(NamedTuple):
 
 
 class MeasuredEffect:
-    """Something that was measured with error bars."""
+    """Base class of effects with error bars."""
 
     effect: Floats
     error: Floats
 
     @property
     def strength(self) -> float:
-        """The root mean square over groups and outputs."""
+        """Root mean square over groups and outputs."""
         return _root_mean_square(self.effect)
 
     @property
     def noise(self) -> float:
-        """The strength that noise and chance alone could show."""
+        """Strength that noise and sampling error alone could produce."""
         return _root_mean_square(self.error) / ERROR_BARS
 
 
 @dataclass(frozen=True, eq=False)
 class MainEffect(MeasuredEffect):
-    """What one column does by itself.
+    """Main effect of one column.
 
     Attributes
     ----------
     column : str
-        Its name.
+        Name of the column.
     groups : tuple of str
-        Its categories, or intervals in its own units; ``"missing"`` where values may be missing.
+        Categories, or intervals in the units of the column; the last is ``"missing"`` if values may be missing.
     effect : ndarray, shape (n_groups, n_outputs)
-        What each group adds to a prediction, less the mean over groups.
+        Contribution of each group to a prediction, minus the mean over groups.
     error : ndarray, shape (n_groups, n_outputs)
-        Half of the error bar: the truth is within ``effect - error`` and ``effect + error`` for at least nine groups
-        of ten, whatever part of the error is noise and whatever is the chance of sampling.
+        Half width of the error bar, for noise and sampling error together: the true value is between
+        ``effect - error`` and ``effect + error`` for at least nine groups of ten.
     edges : ndarray or None
-        Where the intervals of a numeric column begin and end; None for categories.
+        Bounds of the intervals of a numeric column; None for categories.
     """
 
     column: str
@@ -417,16 +421,16 @@ class MainEffect(MeasuredEffect):
 
 @dataclass(frozen=True, eq=False)
 class Interaction(MeasuredEffect):
-    """What two columns do together beyond their main effects.
+    """Interaction of two columns beyond their main effects.
 
     Attributes
     ----------
     columns : tuple of str
-        Their names.
+        Names of the columns.
     groups : tuple of tuple of str
-        The groups of each.
+        Groups of each column.
     effect, error : ndarray, shape (n_groups of the first, n_groups of the second, n_outputs)
-        What each pair of groups adds beyond the main effects, and half of its error bar.
+        Contribution of each pair of groups beyond the main effects, and half width of its error bar.
     """
 
     columns: tuple[str, str]
@@ -437,14 +441,14 @@ class Interaction(MeasuredEffect):
 
 @dataclass(frozen=True, eq=False)
 class Effects:
-    """Main effects, strongest first, and the strongest of the interactions that were measured.
+    """Main effects and strongest measured interactions, each in order of strength.
 
     Attributes
     ----------
     unit : str
-        What effects are measured in: log-odds, or the target's own units.
+        Unit of the effects: log-odds, or the units of the target.
     outputs : tuple of str
-        What effects are on: the second of two classes, each of more classes, or the target.
+        Outputs: the second of two classes, each of more classes, or the target.
     main : tuple of MainEffect
     interactions : tuple of Interaction
 
@@ -526,7 +530,7 @@ class Effects:
 
 
 def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
-    """Read effects off the trees that hold them, in units that people know."""
+    """Return the effects stored in trees, in the units and names of the schema."""
     target, classes = encoding.schema.target, encoding.schema.classes
     scale = 1.0 if classes else target.bounds[1] - target.bounds[0]
     mains, pairs = [], []
@@ -555,7 +559,7 @@ def read_effects(effect_forest: EffectForest, encoding: Encoding) -> Effects:
 
 
 def _axes_of(forest: Forest, encoding: Encoding) -> Iterator[tuple[dict[int, bytes], int]]:
-    """Return, for each tree that is a table, how it groups the codes of each column, and how many cells that makes."""
+    """Iterate over trees: the groups of codes per column, and the number of cells of the table."""
     for nodes in np.split(np.arange(forest.n_nodes), forest.roots[1:]):
         feature, cut = forest.feature[nodes], forest.cut[nodes]
         axes: dict[int, bytes] = {}
@@ -563,7 +567,7 @@ def _axes_of(forest: Forest, encoding: Encoding) -> Iterator[tuple[dict[int, byt
         for column in np.unique(feature[feature != LEAF]).tolist():
             cuts = np.unique(cut[feature == column]).astype(np.int64)
             groups = len(cuts) + 1
-            if cuts[0] < 0:  # a lookup; a column that is looked up has one
+            if cuts[0] < 0:  # a lookup table; each column has at most one
                 start = -1 - int(cuts[0])
                 cuts = forest.lookup[start : start + encoding.n_codes[column]].astype(np.int64)
                 groups = int(cuts.max(initial=0)) + 1
@@ -572,25 +576,25 @@ def _axes_of(forest: Forest, encoding: Encoding) -> Iterator[tuple[dict[int, byt
 
 
 def check_effects(effect_trees: Forest, forest: Forest, encoding: Encoding) -> None:
-    """Refuse explanations of columns, pairs or groups that no tree has: what steps saw of them is what is explained.
+    """Raise ModelFileError if effects are of columns, pairs or groups that no step measured.
 
-    Values and error bars cannot be computed again: the noisy sums that they follow from are in no file.
+    Values and error bars cannot be recomputed: the noisy sums that they follow from are in no file.
     """
     measured = [axes for axes, _ in _axes_of(forest, encoding)]
-    said = list(_axes_of(effect_trees, encoding))
-    whole = np.diff(effect_trees.tree_leaves).tolist() == [cells for _, cells in said]
-    seen = whole and all(any(axes.items() <= tree.items() for tree in measured) for axes, _ in said)
-    columns = [tuple(axes) for axes, _ in said]
-    alone = {each[0] for each in columns if len(each) == 1}
-    seen = seen and alone == {column for tree in measured for column in tree} and max(map(len, columns)) <= 2
-    if () not in columns:  # a column in a single group leaves no trace in a tree
-        seen = seen and len(set(columns)) == len(columns)
-    if not seen:
+    explained = list(_axes_of(effect_trees, encoding))
+    has_all_cells = np.diff(effect_trees.tree_leaves).tolist() == [cells for _, cells in explained]
+    valid = has_all_cells and all(any(axes.items() <= tree.items() for tree in measured) for axes, _ in explained)
+    columns = [tuple(axes) for axes, _ in explained]
+    main_columns = {each[0] for each in columns if len(each) == 1}
+    valid = valid and main_columns == {column for tree in measured for column in tree} and max(map(len, columns)) <= 2
+    if () not in columns:  # a column in a single group does not appear in a tree
+        valid = valid and len(set(columns)) == len(columns)
+    if not valid:
         raise ModelFileError("it explains columns, pairs or groups other than those that its plan says were measured.")
 
 
 class _EffectTree(NamedTuple):
-    """A tree as a table: its columns, the first code of each group of these, and the leaf of each cell."""
+    """A tree as a table: its columns, the first code of each group, and the leaf of each cell."""
 
     features: list[int]
     codes: list[Codes]
@@ -628,7 +632,7 @@ def _root_mean_square(values: Floats) -> float:
 
 
 def _interval_edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | None:
-    """Where the intervals of a numeric column begin, and where the last one ends."""
+    """Return the bounds of a numeric column's intervals in ascending order, or None for a categorical column."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     if column.kind == "categorical":
         return None
@@ -638,7 +642,7 @@ def _interval_edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | 
 
 
 def _group_labels(encoding: Encoding, feature: int, codes: Codes) -> tuple[str, ...]:
-    """Name the groups of a column: categories, or intervals between the thresholds that they begin at."""
+    """Return labels of the groups of a column: categories, or intervals between thresholds."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     edges = _interval_edges(encoding, feature, codes)
     if edges is None:

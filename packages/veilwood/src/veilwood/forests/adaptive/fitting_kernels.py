@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Trees of ``fitting``, grown and asked in compiled loops; imported only where numba is installed.
+"""Compiled loops that fit the trees of ``sparse_histogram`` and predict with them. Imported only if numba is installed.
 
-Rows are groups, of which there are few: a histogram of a column tells all its splits, where scikit-learn sorts rows.
-Its trees are the twin: the same draws in the same order and the same arithmetic, so trees agree to the last bit, and
-who has no numba learns the same forest.
+Columns have few groups: one histogram per column evaluates all its splits, where scikit-learn sorts rows. Draws, their
+order and the arithmetic are those of scikit-learn, so trees agree to the last bit: without numba, the fitted forest is
+the same.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import numpy as np
 
 from veilwood.kernels import njit
 
-_EPSILON = float(np.finfo(np.float64).eps)  # below which a node is pure
-_MAX_RANDOM = (1 << 31) - 1  # of the numbers that ``_next_random`` gives
+_EPSILON = float(np.finfo(np.float64).eps)  # a node of at most this impurity is pure, as in scikit-learn
+_MAX_RANDOM = (1 << 31) - 1  # largest number that ``_next_random`` returns
 
 
 @njit(inline="always")
@@ -31,7 +31,7 @@ def _next_random(state: Any) -> Any:
 
 @njit(inline="always")
 def _gini_impurity(counts: Any, total: Any) -> Any:
-    """Gini's index."""
+    """Return the Gini impurity of weighted class counts."""
     squares = 0.0
     for label in range(len(counts)):
         squares += counts[label] * counts[label]
@@ -49,11 +49,11 @@ def grow_tree(
     random_thresholds: Any,
     seed: Any,
 ) -> Any:  # fmt: skip
-    """Grow a tree on rows that count ``row_counts``; return feature, threshold, children and classes of each node.
+    """Grow a tree on rows weighted by ``row_counts``. Return feature, threshold, children and frequencies by node.
 
-    Nodes are split on the best of ``max_features`` columns that are not constant there, drawn by chance, at the best
-    threshold, or at a random one per column (``random_thresholds``), with at least ``min_samples_leaf`` rows on both
-    sides.
+    Each node draws ``max_features`` columns that are not constant in it, and splits on the best of them: at the best
+    threshold, or at a random one per column (``random_thresholds``). Both children have at least ``min_samples_leaf``
+    rows.
     """
     n_columns, n_rows = columns.shape
     most_nodes = 2 * n_rows
@@ -62,11 +62,11 @@ def grow_tree(
     value = np.zeros((most_nodes, n_classes))
     rows = np.arange(n_rows).astype(np.int32)
     aside = np.empty(n_rows, np.int32)
-    # Columns that are constant in a node come first: known ones in front, of which ``constant`` keeps the order.
+    # Columns that are constant in a node come first; ``constant`` holds those known from its ancestors, in order.
     features, constant = np.arange(n_columns), np.zeros(n_columns, np.int64)
     seen, weighed = np.zeros(n_groups, np.int64), np.zeros((n_groups, n_classes))
     low, high, total = np.zeros(n_classes), np.zeros(n_classes), np.zeros(n_classes)
-    waiting = np.zeros((n_rows + 1, 5), np.int64)  # first and last row, parent, whether on the left, known constants
+    waiting = np.zeros((n_rows + 1, 5), np.int64)  # first row, end, parent, is left child, known constants
     waiting_impurity = np.zeros(n_rows + 1)
     waiting[0] = np.array([0, n_rows, -1, 0, 0])
     n_waiting, n_nodes, all_weight = 1, 0, float(row_counts.sum())
@@ -139,9 +139,9 @@ def grow_tree(
                     high[label] = total[label] - low[label]
                 high_weight = weight - low_weight
                 low_impurity, high_impurity = _gini_impurity(low, low_weight), _gini_impurity(high, high_weight)
-                worth = -high_weight * high_impurity - low_weight * low_impurity
-                if worth > best:
-                    best, best_feature, best_weight = worth, features[undrawn], low_weight
+                score = -high_weight * high_impurity - low_weight * low_impurity
+                if score > best:
+                    best, best_feature, best_weight = score, features[undrawn], low_weight
                     best_low, best_high = low_impurity, high_impurity
                     while seen[after] == 0:
                         after += 1
@@ -172,17 +172,17 @@ def grow_tree(
         n_waiting += 1
     for node in range(n_nodes):
         value[node] /= value[node].sum()
-    kept = slice(0, n_nodes)
-    return feature[kept].copy(), threshold[kept].copy(), left[kept].copy(), right[kept].copy(), value[kept].copy()
+    used = slice(0, n_nodes)
+    return feature[used].copy(), threshold[used].copy(), left[used].copy(), right[used].copy(), value[used].copy()
 
 
 @njit(nogil=True, cache=True)
 def predict_tree(feature: Any, threshold: Any, left: Any, right: Any, value: Any, columns: Any) -> Any:
-    """Return the shares of classes in the leaf of each row."""
-    told = np.empty((columns.shape[1], value.shape[1]))
+    """Return the class frequencies in the leaf of each row."""
+    probabilities = np.empty((columns.shape[1], value.shape[1]))
     for row in range(columns.shape[1]):
         node = 0
         while left[node] >= 0:
             node = left[node] if columns[feature[node], row] <= threshold[node] else right[node]
-        told[row] = value[node]
-    return told
+        probabilities[row] = value[node]
+    return probabilities

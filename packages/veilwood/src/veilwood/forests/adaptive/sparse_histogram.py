@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""For rich budgets: cells so fine that most rows have one of their own, chosen, counted sparsely and released.
+"""Sparse histograms for large budgets: cells so fine that most rows have their own, and forests fitted to them.
 
-With epsilon e, a table of n * exp(e) cells turns up about as many empty cells by chance as it has rows
-(``sparse_noise``). At e = 20 that is 28 bits beyond log2(n) to tell rows apart by: enough for a forest nearly as good
-as one grown from the rows (``cell_forests``). A column's groups are worth the part of a random effect that they show,
-1 - (sum of squared shares of the groups), times the column's strength, and cost the logarithm of their number.
+With epsilon e, a table of n * exp(e) cells releases about as many empty cells by chance as it has rows
+(``sparse_noise``). At e = 20 that leaves 28 bits beyond log2(n) to distinguish rows: enough for a forest nearly as good
+as one fitted to the rows. The gain of a column's groups is their Gini diversity, 1 - (sum of squared fractions), times
+the strength of the column. Their cost is the logarithm of their number.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ MIN_ROW_EPSILON, LARGE_ROW_EPSILON = 6.0, 12.0
 MIN_BITS_FRACTION, MIN_BITS_IF_LARGE = 0.7, 0.25
 # With fewer rows the holdout is too small to show whether the sparse histogram helps.
 MIN_TABLE_ROWS: Final = 400.0
-TARGET_GROUPS: Final = 16
+TARGET_GROUPS: Final = 16  # groups per column to which MIN_BITS_FRACTION refers
 CELL_FRACTION: Final = 0.6  # of the budget; 0.3 and 0.4 were worse at e = 20 (pen strokes by 5 points)
-COLUMN_FRACTION: Final = 0.1  # of that, for the classes by column
+COLUMN_FRACTION: Final = 0.1  # of CELL_FRACTION, for the class counts by column
 FALSE_POSITIVES_PER_ROW: Final = 0.5  # empty cells released by chance, mostly far from all rows
 MAX_FALSE_POSITIVES: Final = 1 << 22  # upper limit, whatever the noisy number of rows
 MAX_SAMPLED_ROWS: Final = 1 << 22  # rows in the secret sample whose cells are released
@@ -55,7 +55,7 @@ STRENGTH_GROUPS: Final = 16  # groups of a numeric column in which its strength 
 MAX_REPEATED_ROWS: Final = 1 << 18  # released cells, and synthetic rows made from them, that the forest is fitted to
 # Strength that every column may have in interactions, as a fraction of the mean strength of the STRONGEST columns.
 MIN_RELATIVE_STRENGTH: Final = 0.05
-STRONGEST: Final = 5
+STRONGEST: Final = 5  # columns
 MIN_DIVERSITY: Final = 0.05  # Gini diversity of a column, below which it does not get that strength
 
 Floats = NDArray[np.float64]
@@ -64,18 +64,18 @@ Ints = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class SparseHistogram:
-    """The released cells; public.
+    """Released cells of a sparse histogram. Public.
 
     Attributes
     ----------
     axes : tuple of Axis
-        The columns and their groups.
+        Columns and their groups.
     groups : ndarray of uint8, shape (n_cells, n_axes)
-        Where each cell lies.
+        Groups of each cell, one per axis.
     label : ndarray of int
-        Its class.
+        Class of each cell.
     weight : ndarray of int
-        Its noisy count, at least 1.
+        Noisy count of each cell, at least 1.
     """
 
     axes: tuple[Axis, ...]
@@ -110,9 +110,9 @@ def release_sparse_histogram(
     budget: AdaptiveBudget,
     rng: np.random.Generator,
 ) -> SparseHistogram:
-    """Release classes by column, choose the axes by them, and release a sparse histogram over these axes.
+    """Release class counts by column, select axes from them, and release a sparse histogram over these axes.
 
-    Of very many released cells a public random sample is kept.
+    If more than ``MAX_REPEATED_ROWS`` cells are released, a public random sample of them is returned.
     """
     facts = RowFacts(len(columns), n_classes, GRADIENT_UNITS)
     shape = (sum(column.n_bins for column in columns), n_classes)
@@ -124,22 +124,22 @@ def release_sparse_histogram(
     axes = choose_axes(columns, tables, step.variance, cells.shape[0] // n_classes)
     n_cells = prod(axis.size for axis in axes) * n_classes
     held = backend.nonempty_cells(axes, n_classes, min(1.0, MAX_SAMPLED_ROWS / n_rows))
-    found, weight = budget.release_sparse(cells, *held, n_cells)
-    kept = np.sort(rng.permutation(len(found))[:MAX_REPEATED_ROWS])
-    where, label = np.divmod(found[kept], n_classes)
+    released, weight = budget.release_sparse(cells, *held, n_cells)
+    sampled = np.sort(rng.permutation(len(released))[:MAX_REPEATED_ROWS])
+    where, label = np.divmod(released[sampled], n_classes)
     groups = np.empty((len(where), len(axes)), np.uint8)  # at most MAX_CATEGORIES of them
     for number in reversed(range(len(axes))):
         where, groups[:, number] = np.divmod(where, axes[number].size)
-    return SparseHistogram(axes, groups, label, weight[kept])
+    return SparseHistogram(axes, groups, label, weight[sampled])
 
 
-# -- which columns, and how fine -------------------------------------------------------------------------------
+# -- selection of axes -----------------------------------------------------------------------------------------
 
 
 def choose_axes(
     columns: Sequence[BinnedColumn], tables: Sequence[Floats], variance: float, max_cells: int
 ) -> tuple[Axis, ...]:
-    """Choose columns and groups from noisy counts of classes by column, of at most ``max_cells`` cells together."""
+    """Select columns and groups from noisy class counts by column; the product has at most ``max_cells`` cells."""
     masses = [_bin_mass(column, table.sum(axis=1), variance * table.shape[1])
               for column, table in zip(columns, tables, strict=True)]  # fmt: skip
     options = [_candidate_groupings(column, table, mass)
@@ -157,18 +157,18 @@ def choose_axes(
 def _refine_axes(
     options: Sequence[Sequence[Axis]], spread: Sequence[Sequence[float]], strengths: Floats, max_cells: int
 ) -> tuple[Axis, ...]:
-    """From one group for each column on, make the refinement that is worth most for its cost while one fits."""
+    """Refine columns greedily, by gain per added bit, while the product of their groups fits ``max_cells``."""
     at = [-1] * len(options)  # the grouping of each column so far
-    cells = 1  # a whole number: what was planned must not be exceeded
+    cells = 1  # an exact integer: the planned number must not be exceeded
     while True:
-        best, best_worth = None, 0.0
+        best, best_gain = None, 0.0
         for j, axes in enumerate(options):
             size, shown = (axes[at[j]].size, spread[j][at[j]]) if at[j] >= 0 else (1, 0.0)
             for i in range(at[j] + 1, min(at[j] + 3, len(axes))):
                 finer = cells // size * axes[i].size
-                worth = strengths[j] * (spread[j][i] - shown) / log2(axes[i].size / size)
-                if finer <= max_cells and worth > best_worth:
-                    best, best_worth = (j, i, finer), worth
+                gain = strengths[j] * (spread[j][i] - shown) / log2(axes[i].size / size)
+                if finer <= max_cells and gain > best_gain:
+                    best, best_gain = (j, i, finer), gain
         if best is None:
             return tuple(axes[i] for axes, i in zip(options, at, strict=True) if i >= 0)
         j, i, cells = best
@@ -176,7 +176,7 @@ def _refine_axes(
 
 
 def _bin_mass(column: BinnedColumn, counts: Floats, variance: float) -> Floats:
-    """How many rows each cell of a column has, noise removed where neighbours allow it."""
+    """Return the estimated number of rows per bin, shrunken if the column is numeric."""
     if not column.ordered:
         return np.maximum(counts, 0).astype(float)
     inside = counts[: column.n_value_bins]
@@ -187,8 +187,8 @@ def _bin_mass(column: BinnedColumn, counts: Floats, variance: float) -> Floats:
 
 
 def _candidate_groupings(column: BinnedColumn, table: Floats, mass: Floats) -> list[Axis]:
-    """Return groupings of a column's bins, from two groups on, each with about twice as many as the one before."""
-    found: list[Axis] = []
+    """Return groupings of a column's bins: about 2, 4, 8, ... groups."""
+    groupings: list[Axis] = []
     most = MAX_BINS if column.ordered else min(column.n_bins, MAX_CATEGORIES)
     n_groups = 2
     while n_groups < 2 * most:
@@ -197,10 +197,10 @@ def _candidate_groupings(column: BinnedColumn, table: Floats, mass: Floats) -> l
             axis = column.equal_mass_groups(mass[: column.n_value_bins], wanted)
         else:
             axis = _group_categories(column, table, mass, wanted)
-        if axis.size > (found[-1].size if found else 1):
-            found.append(axis)
+        if axis.size > (groupings[-1].size if groupings else 1):
+            groupings.append(axis)
         n_groups *= 2
-    return found
+    return groupings
 
 
 def _group_categories(column: BinnedColumn, table: Floats, mass: Floats, n_groups: int) -> Axis:
@@ -255,7 +255,7 @@ class TreeKind(NamedTuple):
     max_features: float
     """Fraction of the columns that are candidates at a node."""
     min_samples_leaf: int
-    """The fewest rows in a leaf."""
+    """Minimum number of rows in a leaf."""
 
 
 class FittedTree(NamedTuple):
@@ -300,8 +300,8 @@ class FittedTree(NamedTuple):
         if fast:
             from veilwood.forests.adaptive import fitting_kernels
 
-            told: Floats = fitting_kernels.predict_tree(*self, np.ascontiguousarray(X.T))
-            return told
+            probabilities: Floats = fitting_kernels.predict_tree(*self, np.ascontiguousarray(X.T))
+            return probabilities
         node = np.zeros(len(X), np.int64)
         while (inner := self.left[node] >= 0).any():
             at = node[inner]
@@ -319,11 +319,11 @@ class FittedTree(NamedTuple):
         return np.concatenate(levels)
 
 
-TREES, MIN_TREES = 60, 10
+TREES, MIN_TREES = 60, 10  # trees of a forest for few classes, and minimum for many
 VALIDATION_TREES: Final = 8  # per kind; the gain of more trees follows from the variance between these
 TREE_ROWS, MIN_TREE_ROWS = 1 << 16, 1 << 13  # size of the bootstrap sample of a tree
 MANY_CLASSES: Final = 8  # with more, trees are fewer and smaller: each leaf holds a number per class
-FOLDS: Final = 5
+FOLDS: Final = 5  # of the cross-validation between kinds
 ONE_FOLD_FROM: Final = 10_000  # rows from which one fold is enough to compare kinds
 MAX_VALIDATION_ROWS: Final = 1 << 15  # rows used to compare kinds
 # Boosted stumps as a further kind: 31 development tables +0.3 and +0.2 points at e = 8 and 20 (s.e. 0.5).
@@ -369,10 +369,10 @@ def fit_best_forest(
         return _to_fitted_forest([_constant_tree(n_classes)], cells.axes)
     row = _expand_cells(cells.weight, rng)
     seeds = rng.integers(0, 2**31 - 1, 2)
-    judged = np.random.default_rng(seeds[0]).permutation(len(row))[:MAX_VALIDATION_ROWS]
-    X, y = _training_data(cells, row[judged])
+    validation_rows = np.random.default_rng(seeds[0]).permutation(len(row))[:MAX_VALIDATION_ROWS]
+    X, y = _training_data(cells, row[validation_rows])
     with warnings.catch_warnings():
-        # Filters are of the whole process: only this message of scikit-learn's, so that no thread loses one of ours.
+        # Filters hold for the whole process: match this message of scikit-learn only, to lose no other warning.
         warnings.filterwarnings("ignore", message="The number of unique classes is greater than")
         losses = [
             _validation_loss(kind, X, y, n_classes, int(seeds[0]), n_jobs, fast)
@@ -396,9 +396,8 @@ def _expand_cells(weight: Ints, rng: np.random.Generator) -> Ints:
     ends = np.cumsum(weight)
     if ends[-1] <= MAX_REPEATED_ROWS:
         return np.repeat(np.arange(len(weight)), weight)
-    drawn = rng.choice(
-        ends[-1], MAX_REPEATED_ROWS, replace=False
-    )  # without replacement: a row must not be in two folds
+    # Without replacement, because a row must not be in two folds.
+    drawn = rng.choice(ends[-1], MAX_REPEATED_ROWS, replace=False)
     return np.searchsorted(ends, np.sort(drawn), side="right")
 
 
@@ -437,16 +436,16 @@ def _validation_probabilities(
         nonlocal squares
         for tree in range(first, last):
             fitted = FittedTree.fit_sample(kind, X, y, n_classes, seed + tree, _rows_per_tree(n_classes), fast=fast)
-            told = fitted.predict_proba(held_out, fast=fast)
+            predicted = fitted.predict_proba(held_out, fast=fast)
             with adding:
-                shares[:] += told / VALIDATION_TREES
-                squares += float((told**2).sum())
+                shares[:] += predicted / VALIDATION_TREES
+                squares += float((predicted**2).sum())
 
     run_on_threads(add_predictions, VALIDATION_TREES, n_jobs)
     return shares, (squares - VALIDATION_TREES * float((shares**2).sum())) / (VALIDATION_TREES - 1)
 
 
-# -- as one of our forests --------------------------------------------------------------------------------------
+# -- conversion to a forest -------------------------------------------------------------------------------------
 
 
 def _constant_tree(n_classes: int) -> FittedTree:
@@ -458,7 +457,7 @@ def _constant_tree(n_classes: int) -> FittedTree:
 def _to_fitted_forest(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> FittedForest:
     """Convert trees to a forest: groups become thresholds of codes, or lookup tables of categories."""
     starts, tables, lookup_length = [], [], 0
-    for axis in axes:  # what a split before group 1, 2, ... of the axis is written as
+    for axis in axes:  # the cut that encodes a split before group 1, 2, ... of the axis
         if axis.ordered:
             starts.append(axis.first_codes)
             continue
@@ -468,11 +467,11 @@ def _to_fitted_forest(trees: Sequence[FittedTree], axes: Sequence[Axis]) -> Fitt
         lookup_length += right.size
     orders = [tree.nodes_by_level for tree in trees]
     parts = ([part[order] for part in tree] for tree, order in zip(trees, orders, strict=True))
-    asked, threshold, left, _, shares = map(np.concatenate, zip(*parts, strict=True))
+    column, threshold, left, _, shares = map(np.concatenate, zip(*parts, strict=True))
     leaf, group = left < 0, np.floor(threshold).astype(np.int32) + 1  # the first group on the right
     feature, cut = np.full(len(leaf), LEAF, np.int32), np.zeros(len(leaf), np.int32)
     for number, (axis, start) in enumerate(zip(axes, starts, strict=True)):
-        here = ~leaf & (asked == number)
+        here = ~leaf & (column == number)
         feature[here], cut[here] = axis.feature, start[group[here]]
     forest = build_forest([len(order) for order in orders], feature, cut, np.where(leaf, 0, 2), tables)
     return FittedForest(forest, smooth_probabilities(shares[leaf], len(trees)) / len(trees))
@@ -489,7 +488,7 @@ class CorrectPredictions:
     def __call__(self, rows: ScoredRows) -> Ints:
         """Return one number per weight."""
         codes = np.column_stack([column.starts[rows.cells[column.feature]] for column in self.columns])
-        theirs = predict_probabilities(self.fitted, codes.astype(np.uint16))
-        ours = scores_to_probabilities(rows.scores / SCORE_UNITS)
-        mixed = [(1 - weight) * ours + weight * theirs for weight in self.weights]
+        fitted_probabilities = predict_probabilities(self.fitted, codes.astype(np.uint16))
+        own_probabilities = scores_to_probabilities(rows.scores / SCORE_UNITS)
+        mixed = [(1 - weight) * own_probabilities + weight * fitted_probabilities for weight in self.weights]
         return np.array([int((shares.argmax(axis=1) == rows.target).sum()) for shares in mixed], np.int64)
