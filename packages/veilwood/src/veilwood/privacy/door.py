@@ -121,9 +121,13 @@ class Door:
 
         Raises
         ------
+        UseError
+            If the door is not open.
         PlanError
-            If the door is not open, or all steps together cost more than was reserved.
+            If all steps together cost more than was reserved.
         """
+        if self._closed or self._reservation is None:
+            raise UseError("a plan can be extended only inside the open door. Hint: use the door's `with` block.")
         self._adopt(replace(self.plan, steps=(*self.plan.steps, step), opened_as=self._opened_as))
 
     @property
