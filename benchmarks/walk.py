@@ -4,7 +4,7 @@
 A reader who follows a fit turns a page at each change, so fewer changes are better. A call into another module of the
 package is one change and the return from it another; calls to and through other libraries do not count. Noise is
 random, and so is the number of draws: the script reports the median of several walks. It uses only public names, to
-measure any version of the package: `PYTHONPATH=CHECKOUT/src python benchmarks/walk.py`.
+measure any version of the package: `PYTHONPATH=CHECKOUT/packages/veilwood/src python benchmarks/walk.py`.
 """
 
 from __future__ import annotations
