@@ -72,3 +72,23 @@ def test_all_packages_have_one_version() -> None:
             line for line in [*project["dependencies"], *extras] if re.match(r"veilwood(-\w+)?(\[.*\])?==", line)
         ]
         assert all(line.endswith(f"=={veilwood.__version__}") for line in siblings), path
+
+
+def untyped_errors(source: str) -> list[int]:
+    """Return the lines that raise the base class of errors itself."""
+    return [
+        node.lineno
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] == "VeilwoodError"
+    ]
+
+
+def test_every_error_has_a_type() -> None:
+    texts = {path: path.read_text() for path in MODULES}
+    found = {path: untyped_errors(text) for path, text in texts.items() if "VeilwoodError(" in text}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+
+
+def test_an_error_without_a_type_is_caught() -> None:
+    assert untyped_errors("raise VeilwoodError('no')\nraise ParameterError('x', 1, 'no')") == [1]
+    assert untyped_errors("raise errors.VeilwoodError('no')") == [1]
