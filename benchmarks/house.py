@@ -24,7 +24,7 @@ SHORT_LINES = 60  # a module below this should join its neighbour
 
 @dataclass
 class Count:
-    """What was counted in one package."""
+    """Counts of one package."""
 
     modules: int = 0
     lines: int = 0
