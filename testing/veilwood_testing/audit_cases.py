@@ -3,13 +3,7 @@
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from veilwood.privacy.neighbours import Neighbours, Rows
-
-Ints = NDArray[np.int64]
-
 
 CELLS = [(code, target) for code in range(3) for target in range(2)]
 

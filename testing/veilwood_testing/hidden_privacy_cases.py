@@ -3,8 +3,8 @@
 
 from __future__ import annotations
 
+from veilwood.arrays import Ints
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_testing.hidden_trees import Ints
 
 
 def bound(likely: Ints, unlikely: Ints) -> float:

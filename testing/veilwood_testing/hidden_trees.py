@@ -6,14 +6,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, TreeNoise
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
-
-Ints = NDArray[np.int64]
 
 
 def random_rows(rng: np.random.Generator, domain: Domain, n: int) -> tuple[Ints, Ints]:

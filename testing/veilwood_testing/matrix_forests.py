@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
+from veilwood.arrays import Ints
 from veilwood.forests.matrix.strategies import Factors
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.privacy.door import Door
@@ -20,8 +21,6 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
-
-Ints = NDArray[np.int64]
 
 
 def schema(sizes: Sequence[int], classes: int, name: str = "small") -> vw.Schema:

@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as ring
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, RingArray, Shared, as_ring_array
+from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, as_ring_array
 
 __all__ = ["PlainEngine"]
 

@@ -9,13 +9,13 @@ from queue import SimpleQueue
 from typing import Any
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct, share
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols.joint_forest import RING, Parties, compute_owner_sums
-from veilwood_testing.hidden_trees import Ints
 from veilwood_testing.mpc_oracle import PlainEngine
 
 CAR = vw.datasets.car()

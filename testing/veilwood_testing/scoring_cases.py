@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.arrays import Codes, Floats
 from veilwood.data.encoding import Encoding
-from veilwood.estimators.method import Codes, Floats, Model
+from veilwood.estimators.method import Model
 
 COLUMNS = [{"name": "x", "kind": "categorical", "values": list("abcd")}]
 

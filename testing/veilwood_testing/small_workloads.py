@@ -9,9 +9,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import Ints
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload, Workload
 
-Ints = NDArray[np.int64]
 KINDS = ["paths", "binary", "votes", "leaf votes"]
 
 

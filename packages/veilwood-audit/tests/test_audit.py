@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 import veilwood_audit as audit
 from veilwood import RandomTreesClassifier, Schema
+from veilwood.arrays import Ints
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import TARGET_LEVELS, EncodedColumn, Encoding
 from veilwood.data.open_rows import open_rows
@@ -35,7 +36,7 @@ from veilwood.trees.forest import Forest
 from veilwood.trees.random import grow_binary, grow_multiway
 from veilwood_audit.attacks import audit_one_run, canary_estimator
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound, worst_distances, worst_log_ratio
-from veilwood_testing.audit_cases import CELLS, UNITS, Ints
+from veilwood_testing.audit_cases import CELLS, UNITS
 from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.small_forests import ESTIMATORS, SCHEMAS, TASKS, patch_estimators
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 import veilwood_audit as audit
 from veilwood import RandomTreesClassifier
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.privacy import entropy
@@ -26,7 +27,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
-Ints = NDArray[np.int64]
 
 # -- 4. what must not depend on the data ------------------------------------------------------------------
 

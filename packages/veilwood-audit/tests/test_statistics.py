@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 
 import veilwood_audit as audit
+from veilwood.arrays import Ints
 from veilwood.privacy.neighbours import Neighbours
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound, worst_distances
-from veilwood_testing.audit_cases import CELLS, UNITS, Ints
+from veilwood_testing.audit_cases import CELLS, UNITS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

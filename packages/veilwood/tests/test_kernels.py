@@ -10,13 +10,14 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn
 from veilwood.forests.adaptive import row_backend
 from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables
 from veilwood.forests.matrix.marginals import _SetFamily
 from veilwood.trees import level_growth
-from veilwood.trees.counting import HAVE_NUMBA, leaf_totals
+from veilwood.trees.counting import leaf_totals
 from veilwood.trees.random import grow_binary, grow_multiway
 from veilwood_testing.clinic import COLUMNS
 from veilwood_testing.counting_cases import batches_of, forest_of, rows_of, totals_by_loop

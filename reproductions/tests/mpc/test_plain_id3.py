@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from veilwood.arrays import Ints
 from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.protocols.records import Domain
-from veilwood_testing.hidden_trees import Ints, random_noise, random_rows
+from veilwood_testing.hidden_trees import random_noise, random_rows
 
 
 def naive(

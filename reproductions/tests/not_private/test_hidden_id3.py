@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood_secure.mpc.engine import Engine
@@ -15,7 +16,7 @@ from veilwood_secure.protocols.hidden_forest import plan_hidden_forest
 from veilwood_secure.protocols.hidden_trees import HiddenTree, draw_tree_noise, grow_hidden_tree, predict_queries
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_one_hot
 from veilwood_testing.hidden_privacy_cases import bound
-from veilwood_testing.hidden_trees import PAIR, Ints, loaded
+from veilwood_testing.hidden_trees import PAIR, loaded
 from veilwood_testing.mpc_oracle import PlainEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")

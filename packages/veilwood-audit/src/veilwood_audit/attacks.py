@@ -20,6 +20,7 @@ from scipy.special import logsumexp
 from sklearn.base import clone
 
 from veilwood import estimators
+from veilwood.arrays import Bools, Floats, Int32s, Ints
 from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
@@ -300,7 +301,7 @@ def _random_rows(schema: Schema, n: int, rng: np.random.Generator) -> pd.DataFra
     return pd.DataFrame(columns)
 
 
-def _select_disjoint_rows(leaves: NDArray[np.int32], n_leaves: int) -> list[int]:
+def _select_disjoint_rows(leaves: Int32s, n_leaves: int) -> list[int]:
     """Return rows such that no two of them share a leaf in any tree, selected greedily."""
     is_taken = bytearray(n_leaves)
     selected = []
@@ -312,7 +313,7 @@ def _select_disjoint_rows(leaves: NDArray[np.int32], n_leaves: int) -> list[int]
     return selected
 
 
-def _has_own_leaves(leaves: NDArray[np.int32]) -> NDArray[np.bool_]:
+def _has_own_leaves(leaves: Int32s) -> Bools:
     """Return a mask of the canaries that share none of their leaves with another canary."""
     return np.asarray((np.bincount(leaves.ravel())[leaves] == 1).all(axis=1))
 
@@ -324,7 +325,7 @@ class _RecordingDoor(Door):
         super().__init__(plan, ledger)
         self._released = released
 
-    def release_counts(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
+    def release_counts(self, step: Step, exact: Ints) -> Ints:
         noisy = self._released[step.name] = super().release_counts(step, exact)
         return noisy
 
@@ -351,9 +352,7 @@ def _is_boosted(estimator: BaseForest) -> bool:
     return isinstance(estimator, PrivateForestRegressor)
 
 
-def _released_leaves(
-    fitted: Any, released: dict[str, Any], table: pd.DataFrame
-) -> tuple[NDArray[Any], NDArray[np.int32], NDArray[np.int64]]:
+def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[NDArray[Any], Int32s, Ints]:
     """Return, for each canary, the released numbers that it contributes to, their leaves and its contributions."""
     codes = fitted._encode_rows(table)
     leaves = route_rows(fitted.forest_, codes)
@@ -375,9 +374,7 @@ def _released_leaves(
     return fitted.leaf_counts_[leaves, column], leaves, np.array(contribution)
 
 
-def _canary_log_ratio(
-    plan: Plan, step: Step, seen: NDArray[Any], contribution: NDArray[np.int64]
-) -> NDArray[np.float64]:
+def _canary_log_ratio(plan: Plan, step: Step, seen: NDArray[Any], contribution: Ints) -> Floats:
     """Return the log-likelihood ratio, included against excluded, of numbers that hold only the canary and noise."""
     mechanism: Any = step.mechanism
     match mechanism:
@@ -403,7 +400,7 @@ def _canary_log_ratio(
     return np.asarray(each.sum(axis=1))
 
 
-def _count_guesses(plan: Plan, ratio: NDArray[np.float64], included: NDArray[np.bool_]) -> tuple[int, int]:
+def _count_guesses(plan: Plan, ratio: Floats, included: Bools) -> tuple[int, int]:
     """Return the number of right guesses and the number of all guesses."""
     order = np.argsort(ratio)
     n_tail = int(_FRACTION_GUESSED * len(ratio))
@@ -415,9 +412,6 @@ def _count_guesses(plan: Plan, ratio: NDArray[np.float64], included: NDArray[np.
     guessed = np.flatnonzero(np.abs(ratio) > 0.9 * np.abs(ratio).max(initial=0.0))
     return int((included[guessed] == (ratio[guessed] > 0)).sum()), len(guessed)
 
-
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 
 _MIN_RELATIVE_RATIO: Final = 0.5  # the attack abstains below this fraction of the largest absolute log-ratio
 

@@ -42,6 +42,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Int32s, Ints
 from veilwood.engines.cluster.source import PartitionBackend
 from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows
 from veilwood.models.file import save
@@ -214,7 +215,6 @@ def _is_identical(one: Any, other: Any) -> bool:
     return bool(one == other) and repr(one) == repr(other)  # 0.0 equals -0.0, but prints differently
 
 
-Ints = NDArray[np.int64]
 AnyTable = TypeVar("AnyTable")
 TableProgram: TypeAlias = Callable[[AnyTable, Path], Any]
 """Program that takes a table and a folder for its input files. Its return value counts as visible."""
@@ -297,7 +297,7 @@ class _ForcedOutcomes:
         return np.asarray(np.where(mask, rng.random(exact.shape), -1.0).argmax(axis=-1), np.int64)
 
 
-def _trees_by_content(assignment: Assignment, partition: int, first_row: int, n_rows: int) -> NDArray[np.int32]:
+def _trees_by_content(assignment: Assignment, partition: int, first_row: int, n_rows: int) -> Int32s:
     """Assign each row to a tree by its contents instead of its index, which an added row would change."""
     caller = inspect.currentframe()
     batch = None if caller is None or caller.f_back is None else caller.f_back.f_locals.get("batch")
@@ -308,7 +308,7 @@ def _trees_by_content(assignment: Assignment, partition: int, first_row: int, n_
     return np.array(trees, np.int32)
 
 
-def sample_by_content(held: MemoryBackend, rows: ScoredRows, share: float) -> NDArray[np.bool_]:
+def sample_by_content(held: MemoryBackend, rows: ScoredRows, share: float) -> Bools:
     """Sample each row by its contents instead of its index, which an added row would change."""
     cells = zip(rows.cells.T, rows.target, strict=True)
     draws = [hashlib.sha256(row.tobytes() + target.tobytes()).digest()[0] for row, target in cells]

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
@@ -19,7 +20,7 @@ from veilwood_secure.protocols.hidden_forest import (
 )
 from veilwood_secure.protocols.hidden_trees import Recipe, predict_queries
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
-from veilwood_testing.hidden_trees import Ints, loaded, table
+from veilwood_testing.hidden_trees import loaded, table
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.parties import CAR
 

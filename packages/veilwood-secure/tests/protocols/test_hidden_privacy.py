@@ -13,6 +13,7 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood_audit.statistics import worst_log_ratio
 from veilwood_papers.mpc import plain as plaintext
@@ -20,7 +21,7 @@ from veilwood_secure.protocols.hidden_forest import level_epsilons, plan_hidden_
 from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree
 from veilwood_secure.protocols.records import Domain
 from veilwood_testing.hidden_privacy_cases import bound
-from veilwood_testing.hidden_trees import Ints, loaded, opened
+from veilwood_testing.hidden_trees import loaded, opened
 from veilwood_testing.mpc_oracle import PlainEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.circuits import absolute, argmax, maximum
 from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree, predict_queries
 from veilwood_secure.protocols.records import Domain, SharedRows, are_one_hot, encode_classes, encode_one_hot
-from veilwood_testing.hidden_trees import Ints, loaded, noise_of, opened, quiet, random_noise, random_rows, recipe_of
+from veilwood_testing.hidden_trees import loaded, noise_of, opened, quiet, random_noise, random_rows, recipe_of
 from veilwood_testing.mpc_oracle import PlainEngine
 
 

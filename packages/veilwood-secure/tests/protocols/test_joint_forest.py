@@ -14,6 +14,7 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.errors import BudgetExceededError, VeilwoodError
 from veilwood.models.file import load, save
 from veilwood.privacy import entropy
@@ -36,7 +37,6 @@ from veilwood_secure.protocols.joint_forest import (
     run_server,
 )
 from veilwood_secure.protocols.secret_array import SecretArray
-from veilwood_testing.hidden_trees import Ints
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Threads
 

@@ -13,6 +13,7 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.errors import BudgetExceededError, VeilwoodError
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
@@ -23,7 +24,6 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.selection import PermuteAndFlip
 from veilwood.privacy.steps import Step, selection_step
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_secure.mpc.engine import Ints
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import joint_forest as joint

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols.records import (
     Domain,
@@ -20,7 +21,7 @@ from veilwood_secure.protocols.records import (
     join_owner_columns,
     stack_owner_rows,
 )
-from veilwood_testing.hidden_trees import Ints, loaded, random_rows
+from veilwood_testing.hidden_trees import loaded, random_rows
 from veilwood_testing.mpc_oracle import PlainEngine
 
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.errors import PartyError
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes, reconstruct, share
 from veilwood_secure.protocols.records import Domain
@@ -23,7 +23,6 @@ from veilwood_secure.roles.registry import HiddenForest
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import SCHEMA, TASK, Place, X, place
 
-Ints = NDArray[np.int64]
 Ask = Callable[[Ints], Ints]
 Spoil = Callable[[int, SharePair], SharePair]
 

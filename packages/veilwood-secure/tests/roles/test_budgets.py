@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood.errors import BudgetExceededError, NotPrivateError, PartyError, VeilwoodError
 from veilwood.privacy.ledger_stores import SQLiteLedger
-from veilwood_secure.mpc.engine import Ints
 from veilwood_secure.roles import uploads
 from veilwood_secure.roles.checkpoints import Checkpoint
 from veilwood_secure.roles.owner import Owner, ServerConnections

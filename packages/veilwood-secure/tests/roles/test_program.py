@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood.errors import UseError
-from veilwood_secure.mpc.engine import Ints, Shared
+from veilwood_secure.mpc.engine import Shared
 from veilwood_secure.roles import registry
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.registry import PROTOCOLS, TrainingResult, program_for_task

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.plan import Plan
-from veilwood_secure.mpc.engine import Ints
 from veilwood_secure.roles.checkpoints import ModelStore
 from veilwood_secure.roles.registry import TrainingResult
 from veilwood_secure.roles.server import Server

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood.privacy.loss import Loss
-from veilwood_secure.mpc.engine import Ints
 from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.roles import uploads
 from veilwood_secure.roles.checkpoints import Checkpoint

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
-from veilwood.estimators.method import Codes, Floats
 from veilwood.evaluation.scoring import SCORE_EDGES, SIZE_EDGES, Scoring
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows

@@ -22,6 +22,7 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger_stores import MemoryLedger
@@ -41,7 +42,6 @@ pytestmark = [
 ]
 
 ONE = Loss.pure(Fraction(1))
-Ints = NDArray[np.int64]
 
 
 def lower_bound(likely: NDArray[Any], unlikely: NDArray[Any], delta: float = 0.0) -> float:

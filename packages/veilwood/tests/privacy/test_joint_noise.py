@@ -21,6 +21,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from veilwood.arrays import Ints
 from veilwood.errors import MechanismError, PlanError, VeilwoodError
 from veilwood.privacy import entropy, joint_noise, samplers
 from veilwood.privacy.door import Door
@@ -36,7 +37,6 @@ from veilwood_testing.laws import ROWS_THAT_DIFFER
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 
-Ints = NDArray[np.int64]
 Vector = tuple[int, ...]
 Sizes = tuple[int, ...]
 ALARM = 1e-8  # a fit below this p-value is a failure; there are fewer than 100 p-values here

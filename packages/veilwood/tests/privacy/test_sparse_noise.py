@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 from scipy import stats
 
+from veilwood.arrays import Floats, Ints
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.door import Door
@@ -33,8 +33,6 @@ from veilwood_testing.laws import ROWS_THAT_DIFFER
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 ALARM = 1e-8  # a fit below this p-value is a failure; there are fewer than 100 fits here
 SIGMAS = 6.0  # the same for a single number
 NONE = np.zeros(0, np.int64)

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
-from veilwood.trees.counting import HAVE_NUMBA, Assignment, leaf_totals, route_rows, sum_over_trees
+from veilwood.trees.counting import Assignment, leaf_totals, route_rows, sum_over_trees
 from veilwood_testing.counting_cases import LEVELS, batches_of, forest_of, leaf_by_loop, rows_of, totals_by_loop
 
 TWINS = [pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba"), id="kernel"), False]

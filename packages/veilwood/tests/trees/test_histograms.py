@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
 from veilwood.errors import DomainTooLargeError
 from veilwood.trees import histograms
-from veilwood.trees.counting import HAVE_NUMBA, Assignment, route_rows
+from veilwood.trees.counting import Assignment, route_rows
 from veilwood.trees.histograms import CLASS_IMPURITY_PARTS, edge_scores, impurity_range, level_scores, total_impurity
 from veilwood_testing.histograms_cases import BINS, filled, grown, rows
 

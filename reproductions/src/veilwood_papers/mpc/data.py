@@ -13,10 +13,10 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.metrics import roc_auc_score
 from sklearn.model_selection import train_test_split
 
+from veilwood.arrays import Floats, Ints
 from veilwood.data.encoding import Encoding
 from veilwood_papers.drawing import mark_not_private
 from veilwood_papers.exhibit import Job
@@ -25,7 +25,6 @@ from veilwood_papers.tables import PublicTable, PublicTables
 from veilwood_secure.protocols.hidden_forest import level_epsilons
 from veilwood_secure.protocols.public_trees import PlainTree
 
-Ints = NDArray[np.int64]
 Pick = Callable[[Ints], Ints]
 
 TABLES = {"Titanic": "titanic", "Heart": "heart", "Adult": "adult"}
@@ -121,7 +120,7 @@ class SelectionRules:
         """Select a feature uniformly at random."""
         return np.asarray(np.where(scores == USED, -1.0, self.rng.random(scores.shape)).argmax(axis=1))
 
-    def _noisy_argmax(self, draw: Callable[[tuple[int, ...]], NDArray[np.float64]]) -> Pick:
+    def _noisy_argmax(self, draw: Callable[[tuple[int, ...]], Floats]) -> Pick:
         return lambda scores: np.where(scores == USED, -np.inf, scores + draw(scores.shape)).argmax(axis=1)
 
 

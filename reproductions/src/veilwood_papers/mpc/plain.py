@@ -13,8 +13,8 @@ from functools import partial
 from math import expm1, log, log1p
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.errors import MechanismError
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood_secure.protocols.noise import WORD_BITS, unpack_first_bits
@@ -103,7 +103,6 @@ def _leading_ones(engine: Engine, digits: Bits) -> Bits:
     return before ^ none_yet
 
 
-Ints = NDArray[np.int64]
 SelectionRule = Callable[[int, Ints], Ints]
 """Selection at all nodes of a level: (level, scores of shape (nodes, candidates)) -> selected index per node."""
 

@@ -15,11 +15,12 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Floats, Ints
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
 from veilwood.estimators.base import BaseForest, Classifier, Regressor, RunParameters
-from veilwood.estimators.method import FitRequest, Floats, ForestDesign, Parameters
+from veilwood.estimators.method import FitRequest, ForestDesign, Parameters
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.levelwise import LevelNodes
@@ -83,7 +84,7 @@ class AsPublished(BaseForest):
         raise NotImplementedError
 
 
-def draw_uniform(n: int) -> NDArray[np.float64]:
+def draw_uniform(n: int) -> Floats:
     """Return ``n`` numbers drawn uniformly from (0, 1]."""
     return np.asarray(((entropy.random_integers(n) >> np.uint64(11)) + 1) / 2.0**53)
 
@@ -158,7 +159,7 @@ class DiPriMe(MedianForest):
         """Return a tree's fraction of the paper's epsilon; trees on disjoint rows each use all of it."""
         return self.parameters.exact_epsilon() * fraction / self.trees_per_row
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
         """Release noisy counts, or the paper's means, whose exact values bypass the noise of the release door."""
         if self.task == "classification":
             return super().release_leaves(door, step, exact_leaves)
@@ -242,7 +243,7 @@ class DiPriMeRegressorAsPublishedNotPrivate(AsPublished, Regressor, DiPriMeParam
         return PRIVATE_SCALE if self.variant == "DiPriMe" else f"{K_MEDIANS_CHARGED_ONCE}; {PRIVATE_SCALE}"
 
 
-def means_as_published(pairs: NDArray[np.int64], noise: NDArray[np.float64]) -> NDArray[np.float64]:
+def means_as_published(pairs: Ints, noise: Floats) -> Floats:
     """Return the clipped mean of each leaf and its complement, with noise of scale 2B / (rows epsilon).
 
     Targets are scaled to 0..1, so B is 1. ``noise`` has scale 2B / epsilon, and ``pairs`` are rotated. An empty leaf
@@ -283,11 +284,11 @@ class RandomTreesAsPrinted(RandomTrees):
         plan = replace(design.plan, steps=(step,), expected_leaf_mse=noise.variance / PARTS_PER_ROW**2)
         return replace(design, plan=plan)
 
-    def release_sums(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
+    def release_sums(self, design: ForestDesign, exact: Ints, door: Door) -> Ints:
         """Release counts in parts of a row."""
         return super().release_sums(design, PARTS_PER_ROW * exact, door)
 
-    def clean_leaves(self, forest: Forest, counts: NDArray[np.int64], plan: Plan, pooled: object = None) -> Floats:
+    def clean_leaves(self, forest: Forest, counts: Ints, plan: Plan, pooled: object = None) -> Floats:
         """Return class frequencies as printed, some of them random."""
         return frequencies_as_printed(counts)
 
@@ -348,7 +349,7 @@ class RandomTreesAsPrintedNotPrivate(AsPublished, Classifier, OnePassForest, AsP
         )
 
 
-def frequencies_as_printed(counts: NDArray[np.int64]) -> NDArray[np.float64]:
+def frequencies_as_printed(counts: Ints) -> Floats:
     """Return the class frequencies of each leaf, drawn uniformly if a count is negative or all are 0 (Algorithm 2)."""
     # Exponentials divided by their sum are uniform on the simplex: uniform on [0, 1] for the paper's two classes.
     drawn = -np.log(draw_uniform(counts.size)).reshape(counts.shape)

@@ -14,15 +14,13 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats, Ints
 from veilwood.data.encoding import Encoding
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import Thresholds, grow_binary
 from veilwood_papers.tables import PublicTable, PublicTables
 
-Ints = NDArray[np.int64]
-Floats = NDArray[np.float64]
 NoiseKind = Literal["none", "printed", "proven"]
 RULES = ("RFMV", "RFTA", "RFPA")
 """Majority voting, threshold averaging and probabilistic averaging."""
@@ -58,7 +56,7 @@ def load_table(tables: PublicTables, panel: str) -> PublicTable:
 class SplitRows(NamedTuple):
     """Codes and classes of all rows, split into training, validation (to select sizes) and test rows."""
 
-    codes: NDArray[np.uint16]
+    codes: Codes
     classes: Ints
     train: Ints
     validation: Ints
@@ -74,7 +72,7 @@ def split_rows(encoding: Encoding, table: PublicTable, seed: int) -> SplitRows:
     return SplitRows(codes, classes, order[:n_own], order[n_own:n_train], order[n_train:])
 
 
-def node_levels(forest: Forest, codes: NDArray[np.uint16]) -> Iterator[Ints]:
+def node_levels(forest: Forest, codes: Codes) -> Iterator[Ints]:
     """Yield the node of each row in each tree, level by level. A row stays in a leaf that it reaches early."""
     node = np.broadcast_to(forest.roots, (len(codes), forest.n_trees)).astype(np.int64)
     rows = np.arange(len(codes))[:, None]

@@ -15,13 +15,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn import datasets as bundled
 
+from veilwood.arrays import Bools, Floats
 from veilwood.data.schema import Schema
 
 Suite: TypeAlias = Literal["development", "validation"]
-Floats: TypeAlias = NDArray[np.float64]
 Bounds: TypeAlias = tuple[float, float]
 
 
@@ -79,7 +78,7 @@ def _make_table(
     return SuiteTable(schema, pd.DataFrame({column: values for column, (values, _) in columns.items()}), y)
 
 
-def _binary_labels(rng: np.random.Generator, score: Floats) -> NDArray[np.bool_]:
+def _binary_labels(rng: np.random.Generator, score: Floats) -> Bools:
     """Draw binary classes with the given log-odds."""
     return rng.random(len(score)) < 1 / (1 + np.exp(-score))
 

@@ -17,12 +17,12 @@ from typing import Any, Literal, NamedTuple, Self, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import Ints
 from veilwood.errors import MechanismError
 
 __all__ = ["Bits", "Engine", "Parts", "Product", "Shared", "Stats", "concatenate", "stack"]
 
 RingArray = NDArray[np.unsignedinteger[Any]]
-Ints = NDArray[np.int64]
 Kind = TypeVar("Kind", "Shared", "Bits")
 
 

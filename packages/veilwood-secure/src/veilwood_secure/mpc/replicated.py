@@ -26,10 +26,11 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import ArrayLike
 
+from veilwood.arrays import Ints
 from veilwood.errors import MechanismError, PartyError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as arithmetic
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Parts, Product, RingArray, Shared, as_ring_array
+from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, as_ring_array
 
 __all__ = ["Links", "ReplicatedEngine", "ThreadLinks", "agree_keys", "run_in_threads"]
 

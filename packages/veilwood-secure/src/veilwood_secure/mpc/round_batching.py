@@ -15,7 +15,8 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike
 
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Product, RingArray, Shared, concatenate
+from veilwood.arrays import Ints
+from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, concatenate
 
 __all__ = ["run_in_lockstep"]
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import Floats, Ints
 from veilwood.errors import UnreadableError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc.engine import as_ring_array
@@ -33,7 +34,6 @@ __all__ = [
 
 
 RingArray = NDArray[np.unsignedinteger[Any]]
-Floats = NDArray[np.float64]
 
 # A word is written in limbs; the product of two limbs, added over the inner dimension, must stay below 2**53, where
 # doubles are exact. 32-bit words: 2 limbs of 16 bits, inner dimension up to 2**21. 64-bit words: 3 limbs of 22 bits,
@@ -93,7 +93,7 @@ def sum_products_along(terms: Sequence[tuple[RingArray, RingArray]], axis: int) 
     return total
 
 
-def to_signed(words: RingArray) -> NDArray[np.int64]:
+def to_signed(words: RingArray) -> Ints:
     """Return ring elements as signed integers (two's complement)."""
     return words.view(f"i{words.dtype.itemsize}").astype(np.int64)
 
@@ -130,7 +130,7 @@ def share(values: ArrayLike, ring: type[np.unsignedinteger[Any]] = np.uint32) ->
     return [(parts[i], parts[(i + 1) % N_SERVERS]) for i in range(N_SERVERS)]
 
 
-def reconstruct(pairs: Sequence[SharePair]) -> NDArray[np.int64]:
+def reconstruct(pairs: Sequence[SharePair]) -> Ints:
     """Reconstruct integers from the pairs of servers 0, 1 and 2. Servers that hold the same part must agree on it.
 
     Raises

@@ -14,6 +14,7 @@ from functools import partial
 
 import numpy as np
 
+from veilwood.arrays import Ints
 from veilwood.data.schema import Schema
 from veilwood.errors import MechanismError, ParameterError
 from veilwood.privacy import entropy
@@ -23,7 +24,7 @@ from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, P
 from veilwood.privacy.selection import NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
-from veilwood_secure.mpc.engine import Engine, Ints
+from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, draw_tree_noise, grow_hidden_tree

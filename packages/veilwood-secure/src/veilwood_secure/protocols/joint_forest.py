@@ -17,8 +17,8 @@ from fractions import Fraction
 from typing import Any, Final, Literal, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import MechanismError, ParameterError, PartyError, PlanError, UseError
@@ -34,7 +34,7 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
-from veilwood_secure.mpc.engine import Engine, Ints, Shared
+from veilwood_secure.mpc.engine import Engine, Shared
 from veilwood_secure.mpc.shares import pair_from_bytes, pair_to_bytes, share
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
@@ -364,7 +364,7 @@ class ServerDoor(UnchargedDoor):
             added = noise.discrete_laplace(self._engine, scale, shared.shape)
         return self._record_opened(self._engine.open(shared + added))
 
-    def select(self, step: Step, scores: Any, admissible: NDArray[np.bool_] | None = None) -> Ints:
+    def select(self, step: Step, scores: Any, admissible: Bools | None = None) -> Ints:
         """Select by a noisy maximum on shares and open only the index of the winner."""
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
@@ -453,7 +453,7 @@ class JointDoor(Door):
         self._admit(step, exact.shape)
         return self._receive_opened(math.prod(step.shape)).reshape(step.shape)
 
-    def select(self, step: Step, scores: Ints, admissible: NDArray[np.bool_] | None = None) -> Ints:
+    def select(self, step: Step, scores: Ints, admissible: Bools | None = None) -> Ints:
         """Return the selections that the servers opened."""
         self._admit(step, (step.shape[0], scores.shape[1]))
         chosen = self._receive_opened(len(scores))

@@ -21,9 +21,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
-from veilwood_secure.mpc.engine import Bits, Engine, Ints, Shared, concatenate, stack
+from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
 __all__ = ["dealt_laplace", "discrete_laplace", "geometric", "max_draw", "total_variation"]
 

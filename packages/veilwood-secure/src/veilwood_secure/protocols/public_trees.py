@@ -14,17 +14,15 @@ from fractions import Fraction
 from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Ints
 from veilwood.errors import MechanismError, UseError
-from veilwood_secure.mpc.engine import Engine, Ints, Shared, concatenate
+from veilwood_secure.mpc.engine import Engine, Shared, concatenate
 from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax, maximum
 from veilwood_secure.protocols.hidden_forest import assign_rows_to_trees, select_tree_rows
 from veilwood_secure.protocols.records import Domain, SharedRows
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True)

@@ -21,8 +21,8 @@ from functools import singledispatchmethod
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Int32s, Ints
 from veilwood.data.batches import Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import MechanismError
@@ -34,7 +34,6 @@ from veilwood.forests.adaptive.row_backend import (
     MAX_SCORE,
     SCORE_UNITS,
     TARGET_CELLS,
-    Ints,
     NoHoldout,
     RowQuery,
 )
@@ -134,7 +133,7 @@ class SharedBackend(NoHoldout):
         """Run the query on all rows: sampling would not save work here."""
         return self.run(query), 1.0
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
         """Add a score update per cell to the scores of its rows."""
         planes = self._cell_planes(table)
         for output, score in enumerate(self._scores):

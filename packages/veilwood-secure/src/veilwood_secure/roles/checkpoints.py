@@ -25,9 +25,10 @@ from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 from safetensors.numpy import save as write_arrays
 
+from veilwood.arrays import Ints
 from veilwood.errors import ModelFileError, PartyError
 from veilwood.safe_io import read_json, write_file
-from veilwood_secure.mpc.engine import Ints, Shared
+from veilwood_secure.mpc.engine import Shared
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.sessions import agree_on_facts
 from veilwood_secure.roles.transport import TlsLinks

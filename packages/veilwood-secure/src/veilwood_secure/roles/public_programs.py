@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
@@ -26,7 +27,7 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax
 from veilwood.privacy.steps import Step
-from veilwood_secure.mpc.engine import Engine, Ints
+from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols import public_trees
 from veilwood_secure.protocols.hidden_forest import level_epsilons, sampling_delta
 from veilwood_secure.protocols.public_trees import PlainTree, SelectFeatures, SelectLabels, grow_public_forest

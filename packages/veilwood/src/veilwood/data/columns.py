@@ -15,8 +15,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
+from veilwood.arrays import Floats
 from veilwood.data.canonical import DATE_PARTS, NoText, to_canonical_text
-from veilwood.data.frames import Floats
 from veilwood.errors import SchemaError, short_repr
 
 __all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "did_you_mean"]

@@ -7,7 +7,6 @@ the caller rejects the table or drops the rows. Sources of rows are in ``open_ro
 
 from __future__ import annotations
 
-import importlib.util
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -17,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints
 from veilwood.data.canonical import (
     Categories,
     ColumnValues,
@@ -29,7 +29,7 @@ from veilwood.data.canonical import (
     write_categories,
 )
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
-from veilwood.data.frames import Floats, Table, target_values
+from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
 from veilwood.data.problems import Kinds, Problem, Problems
 from veilwood.data.schema import Schema
@@ -38,15 +38,12 @@ from veilwood.errors import OutOfSchemaError, VeilwoodError
 __all__ = [
     "DEFAULT_BINS",
     "GRID_BINS",
-    "HAVE_NUMBA",
     "TARGET_LEVELS",
-    "Codes",
     "EncodedColumn",
     "Encoding",
     "class_labels",
 ]
 
-Codes = npt.NDArray[np.uint16]
 _TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535
@@ -58,7 +55,6 @@ TARGET_LEVELS: Final = 65535
 
 _LABEL_TYPES: Final[dict[str, Any]] = {"text": object, "int": np.int64, "float": np.float64, "bool": np.bool_}
 
-HAVE_NUMBA: Final = importlib.util.find_spec("numba") is not None
 _BLOCK_ROWS: Final = 8192  # a block of an array with a few dozen columns stays in the cache
 
 
@@ -185,7 +181,7 @@ def _compute_edges(lower: float, upper: float, transform: str | None, n_bins: in
     return edges
 
 
-def _flip_sign_bits(bits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _flip_sign_bits(bits: Ints) -> Ints:
     """Map the bits of a float64 to its rank among all float64s, and back."""
     return np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)
 
@@ -308,7 +304,7 @@ class Encoding:
         parse: bool = False,
         allowed_extra: Collection[str] = (),
         estimator: str = "the schema",
-    ) -> tuple[Codes, npt.NDArray[np.int32], Problems]:
+    ) -> tuple[Codes, Int32s, Problems]:
         """Encode features and target as ``read_features`` does. If ``y`` is None, the table holds the target."""
         column, names = self.schema.target, table.names or ()
         if y is None and column.source not in names:
@@ -379,7 +375,7 @@ class Encoding:
         check_names(self.schema, table.names, allowed_extra=allowed_extra)
         return [table.names.index(column.source) for column in self.schema.features]
 
-    def encode_target(self, y: Any) -> npt.NDArray[np.int32]:
+    def encode_target(self, y: Any) -> Int32s:
         """Encode the target: class indices, or integers from 0 to ``TARGET_LEVELS`` for regression."""
         values = target_values(y)
         target, kinds = self.read_target(values)
@@ -388,7 +384,7 @@ class Encoding:
         problems.raise_if_any(lambda name: values)
         return target
 
-    def read_target(self, values: ColumnValues, *, parse: bool = False) -> tuple[npt.NDArray[np.int32], Kinds | None]:
+    def read_target(self, values: ColumnValues, *, parse: bool = False) -> tuple[Int32s, Kinds | None]:
         """Encode the valid values of the target and return its problems."""
         column = self.schema.target
         if column.kind == "categorical":

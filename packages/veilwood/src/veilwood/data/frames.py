@@ -27,7 +27,6 @@ from veilwood.errors import OutOfSchemaError
 
 __all__ = ["Table", "as_series", "is_dataset", "is_frame", "is_scanner", "target_values", "to_pandas"]
 
-Floats = npt.NDArray[np.float64]
 _FEW_ROWS: Final = 1024  # up to this many rows may be copied at once
 _COLUMN_VECTOR: Final = "A column-vector y was passed when a 1d array was expected. Hint: y.ravel()."
 

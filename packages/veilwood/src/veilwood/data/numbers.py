@@ -24,8 +24,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from veilwood.arrays import Floats
 from veilwood.data.canonical import ColumnValues, NoText, iter_values, to_canonical_text
-from veilwood.data.frames import Floats
 from veilwood.data.problems import Kinds, Problem
 
 __all__ = ["read_number", "read_numbers"]

@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from veilwood.arrays import Bools, Floats, Ints
 from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_reader, factorize_texts
 from veilwood.data.columns import did_you_mean
 from veilwood.data.dialect import CURRENCIES, DIALECT, MONEY, SEPARATORS, SPACES, Dialect
 from veilwood.data.files import find_files
-from veilwood.data.frames import Floats, Table
+from veilwood.data.frames import Table
 from veilwood.data.numbers import read_numbers
 from veilwood.data.places import find_locations
 from veilwood.data.relations import Relation
@@ -150,9 +151,7 @@ def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[np
     return moved[codes], known
 
 
-def _parse_column(
-    values: ColumnValues, texts: list[str], there: npt.NDArray[np.bool_], dialect: Dialect
-) -> Floats | None:
+def _parse_column(values: ColumnValues, texts: list[str], there: Bools, dialect: Dialect) -> Floats | None:
     """Return the numbers of a column, or None if it is not numeric, for example codes with leading zeros."""
     if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None
@@ -227,7 +226,7 @@ def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str
     return column | nullable | {"bounds": UNREVIEWED_MARK + (f" (usual: {usual.title})" if usual else "")}
 
 
-def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> npt.NDArray[np.int64]:
+def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> Ints:
     """Return the number of units that have each category; rows, if there is no id."""
     rows = np.flatnonzero(profile.codes >= 0)
     people = rows if unit is None else unit.codes[rows]

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError
@@ -29,7 +29,6 @@ from veilwood.forests.adaptive.row_backend import (
     MAX_SCORE,
     SIGMOID_TABLE,
     TARGET_CELLS,
-    Ints,
     RowQuery,
     ScoredRows,
     merge_cells,
@@ -43,7 +42,7 @@ from veilwood.trees.forest import Forest
 __all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees", "use"]
 
 
-CodedRows: TypeAlias = tuple[NDArray[np.uint16], NDArray[np.int32], NDArray[np.int32] | None]
+CodedRows: TypeAlias = tuple[Codes, Int32s, Int32s | None]
 
 _BLOCK_THREADS = 1024  # threads per block; one block fills a multiprocessor's shared memory with trees
 _MIN_ROWS_PER_BLOCK = 4 * _BLOCK_THREADS  # fewer rows per block do not repay its copy of the trees
@@ -92,21 +91,17 @@ class _Gpu:
 
     def leaf_totals(
         self, forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
-    ) -> NDArray[np.int64]:
+    ) -> Ints:
         return leaf_totals(forest, rows, n_classes=n_classes, target_levels=target_levels)
 
-    def sum_over_trees(
-        self, forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
         return sum_over_trees(forest, codes, leaf_values)
 
     def make_backend(self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int) -> GpuBackend:
         return GpuBackend(columns, source, n_outputs)
 
 
-def leaf_totals(
-    forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int
-) -> NDArray[np.int64]:
+def leaf_totals(forest: Forest, rows: Iterable[CodedRows], *, n_classes: int | None, target_levels: int) -> Ints:
     """Return ``counting.leaf_totals`` of (codes, target, tree or None) triples, in host or device memory."""
     import cupy
 
@@ -118,7 +113,7 @@ def leaf_totals(
     return np.asarray(totals.get().view(np.int64))
 
 
-def sum_over_trees(forest: Forest, codes: NDArray[np.uint16], leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
+def sum_over_trees(forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
     """Return ``counting.sum_over_trees``."""
     import cupy
 
@@ -290,7 +285,7 @@ class _GpuRows:
     def n_rows(self) -> int:
         return len(self.target)
 
-    def select(self, mask: NDArray[np.bool_]) -> _GpuRows:
+    def select(self, mask: Bools) -> _GpuRows:
         import cupy
 
         place = cupy.asarray(np.flatnonzero(mask))
@@ -362,7 +357,7 @@ class GpuBackend:
             self._sample = [_GpuRows.concatenate(drawn)]
         return self._run_on(query, self._sample[0]), fraction
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         import cupy
 
@@ -381,7 +376,7 @@ class GpuBackend:
         """Hold out rows at random, each independently: only the last query reaches them."""
         self._holdout += split_off(self._parts, fraction, self._draw_mask)
 
-    def _draw_mask(self, rows: _GpuRows, fraction: float) -> NDArray[np.bool_]:
+    def _draw_mask(self, rows: _GpuRows, fraction: float) -> Bools:
         return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * DRAW_UNITS))
 
     def run_on_holdout(self, query: RowQuery) -> Ints:

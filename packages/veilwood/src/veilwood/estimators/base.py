@@ -24,6 +24,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood.arrays import Codes, Floats
 from veilwood.data.batches import Source
 from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
@@ -33,7 +34,7 @@ from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.engines.cluster.engines import predict_on_clusters
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
-from veilwood.estimators.method import Codes, Design, FitRequest, Floats, Method, Model, Parameters, method_of
+from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
 from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
 from veilwood.privacy.accountant import DataHandle, register_fit, warn_once
@@ -127,7 +128,7 @@ def explicit_weights(class_weight: object, classes: NDArray[Any]) -> Floats | No
     return weights
 
 
-def compute_importances(model: Any, names: list[str]) -> NDArray[np.float64]:
+def compute_importances(model: Any, names: list[str]) -> Floats:
     """Return the importance of each column. Importances add up to 1, or are all 0 if nothing was learned.
 
     For a model with effects, the mean square of the main effect of the column. Otherwise the decrease in Gini impurity
@@ -142,7 +143,7 @@ def compute_importances(model: Any, names: list[str]) -> NDArray[np.float64]:
     return importances / total if total > 0 else importances
 
 
-def _split_importances(forest: Forest, counts: NDArray[np.float64], n_columns: int) -> NDArray[np.float64]:
+def _split_importances(forest: Forest, counts: Floats, n_columns: int) -> Floats:
     """Return, for each column, the decrease in impurity over its splits, weighted by rows."""
     sums = forest.sum_to_nodes(counts)
     rows = np.maximum(sums.sum(axis=1), 1e-300)
@@ -383,7 +384,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         return self
 
     @property
-    def feature_importances_(self) -> NDArray[np.float64]:
+    def feature_importances_(self) -> Floats:
         """Importance of each column, adding up to 1. Free: computed from released values."""
         check_is_fitted(self, "model_")
         return compute_importances(self.model_, list(self.schema_.feature_names))
@@ -486,7 +487,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         model: Model = self.model_
         return model
 
-    def _encode_rows(self, X: Any) -> NDArray[np.uint16]:
+    def _encode_rows(self, X: Any) -> Codes:
         """Encode the rows of a prediction; requires a fitted estimator."""
         if "model_" not in vars(self):
             check_is_fitted(self, "model_")
@@ -526,7 +527,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             return nullcontext()
         return record_rejection(partial(Door, plan, open_ledger(self.ledger), not_private=not_private, table=table))
 
-    def _encode_with(self, encoding: Encoding, X: Any) -> NDArray[np.uint16]:
+    def _encode_with(self, encoding: Encoding, X: Any) -> Codes:
         unit = resolve_unit(self.privacy_unit)
         extra = (unit.id,) if isinstance(unit, RowsOf) else ()
         return encoding.encode(X, allowed_extra=extra, estimator=type(self).__name__)
@@ -616,16 +617,16 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     _task: ClassVar[TaskKind] = "classification"
 
     @predict_on_clusters
-    def predict_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_proba(self, X: Any) -> Floats:
         """Return the probability of each class. Free: computed from released values."""
         return self._predict_encoded(self._encode_rows(X))[0]
 
-    def predict_log_proba(self, X: Any) -> NDArray[np.float64]:
+    def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of each class's probability. Free: computed from released values."""
-        logs: NDArray[np.float64] = np.log(self.predict_proba(X))
+        logs: Floats = np.log(self.predict_proba(X))
         return logs
 
-    def decision_function(self, X: Any) -> NDArray[np.float64]:
+    def decision_function(self, X: Any) -> Floats:
         """Return log-odds of the second of two classes, or of each class relative to the mean. Free.
 
         For two classes, a value above 0 means that the second class is more probable.
@@ -640,12 +641,12 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         """Return the predicted classes. Free: computed from released values."""
         return self._predict_encoded(self._encode_rows(X))[1]
 
-    def _predict_both(self, X: Any) -> tuple[NDArray[Any], NDArray[np.float64]]:
+    def _predict_both(self, X: Any) -> tuple[NDArray[Any], Floats]:
         """Return the predicted classes and the probability of each, in one pass."""
         shares, labels = self._predict_encoded(self._encode_rows(X))
         return labels, shares
 
-    def _predict_encoded(self, codes: Codes) -> tuple[NDArray[np.float64], NDArray[Any]]:
+    def _predict_encoded(self, codes: Codes) -> tuple[Floats, NDArray[Any]]:
         """Return the probability of each class and the predicted class of encoded rows.
 
         All predictions use this method, so that ``class_weight`` applies to each of them.
@@ -678,13 +679,13 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
     _task: ClassVar[TaskKind] = "regression"
 
     @predict_on_clusters
-    def predict(self, X: Any) -> NDArray[np.float64]:
+    def predict(self, X: Any) -> Floats:
         """Return predicted targets, inside the schema's bounds. Free: computed from released values."""
         return self._predict_encoded(self._encode_rows(X))
 
-    def _predict_encoded(self, codes: Codes) -> NDArray[np.float64]:
+    def _predict_encoded(self, codes: Codes) -> Floats:
         """Return the predicted targets of encoded rows. All predictions use this method."""
-        numbers: NDArray[np.float64] = self._prediction_model().predict_outputs(codes, self.n_jobs)
+        numbers: Floats = self._prediction_model().predict_outputs(codes, self.n_jobs)
         return numbers
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:

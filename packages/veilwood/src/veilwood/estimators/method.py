@@ -31,6 +31,7 @@ from typing import Any, ClassVar, Final, Generic, Literal, Self, TypeAlias, Type
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats, Ints
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
@@ -45,8 +46,6 @@ from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import Forest
 
 Arrays: TypeAlias = Mapping[str, NDArray[Any]]
-Codes: TypeAlias = NDArray[np.uint16]
-Floats: TypeAlias = NDArray[np.float64]
 MAX_ROWS: Final = 10**15  # largest n_rows that can be declared
 
 
@@ -162,7 +161,7 @@ class Model(ABC):
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
         """Return class probabilities, shape (rows, classes), or predicted numbers, shape (rows,)."""
 
-    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
         """Return class probabilities and predicted class indices, in one pass."""
         shares = self.predict_outputs(codes, n_jobs)
         return shares, np.asarray(shares.argmax(axis=1))
@@ -263,7 +262,7 @@ class OnePassMethod(Method[P]):
         """Return the count that the pass makes. Disjoint trees draw a fresh secret key for it."""
 
     @abstractmethod
-    def release_sums(self, design: Any, exact: NDArray[np.int64], door: Door) -> Any:
+    def release_sums(self, design: Any, exact: Ints, door: Door) -> Any:
         """Release the sums through the door."""
 
     def measure_rows(self, design: Any, source: Source, door: Door, n_jobs: int | None = None) -> Any:

@@ -17,12 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.stats import norm
 
+from veilwood.arrays import Floats
 from veilwood.evaluation.scoring import LOG_ODDS, SCORE_BINS, SIZE_EDGES, TARGET_BINS
 
-Floats: TypeAlias = NDArray[np.float64]
 Tables: TypeAlias = dict[str, Floats]
 
 _MIN_DEVIATIONS = 4.0  # in standard deviations of the noise: a smaller sum is not used as a divisor

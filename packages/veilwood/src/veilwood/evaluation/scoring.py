@@ -10,11 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Batch, Count
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.estimators.method import Codes, Floats, Model
+from veilwood.estimators.method import Model
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -103,15 +103,13 @@ class Scoring:
         drawn = Assignment(secret_key(), 2 * (self.n_classes - 1)) if "drawn" in self.table_shapes else None
         return ScoreCount(self, drawn)
 
-    def split_tables(self, released: NDArray[np.int64]) -> dict[str, Floats]:
+    def split_tables(self, released: Ints) -> dict[str, Floats]:
         """Split the released counts into tables."""
         ends = np.cumsum([int(np.prod(shape)) for shape in self.table_shapes.values()])
         parts = np.split(released.astype(np.float64), ends[:-1])
         return {name: part.reshape(shape) for (name, shape), part in zip(self.table_shapes.items(), parts, strict=True)}
 
-    def cell_indices(
-        self, codes: Codes, target: NDArray[np.int32], drawn_class: NDArray[np.int32] | None
-    ) -> NDArray[np.int64]:
+    def cell_indices(self, codes: Codes, target: Int32s, drawn_class: Int32s | None) -> Ints:
         """Return the cells of each row, shape (rows, cells_per_row). ``drawn_class`` is the drawn class of each row."""
         found, doubtful = self._cells_and_ties(codes, target, drawn_class)
         if doubtful.any():
@@ -126,9 +124,7 @@ class Scoring:
             found[doubtful] = np.concatenate(alone)[which.ravel()]
         return found
 
-    def _cells_and_ties(
-        self, codes: Codes, target: NDArray[np.int32], drawn_class: NDArray[np.int32] | None
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    def _cells_and_ties(self, codes: Codes, target: Int32s, drawn_class: Int32s | None) -> tuple[Ints, Bools]:
         """Return the cells of each row, and which rows have cells that rounding could decide."""
         truth, rows = target.astype(np.int64), np.arange(len(codes))
         if not self.n_classes:
@@ -158,12 +154,12 @@ class Scoring:
         return found, _is_near_edge(own, SCORE_EDGES) | _is_near_edge(theirs, SCORE_EDGES) | tied | by_chance
 
 
-def _is_near_edge(values: Floats, edges: Floats) -> NDArray[np.bool_]:
+def _is_near_edge(values: Floats, edges: Floats) -> Bools:
     """Return True if a value lies so close to an edge that rounding could put it on either side."""
     return np.asarray(np.abs(values[:, None] - edges).min(axis=1, initial=1.0) < _EDGE_TOLERANCE)
 
 
-def _draw_class(uniforms: NDArray[np.int32], target: NDArray[np.int32], n_classes: int) -> NDArray[np.int32]:
+def _draw_class(uniforms: Int32s, target: Int32s, n_classes: int) -> Int32s:
     """Return the true class for the first half of the uniforms, and one of the others for each of the rest.
 
     >>> _draw_class(np.arange(4, dtype=np.int32), np.full(4, 1, np.int32), 3).tolist()
@@ -180,7 +176,7 @@ class ScoreCount:
     scoring: Scoring
     assignment: Assignment | None
 
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Count the rows of batches by cell."""
         sums = np.zeros(self.scoring.n_cells, np.int64)
         for batch in batches:

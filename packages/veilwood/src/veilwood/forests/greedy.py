@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
@@ -28,7 +29,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step, selection_step
-from veilwood.trees.histograms import Counts, impurity_range, level_scores, total_impurity
+from veilwood.trees.histograms import impurity_range, level_scores, total_impurity
 from veilwood.trees.level_growth import GrowingForest
 
 SplitQuality: TypeAlias = Literal["max", "gini", "entropy", "squared-error"]
@@ -44,7 +45,7 @@ ENTROPY_ROWS = 1 << 16  # rows of a child up to which its entropy is exact
 
 
 @cache
-def _entropy_table() -> Counts:
+def _entropy_table() -> Ints:
     """Return n log2 n in units of 1 / ``ENTROPY_PARTS``, up to ``ENTROPY_ROWS``, as sums of rounded increments."""
     n = np.arange(ENTROPY_ROWS + 1)
     increments = np.diff(n * np.log2(np.maximum(n, 1))) * ENTROPY_PARTS
@@ -71,7 +72,7 @@ def _n_log_n(n: Any) -> Any:
     )
 
 
-def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
+def quality_of_children(totals: Ints, quality: SplitQuality) -> Ints:
     """Return the purity of each child, from the class counts or moments on the last axis. Larger is better.
 
     The quality of a split is the sum over its children.
@@ -95,7 +96,7 @@ def quality_of_children(totals: Counts, quality: SplitQuality) -> Counts:
     if quality == "max":
         return totals.max(axis=-1)  # type: ignore[no-any-return]
     if quality == "entropy":
-        quality_in_units: Counts = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
+        quality_in_units: Ints = _n_log_n(totals).sum(axis=-1) - _n_log_n(totals.sum(axis=-1))
         return quality_in_units
     return -total_impurity(totals, moments=quality == "squared-error")
 
@@ -107,7 +108,7 @@ def quality_range(quality: SplitQuality) -> int:
     return entropy_range() if quality == "entropy" else impurity_range(moments=quality == "squared-error")
 
 
-def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
+def split_qualities(histograms: Ints, quality: SplitQuality, branching: Branching) -> tuple[Ints]:
     """Return the quality of each split of each slot: one multiway split, or one split per edge between bins."""
     if branching == "multiway":
         return (quality_of_children(histograms, quality).sum(axis=1, keepdims=True),)
@@ -116,7 +117,7 @@ def split_qualities(histograms: Counts, quality: SplitQuality, branching: Branch
     return (quality_of_children(left[:, :-1], quality) + quality_of_children(right, quality),)
 
 
-def split_gains(histograms: Counts, quality: SplitQuality, branching: Branching) -> tuple[Counts]:
+def split_gains(histograms: Ints, quality: SplitQuality, branching: Branching) -> tuple[Ints]:
     """Return the gain in quality of each split over the unsplit slot, 0 if there is none."""
     (split,) = split_qualities(histograms, quality, branching)
     return (split - quality_of_children(histograms.sum(axis=1), quality)[:, None],)
@@ -169,7 +170,7 @@ def grow_level(
     edge = np.zeros(growing.n_open_nodes, np.int64)
     if len(open_):
         scored = split_gains if level.may_stop else split_qualities
-        score: Callable[[Counts], tuple[Counts]] = partial(scored, quality=quality, branching=branching)
+        score: Callable[[Ints], tuple[Ints]] = partial(scored, quality=quality, branching=branching)
         (scores,) = level_scores(
             growing, slots, splitter.aggregate, score,
             n_classes=splitter.n_classes, max_bins=max_bins, assignment=splitter.assignment,
@@ -319,7 +320,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             score_range=1, selections_per_row=self.trees_per_row, by=self.selection_mechanism(loss),
         )  # fmt: skip
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
         """Release leaf counts, or labels: 1 for the selected class."""
         if not self.labels_only:
             return super().release_leaves(door, step, exact_leaves)

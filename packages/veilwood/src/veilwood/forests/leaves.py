@@ -11,12 +11,11 @@ from __future__ import annotations
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats
 from veilwood.data.contributions import row_hash
 from veilwood.trees.forest import Forest
 
-Floats: TypeAlias = NDArray[np.float64]
 LeafCleaning: TypeAlias = Literal["auto", "plain", "empirical-bayes"]
 CLEANINGS: tuple[LeafCleaning, ...] = ("auto", "plain", "empirical-bayes")
 SMOOTHING_ROWS: Final = 10  # weight of the prior correlation 1/2 in ``_prior_rows``, in rows
@@ -216,7 +215,7 @@ def smooth_probabilities(probabilities: Floats, n_trees: int) -> Floats:
     return np.asarray((probabilities * n_trees + 1 / probabilities.shape[1]) / (n_trees + 1))
 
 
-def row_uniforms(codes: NDArray[np.uint16], seed: int) -> Floats:
+def row_uniforms(codes: Codes, seed: int) -> Floats:
     """Return a number in [0, 1) per row, a fixed function of the row and a public seed.
 
     Probabilistic averaging draws one class per prediction (Bojarski et al., section 3). Since the draw depends on the

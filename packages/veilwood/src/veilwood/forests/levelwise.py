@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import HAVE_NUMBA, Ints
 from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
@@ -27,7 +28,7 @@ from veilwood.privacy.loss import Loss, exact_fraction
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Layout
 from veilwood.privacy.steps import Step
-from veilwood.trees.counting import HAVE_NUMBA, Assignment
+from veilwood.trees.counting import Assignment
 from veilwood.trees.forest import Forest
 from veilwood.trees.level_growth import GrowingForest
 from veilwood.trees.random import check_counts, public_generators
@@ -131,7 +132,7 @@ class LevelwiseMethod(LeafMethod[LP]):
     def grow_level(self, growing: GrowingForest, level: Any, splitter: Splitter) -> None:
         """Split all open nodes, in one pass over the rows."""
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: NDArray[np.int64]) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
         """Release the leaves."""
         return door.release_counts(step, exact_leaves)
 

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
 
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
 from veilwood.estimators.parameters import Role, parameter
@@ -22,8 +23,8 @@ from veilwood.forests.levelwise import LevelNodes, LevelwiseMethod, LevelwisePar
 from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.privacy.door import Door
 from veilwood.privacy.steps import Step, selection_step
-from veilwood.trees.histograms import Counts, edge_scores, impurity_range, level_scores
-from veilwood.trees.level_growth import CandidateSplits, GrowingForest, Longs
+from veilwood.trees.histograms import edge_scores, impurity_range, level_scores
+from veilwood.trees.level_growth import CandidateSplits, GrowingForest
 
 Variant: TypeAlias = Literal["select-then-median", "k-medians", "random-attribute"]
 VARIANTS: tuple[Variant, ...] = ("select-then-median", "k-medians", "random-attribute")
@@ -119,8 +120,8 @@ def grow_level(growing: GrowingForest, level: MedianLevel, variant: Variant, spl
 
 
 def _select_slots(
-    door: Door, level: MedianLevel, slots: CandidateSplits, open_: Longs, scores: Counts, candidates: int
-) -> Longs:
+    door: Door, level: MedianLevel, slots: CandidateSplits, open_: Ints, scores: Ints, candidates: int
+) -> Ints:
     """Select one slot for each open node with slots, by their scores."""
     assert level.attributes is not None
     slot, present = slots.candidates_of_nodes(open_, candidates)

@@ -16,15 +16,14 @@ from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats, Ints
 from veilwood.data.batches import Count
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import DomainTooLargeError, ModelFileError, PlanError
 from veilwood.estimators.method import (
     Arrays,
-    Codes,
     FitRequest,
-    Floats,
     ForestDesign,
     ForestModel,
     Method,
@@ -48,7 +47,7 @@ VOTINGS: tuple[str, ...] = ("auto", "majority", AVERAGE, "probabilistic")
 TREES = ("auto", "shared", "disjoint")
 AUTO = "auto"
 MAX_LEAVES = 1 << 20  # of a forest that chooses its size
-Pooled: TypeAlias = NDArray[np.int64] | None
+Pooled: TypeAlias = Ints | None
 """Noisy counts of all rows, or None if they were not measured."""
 
 
@@ -102,7 +101,7 @@ class LeafModel(ForestModel):
             return self.to_probabilities(mean)
         return self.encoding.decode_target(mean[:, 0] * TARGET_LEVELS)
 
-    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
         """Return class probabilities, and the index of the largest or of a class drawn with these probabilities."""
         frequencies = self.sum_leaves(codes, n_jobs) / self.forest.n_trees
         probabilities = self.to_probabilities(frequencies)
@@ -127,7 +126,7 @@ class LeafModel(ForestModel):
         return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts, **pooled}
 
 
-def normalize_counts(counts: NDArray[np.int64] | Floats) -> Floats:
+def normalize_counts(counts: Ints | Floats) -> Floats:
     """Return class frequencies per leaf. Negative counts become 0; an empty leaf is uniform.
 
     >>> normalize_counts(np.array([[3, 1], [-2, 5], [-1, -1]])).tolist()
@@ -138,7 +137,7 @@ def normalize_counts(counts: NDArray[np.int64] | Floats) -> Floats:
     return np.where(totals > 0, clipped / np.where(totals > 0, totals, 1.0), 1.0 / counts.shape[1])
 
 
-def normalize_pairs(pairs: NDArray[np.int64] | Floats, levels: int) -> Floats:
+def normalize_pairs(pairs: Ints | Floats, levels: int) -> Floats:
     """Return the scaled mean of each rotated pair and its complement: 1/2 plus half the clipped mean, and the rest.
 
     The number of rows is (first + second) / levels, at least 1. The mean, between -1 and 1, is
@@ -448,11 +447,11 @@ class PregrownForest(OnePassMethod[L], LeafMethod[L]):
         """Return the count of the leaves."""
         return self.make_leaf_count(design.encoding, design.forest, self.draw_assignment(design.forest.n_trees))
 
-    def release_sums(self, design: ForestDesign, exact: NDArray[np.int64], door: Door) -> NDArray[np.int64]:
+    def release_sums(self, design: ForestDesign, exact: Ints, door: Door) -> Ints:
         """Release the noisy leaf counts."""
         (step,) = design.plan.steps
         return door.release_counts(step, exact)
 
-    def released_leaves(self, design: ForestDesign, released: NDArray[np.int64]) -> tuple[Forest, NDArray[np.int64]]:
+    def released_leaves(self, design: ForestDesign, released: Ints) -> tuple[Forest, Ints]:
         """Return the designed forest with the released counts."""
         return design.forest, released

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Final, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Floats, Ints
 from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
 from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
@@ -34,7 +35,7 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import selection_step
 from veilwood.trees.forest import Forest
-from veilwood.trees.histograms import Counts, level_scores, total_impurity
+from veilwood.trees.histograms import level_scores, total_impurity
 from veilwood.trees.level_growth import GrowingForest
 from veilwood.trees.random import THRESHOLDS, Thresholds, grow_binary, public_generators
 
@@ -127,7 +128,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
 
     def measure_rows(
         self, design: Design, source: Source, door: Door, n_jobs: int | None = None
-    ) -> tuple[Forest, NDArray[np.int64]]:
+    ) -> tuple[Forest, Ints]:
         """Split level by level until nodes are pure or the limit on leaves is reached, then count the leaves."""
         encoding, drawn = design.encoding, self._n_candidates(design.encoding)
         n_classes = len(encoding.schema.classes) or None
@@ -164,16 +165,14 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
         leaves = np.concatenate([counted, np.zeros((step.shape[0] - forest.n_leaves, step.shape[1]), np.int64)])
         return forest, door.release_counts(step, leaves)[: forest.n_leaves]
 
-    def clean_leaves(
-        self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: NDArray[np.int64] | None = None
-    ) -> NDArray[np.float64]:
+    def clean_leaves(self, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Ints | None = None) -> Floats:
         """Return class frequencies, shrunk by leave-one-out error instead of noise if leaves are shrunk."""
         if self.shrinks_leaves and self.task == "classification":
             return leave_one_out_frequencies(forest, counts.astype(np.float64))
         return super().clean_leaves(forest, counts, plan, pooled)
 
 
-def _cut_scores(histograms: Counts, by_class: bool) -> tuple[Counts]:
+def _cut_scores(histograms: Ints, by_class: bool) -> tuple[Ints]:
     """Return the action of each cut between bins: separate the rows, narrow the range to them, or nothing."""
     rows = histograms.sum(axis=2) if by_class else histograms[..., 0]
     totals = histograms.sum(axis=1)

@@ -11,10 +11,10 @@ from os import PathLike
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood._version import __version__
+from veilwood.arrays import Floats, Ints
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, SetupError, UseError
 from veilwood.estimators.base import BaseForest, resolve_weights
@@ -151,15 +151,13 @@ def _encode_categorical(graph: Graph, column: Column) -> tuple[str, str | None]:
 
 _AT_LEAST, _MEMBER = 2, 6  # node modes of TreeEnsemble
 
-Longs = NDArray[np.int64]
-
 
 class _CodeTest(NamedTuple):
     """Test of a decision: the code of a column is at least ``first``, or one of ``members``."""
 
     feature: int
     first: int
-    members: NDArray[np.float64] | None = None
+    members: Floats | None = None
 
 
 class _DecisionTable(NamedTuple):
@@ -168,10 +166,10 @@ class _DecisionTable(NamedTuple):
     Indices below ``n_nodes`` are nodes of the forest. Larger ones are the further binary decisions of multiway nodes.
     """
 
-    feature: Longs
-    test: Longs
-    right: Longs
-    left: Longs
+    feature: Ints
+    test: Ints
+    right: Ints
+    left: Ints
 
 
 def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
@@ -188,7 +186,7 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
     place = np.cumsum(decides) - 1
     n_own = len(nodes)
 
-    def branch_attributes(name: str, node: Longs) -> dict[str, list[int]]:
+    def branch_attributes(name: str, node: Ints) -> dict[str, list[int]]:
         own = node < forest.n_nodes
         at = np.where(own, node, 0)
         leaf = own & is_leaf[at]
@@ -212,7 +210,7 @@ def tree_attributes(forest: Forest, encoding: Encoding) -> dict[str, Any]:
     }
 
 
-def _list_decisions(forest: Forest, encoding: Encoding, nodes: Longs, tests: list[_CodeTest]) -> _DecisionTable:
+def _list_decisions(forest: Forest, encoding: Encoding, nodes: Ints, tests: list[_CodeTest]) -> _DecisionTable:
     """Return one decision per node, then the further ones of multiway nodes. Appends to ``tests``."""
     alone = forest.feature[nodes] == LEAF
     feature = np.maximum(forest.feature[nodes], 0).astype(np.int64)
@@ -263,7 +261,7 @@ def _split_test(forest: Forest, encoding: Encoding, feature: int, cut: int, firs
     return _CodeTest(feature, 0, np.flatnonzero(goes).astype(np.float64))
 
 
-def _split_values(tests: list[_CodeTest], encoding: Encoding) -> NDArray[np.float64]:
+def _split_values(tests: list[_CodeTest], encoding: Encoding) -> Floats:
     """Return the split values of tests: codes of categories, and the smallest number of each numeric code."""
     feature, first = np.array([test.feature for test in tests]), np.array([test.first for test in tests])
     splits = first.astype(np.float64)
@@ -374,9 +372,7 @@ def _smooth_probabilities(graph: Graph, probabilities: str, model: LeafModel) ->
     return graph.add_node("Div", smoothed, graph.add_constant(n_trees + 1))
 
 
-def _sum_over_trees(
-    graph: Graph, forest: Forest, leaf_values: NDArray[np.float64], encoding: Encoding, values: str
-) -> str:
+def _sum_over_trees(graph: Graph, forest: Forest, leaf_values: Floats, encoding: Encoding, values: str) -> str:
     """Find the leaf of each row and tree by TreeEnsemble, and sum the values of these leaves."""
     leaves = graph.add_node("TreeEnsemble", values, domain="ai.onnx.ml", **tree_attributes(forest, encoding))
     numbers = graph.add_node("Cast", leaves, to=graph.onnx.TensorProto.INT64)

@@ -14,16 +14,16 @@ from fractions import Fraction
 from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
+from veilwood.arrays import Bools, Floats, Ints
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import MAX_SCALE, Ints, Mechanism, require_fraction, require_integers, require_positive
+from veilwood.privacy.noise import MAX_SCALE, Mechanism, require_fraction, require_integers, require_positive
 
 __all__ = [
-    "Bools",
     "ExponentialMechanism",
     "NoisyMax",
     "PermuteAndFlip",
@@ -31,12 +31,6 @@ __all__ = [
     "TrialBudget",
     "uniform_below",
 ]
-
-
-Floats = NDArray[np.float64]
-
-
-Bools = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, init=False)

@@ -9,34 +9,27 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from joblib import effective_n_jobs
-from numpy.typing import NDArray
 
+from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
 from veilwood.data.batches import Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
-from veilwood.data.encoding import HAVE_NUMBA, Codes
-from veilwood.trees.forest import LEAF, Forest, Ints
+from veilwood.trees.forest import LEAF, Forest
 
 __all__ = [
     "ACCELERATOR",
-    "HAVE_NUMBA",
     "Accelerator",
     "Assignment",
-    "Codes",
-    "Counts",
     "LeafCount",
     "leaf_queries",
     "leaf_totals",
     "route_rows",
-    "run_on_threads",
     "sum_over_trees",
     "tree_rule",
 ]
@@ -82,12 +75,10 @@ def leaf_queries(
 class Accelerator(Protocol):
     """A device that takes over the work of this module, with the same integers and sums (``engines.gpu``)."""
 
-    def leaf_totals(
-        self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int
-    ) -> NDArray[np.int64]:
+    def leaf_totals(self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int) -> Ints:
         """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
 
-    def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: NDArray[np.float64]) -> NDArray[np.float64]:
+    def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
         """Return ``sum_over_trees``."""
 
     def make_backend(self, columns: Any, source: Any, n_outputs: int) -> Any:
@@ -97,7 +88,6 @@ class Accelerator(Protocol):
 ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
 """The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
 
-Counts: TypeAlias = NDArray[np.int64]
 
 _KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function
 
@@ -121,7 +111,7 @@ class Assignment(NamedTuple):
         """Leave the key out: workers of a cluster log failed calls with their arguments."""
         return f"Assignment(to {self.n_trees} trees)"
 
-    def trees_of_rows(self, partition: int, first_row: int, n_rows: int) -> Ints:
+    def trees_of_rows(self, partition: int, first_row: int, n_rows: int) -> Int32s:
         """Return the tree of rows ``first_row`` up to ``first_row + n_rows`` of a partition."""
         first_block = first_row // _KEYSTREAM_ROWS
         last_block = (first_row + max(n_rows, 1) - 1) // _KEYSTREAM_ROWS
@@ -146,7 +136,7 @@ def leaf_totals(
     assignment: Assignment | None = None,
     n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
-) -> Counts:
+) -> Ints:
     """Return the number of rows of each class per leaf, or the rotated pair of sums for regression.
 
     Parameters
@@ -193,14 +183,14 @@ class LeafCount:
     target_levels: int = 1
     assignment: Assignment | None = None
 
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Counts:
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the totals of these batches."""
         return leaf_totals(
             self.forest, batches, n_classes=self.n_classes, target_levels=self.target_levels,
             assignment=self.assignment, n_jobs=n_jobs,
         )  # fmt: skip
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Counts:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the totals from cell queries: one per tree, or a single one if each row is in one tree."""
         forest = self.forest
         sums: Any = "classes" if self.n_classes else "pair"
@@ -215,7 +205,7 @@ class LeafCount:
 
 
 def _fast_adder(
-    forest: Forest, codes: Codes, target: Ints, owner_of_rows: Ints | None, levels: int, totals: Counts
+    forest: Forest, codes: Codes, target: Int32s, owner_of_rows: Int32s | None, levels: int, totals: Ints
 ) -> Callable[[int, int], None]:
     """Return the kernel call: by columns if every row visits every tree and trees are small, otherwise row by row."""
     from veilwood import kernels
@@ -242,12 +232,12 @@ def _fast_adder(
     )
 
 
-def _assigned_trees(batch: Batch, assignment: Assignment | None) -> Ints | None:
+def _assigned_trees(batch: Batch, assignment: Assignment | None) -> Int32s | None:
     """Return the tree of each row, or None if every tree counts it."""
     return None if assignment is None else assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
 
 
-def route_rows(forest: Forest, codes: Codes) -> Ints:
+def route_rows(forest: Forest, codes: Codes) -> Int32s:
     """Return the leaf of each row in each tree, shape (n_rows, n_trees): the NumPy walk, level by level.
 
     >>> from veilwood.data.encoding import EncodedColumn
@@ -272,11 +262,11 @@ def route_rows(forest: Forest, codes: Codes) -> Ints:
 def sum_over_trees(
     forest: Forest,
     codes: Codes,
-    leaf_values: NDArray[np.float64],
+    leaf_values: Floats,
     *,
     n_jobs: int | None = None,
     fast: bool = HAVE_NUMBA,
-) -> NDArray[np.float64]:
+) -> Floats:
     """Return, for each row, the sum over trees of the values at its leaves, shape (n_rows, n_values)."""
     if (accelerator := ACCELERATOR.get()) is not None:
         return accelerator.sum_over_trees(forest, codes, leaf_values)
@@ -300,11 +290,11 @@ def sum_over_trees(
 def _numpy_add(
     forest: Forest,
     codes: Codes,
-    target: Ints,
-    owner_of_rows: Ints | None,
+    target: Int32s,
+    owner_of_rows: Int32s | None,
     n_classes: int | None,
     levels: int,
-    totals: Counts,
+    totals: Ints,
 ) -> None:
     leaves = route_rows(forest, codes)
     tree = slice(None) if owner_of_rows is None else owner_of_rows[:, None] == np.arange(forest.n_trees)
@@ -319,14 +309,3 @@ def _numpy_add(
 
 def _kernel_arrays(forest: Forest) -> tuple[Any, ...]:
     return forest.packed, forest.roots, forest.depth, forest.lookup
-
-
-def run_on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:
-    """Divide ``n_items`` evenly among threads. Kernels release the interpreter lock and share no output."""
-    n_threads = max(1, min(effective_n_jobs(n_jobs), n_items))
-    bounds = np.linspace(0, n_items, n_threads + 1).astype(int)
-    if n_threads == 1:
-        work(0, n_items)
-        return
-    with ThreadPoolExecutor(n_threads) as pool:
-        list(pool.map(work, bounds[:-1], bounds[1:]))

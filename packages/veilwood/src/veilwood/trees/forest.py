@@ -10,19 +10,18 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
 from veilwood.errors import ModelFileError
 from veilwood.privacy.plan import Layout, RowAssignment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-
-Ints: TypeAlias = NDArray[np.int32]
 
 LEAF = -1  # the "feature" of a leaf
 MAX_DEPTH = 1024  # of a tree read from a file: bounds the walks that go level by level
@@ -37,12 +36,12 @@ class Forest:
     ``LEAF`` and ``child`` holds the leaf's number. Leaves too are numbered over all trees.
     """
 
-    roots: Ints
-    feature: Ints
-    cut: Ints
-    child: Ints
-    lookup: NDArray[np.uint16]
-    tree_leaves: Ints  # leaves of tree t are tree_leaves[t] up to tree_leaves[t + 1]
+    roots: Int32s
+    feature: Int32s
+    cut: Int32s
+    child: Int32s
+    lookup: Codes
+    tree_leaves: Int32s  # leaves of tree t are tree_leaves[t] up to tree_leaves[t + 1]
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out cached properties: their presence would reveal whether there were rows."""
@@ -64,7 +63,7 @@ class Forest:
         return int(self.tree_leaves[-1])
 
     @cached_property
-    def parent(self) -> Ints:
+    def parent(self) -> Int32s:
         """The parent of each node; -1 at a root."""
         # In level order the children of successive inner nodes follow one another.
         inner = np.flatnonzero(self.feature != LEAF).astype(np.int32)
@@ -75,7 +74,7 @@ class Forest:
         return parent
 
     @cached_property
-    def level(self) -> Ints:
+    def level(self) -> Int32s:
         """The depth of each node; 0 at a root."""
         level = np.zeros(self.n_nodes, np.int32)
         ancestor = self.parent
@@ -90,7 +89,7 @@ class Forest:
         return int(self.level.max())
 
     @cached_property
-    def packed(self) -> Ints:
+    def packed(self) -> Int32s:
         """Feature, cut, child and leaf number of each node side by side, for kernels; a leaf is its own child."""
         leaf = self.feature == LEAF
         never = np.int32(np.iinfo(np.int32).max)
@@ -124,14 +123,14 @@ class Forest:
         return self.layout(row_sharing), {"structure": self.fingerprint()}
 
     @cached_property
-    def leaf_node(self) -> Ints:
+    def leaf_node(self) -> Int32s:
         """The node of each leaf."""
         nodes = np.flatnonzero(self.feature == LEAF).astype(np.int32)
         ordered = np.empty(self.n_leaves, np.int32)
         ordered[self.child[nodes]] = nodes
         return ordered
 
-    def sum_to_nodes(self, leaf_values: NDArray[Any]) -> NDArray[np.float64]:
+    def sum_to_nodes(self, leaf_values: NDArray[Any]) -> Floats:
         """Return, for every node, the sum of the values (or rows of values) of the leaves below it."""
         sums = np.zeros((self.n_nodes, *leaf_values.shape[1:]))
         sums[self.leaf_node] = leaf_values
@@ -158,7 +157,7 @@ class Forest:
         return cls(**{field.name: arrays[field.name] for field in fields(cls)})
 
 
-def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) -> None:
+def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: Ints) -> None:
     """Raise ModelFileError for arrays that could send a row out of range, in circles, or to a leaf of another tree."""
 
     def require(holds: bool | np.bool_, problem: str) -> None:
@@ -208,7 +207,7 @@ def _validate(arrays: Mapping[str, NDArray[Any]], n_codes: NDArray[np.int64]) ->
     require((parent == roots[tree]).all(), "a tree is too deep")
 
 
-def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]:
+def _window_maxima(values: Codes, width: int) -> Codes:
     """Return the maximum of each window of ``width`` values, in time logarithmic in the width."""
     reach = 1
     while 2 * reach <= width:
@@ -218,7 +217,7 @@ def _window_maxima(values: NDArray[np.uint16], width: int) -> NDArray[np.uint16]
     return np.maximum(values[: len(values) - rest], values[rest:])
 
 
-def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
+def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> Bools:
     """Return which codes of each column can reach each leaf: [n_leaves, sum of n_codes], column after column."""
     column = np.repeat(np.arange(len(n_codes)), n_codes)
     code = np.concatenate([np.arange(n) for n in n_codes])
@@ -237,7 +236,7 @@ def leaf_masks(forest: Forest, n_codes: Sequence[int]) -> NDArray[np.bool_]:
 
 
 def build_forest(
-    sizes: ArrayLike, feature: ArrayLike, cut: ArrayLike, branches: ArrayLike, lookup: Sequence[NDArray[np.uint16]]
+    sizes: ArrayLike, feature: ArrayLike, cut: ArrayLike, branches: ArrayLike, lookup: Sequence[Codes]
 ) -> Forest:
     """Build a forest from trees in level order, one after the other.
 
@@ -278,7 +277,7 @@ def build_partial_forest(
     cut: ArrayLike,
     branches: ArrayLike,
     n_open: int,
-    lookup: Sequence[NDArray[np.uint16]],
+    lookup: Sequence[Codes],
 ) -> Forest:
     """Build a forest of growing trees, level by level of all trees together. The last ``n_open`` nodes are open.
 
@@ -312,6 +311,6 @@ def join_forests(forests: Sequence[Forest], features: Sequence[Sequence[int]]) -
     return build_forest(sizes, feature, cut, branches, [forest.lookup for forest in forests])
 
 
-def _join_lookups(lookup: Sequence[NDArray[np.uint16]]) -> NDArray[np.uint16]:
+def _join_lookups(lookup: Sequence[Codes]) -> Codes:
     """Return one lookup table. It is never empty, since kernels read from it speculatively."""
     return np.concatenate([*lookup, np.zeros(1, np.uint16)]).astype(np.uint16)

@@ -9,20 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import HAVE_NUMBA, Int32s, Ints, run_on_threads
 from veilwood.data.batches import AggregatePass, Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import DomainTooLargeError
-from veilwood.trees.counting import HAVE_NUMBA, Assignment, route_rows, run_on_threads, tree_rule
+from veilwood.trees.counting import Assignment, route_rows, tree_rule
 from veilwood.trees.forest import Forest
 from veilwood.trees.level_growth import SHIFT, CandidateSplits, GrowingForest
-
-Counts: TypeAlias = NDArray[np.int64]
 
 MAX_CELLS = 1 << 24  # 128 MB of histograms; a level that needs more takes several passes
 MAX_ROWS = 1 << 28  # up to here no score overflows
@@ -33,14 +30,14 @@ def level_scores(
     growing: GrowingForest,
     candidates: CandidateSplits,
     aggregate: AggregatePass,
-    score: Callable[[Counts], tuple[Counts, ...]],
+    score: Callable[[Ints], tuple[Ints, ...]],
     *,
     n_classes: int | None,
     max_bins: int,
     assignment: Assignment | None = None,
     n_jobs: int | None = None,
     fast: bool = HAVE_NUMBA,
-) -> tuple[Counts, ...]:
+) -> tuple[Ints, ...]:
     """Return the scores of the histograms of all slots of a level.
 
     Parameters
@@ -73,7 +70,7 @@ def level_scores(
     return tuple(np.concatenate(column) for column in zip(*parts, strict=True))
 
 
-def _check_row_count(counted: Counts) -> None:
+def _check_row_count(counted: Ints) -> None:
     if counted.sum(axis=1).max(initial=0) > MAX_ROWS:
         raise DomainTooLargeError(f"more than {MAX_ROWS:,} rows. Hint: train on a random sample of them.")
 
@@ -90,14 +87,14 @@ class HistogramCount:
     assignment: Assignment | None = None
     fast: bool = HAVE_NUMBA
 
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Counts:
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the histograms of these batches."""
         return fill_histograms(
             self.forest, self.depth, self.candidates, batches, n_classes=self.n_classes, max_bins=self.max_bins,
             assignment=self.assignment, n_jobs=n_jobs, fast=self.fast,
         )  # fmt: skip
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Counts:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the histograms from cell queries: one per tree and index among the candidates of its nodes."""
         slots, forest, own = self.candidates, self.forest, self.assignment
         queries, owners = [], []
@@ -147,7 +144,7 @@ def fill_histograms(
     assignment: Assignment | None = None,
     n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
-) -> Counts:
+) -> Ints:
     """Return the histograms of all slots of the open nodes at ``depth``: exact, hence private."""
     histograms = np.zeros((candidates.n_candidates, max_bins, n_classes or 3), np.int64)
     add = _fast_adder if fast else _numpy_adder
@@ -163,13 +160,13 @@ def fill_histograms(
 
 
 def _fast_adder(
-    forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Counts, n_jobs: int | None
-) -> Callable[[Batch, NDArray[np.int32] | None], None]:
+    forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Ints, n_jobs: int | None
+) -> Callable[[Batch, Int32s | None], None]:
     from veilwood import kernels
 
     packed = np.stack([candidates.feature, candidates.low, candidates.step, candidates.table], axis=1)
 
-    def add(batch: Batch, own: NDArray[np.int32] | None) -> None:
+    def add(batch: Batch, own: Int32s | None) -> None:
         work = partial(
             kernels.add_rows_to_histograms, forest.packed, forest.roots, depth, forest.lookup, candidates.first, packed,
             candidates.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
@@ -181,9 +178,9 @@ def _fast_adder(
 
 
 def _numpy_adder(
-    forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Counts, n_jobs: int | None
-) -> Callable[[Batch, NDArray[np.int32] | None], None]:
-    def add(batch: Batch, own: NDArray[np.int32] | None) -> None:
+    forest: Forest, depth: int, candidates: CandidateSplits, moments: bool, histograms: Ints, n_jobs: int | None
+) -> Callable[[Batch, Int32s | None], None]:
+    def add(batch: Batch, own: Int32s | None) -> None:
         node = route_rows(forest, batch.codes)
         present = node >= 0
         if own is not None:
@@ -206,7 +203,7 @@ def _numpy_adder(
     return add
 
 
-def total_impurity(totals: Counts, moments: bool) -> Counts:
+def total_impurity(totals: Ints, moments: bool) -> Ints:
     """Return the total impurity of the targets of each node, rounded down to an integer.
 
     For regression, from (number, sum, sum of squares) on the last axis: the sum of squared errors. For classes, from
@@ -230,17 +227,17 @@ def total_impurity(totals: Counts, moments: bool) -> Counts:
         n, total, squares = (totals[..., place] for place in range(3))
         mean = total // np.maximum(n, 1)
         rest = total - mean * n  # this form does not overflow up to MAX_ROWS
-        impurity: Counts = squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
+        impurity: Ints = squares - mean * (mean * n + 2 * rest) - _ceil_div(rest * rest, n)
         return impurity
     n = totals.sum(axis=-1)
     impurity = CLASS_IMPURITY_PARTS * n - _ceil_div(CLASS_IMPURITY_PARTS * (totals * totals).sum(axis=-1), n)
     return impurity
 
 
-def _ceil_div(numerator: Counts, n: Counts) -> Counts:
+def _ceil_div(numerator: Ints, n: Ints) -> Ints:
     """Return the rounded-up quotient of non-negative integers, in operations that also exist on secret shares."""
     divisor = np.maximum(n, 1)
-    quotient: Counts = (numerator + (divisor - 1)) // divisor
+    quotient: Ints = (numerator + (divisor - 1)) // divisor
     return quotient
 
 
@@ -249,7 +246,7 @@ def impurity_range(moments: bool) -> int:
     return TARGET_LEVELS**2 if moments else 2 * CLASS_IMPURITY_PARTS
 
 
-def edge_scores(histograms: Counts, moments: bool, *, with_impurity: bool = True) -> tuple[Counts, ...]:
+def edge_scores(histograms: Ints, moments: bool, *, with_impurity: bool = True) -> tuple[Ints, ...]:
     """Return the imbalance in rows and the total impurity of both sides, for each edge between two bins."""
     left = np.cumsum(histograms, axis=1)
     right = left[:, -1:] - left

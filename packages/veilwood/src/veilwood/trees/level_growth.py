@@ -8,19 +8,18 @@ and ``medians`` and ``greedy`` select the splits.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.trees.forest import LEAF, Forest, Ints, build_forest, build_partial_forest
+from veilwood.arrays import Bools, Codes, Int32s, Ints
+from veilwood.trees.forest import LEAF, Forest, build_forest, build_partial_forest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from veilwood.data.encoding import EncodedColumn
 
-Longs: TypeAlias = NDArray[np.int64]
 
 SHIFT = 32  # a code at distance d from the low end of its node's range falls into bin (d * step) >> SHIFT
 
@@ -33,13 +32,13 @@ class CandidateSplits:
     categorical attribute are its remaining values in some order, or groups of them.
     """
 
-    first: Longs  # the slots of open node i are first[i] up to first[i + 1]
-    feature: Longs
-    low: Longs
-    step: Longs
-    table: Longs  # start of the slot's table of bins by code in ``tables``; -1 if bins come from low and step
-    n_bins: Longs
-    tables: NDArray[np.uint16]
+    first: Ints  # the slots of open node i are first[i] up to first[i + 1]
+    feature: Ints
+    low: Ints
+    step: Ints
+    table: Ints  # start of the slot's table of bins by code in ``tables``; -1 if bins come from low and step
+    n_bins: Ints
+    tables: Codes
 
     @property
     def n_nodes(self) -> int:
@@ -51,7 +50,7 @@ class CandidateSplits:
         """Number of slots of all nodes together."""
         return len(self.feature)
 
-    def candidates_of_nodes(self, nodes: Longs, width: int) -> tuple[Longs, NDArray[np.bool_]]:
+    def candidates_of_nodes(self, nodes: Ints, width: int) -> tuple[Ints, Bools]:
         """Return the slots of some open nodes, padded with 0 to ``width`` columns, and a mask of the true ones."""
         slot = self.first[nodes][:, None] + np.arange(width)
         present = slot < self.first[nodes + 1][:, None]
@@ -63,11 +62,11 @@ class CandidateSplits:
         columns = {name: getattr(self, name)[here] for name in ("feature", "low", "step", "table", "n_bins")}
         return replace(self, first=np.clip(self.first, here.start, here.stop) - here.start, **columns)
 
-    def cut_codes(self, slot: Longs, edge: Longs) -> Longs:
+    def cut_codes(self, slot: Ints, edge: Ints) -> Ints:
         """Return the lowest code of each slot's bin ``edge + 1``, for slots of numbers."""
         return self.low[slot] - (-((edge + 1) << SHIFT) // self.step[slot])
 
-    def goes_right(self, slot: Longs, edge: Longs, width: int) -> NDArray[np.bool_]:
+    def goes_right(self, slot: Ints, edge: Ints, width: int) -> Bools:
         """Return which of the first ``width`` codes lie in the bins after ``edge``, for slots with tables."""
         places = np.minimum(self.table[slot][:, None] + np.arange(width), len(self.tables) - 1)
         return np.asarray(self.tables[places] > edge[:, None])
@@ -92,11 +91,11 @@ class GrowingForest:
         self._high = np.tile(np.where(self.ordered, self._n_codes, 0).astype(np.int32), (n_trees, 1))
         self._remaining = np.ones((n_trees, int(widths.sum())), bool)  # which values remain of the categorical columns
         self._used = np.zeros((n_trees, len(columns)), bool)  # by a multiway split
-        self._trees: list[Ints] = []
-        self._features: list[Ints] = []
-        self._cuts: list[Ints] = []
-        self._branches: list[Ints] = []
-        self._lookups: list[NDArray[np.uint16]] = []
+        self._trees: list[Int32s] = []
+        self._features: list[Int32s] = []
+        self._cuts: list[Int32s] = []
+        self._branches: list[Int32s] = []
+        self._lookups: list[Codes] = []
         self._lookup_length = 0
         self.n_trees = n_trees
         self.depth = 0
@@ -111,26 +110,26 @@ class GrowingForest:
         """Number of open nodes, of all trees."""
         return len(self._tree)
 
-    def usable_columns(self) -> NDArray[np.bool_]:
+    def usable_columns(self) -> Bools:
         """Return which columns can still be split, by open node."""
         left = self._high - self._low
         for column in np.flatnonzero(~self.ordered).tolist():
             left[:, column] = self._remaining_values(column).sum(axis=1)
         return (left > 1) & ~self._used
 
-    def _remaining_values(self, column: int) -> NDArray[np.bool_]:
+    def _remaining_values(self, column: int) -> Bools:
         start = self._value_offsets[column]
         return self._remaining[:, start : start + self._n_codes[column]]
 
     # -- candidates ------------------------------------------------------------------------------------------
 
-    def draw_candidates(self, n_columns: int, rng: np.random.Generator) -> Longs:
+    def draw_candidates(self, n_columns: int, rng: np.random.Generator) -> Ints:
         """Draw up to ``n_columns`` distinct usable columns for each open node, padded with -1."""
         usable = self.usable_columns()
         order = np.argsort(np.where(usable, rng.random(usable.shape), 2.0), axis=1)[:, :n_columns]
         return np.where(np.take_along_axis(usable, order, axis=1), order, LEAF)
 
-    def bin_candidates(self, candidates: Longs, max_bins: int, rng: np.random.Generator) -> CandidateSplits:
+    def bin_candidates(self, candidates: Ints, max_bins: int, rng: np.random.Generator) -> CandidateSplits:
         """Cut the candidates of every open node into at most ``max_bins`` bins.
 
         Categorical values get a public random order, drawn independently for each slot. So a split between two bins is
@@ -166,7 +165,7 @@ class GrowingForest:
 
     # -- structure ---------------------------------------------------------------------------------------------
 
-    def split_nodes(self, candidates: CandidateSplits, slot: Longs, edge: Longs) -> None:
+    def split_nodes(self, candidates: CandidateSplits, slot: Ints, edge: Ints) -> None:
         """Split each open node in two after bin ``edge`` of one of its slots. It is a leaf if ``slot`` is -1."""
         inner = np.flatnonzero(slot >= 0)
         slot, edge = slot[inner], edge[inner]
@@ -191,7 +190,7 @@ class GrowingForest:
         self._low, self._high, self._remaining = low, high, alive
         self._used = np.repeat(self._used[inner], 2, axis=0)
 
-    def split_by_value(self, feature: Longs) -> None:
+    def split_by_value(self, feature: Ints) -> None:
         """Give each open node one child per value of its column ``feature``. It is a leaf if ``feature`` is -1."""
         inner = np.flatnonzero(feature >= 0)
         feature = feature[inner]
@@ -205,7 +204,7 @@ class GrowingForest:
             np.repeat(a[inner], branches, axis=0) for a in (self._low, self._high, self._remaining, self._used)
         )
 
-    def _close_level(self, inner: Longs, feature: Longs, cut: Longs, branches: Longs) -> None:
+    def _close_level(self, inner: Ints, feature: Ints, cut: Ints, branches: Ints) -> None:
         """Append the current level to the closed ones, and open the next."""
         features, cuts = (np.full(self.n_open_nodes, LEAF, np.int32) for _ in range(2))
         features[inner], cuts[inner] = feature, cut
@@ -232,7 +231,7 @@ class GrowingForest:
         feature, cut, branches = (np.concatenate([closed, last])[order] for closed, last in ends)
         return build_forest(np.bincount(tree, minlength=self.n_trees), feature, cut, branches, self._lookups)
 
-    def _closed_arrays(self) -> tuple[Ints, Ints, Ints]:
+    def _closed_arrays(self) -> tuple[Int32s, Int32s, Int32s]:
         """Return features, cuts and branches of the closed nodes."""
         nothing = np.empty(0, np.int32)
         levels = (self._features, self._cuts, self._branches)

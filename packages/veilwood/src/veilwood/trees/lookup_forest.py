@@ -17,13 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.trees.counting import HAVE_NUMBA, Codes, run_on_threads
+from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
 from veilwood.trees.forest import LEAF, Forest
 
 MAX_CELLS = 1 << 12  # of a tree
 MAX_CELLS_PER_LEAF = 2  # trees with more cells per leaf are walked
-
-Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,12 +46,12 @@ class LookupForest:
         Value of each cell, tree after tree.
     """
 
-    features: NDArray[np.int64]
-    groups: NDArray[np.uint8] | NDArray[np.uint16]
-    axes: NDArray[np.int32]
-    offsets: NDArray[np.uint16]
-    ends: NDArray[np.int32]
-    starts: NDArray[np.int32]
+    features: Ints
+    groups: NDArray[np.uint8] | Codes
+    axes: Int32s
+    offsets: Codes
+    ends: Int32s
+    starts: Int32s
     values: Floats
 
     @classmethod
@@ -64,7 +62,7 @@ class LookupForest:
         features = sorted(set().union(*tree_features))
         code_groups = {feature: _code_groups(forest, feature, n_codes[feature]) for feature in features}
         max_groups = max((int(group.max()) + 1 for group in code_groups.values()), default=1)
-        offsets: list[NDArray[np.uint16]] = []
+        offsets: list[Codes] = []
         axes, ends, starts, leaves, n_cells = [], [], [], [], 0
         for (first, last), own in zip(bounds, tree_features, strict=True):
             tree_groups = [_groups_within_tree(forest, first, last, feature, code_groups[feature]) for feature in own]
@@ -118,7 +116,7 @@ class LookupForest:
         return self.features, self.groups, self.axes, self.offsets, self.ends, self.starts, self.values
 
 
-def _code_groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64]:
+def _code_groups(forest: Forest, feature: int, n_codes: int) -> Ints:
     """Return the group of each code. Codes that no tree separates may share a group."""
     cuts = forest.cut[forest.feature == feature]
     if (cuts < 0).any():  # a category may go anywhere
@@ -126,9 +124,7 @@ def _code_groups(forest: Forest, feature: int, n_codes: int) -> NDArray[np.int64
     return np.searchsorted(np.unique(cuts), np.arange(n_codes), side="right")
 
 
-def _groups_within_tree(
-    forest: Forest, first: int, last: int, feature: int, groups: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _groups_within_tree(forest: Forest, first: int, last: int, feature: int, groups: Ints) -> tuple[Ints, Ints]:
     """Return the group within one tree of each group of the forest, and one code of each."""
     example = np.unique(groups, return_index=True)[1]
     cuts = np.unique(forest.cut[first:last][forest.feature[first:last] == feature])
@@ -137,7 +133,7 @@ def _groups_within_tree(
     return group.ravel(), example[code]
 
 
-def _walk_tree(forest: Forest, root: int, codes: NDArray[np.int64]) -> NDArray[np.int32]:
+def _walk_tree(forest: Forest, root: int, codes: Ints) -> Int32s:
     """Return the leaf of each row in one tree."""
     node, rows = np.full(len(codes), root), np.arange(len(codes))
     while (inner := forest.feature[node] != LEAF).any():

@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Codes, Int32s, Ints
 from veilwood.errors import DomainTooLargeError, ParameterError, short_repr
 from veilwood.privacy.plan import MAX_SEED
 from veilwood.safe_io import all_ints_in, is_int_in
-from veilwood.trees.forest import LEAF, Forest, Ints, build_forest
+from veilwood.trees.forest import LEAF, Forest, build_forest
 
 if TYPE_CHECKING:
     from veilwood.data.encoding import EncodedColumn
@@ -96,10 +96,10 @@ def check_size(n_trees: int, max_depth: int, branching: int) -> None:
 class _RandomTree(NamedTuple):
     """One tree in level order, with its own lookup table."""
 
-    feature: Ints
-    cut: Ints
-    branches: Ints
-    lookup: NDArray[np.uint16]
+    feature: Int32s
+    cut: Int32s
+    branches: Int32s
+    lookup: Codes
 
 
 def grow_binary(
@@ -217,7 +217,7 @@ def _grow_multiway_tree(columns: Sequence[EncodedColumn], max_depth: int, rng: n
 
 
 def _close_tree(
-    features: list[Ints], cuts: list[Ints], branches: list[Ints], n_open: int, lookup: NDArray[np.uint16]
+    features: list[Int32s], cuts: list[Int32s], branches: list[Int32s], n_open: int, lookup: Codes
 ) -> _RandomTree:
     """Return the finished tree: open nodes become leaves."""
     leaf, none = np.full(n_open, LEAF, np.int32), np.zeros(n_open, np.int32)
@@ -226,7 +226,7 @@ def _close_tree(
     )
 
 
-def _join_trees(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint16]]) -> Forest:
+def _join_trees(trees: Sequence[_RandomTree], lookup: Sequence[Codes]) -> Forest:
     return build_forest(
         [len(tree.feature) for tree in trees],
         np.concatenate([tree.feature for tree in trees]),
@@ -236,7 +236,7 @@ def _join_trees(trees: Sequence[_RandomTree], lookup: Sequence[NDArray[np.uint16
     )
 
 
-def _draw_columns(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
+def _draw_columns(allowed: Bools, rng: np.random.Generator) -> Int32s:
     """Draw one allowed column per row, uniformly; LEAF if none is allowed."""
     totals = allowed.sum(axis=1)
     rank = rng.integers(0, np.maximum(totals, 1))
@@ -244,16 +244,14 @@ def _draw_columns(allowed: NDArray[np.bool_], rng: np.random.Generator) -> Ints:
     return np.where(totals > 0, chosen, LEAF).astype(np.int32)
 
 
-def _category_totals(alive: NDArray[np.bool_], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+def _category_totals(alive: Bools, starts: Ints) -> Ints:
     """Return the number of remaining categories, per node and categorical column."""
     return (
         np.add.reduceat(alive, starts, axis=1, dtype=np.int64) if len(starts) else np.empty((len(alive), 0), np.int64)
     )
 
 
-def _column_mask(
-    feature: Ints, offsets: NDArray[np.int64], n_codes: NDArray[np.int64], n_bits: int
-) -> NDArray[np.bool_]:
+def _column_mask(feature: Int32s, offsets: Ints, n_codes: Ints, n_bits: int) -> Bools:
     """Return which category bits belong to the split column of each node."""
     bit = np.arange(n_bits)
     start = offsets[feature][:, None]
@@ -261,8 +259,8 @@ def _column_mask(
 
 
 def _draw_cuts(
-    low: Ints, high: Ints, missing: NDArray[np.int64], feature: Ints, nodes: NDArray[np.int64], rng: np.random.Generator
-) -> NDArray[np.int64]:
+    low: Int32s, high: Int32s, missing: Ints, feature: Int32s, nodes: Ints, rng: np.random.Generator
+) -> Ints:
     lower, upper = low[nodes, feature[nodes]].astype(np.int64), high[nodes, feature[nodes]].astype(np.int64)
     missing_code = missing[feature[nodes]]
     has_missing = (missing_code >= 0) & (upper > missing_code)
@@ -272,7 +270,7 @@ def _draw_cuts(
     return np.where(apart, missing_code, uniform)
 
 
-def _draw_subsets(alive: NDArray[np.bool_], rng: np.random.Generator) -> NDArray[np.bool_]:
+def _draw_subsets(alive: Bools, rng: np.random.Generator) -> Bools:
     """Send each remaining category right with probability 1/2. Redraw until both sides have one."""
     right = np.zeros_like(alive)
     pending = np.arange(len(alive))

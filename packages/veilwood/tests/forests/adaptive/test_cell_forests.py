@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.forests.adaptive.sparse_histogram import (
     KINDS,
     FittedTree,
@@ -17,7 +18,6 @@ from veilwood.forests.adaptive.sparse_histogram import (
     fit_best_forest,
     predict_probabilities,
 )
-from veilwood.trees.counting import HAVE_NUMBA
 from veilwood_testing.clinic import COLUMNS
 
 AXES = (COLUMNS[0].equal_mass_groups(COLUMNS[0].prior, 6), COLUMNS[1].ungrouped_axis())

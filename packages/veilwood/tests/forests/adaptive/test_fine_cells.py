@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.arrays import Floats
 from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, bin_columns
 from veilwood.forests.adaptive.sparse_histogram import MAX_BINS, choose_axes
-
-Floats = NDArray[np.float64]
 
 
 def columns(*kinds: int) -> tuple[BinnedColumn, ...]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.forests.adaptive.sparse_histogram import FittedTree, TreeKind
-from veilwood.trees.counting import HAVE_NUMBA
 
 WAYS = [False, pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="compiled loops"))]
 DEEP = TreeKind(True, 1.0, 1)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.forests.adaptive.sparse_histogram import KINDS, FittedTree, TreeKind
-from veilwood.trees.counting import HAVE_NUMBA
 
 
 def table(n_classes: int, n_rows: int) -> tuple[Any, Any]:

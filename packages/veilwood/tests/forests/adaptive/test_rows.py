@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive.contingency import ContingencyTable
@@ -33,7 +34,6 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
-from veilwood.trees.counting import HAVE_NUMBA
 from veilwood_testing.clinic import COLUMNS, forest_of, small_table, table_of
 from veilwood_testing.rows_cases import N_CLASSES, random_rows
 

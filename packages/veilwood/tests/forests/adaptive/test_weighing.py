@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import veilwood as vw
+from veilwood.arrays import Floats
 from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import private_forest
 from veilwood.forests.adaptive import table_design as weighing
@@ -23,8 +24,6 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Adjacency, Neighbours, Rows
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
-
-Floats = weighing.Floats
 
 
 def tables_of(n_classes: int, n_tables: int, weight: float) -> tuple[Floats, list[ShrunkenTable]]:

@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from numpy.typing import NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
+from veilwood.arrays import Ints
 from veilwood.forests.matrix import answering, measurement
 from veilwood.forests.matrix import answering as matrix_predictor
 from veilwood.forests.matrix import training as ensembles
@@ -51,7 +51,6 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
-Ints = NDArray[np.int64]
 ONE_POINT = np.array([[0, 0], [0, 0]], object)  # the same query twice: a row can reach all it asks about
 POINTS = np.array([[0, 0], [1, 1], [2, 0]], object)
 

@@ -16,6 +16,7 @@ import pytest
 
 import veilwood as vw
 import veilwood_audit as audit
+from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.forests import noisy_leaves as counted
@@ -39,7 +40,6 @@ from veilwood_testing.matrix_forests import (
     LAWS,
     RUNS,
     SIZES,
-    Ints,
     RecordingDoor,
     as_table,
     budget,

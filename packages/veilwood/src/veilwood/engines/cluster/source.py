@@ -16,8 +16,8 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Int32s, Ints
 from veilwood.data.batches import Batch, Count, RowFilter, Source, Sums
 from veilwood.data.contributions import missing_id_column_error
 from veilwood.data.encoding import Encoding, check_names
@@ -41,7 +41,6 @@ from veilwood.errors import FileError, OutOfSchemaError, UseError
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
     PART_ROWS,
-    Ints,
     MemoryBackend,
     RowQuery,
     ScoredRows,
@@ -261,7 +260,7 @@ class PartitionBackend(MemoryBackend):
         read = list(group_batches(batches, PART_ROWS))
         self._parts = [ScoredRows.from_batches(columns, some, n_outputs) for some in read]
         self._places = [[(b.partition, b.first_row, len(b.target)) for b in some] for some in read]
-        self._remaining: list[NDArray[np.bool_]] = []  # mask of each part: rows that are not held out
+        self._remaining: list[Bools] = []  # mask of each part: rows that are not held out
         self._holdout: list[ScoredRows] = []
         self._sample: list[ScoredRows] = []
         self._key = b""
@@ -301,7 +300,7 @@ class PartitionBackend(MemoryBackend):
         keyed._key = draw_key.key + _CELLS
         return CellCounts(*keyed.nonempty_cells(axes, n_classes, fraction))
 
-    def _draw_mask(self, rows: ScoredRows, fraction: float) -> NDArray[np.bool_]:
+    def _draw_mask(self, rows: ScoredRows, fraction: float) -> Bools:
         """Return the mask of drawn rows, from the key and each row's position."""
         part = next(place for place, each in enumerate(self._parts) if each is rows)
         assignment = Assignment(self._key, _DRAW_UNITS)
@@ -347,7 +346,7 @@ class ClusterBackend:
             self._sample_drawn = True
         return self._run_remote(methodcaller("run_on_drawn", query)), fraction
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
         """Add values to the scores; they are sent with the next query."""
         self._updates.append(methodcaller("add_scores", table, values))
 

@@ -12,8 +12,8 @@ from math import prod
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Int32s, Ints
 from veilwood.data.counts import CellQuery, Split, split_by_code
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.engines.sql.cell_sql import BinSqlWriter, join_selects
@@ -28,7 +28,6 @@ from veilwood.forests.adaptive.row_backend import (
     MAX_SCORE,
     SCORE_UNITS,
     TARGET_CELLS,
-    Ints,
     NoHoldout,
     RowQuery,
     ScoredTable,
@@ -93,7 +92,7 @@ class SqlBackend(NoHoldout):
             self._pending[SAMPLE_TABLE] = []
         return self._run_on(query, SAMPLE_TABLE), fraction
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         for name, steps in self._pending.items():
             steps.append((table, values))
@@ -115,7 +114,7 @@ class SqlBackend(NoHoldout):
             scores.append(score)
         return scores
 
-    def _value_rule(self, axes: Sequence[Axis], values: NDArray[np.int32], cell: int) -> Split | int:
+    def _value_rule(self, axes: Sequence[Axis], values: Int32s, cell: int) -> Split | int:
         """Return the rule that yields the value of a row's cell, column by column."""
         if not axes:
             return int(values[cell])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from veilwood.arrays import Floats
 from veilwood.data.batches import Sums
 from veilwood.data.counts import CellRule, KeyedRowHash
 from veilwood.data.encoding import TARGET_LEVELS
@@ -22,7 +23,7 @@ from veilwood.engines.sql.cell_sql import CellSqlWriter, join_selects
 from veilwood.engines.sql.dialects import SqlDialect
 from veilwood.engines.sql.source import SqlSource
 from veilwood.errors import DomainTooLargeError, UseError
-from veilwood.estimators.method import Floats, ForestModel
+from veilwood.estimators.method import ForestModel
 from veilwood.evaluation.scoring import N_SIZES, SCORE_BINS, SCORE_EDGES, SIZE_EDGES, TARGET_BINS, ScoreCount, Scoring
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel

@@ -17,6 +17,7 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats, Int32s, Ints
 from veilwood.data.columns import TRANSFORMS, Column
 from veilwood.data.encoding import GRID_BINS, Encoding
 from veilwood.trees.forest import LEAF, Forest, build_forest
@@ -28,13 +29,13 @@ class Axis:
 
     feature: int
     """Index of the column."""
-    groups: NDArray[np.uint16]
+    groups: Codes
     """Group of each bin of the column."""
     ordered: bool
     """Whether groups are intervals of numbers (missing values are in the last group)."""
     size: int
     """Number of groups."""
-    starts: NDArray[np.int64]
+    starts: Ints
     """First code of each bin."""
 
     @property
@@ -44,7 +45,7 @@ class Axis:
         return [int(start) for start in self.starts[first]]
 
     @property
-    def first_codes(self) -> NDArray[np.int64]:
+    def first_codes(self) -> Ints:
         """Lowest code of each group."""
         return np.array([0, *self.thresholds]) if self.ordered else np.unique(self.groups, return_index=True)[1]
 
@@ -70,7 +71,7 @@ class ContingencyTable:
         """Indices of the columns."""
         return tuple(axis.feature for axis in self.axes)
 
-    def cell_indices(self, columns: NDArray[np.uint8] | NDArray[np.uint16]) -> NDArray[np.uint32]:
+    def cell_indices(self, columns: NDArray[np.uint8] | Codes) -> NDArray[np.uint32]:
         """Return the cell of each row; ``columns`` has shape (n_columns, n_rows) and holds bins."""
         cell = np.zeros(columns.shape[1], np.uint32)
         for axis in self.axes:
@@ -79,7 +80,7 @@ class ContingencyTable:
         return cell
 
 
-def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArray[np.int32]]:
+def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, Int32s]:
     """Convert each table to a tree. Return the forest and the cell of each leaf.
 
     A numeric column becomes a search tree over its thresholds, a categorical one a node with one branch per group.
@@ -89,7 +90,7 @@ def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, NDArra
     feature: list[int] = []
     cut: list[int] = []
     branches: list[int] = []
-    lookup: list[NDArray[np.uint16]] = []
+    lookup: list[Codes] = []
     lookup_starts: dict[bytes, int] = {}
     lookup_length = 0
     for table in tables:
@@ -149,9 +150,6 @@ DECAY, BELL = 0.25, 0.2  # fractions of the range: scale of the exponential, sta
 PEAK_DEVIATIONS, EMPTY_DEVIATIONS = 5.0, 1.5  # in standard deviations of the noise, see ``posterior_counts``
 TINY: Final = 1e-12  # avoids divisions by zero
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 @dataclass(frozen=True, eq=False)
 class BinnedColumn:
@@ -175,12 +173,12 @@ class BinnedColumn:
         """Number of bins, including that of missing values."""
         return int(self.starts.size)
 
-    def bin_codes(self, codes: NDArray[np.uint16]) -> NDArray[np.uint16]:
+    def bin_codes(self, codes: Codes) -> Codes:
         """Return the bins of codes."""
         return self._bin_of_code[codes] if self.ordered else codes
 
     @cached_property
-    def _bin_of_code(self) -> NDArray[np.uint16]:
+    def _bin_of_code(self) -> Codes:
         cells = np.arange(self.n_bins, dtype=np.uint16)
         return np.repeat(cells, np.diff(self.starts, append=GRID_BINS + 1))
 
@@ -311,9 +309,9 @@ class TableArrays(NamedTuple):
         First cell of each table.
     """
 
-    features: NDArray[np.int64]
-    groups: NDArray[np.uint8] | NDArray[np.uint16]
-    axes: NDArray[np.int32]
+    features: Ints
+    groups: NDArray[np.uint8] | Codes
+    axes: Int32s
     strides: NDArray[np.uint32]
     starts: NDArray[np.uint32]
 
@@ -322,7 +320,7 @@ class PackedTables(NamedTuple):
     """Packed tables: their arrays, the sizes of their axes, and their total number of cells."""
 
     arrays: TableArrays
-    sizes: NDArray[np.int64]
+    sizes: Ints
     n_cells: int
 
     @classmethod
@@ -348,8 +346,8 @@ class PackedTables(NamedTuple):
 
     @classmethod
     def _from_groups(
-        cls, features: NDArray[np.int64], groups: NDArray[np.uint8] | NDArray[np.uint16], axes: NDArray[np.int32],
-        sizes: NDArray[np.int64],
+        cls, features: Ints, groups: NDArray[np.uint8] | Codes, axes: Int32s,
+        sizes: Ints,
     ) -> PackedTables:  # fmt: skip
         each = np.where(axes >= 0, np.append(sizes, 1)[axes], 1)  # index -1: the appended 1
         cells = each.prod(axis=1)
@@ -357,7 +355,7 @@ class PackedTables(NamedTuple):
         starts = (np.cumsum(cells) - cells).astype(np.uint32)
         return cls(TableArrays(features, groups, axes, strides, starts), sizes, int(cells.sum()))
 
-    def merge_tables(self, n_rows: int, n_outputs: int) -> tuple[PackedTables, NDArray[np.int32]] | None:
+    def merge_tables(self, n_rows: int, n_outputs: int) -> tuple[PackedTables, Int32s] | None:
         """Return joint tables and the one that covers each table, or None if merging saves no time."""
         from veilwood import kernels
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import qmc
 
+from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.charts import draw_category_bars, draw_steps, html_card
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError
@@ -55,8 +56,6 @@ RESIDUAL_VARIANCE: Final = 0.3
 MAX_PAIRS: Final = 10  # interactions that are reported
 TINY: Final = 1e-12  # avoids divisions by zero
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Features = tuple[int, ...]
 
 
@@ -354,8 +353,6 @@ def _center_values(values: Floats, variances: Floats, axis: int) -> tuple[Floats
 _MAX_SHOWN: Final = 6  # main effects drawn in a notebook
 ERROR_BARS: Final = 2.0  # half width in standard errors: about one bar in 20 misses the true value
 
-Codes: TypeAlias = NDArray[np.int64]
-
 
 class EffectForest(NamedTuple):
     """Estimates as a forest: one tree per column or pair, with values and standard errors per leaf."""
@@ -597,8 +594,8 @@ class _EffectTree(NamedTuple):
     """A tree as a table: its columns, the first code of each group, and the leaf of each cell."""
 
     features: list[int]
-    codes: list[Codes]
-    leaves: NDArray[np.int32]
+    codes: list[Ints]
+    leaves: Int32s
 
 
 def _iter_trees(forest: Forest, encoding: Encoding) -> Iterator[_EffectTree]:
@@ -631,7 +628,7 @@ def _root_mean_square(values: Floats) -> float:
     return float(np.sqrt((values**2).mean()))
 
 
-def _interval_edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | None:
+def _interval_edges(encoding: Encoding, feature: int, codes: Ints) -> Floats | None:
     """Return the bounds of a numeric column's intervals in ascending order, or None for a categorical column."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     if column.kind == "categorical":
@@ -641,7 +638,7 @@ def _interval_edges(encoding: Encoding, feature: int, codes: Codes) -> Floats | 
     return np.array([lower, *encoding.threshold(feature, inside).tolist(), upper])
 
 
-def _group_labels(encoding: Encoding, feature: int, codes: Codes) -> tuple[str, ...]:
+def _group_labels(encoding: Encoding, feature: int, codes: Ints) -> tuple[str, ...]:
     """Return labels of the groups of a column: categories, or intervals between thresholds."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     edges = _interval_edges(encoding, feature, codes)

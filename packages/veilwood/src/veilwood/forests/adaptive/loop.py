@@ -18,8 +18,8 @@ from itertools import combinations
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.adaptive import row_backend as asked
@@ -118,7 +118,7 @@ def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
 
 def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, outputs: int) -> tuple[int, int]:
     """Return the number of rounds that a fraction of the budget allows, and the bins per numeric column."""
-    t: NDArray[np.float64] = np.arange(1.5, MAX_ROUNDS)
+    t: Floats = np.arange(1.5, MAX_ROUNDS)
     paid = n_rows * budget.row_epsilon_of(fraction / t) / outputs >= ROUND_NEED * t ** (1 / ROUND_POWER - 1)
     n_rounds = 1 + int(paid.sum())  # more rounds leave less budget per round, and the need grows
     power, fewest, most = ROUND_BINS
@@ -252,15 +252,12 @@ GRADIENT_MARGIN: Final = 0.1  # limit of binary gradients above the frequency of
 # fraction of the budget.
 HOLDOUT_FRACTION, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, 40.0, (0.01, 0.1)
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-
 
 @dataclass
 class LoopResult:
     """Result of the loop: released values only. Scores are integers (``row_backend``)."""
 
-    start: NDArray[np.int32]
+    start: Int32s
     steps: list[TableScores] = field(default_factory=list)
     decisions: list[str] = field(default_factory=list)
     n_rows: float = 0.0
@@ -348,7 +345,7 @@ class AdaptiveLoop:
                 GRADIENT_UNITS, int(GRADIENT_UNITS * (float(self._frequencies.max()) + GRADIENT_MARGIN))
             )
 
-    def _set_start(self, start: NDArray[np.int32]) -> None:
+    def _set_start(self, start: Int32s) -> None:
         self._backend.add_scores(ContingencyTable(()), (start - self._result.start)[None])
         self._result.start = start
 

@@ -16,22 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood.arrays import Codes, Floats
 from veilwood.data.batches import Source
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, PlanError
 from veilwood.estimators.base import BaseForest, Classifier, ClassWeights, Regressor, SharedParameters
-from veilwood.estimators.method import (
-    Arrays,
-    Codes,
-    Design,
-    FitRequest,
-    Floats,
-    ForestModel,
-    Method,
-    Parameters,
-    check_n_rows,
-)
+from veilwood.estimators.method import Arrays, Design, FitRequest, ForestModel, Method, Parameters, check_n_rows
 from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.adaptive.contingency import BinnedColumn, ContingencyTable, bin_columns, tables_to_forest
 from veilwood.forests.adaptive.effects import (

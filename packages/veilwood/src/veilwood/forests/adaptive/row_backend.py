@@ -23,12 +23,12 @@ import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
+from veilwood.arrays import HAVE_NUMBA, Bools, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import MechanismError
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, PackedTables
 from veilwood.privacy.entropy import random_integers
-from veilwood.trees.counting import HAVE_NUMBA
 
 GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
@@ -45,8 +45,7 @@ SIGMOID_TABLE: Final = np.rint(
     GRADIENT_UNITS / (1 + np.exp(-np.arange(-_SIGMOID_RANGE, _SIGMOID_RANGE + 1) / SCORE_UNITS))
 ).astype(np.int16)  # fmt: skip
 
-Ints: TypeAlias = NDArray[np.int64]
-ScoredTable: TypeAlias = tuple[ContingencyTable, NDArray[np.int32]]
+ScoredTable: TypeAlias = tuple[ContingencyTable, Int32s]
 T = TypeVar("T")
 
 
@@ -54,9 +53,9 @@ T = TypeVar("T")
 class ScoredRows:
     """Rows in memory, with their scores. Private."""
 
-    cells: NDArray[np.uint8] | NDArray[np.uint16]  # one row for each column
-    target: NDArray[np.int32]
-    scores: NDArray[np.int32]  # one column for each output
+    cells: NDArray[np.uint8] | Codes  # one row for each column
+    target: Int32s
+    scores: Int32s  # one column for each output
 
     @classmethod
     def from_batches(cls, columns: Sequence[BinnedColumn], batches: Iterable[Batch], n_outputs: int) -> ScoredRows:
@@ -81,11 +80,11 @@ class ScoredRows:
         target, scores = ([getattr(rows, name) for rows in parts] for name in ("target", "scores"))
         return cls(cells, np.concatenate(target), np.concatenate(scores))
 
-    def select(self, mask: NDArray[np.bool_]) -> ScoredRows:
+    def select(self, mask: Bools) -> ScoredRows:
         """Return the rows of a mask."""
         return ScoredRows(self.cells[:, mask], self.target[mask], self.scores[mask])
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32], *, fast: bool = HAVE_NUMBA) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s, *, fast: bool = HAVE_NUMBA) -> None:
         """Add the value of each row's cell to its scores."""
         if fast:
             from veilwood import kernels
@@ -121,7 +120,7 @@ class RowBackend(Protocol):
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
         """Return the sum over a secret random sample of the rows, drawn once, and the fraction that was sampled."""
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores, for all rows."""
 
     def hold_out(self, fraction: float) -> None:
@@ -159,14 +158,14 @@ class NoHoldout:
 
 
 class _Selectable(Protocol):
-    def select(self, mask: NDArray[np.bool_]) -> Self: ...
+    def select(self, mask: Bools) -> Self: ...
 
 
 SelectablePart = TypeVar("SelectablePart", bound=_Selectable)
 
 
 def split_off(
-    parts: list[SelectablePart], fraction: float, draw_mask: Callable[[SelectablePart, float], NDArray[np.bool_]]
+    parts: list[SelectablePart], fraction: float, draw_mask: Callable[[SelectablePart, float], Bools]
 ) -> list[SelectablePart]:
     """Move a random fraction of the rows out of all parts, and return them."""
     found = []
@@ -219,7 +218,7 @@ class MemoryBackend:
     def _share_sums(self, sums: Ints) -> Ints:
         return sums if self._joint_source is None else self._joint_source.share_sums(sums)
 
-    def add_scores(self, table: ContingencyTable, values: NDArray[np.int32]) -> None:
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
         """Add the value of each row's cell to its scores."""
         every = [*self._parts, *self._holdout, *self._sample]
         _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
@@ -239,7 +238,7 @@ class MemoryBackend:
         """Hold out a secret random fraction of the rows, drawn independently."""
         self._holdout += split_off(self._parts, fraction, self._draw_mask)
 
-    def _draw_mask(self, rows: ScoredRows, fraction: float) -> NDArray[np.bool_]:
+    def _draw_mask(self, rows: ScoredRows, fraction: float) -> Bools:
         """Draw each row independently of its values and of the other rows."""
         return np.asarray(random_integers(len(rows.target), 16) < int(fraction * DRAW_UNITS))
 
@@ -300,7 +299,7 @@ def _count_nonempty(rows: ScoredRows, axes: Sequence[Axis], n_classes: int) -> t
     return every[firsts], np.diff(firsts, append=len(every))
 
 
-def scores_to_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+def scores_to_probabilities(scores: Floats) -> Floats:
     """Return class probabilities from log-odds of the second of two classes, or from one score per class."""
     if scores.shape[1] == 1:
         second = 1 / (1 + np.exp(-np.clip(scores[:, 0], -50, 50)))
@@ -312,7 +311,7 @@ def scores_to_probabilities(scores: NDArray[np.float64]) -> NDArray[np.float64]:
 # -- what one row adds ------------------------------------------------------------------------------------------------
 
 
-def row_gradients(scores: NDArray[np.int32], target: NDArray[Any], n_classes: int, limit: int) -> NDArray[np.int32]:
+def row_gradients(scores: Int32s, target: NDArray[Any], n_classes: int, limit: int) -> Int32s:
     """Return the gradient of each row, in ``GRADIENT_UNITS``: one integer, or one per class if there are three or more.
 
     For two classes ``limit`` bounds the gradient, in these units. For regression it divides the residual, in units of
@@ -507,7 +506,7 @@ class EvidenceGain:
     It is the gradient times the score that these steps added, in ``SCORE_UNITS``: positive if they are underweighted.
     """
 
-    start: NDArray[np.int32]
+    start: Int32s
     n_classes: int
     limit: int
     max_gain: int

@@ -8,8 +8,8 @@ from functools import cache
 from typing import Final
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Floats, Ints
 from veilwood.forests.adaptive.contingency import TINY, Axis, ContingencyTable
 
 MIN_CLASS_FRACTION: Final = 0.02  # smallest frequency of a class, as a fraction of 1 / n_classes
@@ -24,9 +24,6 @@ MEAN_VARIANCE: Final = 0.15
 OVERLAP_POWER: Final = 0.25
 MIN_DAMPING: Final = 2.0  # rows added to the curvature of every cell
 MAX_STEP: Final = 2.0  # largest update, in log-odds
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 def pool_class_counts(counts: Sequence[Floats], variances: Sequence[float], n_rows: float | None) -> Floats:

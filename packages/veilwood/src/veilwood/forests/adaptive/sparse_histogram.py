@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
+from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Ints, run_on_threads
 from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
@@ -33,7 +34,7 @@ from veilwood.forests.adaptive.steps import AdaptiveStep, RowFacts, plan_cells, 
 from veilwood.forests.leaves import smooth_probabilities
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.progress import track_progress
-from veilwood.trees.counting import HAVE_NUMBA, run_on_threads, sum_over_trees
+from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.forest import LEAF, Forest, build_forest
 
 # From a row epsilon of MIN_ROW_EPSILON on, a cell with one row exceeds the noise. The sparse histogram is tried if the
@@ -57,9 +58,6 @@ MAX_REPEATED_ROWS: Final = 1 << 18  # released cells, and synthetic rows made fr
 MIN_RELATIVE_STRENGTH: Final = 0.05
 STRONGEST: Final = 5  # columns
 MIN_DIVERSITY: Final = 0.05  # Gini diversity of a column, below which it does not get that strength
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -310,7 +308,7 @@ class FittedTree(NamedTuple):
         return self.probabilities[node]
 
     @property
-    def nodes_by_level(self) -> NDArray[np.int64]:
+    def nodes_by_level(self) -> Ints:
         """Indices of all nodes, level by level, siblings next to each other."""
         levels = [np.zeros(1, np.int64)]
         while len(levels[-1]):
@@ -341,7 +339,7 @@ class FittedForest(NamedTuple):
     values: Floats
 
 
-def predict_probabilities(fitted: FittedForest, codes: NDArray[np.uint16], n_jobs: int | None = None) -> Floats:
+def predict_probabilities(fitted: FittedForest, codes: Codes, n_jobs: int | None = None) -> Floats:
     """Return class probabilities."""
     scores = sum_over_trees(fitted.forest, codes, fitted.values, n_jobs=n_jobs)
     return np.asarray(scores / scores.sum(axis=1, keepdims=True))

@@ -18,8 +18,8 @@ from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from veilwood.arrays import Floats, Ints
 from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive.contingency import TINY, Axis, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, RowBackend, scores_to_probabilities, sensitivity_factor
@@ -32,8 +32,6 @@ CUT_NEED, CUT_MAX_NEED, CUT_FRACTION, CUT_AGAIN_FACTOR = 70.0, 16.0, 0.25, 4.0
 # Histograms of all numeric columns before tables: fraction of the tables' budget; groups (plus octaves) with joint
 # noise, all bins under zCDP; taken if the noise on half of a column is at most 1 / HISTOGRAM_NEED of the rows.
 HISTOGRAM_FRACTION, HISTOGRAM_GROUPS, HISTOGRAM_NEED = 0.1, 4, 2.0
-
-Floats = NDArray[np.float64]
 
 
 class GroupBounds:
@@ -241,7 +239,7 @@ class TableDesigns:
                 best = TableDesign(worth, m, b, float(variances.mean()))
         return best
 
-    def _column_variances(self, m: int, sizes: NDArray[np.int64], noise: TableNoise) -> Floats:
+    def _column_variances(self, m: int, sizes: Ints, noise: TableNoise) -> Floats:
         """Return variances at a row epsilon of 1; evenly spaced columns by size stand for the m unknown ones."""
         taken = np.sort(sizes)[np.linspace(0, len(sizes) - 1, m).round().astype(int)]
         known, places = np.unique(taken, return_index=True)

@@ -17,13 +17,14 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from veilwood.arrays import Codes, Floats, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
 from veilwood.estimators.base import BaseForest, SharedParameters
-from veilwood.estimators.method import Codes, FitRequest, Floats
+from veilwood.estimators.method import FitRequest
 from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests.matrix.measurement import MECHANISMS, MatrixStep, Measurement, plan_measurement, row_sensitivity
 from veilwood.forests.matrix.training import (
@@ -212,14 +213,14 @@ class QueryAnswering:
             )
         return votes if votes.shape[1] > 1 else np.column_stack([votes, self.forest.n_trees - votes])
 
-    def _exact_tables(self, ensemble: int, measurement: Measurement, exact: Any) -> list[NDArray[np.int64]]:
+    def _exact_tables(self, ensemble: int, measurement: Measurement, exact: Any) -> list[Ints]:
         if self._is_batch:
             cells, classes = exact
             features = self.ensembles[ensemble].features
             return measurement.strategy.measure_exact(cells[:, features], classes, self._n_classes)
         return measurement.strategy.measure_cells(self._leaf_table(exact))
 
-    def _exact_votes(self, codes: Codes, exact: Any, n_jobs: int | None) -> NDArray[np.int64]:
+    def _exact_votes(self, codes: Codes, exact: Any, n_jobs: int | None) -> Ints:
         if self._is_batch:
             codes_of_rows, classes = exact
             rows = Batch(codes_of_rows, classes, partition=0, first_row=0)
@@ -228,7 +229,7 @@ class QueryAnswering:
             table = self._leaf_table(exact)
         return np.asarray(table[route_rows(self.forest, codes)].sum(axis=1))
 
-    def _leaf_table(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+    def _leaf_table(self, counts: Ints) -> Ints:
         """Return the contribution of each leaf to votes: its counts, or its label (one column for two classes)."""
         if not self._is_hard:
             return counts
@@ -319,7 +320,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         # Replace all attributes together, only now: answers must use the rows and the privacy parameters of one fit.
         self._remove_attributes(self._fitted_attributes())
         self._query_engine, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
-        self._answers: dict[bytes, tuple[NDArray[np.int64], PrivacyCertificate, Plan]] = {}
+        self._answers: dict[bytes, tuple[Ints, PrivacyCertificate, Plan]] = {}
         self._planned_batch: tuple[Any, PlannedBatch] | None = None
         self._neighbours, self._not_private = neighbours, "; ".join(r for r in (inferred, seeded) if r) or None
         self.forest_, self.ledger_ = answering.forest, ledger
@@ -355,7 +356,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         """Delete the stored answers, for callers that store them elsewhere. Repeated batches are charged again."""
         self._answers.clear()
 
-    def _encode_rows(self, X: Any) -> NDArray[np.uint16]:
+    def _encode_rows(self, X: Any) -> Codes:
         """Encode queries with a fitted predictor."""
         check_is_fitted(self, "schema_")
         return self._encode_with(self._query_engine.encoding, X)
@@ -363,7 +364,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
     def _batch_loss(self, epsilon: float | None) -> Loss:
         return requested_loss(self.epsilon if epsilon is None else epsilon, self.delta)
 
-    def _plan_batch(self, codes: NDArray[np.uint16], loss: Loss) -> PlannedBatch:
+    def _plan_batch(self, codes: Codes, loss: Loss) -> PlannedBatch:
         """Plan the answer with the present parameters. The mode cannot change after fit."""
         parameters, counted_for = AnsweringParameters._from_estimator(self), self._query_engine.parameters.mode
         parameters._check_parameters()
@@ -377,7 +378,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
             self._planned_batch = key, replace(self._query_engine, parameters=parameters).plan_answer(request, codes)
         return self._planned_batch[1]
 
-    def _release_votes(self, codes: NDArray[np.uint16], loss: Loss) -> NDArray[np.float64]:
+    def _release_votes(self, codes: Codes, loss: Loss) -> Floats:
         """Release the answers of a batch through the door, and return the votes by class."""
         batch = self._plan_batch(codes, loss)
         answering = replace(self._query_engine, parameters=AnsweringParameters._from_estimator(self))

@@ -12,19 +12,16 @@ from fractions import Fraction
 from typing import Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 
+from veilwood.arrays import HAVE_NUMBA, Floats, Ints
 from veilwood.errors import DomainTooLargeError, MechanismError
 from veilwood.forests.matrix.strategies import Marginals, MarginalSource, NoiseName, nonzero_spaces
 from veilwood.forests.matrix.workloads import PathWorkload, Workload, features_of
-from veilwood.trees.counting import HAVE_NUMBA
 
 __all__ = ["Mixture", "candidate_mixtures", "direct_error", "search_marginals"]
 
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 Objective = Callable[[Floats], tuple[float, Floats]]
 
 _MAX_SETS = 1 << 16  # sets of features considered as marginals

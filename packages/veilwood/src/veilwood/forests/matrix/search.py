@@ -35,11 +35,11 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
 from veilwood._version import __version__
+from veilwood.arrays import Floats, Ints
 from veilwood.errors import DomainTooLargeError, MechanismError, VeilwoodError
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.matrix.marginals import candidate_mixtures, direct_error, search_marginals
@@ -131,9 +131,6 @@ def _store_result(file: Path, result: dict[str, Any]) -> None:
         for oldest in others[:-MAX_FILES]:
             oldest.unlink(missing_ok=True)
 
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 
 COMPARISON_STARTS = 8  # starts of a search that only compares forests; the chosen one gets a full search
 SMALL_BUDGET = Fraction(1, 1000)  # discrete noise is nearly continuous here, so decisions hold at any budget

@@ -34,6 +34,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import Bools, Floats, Ints
 from veilwood.data.batches import Batch
 from veilwood.data.counts import CellQuery, CellRule, RunCellQueries, split_by_code
 from veilwood.errors import MechanismError, OutOfSchemaError
@@ -147,8 +148,6 @@ class TableMarginals(MarginalSource):
         return np.rint(workload.answer_cells(self.cells.astype(float))).astype(np.int64)
 
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
 NoiseName = Literal["laplace", "gaussian"]
 
 # Limits on a factor's columns, and on the entries of a product of factors. Sums of columns and their squares are then
@@ -368,7 +367,7 @@ class Marginals(Strategy):
     def _table_masks(self) -> Ints:
         return np.array([sum(1 << i for i in features) for features in self.weights], np.int64)
 
-    def _is_measured(self, spaces: Ints) -> NDArray[np.bool_]:
+    def _is_measured(self, spaces: Ints) -> Bools:
         return np.array([((self._table_masks & space) == space).any() for space in spaces])
 
     def _measure_counts(self, counts: MarginalSource) -> list[Ints]:

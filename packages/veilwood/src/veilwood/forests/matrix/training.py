@@ -19,12 +19,13 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from veilwood.arrays import Codes, Floats, Ints
 from veilwood.data.batches import Batch, Count
 from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
 from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
-from veilwood.estimators.method import Codes, FitRequest, Floats, ForestDesign, OnePassMethod, Parameters
+from veilwood.estimators.method import FitRequest, ForestDesign, OnePassMethod, Parameters
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.parameters import Role, parameter
 from veilwood.forests import leaves as cleaning
@@ -238,7 +239,7 @@ class TableCount:
 
     design: MatrixDesign
 
-    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> NDArray[np.int64]:
+    def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the exact tables, flattened into one array. Always on one thread."""
         design, n_classes = self.design, len(self.design.encoding.schema.classes)
         totals = [[np.zeros(step.shape, np.int64) for step in m.steps] for m in design.measurements]
@@ -250,7 +251,7 @@ class TableCount:
                     total += part
         return np.concatenate([total.ravel() for sums in totals for total in sums])
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> NDArray[np.int64]:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the same from cell queries."""
         measured = [
             measurement.strategy.measure_queried(run_queries, n_codes, ensemble.features)
@@ -292,7 +293,7 @@ class MatrixModel(LeafModel):
         """Return class probabilities: smoothed fractions of the votes."""
         return self.predict_both(codes, n_jobs)[0]
 
-    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, NDArray[np.int64]]:
+    def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
         """Return class probabilities, and the index of the class with the most votes."""
         votes = self.sum_leaves(codes, n_jobs)
         frequencies = normalize_counts(np.maximum(votes, 0.0))
@@ -506,7 +507,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
             return TableCount(design)
         return self.make_leaf_count(design.encoding, design.forest, self.draw_assignment(design.forest.n_trees))
 
-    def release_sums(self, design: MatrixDesign, exact: NDArray[np.int64], door: Door) -> Floats:
+    def release_sums(self, design: MatrixDesign, exact: Ints, door: Door) -> Floats:
         """Release the noisy tables, and reconstruct the leaves from them."""
         if not design.measurements:
             return door.release_counts(design.plan.steps[0], exact).astype(np.float64)

@@ -37,15 +37,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import sparse
 
+from veilwood.arrays import Bools, Floats, Int32s, Ints
 from veilwood.errors import DomainTooLargeError, MechanismError, OutOfSchemaError
 from veilwood.trees.forest import Forest, leaf_masks
 
 __all__ = ["LeafVoteWorkload", "PathWorkload", "VoteWorkload", "Workload", "features_of"]
 
 
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Marginal = Callable[[tuple[int, ...]], Floats]
 
 _MAX_ENTRIES = 1 << 26  # of an explicit matrix: half a gigabyte of float64
@@ -211,7 +209,7 @@ class PathWorkload(Workload):
         return cls._from_fixed(sizes, fixed, merge=merge)
 
     @classmethod
-    def _from_fixed(cls, sizes: Sequence[int], fixed: NDArray[np.int32], **more: Any) -> Self:
+    def _from_fixed(cls, sizes: Sequence[int], fixed: Int32s, **more: Any) -> Self:
         """Return the workload of leaves given the value of each fixed feature, -1 if free. Overwrites ``fixed``."""
         np.copyto(fixed, np.asarray(sizes, np.int32), where=fixed < 0)  # the last row of a dictionary keeps every value
         kept = [np.vstack([np.eye(size, dtype=bool), np.ones((1, size), bool)]) for size in sizes]
