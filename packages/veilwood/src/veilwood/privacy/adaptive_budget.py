@@ -23,9 +23,9 @@ from fractions import Fraction
 from typing import Final, Literal, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood.privacy.door import Door
+from veilwood.privacy.entropy import Bools, Floats, Ints
 from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, MAX_TABLE_CELLS, unit_scale_moments
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
@@ -37,8 +37,7 @@ _BUDGET_UNITS: Final = 1 << 40  # fractions of the budget are multiples of 1 / _
 # What remains after a step is not left over if it is at most so many units: rounding down has lost about one per step.
 _ROUNDING_UNITS: Final = 16
 
-Ints = NDArray[np.int64]
-Number = TypeVar("Number", float, NDArray[np.float64])
+Number = TypeVar("Number", float, Floats)
 
 
 class AdaptiveBudget:
@@ -161,12 +160,12 @@ class AdaptiveBudget:
         assert self._door is not None
         return self._door.release_sparse(step, cells, counts, n_cells)
 
-    def release_counts(self, step: Step, exact: Ints) -> NDArray[np.float64]:
+    def release_counts(self, step: Step, exact: Ints) -> Floats:
         """Release noisy sums through the door."""
         assert self._door is not None
         return self._door.release_counts(step, exact.reshape(step.shape)).astype(np.float64)
 
-    def select(self, step: Step, scores: Ints, allowed: NDArray[np.bool_] | None = None) -> int:
+    def select(self, step: Step, scores: Ints, allowed: Bools | None = None) -> int:
         """Release a selection through the door."""
         assert self._door is not None
         (selected,) = self._door.select(step, scores[None], None if allowed is None else allowed[None])
@@ -193,8 +192,6 @@ class AdaptiveBudget:
 # the squared noise of all cells is 1.01 times that of the best division on average, and 1.19 times at most. With a
 # ratio of 2 it is 1.01 and 1.38 times, with 8 it is 1.04 and 1.46 times.
 MAX_SIZE_RATIO: Final = 3
-
-Floats = NDArray[np.float64]
 
 
 class TableNoise(NamedTuple):
@@ -302,7 +299,7 @@ class NoisyTables(NamedTuple):
 
 
 def release_tables(
-    budget: AdaptiveBudget, sizes: Sequence[int], exact: NDArray[np.int64], fraction: float, name: TableStepName
+    budget: AdaptiveBudget, sizes: Sequence[int], exact: Ints, fraction: float, name: TableStepName
 ) -> NoisyTables:
     """Plan and release class counts of tables of ascending sizes, with a fraction of the budget.
 

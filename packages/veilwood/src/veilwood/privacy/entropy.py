@@ -13,26 +13,19 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
-__all__ = [
-    "LazyTable",
-    "digit_bits",
-    "is_seeded",
-    "random_integers",
-    "require_entropy",
-    "secret_key",
-    "seeded_for_tests",
-]
+Ints: TypeAlias = NDArray[np.int64]
+Floats: TypeAlias = NDArray[np.float64]
+Bools: TypeAlias = NDArray[np.bool_]
 
 DIGIT_BITS = 16
 
-Ints = NDArray[np.int64]
 # Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).
 # If the distribution is unbounded, the last enclosure reaches to 1 and stands for all further ones.
 Enclosures = tuple[list[int], list[int]]
@@ -218,9 +211,7 @@ class LazyTable:
         return np.array(first, dtype=np.uint64), np.array(last, dtype=np.uint64)
 
 
-def _rank_words(
-    word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]
-) -> tuple[Ints, NDArray[np.bool_]]:
+def _rank_words(word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]) -> tuple[Ints, Bools]:
     """Return the number of thresholds at or below each word, and a mask of the words for which it is still open."""
     rank = np.searchsorted(first, word, side="right").astype(np.int64)
     # Both ends ascend, so the last threshold that begins at or below the word reaches furthest.

@@ -32,27 +32,14 @@ from math import comb, exp, expm1, lgamma, prod
 from typing import Final, NamedTuple, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
+from veilwood.privacy.entropy import Floats, Ints
 from veilwood.privacy.loss import Loss, format_number
 from veilwood.privacy.noise import DiscreteLaplace, Mechanism, require_integers
 from veilwood.safe_io import parse_fraction
-
-__all__ = [
-    "MAX_JOINT_CELLS",
-    "MAX_JOINT_SCALE",
-    "MAX_TABLE_CELLS",
-    "QUADRATURE_NODES",
-    "JointLaplace",
-    "Moments",
-    "noise_moments",
-    "unit_scale_moments",
-]
-
-
-Floats = NDArray[np.float64]
 
 MAX_TABLE_CELLS: Final = 48  # of one table: larger tables gain little from joint noise
 MAX_JOINT_CELLS: Final = 256  # of all tables together: the number of boxes of the sampler grows with their square
@@ -135,8 +122,6 @@ def _discrete_variance(variance: float) -> float:
     inverse = (2 / variance) ** 0.5
     return 2 * exp(-inverse) / expm1(-inverse) ** 2
 
-
-Ints = NDArray[np.int64]
 
 MAX_JOINT_SCALE: Final = 1 << 40
 # Weights of boxes are integer multiples of 2**-WEIGHT_BITS of the largest, rounded up. Floating point is off by less

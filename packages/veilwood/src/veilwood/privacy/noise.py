@@ -16,38 +16,14 @@ from math import ceil, exp, expm1, log, pi, prod, sqrt
 from typing import Any, ClassVar, Final, Literal, Self, TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from veilwood.errors import MechanismError, short_repr
 from veilwood.privacy import samplers
+from veilwood.privacy.entropy import Floats, Ints
 from veilwood.privacy.loss import Loss, format_number, zcdp_epsilon, zcdp_rho
 from veilwood.safe_io import check_digits, parse_fraction
 
-__all__ = [
-    "MAX_SCALE",
-    "MAX_SIGMA_SQUARED",
-    "MAX_SPARSE_CELLS",
-    "MAX_SPARSE_SCALE",
-    "MAX_VALUE",
-    "Bools",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "Geometric",
-    "Mechanism",
-    "Shape",
-    "SparseLaplace",
-    "ThresholdedGaussian",
-    "Verb",
-    "require_fraction",
-    "require_integers",
-    "require_non_negative",
-    "require_positive",
-]
-
-
-Floats = NDArray[np.float64]
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
 Shape = int | tuple[int, ...]
 Verb: TypeAlias = Literal["noisy", "sparse", "above_threshold", "select", "best"]
 """Which method of the door applies a mechanism: ``release_counts``, ``release_sparse``, ``release_above_threshold``,
@@ -496,7 +472,7 @@ class SparseLaplace(Mechanism, kind="SparseLaplace"):
         """Exact variance of the noise on a cell of many rows."""
         return DiscreteLaplace(self.scale).variance
 
-    def probabilities(self, count: int, max_count: int) -> NDArray[np.float64]:
+    def probabilities(self, count: int, max_count: int) -> Floats:
         """Return the probabilities of noisy counts 0 (not released) to ``max_count`` of a cell with ``count`` rows."""
         a = exp(-1 / self.scale)
         values = np.arange(1, max_count + 1)

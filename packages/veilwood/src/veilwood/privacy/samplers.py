@@ -17,16 +17,10 @@ from functools import lru_cache
 from math import ceil, isqrt
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood.privacy import entropy
-from veilwood.privacy.entropy import GUARD_BITS, Enclosures, LazyTable
+from veilwood.privacy.entropy import GUARD_BITS, Bools, Enclosures, Ints, LazyTable
 
-__all__ = [
-    "exp_minus", "gaussian", "geometric", "laplace", "uniform_below", "weighted_choice",
-]  # fmt: skip
-
-Ints = NDArray[np.int64]
 CHUNK_SIZE = 1 << 17  # draws made together, so that the working set stays in the processor's cache
 RADIX = 1 << 10  # a geometric of large scale is written in this radix, with one table per digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
@@ -73,7 +67,7 @@ def uniform_below(bounds: Ints) -> Ints:
     return (word % bound).astype(np.int64)
 
 
-def weighted_choice(gaps: Ints, admissible: NDArray[np.bool_], scale: Fraction) -> Ints:
+def weighted_choice(gaps: Ints, admissible: Bools, scale: Fraction) -> Ints:
     """Draw one admissible column in each row, with probability proportional to exp(-gap/scale).
 
     Gaps are at least 0, and 0 for one admissible column of each row. The index drawn is the number of cumulative
@@ -236,7 +230,7 @@ def _gaussian_by_rejection(sigma_squared: Fraction, n: int) -> Ints:
     return outcome
 
 
-def _accept_proposals(magnitude: Ints, scale: int, sigma_squared: Fraction) -> NDArray[np.bool_]:
+def _accept_proposals(magnitude: Ints, scale: int, sigma_squared: Fraction) -> Bools:
     """Toss an exact coin of probability exp(-(magnitude - sigma_squared/scale)^2 / (2 sigma_squared)) for each."""
     bits = 4 * entropy.digit_bits()
     word = entropy.random_integers(magnitude.size, bits)

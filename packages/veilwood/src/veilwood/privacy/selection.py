@@ -14,29 +14,14 @@ from fractions import Fraction
 from typing import ClassVar, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
+from veilwood.privacy.entropy import Bools, Floats, Ints
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
-from veilwood.privacy.noise import MAX_SCALE, Ints, Mechanism, require_fraction, require_integers, require_positive
-
-__all__ = [
-    "Bools",
-    "ExponentialMechanism",
-    "NoisyMax",
-    "PermuteAndFlip",
-    "RandomStopping",
-    "TrialBudget",
-    "uniform_below",
-]
-
-
-Floats = NDArray[np.float64]
-
-
-Bools = NDArray[np.bool_]
+from veilwood.privacy.noise import MAX_SCALE, Mechanism, require_fraction, require_integers, require_positive
 
 
 @dataclass(frozen=True, init=False)
