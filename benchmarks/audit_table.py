@@ -77,8 +77,8 @@ def replay() -> str:
 
 def pairs(count: int) -> str:
     """Neighbouring pairs under noninterference, by estimator, and the planted leaks that the tests catch."""
-    from fixtures.neighbour_pairs import SETTINGS as FITTED
-    from fixtures.neighbour_pairs import pair_of
+    from veilwood_testing.neighbour_pairs import SETTINGS as FITTED
+    from veilwood_testing.neighbour_pairs import pair_of
 
     tried: Counter[str] = Counter()
     told: Counter[str] = Counter()
@@ -87,7 +87,10 @@ def pairs(count: int) -> str:
             pair = pair_of(number, drop=drop)
             tried[pair.estimator] += 1
             told[pair.estimator] += bool(find_interference(pair.run, pair.one, pair.other, draw=pair.draw))
-    files = [str(ROOT / "tests" / room / "test_noninterference.py") for room in ("guarantees", "audit")]
+    files = [
+        str(ROOT / "packages" / package / "test_noninterference.py")
+        for package in ("veilwood/tests/guarantees", "veilwood-audit/tests")
+    ]
     planted = subprocess.run(
         [sys.executable, "-m", "pytest", "-k", "caught", *files],
         capture_output=True, text=True, cwd=ROOT, check=False,
@@ -106,9 +109,9 @@ def main() -> None:
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "audit.md")
     options = parser.parse_args()
-    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "guarantees")]
+    sys.path[:0] = [str(ROOT / "testing"), str(ROOT / "packages" / "veilwood" / "tests" / "guarantees")]
     warnings.simplefilter("ignore")
-    for part in options.filter:
+    for part in options.only:
         started = time.process_time()
         if part == "canaries":
             table = canaries(options.epsilon, options.docs)

@@ -158,7 +158,7 @@ def subsets(tables: PublicTables) -> Tested:
     size = {"n_ensembles": 2, "max_features": 4, "n_estimators": 2, "max_depth": 4, "n_jobs": 1}
     for seed in range(150):
         forest = MatrixForestClassifier(data.schema, random_state=seed, ledger=MemoryLedger(), **size)
-        right = float(np.mean(forest.fit(data.X, data.y).predict(data.asked) == data.truth))
+        right = float(np.mean(forest.fit(data.X, data.y).predict(data.X_test) == data.truth))
         told["any"].append(right)
         columns = np.array([*forest.feature_names_in_, "leaf"])
         drawn = [set(columns[part]) for part in np.split(forest.forest_.feature, forest.forest_.roots[1:])]

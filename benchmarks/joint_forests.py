@@ -131,7 +131,7 @@ def one(folder: Path, name: str, epsilon: float, seed: int, shares: bool) -> lis
 
 def accuracy(options: argparse.Namespace) -> list[dict[str, Any]]:
     seeds = range(options.first, options.first + options.seeds)
-    cells = [(name, epsilon, seed) for name in options.filter for epsilon in options.epsilons for seed in seeds]
+    cells = [(name, epsilon, seed) for name in options.only for epsilon in options.epsilons for seed in seeds]
     done = Parallel(options.jobs, verbose=5)(
         delayed(one)(options.data, name, epsilon, seed, name in options.shares) for name, epsilon, seed in cells
     )
@@ -147,7 +147,7 @@ def roles(options: argparse.Namespace) -> list[dict[str, Any]]:
     """Train over TLS among three processes: online owners, then rows in shares."""
     warnings.simplefilter("ignore")
     rows = []
-    for name in options.filter:
+    for name in options.only:
         schema, X, y = load(options.data, name)
         settings = {"estimator": type(estimator_of(schema, 1, 0)).__name__, "parameters": {"random_state": 0}}
         for protocol in ("public-forest", *(("forest-on-shares",) if name in options.shares else ())):

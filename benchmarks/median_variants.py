@@ -47,7 +47,7 @@ def main() -> None:
     ]
     tables = PublicTables([options.data])
     for panel, name in {**REGRESSION, **CLASSES}.items():
-        if (options.filter and name not in options.filter) or panel == "Flight":
+        if (options.only and name not in options.only) or panel == "Flight":
             continue
         table = load_table(tables, name)
         schema, X, y = table.schema, table.X, table.y

@@ -240,7 +240,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="also write every accuracy to this file")
     options = parser.parse_args()
 
-    only = options.filter or [s.dataset for s in SETTINGS if s.file != "adult"]
+    only = options.only or [s.dataset for s in SETTINGS if s.file != "adult"]
     wanted = [s for s in SETTINGS if s.dataset in only and (options.data / f"{s.file}.csv.gz").exists()]
     published = read_published(options.published)
     warnings.simplefilter("ignore")

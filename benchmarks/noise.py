@@ -86,8 +86,8 @@ def main() -> None:
         with_opendp = True
     except ImportError:
         with_opendp = False
-    rows = measure(options.draws, options.list_repeats, with_opendp)
-    selection = measure_selection(100_000, 4, options.list_repeats)
+    rows = measure(options.draws, options.repeats, with_opendp)
+    selection = measure_selection(100_000, 4, options.repeats)
 
     print("Million draws per second of CPU time; in brackets, times as fast as the same draw by OpenDP and by numpy.\n")
     print(f"{'scale':>6} {'Laplace':>24} {'Gaussian':>24}")

@@ -264,7 +264,7 @@ def main() -> None:
     kept = json.loads(file.read_text()) if file.exists() else {"roles": [], "speed": []}
     if options.speed:
         kept["speed"] = speed(options.data)
-    for name in options.filter:
+    for name in options.only:
         kept["roles"] = [row for row in kept["roles"] if row["table"] != name]
         kept["roles"] += measure(options.data, name, options.twins)
     file.write_text(json.dumps(kept, indent=0) + "\n")

@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--only-report", action="store_true")
     given = parser.parse_args()
     if given.only_report:
-        text = render_report(read_results(given.cache, *given.other_counts), given.suite, given.delta)
+        text = render_report(read_results(given.cache, *given.others), given.suite, given.delta)
     else:
         text = run_suite(
             given.suite,
@@ -46,7 +46,7 @@ def main() -> None:
             tables=given.tables,
             n_jobs=given.jobs,
             references=not given.no_references,
-            others=given.other_counts,
+            others=given.others,
             print_line=lambda line: print(line, flush=True),
         )
     print(text.split("\n## ")[0])

@@ -108,7 +108,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         row, schema = one_row(Path(folder))
         for name in WALKS:
-            walk = walks(name, row, schema, options.list_repeats)[options.list_repeats // 2]
+            walk = walks(name, row, schema, options.repeats)[options.repeats // 2]
             figures[name] = {"modules": sorted(walk.modules), "changes": walk.changes}
             print(f"## One row through {name}\n\n{len(walk.modules)} modules, {walk.changes} changes of module.\n")
             print("| from | to | calls |\n|---|---|---|")

@@ -17,7 +17,7 @@ MODULES = sorted(
     module.name
     for package, folder in SOURCES.items()
     for module in pkgutil.walk_packages([str(folder)], f"{package}.")
-    if not module.name.endswith(("__main__", "migrations.env"))  # Alembic runs that one, in a context of its own
+    if not module.name.endswith("__main__")
 )
 
 

@@ -15,7 +15,7 @@ import veilwood
 from veilwood.estimators.base import BaseForest
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import Ledger
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood_testing import ROOT, SOURCES

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from veilwood.privacy.ledger_stores import Ledger, Reservation
+from veilwood.privacy.ledger import Ledger, Reservation
 from veilwood.privacy.loss import Loss, exact_fraction
 
 ROW = "one row, added or removed"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from veilwood.privacy.ledger_stores import Ledger, Reservation
+from veilwood.privacy.ledger import Ledger, Reservation
 from veilwood.privacy.loss import Loss, exact_fraction
 
 ROW = "one row, added or removed"

@@ -25,7 +25,8 @@ from veilwood.data.open_rows import open_rows
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
 from veilwood.privacy import entropy
-from veilwood.privacy.ledger_stores import MemoryLedger, Reservation
+from veilwood.privacy.ledger import Reservation
+from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.trees.counting import leaf_totals

@@ -62,14 +62,13 @@ def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
     """The accounts of a service, with passwords that are hashed quickly; the real way is in test_access."""
     pytest.importorskip("sqlalchemy")
     from veilwood_service import accounts as module
-    from veilwood_service.migrations import upgrade_database
     from veilwood_service.settings import Settings
     from veilwood_service.store import Store
 
     monkeypatch.setattr(module, "_SCRYPT_PARAMETERS", {"n": 16, "r": 1, "p": 1})
     records = Store(Settings(tmp_path))
-    upgrade_database(records)
-    upgrade_database(records)  # a second start finds everything there
+    records.create_tables()
+    records.create_tables()  # a second start finds everything there
     return module.Accounts(records)
 
 

@@ -13,7 +13,6 @@ pytest.importorskip("sqlalchemy")
 from sqlalchemy.exc import IntegrityError
 
 from veilwood_service import store
-from veilwood_service.migrations import upgrade_database
 from veilwood_service.settings import Settings
 from veilwood_service.store import Store
 
@@ -21,7 +20,7 @@ from veilwood_service.store import Store
 @pytest.fixture
 def records(tmp_path: Path) -> Store:
     made = Store(Settings(tmp_path))
-    upgrade_database(made)
+    made.create_tables()
     return made
 
 

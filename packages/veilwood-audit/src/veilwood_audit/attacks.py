@@ -34,7 +34,8 @@ from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Adjacency
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian

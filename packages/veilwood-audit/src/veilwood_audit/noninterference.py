@@ -50,7 +50,7 @@ from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import Ledger
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step

@@ -19,24 +19,11 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, disable_cre
 from veilwood_service import store
 from veilwood_service.accounts import Accounts, Caller, DeniedError, Throttle
 from veilwood_service.jobs import Jobs
-from veilwood_service.migrations import upgrade_database
 from veilwood_service.predictions import Predictions
 from veilwood_service.private_queries import PrivateQueries
 from veilwood_service.settings import Settings
 from veilwood_service.store import Store
 from veilwood_service.training import Plans
-
-__all__ = [
-    "SESSION_COOKIE",
-    "AuthenticatedCaller",
-    "JsonLogFormatter",
-    "Metrics",
-    "Service",
-    "configure_logging",
-    "get_caller",
-    "get_service",
-]
-
 
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
@@ -95,7 +82,7 @@ class Service:
         """Open the folder and the database, and create them if they are missing."""
         settings.make_folders()
         database = Store(settings)
-        upgrade_database(database)
+        database.create_tables()
         return cls(
             settings,
             database,
@@ -142,10 +129,7 @@ async def get_caller(request: Request) -> Caller:
                 is_authenticated=True,
             )
     else:
-        raise DeniedError(
-            "the request is not authenticated. Hint: log in, or send Authorization: Bearer TOKEN.",
-            is_authenticated=False,
-        )
+        raise DeniedError("the request is not authenticated. Hint: log in, or send Authorization: Bearer TOKEN.")
     service.request_throttle.check_limit(caller.name, service.settings.limits.requests_a_minute)
     service.request_throttle.count_request(caller.name)
     return caller

@@ -25,8 +25,6 @@ from veilwood.errors import ParameterError, VeilwoodError
 from veilwood_service import store
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
-__all__ = ["ROLES", "SCOPES", "Accounts", "Caller", "DeniedError", "Throttle", "TooManyError", "network_of"]
-
 ROLES: Final[dict[str, frozenset[str]]] = {
     "custodian": frozenset({"data", "sign", "plan", "run", "ask", "records"}),
     "analyst": frozenset({"plan", "run", "ask"}),
@@ -41,7 +39,7 @@ SCOPES: Final = frozenset().union(*ROLES.values())
 _NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MIN_PASSWORD_LENGTH: Final = 12
 _SCRYPT_PARAMETERS: Final = {"n": 2**14, "r": 8, "p": 5}  # 16 MiB and about 0.05 seconds per guess
-_SESSION_HOURS: Final = 12
+SESSION_HOURS: Final = 12
 _MAX_TOKEN_DAYS: Final = 366
 _CACHE_SECONDS: Final = 2.0  # a token revoked by another process is accepted for up to this long
 _MAX_CACHED_CALLERS: Final = 10_000
@@ -55,7 +53,7 @@ _MAX_THROTTLE_KEYS: Final = 100_000  # bounds the memory that invented names can
 class DeniedError(VeilwoodError):
     """A request is not authenticated, or its account or token lacks a right. ``is_authenticated`` says which."""
 
-    def __init__(self, message: str, *, is_authenticated: bool) -> None:
+    def __init__(self, message: str, *, is_authenticated: bool = False) -> None:
         super().__init__(message)
         self.is_authenticated = is_authenticated
 
@@ -158,7 +156,7 @@ class Accounts:
         with self._hashing_slot():
             is_right = _is_right_password(password, stored_hash)  # takes the same time for an unknown name
         if not is_right:
-            raise DeniedError("the name or the password is wrong.", is_authenticated=False)
+            raise DeniedError("the name or the password is wrong.")
         for key in limits:
             self._login_throttle.uncount_request(key)
         return self.open_session(name)
@@ -193,7 +191,7 @@ class Accounts:
     def open_session(self, name: str) -> tuple[str, str]:
         """Open a session for a user whose identity was checked; return its token and its CSRF token."""
         csrf = secrets.token_urlsafe(24)
-        token, _ = self._create_token(name, "page", SCOPES, timedelta(hours=_SESSION_HOURS), "session", csrf)
+        token, _ = self._create_token(name, "page", SCOPES, timedelta(hours=SESSION_HOURS), "session", csrf)
         return token, csrf
 
     def issue_token(self, caller: Caller, name: str, scopes: Iterable[str], days: int) -> tuple[str, str]:
@@ -216,8 +214,7 @@ class Accounts:
         stored = self._database.find(store.tokens, digest=_hash_token(invitation), kind="invitation")
         if stored is None or stored["expires"] < current_timestamp() or self._database.find_all(store.accounts):
             raise DeniedError(
-                "the invitation is not known, already used or expired. Hint: restart the service for a new one.",
-                is_authenticated=False,
+                "the invitation is not known, already used or expired. Hint: restart the service for a new one."
             )
         self.create_account(name, password, ROLES)
         self._database.remove(store.tokens, kind="invitation")
@@ -263,12 +260,10 @@ class Accounts:
     def _load_caller(self, token: str, kind: str) -> Caller:
         stored = self._database.find(store.tokens, digest=_hash_token(token), kind=kind)
         if stored is None or stored["expires"] < current_timestamp():
-            raise DeniedError(
-                "the token or session is not known or has expired. Hint: log in again.", is_authenticated=False
-            )
+            raise DeniedError("the token or session is not known or has expired. Hint: log in again.")
         account = self._database.find(store.accounts, name=stored["account"])
         if account is None or account["disabled"]:
-            raise DeniedError("the account is disabled.", is_authenticated=False)
+            raise DeniedError("the account is disabled.")
         roles = frozenset(account["roles"].split())
         allowed = frozenset().union(*(ROLES[role] for role in roles))
         return Caller(account["name"], roles, allowed & frozenset(stored["scopes"].split()), stored["csrf"], kind)

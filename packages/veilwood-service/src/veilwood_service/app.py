@@ -29,19 +29,6 @@ from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import DeniedError, TooManyError
 from veilwood_service.settings import Settings
 
-__all__ = [
-    "create_app",
-    "get_page_file",
-    "health",
-    "metrics",
-    "page_router",
-    "problem_response",
-    "ready",
-    "redirect_to_page",
-    "state_router",
-]
-
-
 page_router = APIRouter(include_in_schema=False)
 
 _MAX_NAME_LENGTH: Final = 64
@@ -160,6 +147,7 @@ class RequestMiddleware:
         self._headers = [(name.lower().encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Handle one request."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return

@@ -19,11 +19,8 @@ from veilwood.errors import FileError, UseError
 from veilwood.safe_io import write_file
 from veilwood_service import store
 from veilwood_service.budgets import RESTORED
-from veilwood_service.migrations import upgrade_database
 from veilwood_service.settings import Settings
 from veilwood_service.store import Store, current_timestamp
-
-__all__ = ["back_up", "end_unfinished_runs", "freeze_ledgers", "restore_backup"]
 
 
 def back_up(settings: Settings, archive: Path) -> None:
@@ -96,7 +93,7 @@ def freeze_ledgers(settings: Settings) -> list[str]:
     """
     database = Store(settings)
     try:
-        upgrade_database(database)
+        database.create_tables()
         database.remove(store.tokens)
         end_unfinished_runs(database)
     finally:

@@ -36,23 +36,6 @@ from veilwood_service import store
 from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store
 
-__all__ = [
-    "RESTORED",
-    "CompositeLedger",
-    "GuardedLedger",
-    "IssuedRelease",
-    "as_issued",
-    "dataset_ledger_name",
-    "issued_releases",
-    "min_remaining",
-    "open_allowance_ledger",
-    "open_guarded",
-    "open_ledgers_for",
-    "reconcile",
-    "unrecorded_releases",
-]
-
-
 RESTORED: Final = "restored"  # replaces the hash in a checkpoint: no event has this hash, so the ledger is frozen
 
 

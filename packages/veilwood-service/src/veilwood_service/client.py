@@ -16,8 +16,6 @@ import pandas as pd
 
 from veilwood.errors import BudgetExceededError, ParameterError, UseError, VeilwoodError
 
-__all__ = ["Client", "ServiceError"]
-
 _MAX_TRIES: Final = 5
 _FIRST_WAIT_SECONDS: Final = 0.2  # doubled after each attempt
 _MEDIA_TYPES: Final = {".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}

@@ -23,9 +23,6 @@ from veilwood_service.jobs import execute_job
 from veilwood_service.store import current_timestamp
 from veilwood_service.training import RunRequest
 
-__all__ = ["create_demo_data", "remote", "serve", "service_commands"]
-
-
 remote = typer.Typer(help="Plan, run and predict on a running service.", rich_markup_mode=None)
 
 ModelId = Annotated[str, typer.Argument(metavar="MODEL")]

@@ -46,9 +46,6 @@ from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 from veilwood_service.training import file_digest, make_estimator, model_path
 
-__all__ = ["Jobs", "execute_job", "main"]
-
-
 _POLL_SECONDS: Final = 0.2
 _HEARTBEAT_SECONDS: Final = 5.0
 _MAX_WORKER_DEATHS: Final = 3  # crashes of uncharged workers of one job, after which it fails

@@ -26,9 +26,6 @@ from veilwood_service.settings import Settings
 from veilwood_service.store import Store
 from veilwood_service.training import file_digest, model_path
 
-__all__ = ["LoadedModel", "Predictions", "RowEncoder", "parse_csv_rows", "predict_rows", "rows_to_frame"]
-
-
 _INTEGER_PATTERN: Final = re.compile(r"-?\d{1,15}")
 _MAX_EXACT_INTEGER: Final = 2**53  # integers below are exact as floats
 InputValue = Any

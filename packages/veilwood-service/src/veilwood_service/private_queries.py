@@ -27,8 +27,6 @@ from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 from veilwood_service.training import RunRequest, make_predictor, predictor_fingerprint
 
-__all__ = ["PrivateQueries"]
-
 
 @dataclass
 class _FittedPredictor:

@@ -45,36 +45,6 @@ from veilwood_service.budgets import (
 from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, current_timestamp, new_id
 
-__all__ = [
-    "Answer",
-    "NewAllowance",
-    "NewDataset",
-    "Reason",
-    "Reconciliation",
-    "ReviewStep",
-    "add_allowance",
-    "add_dataset",
-    "copy_database_table",
-    "create_private_file",
-    "draft_schema",
-    "expected",
-    "get_dataset",
-    "get_ledger",
-    "get_schema",
-    "list_allowances",
-    "list_datasets",
-    "reconcile_ledger",
-    "remove_allowance",
-    "resolve_entry",
-    "resolve_source",
-    "review_schema",
-    "router",
-    "set_schema",
-    "upload_table",
-    "verify_ledger",
-]
-
-
 _DATABASE_SCHEMES: Final = ("postgresql://", "postgres://")
 _TABLE_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
 _CONNECT_TIMEOUT: Final = 10  # seconds

@@ -21,7 +21,7 @@ from pydantic import BaseModel, Field
 from veilwood.errors import UseError
 from veilwood_service import store
 from veilwood_service.access import SESSION_COOKIE, AuthenticatedCaller, Service, get_service
-from veilwood_service.accounts import DeniedError
+from veilwood_service.accounts import SESSION_HOURS, DeniedError
 
 openid_router = APIRouter(prefix="/v1/openid", tags=["people"])
 
@@ -49,17 +49,14 @@ async def start(request: Request) -> Response:
         "code_challenge_method": "S256",
     }
     response = RedirectResponse(str(httpx.URL(provider["authorization_endpoint"], params=params)))
-    # Lax, because the provider redirects the user back from another site: a strict cookie would not be sent then.
-    secure = service.settings.is_secure
-    path = openid_router.prefix
     response.set_cookie(
         _ATTEMPT_COOKIE,
         json.dumps(attempt),
         httponly=True,
-        samesite="lax",
-        secure=secure,
+        samesite="lax",  # the provider redirects the user back from another site: a strict cookie would not be sent
+        secure=service.settings.is_secure,
         max_age=60 * _ATTEMPT_MINUTES,
-        path=path,
+        path=openid_router.prefix,
     )
     return response
 
@@ -72,27 +69,17 @@ async def back(request: Request, code: str = "", state: str = "") -> Response:
         attempt = json.loads(request.cookies.get(_ATTEMPT_COOKIE, ""))
         expected, nonce, verifier = (str(attempt[name]) for name in ("state", "nonce", "verifier"))
     except (ValueError, KeyError, TypeError):
-        raise DeniedError(
-            "the login attempt is not known or has expired. Hint: log in again.", is_authenticated=False
-        ) from None
+        raise DeniedError("the login attempt is not known or has expired. Hint: log in again.") from None
     if not code or not secrets.compare_digest(state.encode(), expected.encode()):
-        raise DeniedError(
-            "the response of the provider does not belong to this login attempt. Hint: log in again.",
-            is_authenticated=False,
-        )
+        raise DeniedError("the response of the provider does not belong to this login attempt. Hint: log in again.")
     claims = await run_in_threadpool(_verified_claims, service, code, verifier, nonce)
     account = await run_in_threadpool(service.database.find, store.accounts, subject=str(claims["sub"]))
     if account is None or account["disabled"]:
-        raise DeniedError(
-            "no account is linked to this identity. Hint: ask an operator to create one.", is_authenticated=False
-        )
+        raise DeniedError("no account is linked to this identity. Hint: ask an operator to create one.")
     token, _ = await run_in_threadpool(service.accounts.open_session, account["name"])
     response = RedirectResponse("/page/index.html", status_code=303)
     response.delete_cookie(_ATTEMPT_COOKIE, path=openid_router.prefix)
-    secure = service.settings.is_secure
-    response.set_cookie(
-        SESSION_COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/", max_age=12 * 3600
-    )
+    _set_session_cookie(service, response, token)
     return response
 
 
@@ -106,10 +93,7 @@ def _discover_provider(service: Service) -> dict[str, Any]:
         raise UseError("no OpenID provider is configured. Hint: log in with a password.")
     provider = _get_json(f"{issuer}/.well-known/openid-configuration")
     if str(provider.get("issuer", "")).rstrip("/") != issuer:
-        raise DeniedError(
-            "the OpenID provider declares another issuer. Hint: ask the operator to check --issuer.",
-            is_authenticated=False,
-        )
+        raise DeniedError("the OpenID provider declares another issuer. Hint: ask the operator to check --issuer.")
     return provider
 
 
@@ -136,7 +120,7 @@ def _verified_claims(service: Service, code: str, verifier: str, nonce: str) -> 
             nonce={"essential": True, "value": nonce},
         ).validate(claims)
     except (httpx.HTTPError, JoseError, ValueError, KeyError, TypeError):
-        raise DeniedError("the OpenID provider did not confirm the identity.", is_authenticated=False) from None
+        raise DeniedError("the OpenID provider did not confirm the identity.") from None
     return dict(claims)
 
 
@@ -144,7 +128,7 @@ def _get_json(address: str) -> dict[str, Any]:
     try:
         content: dict[str, Any] = httpx.get(address, timeout=_TIMEOUT_SECONDS).raise_for_status().json()
     except (httpx.HTTPError, ValueError):
-        raise DeniedError("the OpenID provider does not respond. Hint: try again.", is_authenticated=False) from None
+        raise DeniedError("the OpenID provider does not respond. Hint: try again.") from None
     return content
 
 
@@ -202,10 +186,15 @@ def _client_address(request: Request) -> str:
     return "" if request.client is None else request.client.host
 
 
-def _set_session_cookie(request: Request, response: Response, token: str) -> None:
-    secure = get_service(request).settings.is_secure
+def _set_session_cookie(service: Service, response: Response, token: str) -> None:
     response.set_cookie(
-        SESSION_COOKIE, token, httponly=True, samesite="strict", secure=secure, path="/", max_age=12 * 3600
+        SESSION_COOKIE,
+        token,
+        httponly=True,
+        samesite="strict",
+        secure=service.settings.is_secure,
+        path="/",
+        max_age=SESSION_HOURS * 3600,
     )
 
 
@@ -215,7 +204,7 @@ def first_account(request: Request, response: Response, body: FirstAccount) -> d
     accounts = get_service(request).accounts
     accounts.accept_invitation(body.invitation, body.name, body.password)
     token, csrf = accounts.log_in(body.name, body.password, _client_address(request))
-    _set_session_cookie(request, response, token)
+    _set_session_cookie(get_service(request), response, token)
     return {"csrf": csrf}
 
 
@@ -223,7 +212,7 @@ def first_account(request: Request, response: Response, body: FirstAccount) -> d
 def log_in(request: Request, response: Response, body: LogIn) -> dict[str, str]:
     """Log in. Changes in this session must send the returned CSRF token in the header X-CSRF-Token."""
     token, csrf = get_service(request).accounts.log_in(body.name, body.password, _client_address(request))
-    _set_session_cookie(request, response, token)
+    _set_session_cookie(get_service(request), response, token)
     return {"csrf": csrf}
 
 
@@ -246,7 +235,7 @@ def change_password(
     """Change the caller's password, in a session. Ends all tokens and sessions, and opens a new session."""
     accounts = get_service(request).accounts
     token, csrf = accounts.change_password(caller, body.old, body.new, _client_address(request))
-    _set_session_cookie(request, response, token)
+    _set_session_cookie(get_service(request), response, token)
     return {"csrf": csrf}
 
 

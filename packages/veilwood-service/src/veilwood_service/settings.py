@@ -12,8 +12,6 @@ from typing import Any
 
 from veilwood.errors import ParameterError
 
-__all__ = ["Limits", "Settings"]
-
 
 @dataclass(frozen=True)
 class Limits:

@@ -17,12 +17,11 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy import Column, Integer, String, Text, UniqueConstraint
 
-from veilwood.errors import ParameterError
+from veilwood.errors import ParameterError, SetupError
 from veilwood_service.settings import Settings
 
-__all__ = ["DatabaseRow", "Store", "current_timestamp", "new_id"]
-
 DatabaseRow = Mapping[str, Any]
+_ADVISORY_LOCK_ID = 0x5645494D  # "VEIM"; any number that other programs on the same server do not use
 
 DATABASE_METADATA = sa.MetaData()
 accounts = sa.Table(
@@ -156,10 +155,20 @@ class Store:
             )
             sa.event.listen(self._engine, "connect", _set_durability)
 
-    @property
-    def engine(self) -> sa.Engine:
-        """SQLAlchemy engine, for migrations."""
-        return self._engine
+    def create_tables(self) -> None:
+        """Create the tables that are missing. Raise SetupError if the database cannot be opened."""
+        try:
+            with self._engine.begin() as connection:
+                if connection.dialect.name == "postgresql":  # several processes may start at once
+                    connection.execute(sa.text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _ADVISORY_LOCK_ID})
+                DATABASE_METADATA.create_all(connection)
+        except sa.exc.OperationalError as error:
+            raise SetupError(
+                f"the database of the service cannot be opened: {type(error.orig).__name__}. "
+                "Hint: check that psql opens the same address."
+                if self._engine.dialect.name == "postgresql"
+                else "the database in the folder of the service cannot be opened. Hint: check who owns the folder."
+            ) from None
 
     def close(self) -> None:
         """Close all connections."""

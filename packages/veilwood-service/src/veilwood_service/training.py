@@ -29,16 +29,6 @@ from veilwood_service.accounts import TooManyError
 from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
-__all__ = [
-    "Plans",
-    "RunRequest",
-    "file_digest",
-    "make_estimator",
-    "make_predictor",
-    "model_path",
-    "predictor_fingerprint",
-]
-
 RunKind = Literal["train", "answer", "evaluate"]
 # The service sets these itself. class_weight applies after the release, to a loaded model, and is part of no plan.
 _RESERVED_PARAMETERS: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta", "class_weight"})

@@ -32,7 +32,8 @@ from veilwood.errors import (
 from veilwood.evaluation.evaluate import Evaluation, evaluate
 from veilwood.privacy.accountant import process_spend
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, SQLiteLedger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.report import report

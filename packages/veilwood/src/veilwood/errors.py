@@ -33,34 +33,6 @@ from __future__ import annotations
 import re
 from typing import ClassVar, Final
 
-__all__ = [
-    "BudgetExceededError",
-    "DomainTooLargeError",
-    "FileError",
-    "LedgerError",
-    "MechanismError",
-    "ModelFileError",
-    "NotFoundError",
-    "NotPrivateError",
-    "OutOfSchemaError",
-    "ParameterError",
-    "PartyError",
-    "PlanError",
-    "PrivacyWarning",
-    "SchemaError",
-    "SetupError",
-    "SignatureError",
-    "UndeclaredSchemaError",
-    "UnreadableError",
-    "UseError",
-    "UtilityWarning",
-    "VeilwoodError",
-    "redact_url",
-    "short_repr",
-    "shorten_text",
-]
-
-
 _MAX_REPR_LENGTH: Final = 120  # characters
 
 

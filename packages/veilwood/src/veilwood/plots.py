@@ -25,7 +25,7 @@ from veilwood.trees.forest import LEAF
 
 if TYPE_CHECKING:
     from veilwood.forests.adaptive.effects import Effects, Interaction, MainEffect
-    from veilwood.privacy.ledger_stores import Ledger
+    from veilwood.privacy.ledger import Ledger
 
 __all__ = [
     "COLOURS",

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import TypeVar
 
-__all__ = ["no_progress", "set_progress_callback", "track_progress"]
-
 Item = TypeVar("Item")
 
 DISPLAY_DELAY_SECONDS = 1.0

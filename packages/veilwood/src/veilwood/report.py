@@ -24,7 +24,7 @@ from veilwood.models import file as model_file
 from veilwood.models.checks import not_recomputed, require_unchanged
 from veilwood.models.file import verify
 from veilwood.privacy.certificate import PrivacyCertificate, describe_steps, merge_steps
-from veilwood.privacy.ledger_stores import Ledger
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.signature import PublicKey, signature_path
 from veilwood.safe_io import write_file
 

@@ -34,23 +34,6 @@ import numpy as np
 
 from veilwood.errors import FileError, UnreadableError, VeilwoodError, short_repr, shorten_text
 
-__all__ = [
-    "CACHE_VARIABLE",
-    "MAX_BYTES",
-    "MAX_DIGITS",
-    "MAX_NESTING",
-    "MAX_SUM_DIGITS",
-    "all_ints_in",
-    "cache_folder",
-    "check_digits",
-    "is_int_in",
-    "parse_fraction",
-    "read_file",
-    "read_json",
-    "read_text",
-    "write_file",
-]
-
 
 def write_file(path: str | PathLike[str], content: bytes) -> None:
     """Write a file atomically: under another name first, then renamed."""

@@ -39,7 +39,8 @@ from veilwood.evaluation.scoring import Scoring
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, TrialDoor, record_rejection
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import RandomStopping, TrialBudget, uniform_below

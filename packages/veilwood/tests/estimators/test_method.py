@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import ast
 import inspect
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,9 @@ import veilwood as vw
 from veilwood import estimators, forests, trees
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.errors import ParameterError
+from veilwood.errors import ParameterError, PlanError
 from veilwood.estimators.base import SharedParameters
+from veilwood.estimators.method import Decisions
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
@@ -134,3 +136,27 @@ def test_a_model_read_otherwise_than_fitted_is_not_saved(tmp_path: Path) -> None
     np.testing.assert_array_equal(fitted.predict(CAR.X), expected)
     with pytest.raises(vw.VeilwoodError, match="changed after the fit"):
         vw.save(fitted, tmp_path / "model")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShapeDecisions(Decisions):
+    """Decisions of a family, as a test declares them."""
+
+    sizes: Sequence[int] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.sizes is not None and min(self.sizes) < 1:
+            raise ValueError("sizes are at least 1")
+
+
+def test_decisions_in_a_plan_are_json_and_read_back() -> None:
+    choices = ShapeDecisions(law="pure", sizes=(2, 3)).to_choices()
+    assert choices == {"law": "pure", "sizes": [2, 3]}
+    assert ShapeDecisions.from_choices(choices).to_choices() == choices
+
+
+@pytest.mark.parametrize("forged", [{"size": [1]}, {"sizes": [0]}, {"sizes": 3}, {"sizes": []}, {"law": 1}])
+def test_forged_decisions_are_refused(forged: dict[str, Any]) -> None:
+    with pytest.raises(PlanError):
+        ShapeDecisions.from_choices(forged)

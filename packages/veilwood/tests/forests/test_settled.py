@@ -8,9 +8,12 @@ the suite (benchmarks/private_forest.py) and record the new values:
 
 from __future__ import annotations
 
+import ast
 import importlib
+import inspect
 import json
 import pkgutil
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -24,22 +27,35 @@ from veilwood_testing import FILES
 FILE = FILES / "settled.json"
 MODULES = (
     *(f"{adaptive.__name__}.{module.name}" for module in pkgutil.iter_modules(adaptive.__path__)),
-    "veilwood.forests.expected_skill", "veilwood.kernels", "veilwood.privacy.adaptive_budget",
+    "veilwood.forests.expected_skill", "veilwood.kernels", "veilwood.privacy.adaptive_budget", "veilwood.privacy.noise",
+    "veilwood.privacy.joint_noise", "veilwood.data.encoding",
     "veilwood.engines.gpu", "veilwood.engines.cluster.source", "veilwood.engines.sql.backend",
 )  # fmt: skip
 
 
 def constants() -> dict[str, Any]:
-    """Return every upper-case constant of these modules that is a number, or a tuple or array of numbers."""
+    """Return every upper-case constant defined in these modules: numbers, tuples and arrays of numbers."""
     found = {}
     for path in MODULES:
-        module = path.rpartition(".")[2]
-        for name, value in vars(importlib.import_module(path)).items():
+        module = importlib.import_module(path)
+        for name in _assigned_names(module):
+            value = getattr(module, name)
             if not name.isupper() or isinstance(value, bool | TableStepName):
                 continue
             if isinstance(value, int | float | tuple | np.ndarray):
-                found[f"{module}.{name}"] = json.loads(json.dumps(_plain(value)))
+                found[f"{path.rpartition('.')[2]}.{name}"] = json.loads(json.dumps(_plain(value)))
     return found
+
+
+def _assigned_names(module: ModuleType) -> list[str]:
+    """Return the names that a module assigns at its top level, so that imported constants are recorded once."""
+    names = []
+    for node in ast.parse(inspect.getsource(module)).body:
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        names += [part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name)]
+    return names
 
 
 def _plain(value: Any) -> Any:

@@ -24,7 +24,8 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 from veilwood.errors import BudgetExceededError, LedgerError, VeilwoodError
-from veilwood.privacy.ledger_stores import NO_LEDGER, Ledger, MemoryLedger, SQLiteLedger, open_ledger
+from veilwood.privacy.ledger import NO_LEDGER, Ledger
+from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
 from veilwood_testing import SOURCES
 from veilwood_testing.ledgers import pure, spend

@@ -17,7 +17,8 @@ from pathlib import Path
 import pytest
 
 from veilwood.errors import BudgetExceededError, LedgerError
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, Reservation, SQLiteLedger
+from veilwood.privacy.ledger import Ledger, Reservation
+from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood_testing.ledgers import pure, spend
 

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from veilwood.errors import BudgetExceededError, LedgerError, VeilwoodError
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, Reservation
+from veilwood.privacy.ledger import Ledger, Reservation
+from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood_testing.ledgers import ROW, pure, spend
 

@@ -19,8 +19,8 @@ import veilwood as vw
 from veilwood.errors import BudgetExceededError, LedgerError, NotPrivateError
 from veilwood.privacy import entropy
 from veilwood.privacy import hash_chain as chain
-from veilwood.privacy.ledger import RELEASE
-from veilwood.privacy.ledger_stores import Ledger, MemoryLedger, SQLiteLedger
+from veilwood.privacy.ledger import RELEASE, Ledger
+from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood_testing import FILES
 from veilwood_testing.ledger_trust_cases import ROW, pure, spend

@@ -27,7 +27,8 @@ from veilwood.estimators.method import Design
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.privacy.certificate import ServerParticipation
 from veilwood.privacy.door import Door, UnchargedDoor
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.noise import DiscreteLaplace

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, SetupError, UseError
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName, sign_text, tls_context

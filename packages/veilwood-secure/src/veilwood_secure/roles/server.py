@@ -19,7 +19,8 @@ from typing import Any, Final
 import numpy as np
 
 from veilwood.errors import DomainTooLargeError, PartyError, UseError, VeilwoodError
-from veilwood.privacy.ledger_stores import Reservation, SQLiteLedger
+from veilwood.privacy.ledger import Reservation
+from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from veilwood.errors import PartyError
-from veilwood.privacy.ledger import SECURE_TRAINING, Purpose
-from veilwood.privacy.ledger_stores import Entry, Ledger, Reservation, SQLiteLedger
+from veilwood.privacy.ledger import SECURE_TRAINING, Entry, Ledger, Purpose, Reservation
+from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood.safe_io import read_json
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName

@@ -53,7 +53,7 @@ from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models import file as model_file
 from veilwood.privacy.accountant import process_spend
-from veilwood.privacy.ledger_stores import NO_LEDGER, Ledger
+from veilwood.privacy.ledger import NO_LEDGER, Ledger
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import write_file

@@ -12,7 +12,8 @@ import typer
 
 from veilwood.cli.options import AsJson, print_result, read_number
 from veilwood.errors import LedgerError
-from veilwood.privacy.ledger_stores import Ledger, PostgresLedger, SQLiteLedger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
 
 __all__ = ["describe_remaining", "ledgers", "open_existing_ledger"]

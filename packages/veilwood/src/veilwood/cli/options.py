@@ -19,7 +19,7 @@ import typer
 
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError, VeilwoodError
-from veilwood.privacy.ledger_stores import Ledger
+from veilwood.privacy.ledger import Ledger
 from veilwood.safe_io import parse_fraction, read_json
 
 __all__ = [

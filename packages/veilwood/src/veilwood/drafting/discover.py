@@ -33,7 +33,8 @@ from veilwood.errors import OutOfSchemaError, ParameterError, SchemaError
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import NO_SCHEMA, PrivacyCertificate
 from veilwood.privacy.door import Door
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Layout, Plan

@@ -40,7 +40,8 @@ from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_lo
 from veilwood.privacy.accountant import DataHandle, register_fit, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, ParallelDoor, parallel_loss, record_rejection
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
 from veilwood.privacy.plan import Plan

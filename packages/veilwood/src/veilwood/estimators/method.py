@@ -23,6 +23,7 @@ write in one module of ``forests``:
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -35,7 +36,7 @@ from veilwood.arrays import Codes, Floats, Ints
 from veilwood.data.batches import Count, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.errors import ParameterError, UseError
+from veilwood.errors import ParameterError, PlanError, UseError, shorten_text
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -50,6 +51,51 @@ MAX_ROWS: Final = 10**15  # largest n_rows that can be declared
 
 
 # -- public inputs of a fit, and the design that follows from them -----------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decisions:
+    """Decisions that a plan records besides its steps and layout, and that an execution of the plan does not repeat.
+
+    A family inherits this class and adds one field per decision. A plan holds the JSON form (``Plan.choices``), in
+    which fields that are None are left out. A plan may come from a file: ``__post_init__`` checks values, and an error
+    raised there makes ``from_choices`` raise PlanError.
+
+    Examples
+    --------
+    >>> Decisions(law="pure").to_choices()
+    {'law': 'pure'}
+    >>> Decisions.from_choices({"law": "pure"})
+    Decisions(method=None, law='pure', structure=None)
+    """
+
+    method: str | None = None
+    """How the fit proceeds, if its family has several ways."""
+    law: str | None = None
+    """Accounting that was chosen for its smaller noise: "pure" or "zcdp"."""
+    structure: str | None = None
+    """SHA-256 of the trees, if they are grown before the data is read."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a decision is not one of its options."""
+        if not all(isinstance(text, str | None) for text in (self.method, self.law, self.structure)):
+            raise ValueError("method, law and structure are texts")
+
+    def to_choices(self) -> dict[str, Any]:
+        """Return the decisions as plain JSON values."""
+        known = {each.name: getattr(self, each.name) for each in fields(self)}
+        choices: dict[str, Any] = json.loads(
+            json.dumps({name: value for name, value in known.items() if value is not None})
+        )
+        return choices
+
+    @classmethod
+    def from_choices(cls, choices: Mapping[str, Any]) -> Self:
+        """Read the decisions of a plan. Raise PlanError if they are not such decisions."""
+        try:
+            return cls(**choices)
+        except (TypeError, ValueError, KeyError, IndexError, ArithmeticError) as error:
+            raise PlanError(f"the decisions of the plan cannot be read: {shorten_text(str(error))}.") from None
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

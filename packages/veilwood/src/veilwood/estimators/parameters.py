@@ -18,7 +18,7 @@ from typing import Any, Final
 from veilwood import estimators
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, PlanError
-from veilwood.privacy.ledger_stores import Ledger
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.plan import Plan
 
 __all__ = [

@@ -30,7 +30,8 @@ from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, record_rejection
 from veilwood.privacy.entropy import secret_key
-from veilwood.privacy.ledger_stores import Ledger, open_ledger
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
 from veilwood.privacy.plan import Layout, Plan

@@ -42,7 +42,8 @@ from veilwood.privacy.certificate import (
     assumptions_of,
 )
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger_stores import NO_LEDGER, MemoryLedger
+from veilwood.privacy.ledger import NO_LEDGER
+from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan

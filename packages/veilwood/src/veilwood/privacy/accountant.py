@@ -21,19 +21,6 @@ from typing import Any, Final, NamedTuple
 from veilwood.errors import PrivacyWarning, redact_url, shorten_text
 from veilwood.privacy.loss import Loss
 
-__all__ = [
-    "DataHandle",
-    "ProcessSpend",
-    "SpendRecord",
-    "handle_of",
-    "process_spend",
-    "record_spend",
-    "register_fit",
-    "warn_of_repeated_fits",
-    "warn_once",
-    "withdraw_spend",
-]  # fmt: skip
-
 _MAX_NAME_LENGTH: Final = 500  # characters of a handle
 # Parts of scikit-learn that fit one estimator many times, recognised by the names of modules on the call stack. A mark
 # on clones (``__sklearn_clone__``) would not tell bagging, which draws rows with replacement, from a clone made by

@@ -21,16 +21,6 @@ from numpy.typing import NDArray
 from veilwood.arrays import Bools, Ints
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
-__all__ = [
-    "LazyTable",
-    "digit_bits",
-    "is_seeded",
-    "random_integers",
-    "require_entropy",
-    "secret_key",
-    "seeded_for_tests",
-]
-
 DIGIT_BITS = 16
 
 # Lower and upper ends of the enclosures of each cumulative probability, in units of 2**-(bits + GUARD_BITS).

@@ -43,22 +43,6 @@ from veilwood.privacy.ledger import (
 from veilwood.privacy.loss import Loss, check_budget
 from veilwood.safe_io import MAX_SUM_DIGITS, parse_fraction, read_json
 
-__all__ = [
-    "APPLICATION_ID",
-    "SCHEMA_OBJECTS",
-    "ChainedLedger",
-    "Connection",
-    "HashChain",
-    "ResultRows",
-    "append_event",
-    "append_genesis",
-    "create_tables",
-    "event_hash",
-    "read_loss",
-    "store_balance",
-]
-
-
 # The objects of a ledger's database. A view or trigger would run code, so any other object is refused.
 SCHEMA_OBJECTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}
 APPLICATION_ID = 0x5645494C  # "VEIL", in the file header: distinguishes a ledger from other SQLite databases

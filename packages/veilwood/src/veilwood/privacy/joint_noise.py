@@ -41,18 +41,6 @@ from veilwood.privacy.loss import Loss, format_number
 from veilwood.privacy.noise import DiscreteLaplace, Mechanism, require_integers
 from veilwood.safe_io import parse_fraction
 
-__all__ = [
-    "MAX_JOINT_CELLS",
-    "MAX_JOINT_SCALE",
-    "MAX_TABLE_CELLS",
-    "QUADRATURE_NODES",
-    "JointLaplace",
-    "Moments",
-    "noise_moments",
-    "unit_scale_moments",
-]
-
-
 MAX_TABLE_CELLS: Final = 48  # of one table: larger tables gain little from joint noise
 MAX_JOINT_CELLS: Final = 256  # of all tables together: the number of boxes of the sampler grows with their square
 

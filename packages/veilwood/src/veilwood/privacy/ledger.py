@@ -24,31 +24,6 @@ from veilwood.errors import (
 )
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss, zcdp_rho
 
-__all__ = [
-    "MAX_FACT_LENGTH",
-    "NO_LEDGER",
-    "RECONCILIATION",
-    "RELEASE",
-    "SECURE_TRAINING",
-    "Balance",
-    "Durability",
-    "Entry",
-    "EntryState",
-    "FinalState",
-    "Ledger",
-    "Purpose",
-    "Reservation",
-    "budget_error",
-    "build_loss",
-    "entry_with_key",
-    "exact_loss",
-    "replace_surrogates",
-    "requested_budget",
-    "require_line",
-    "total_loss",
-]
-
-
 EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 FinalState = Literal["committed", "cancelled", "resolved"]
 Durability = Literal["file", "memory", "not"]

@@ -27,9 +27,7 @@ from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain
 from veilwood.privacy.ledger import (
     NO_LEDGER,
     Durability,
-    Entry,
     Ledger,
-    Reservation,
     requested_budget,
     require_line,
 )
@@ -37,17 +35,6 @@ from veilwood.privacy.loss import Loss
 
 if TYPE_CHECKING:
     import psycopg
-
-__all__ = [
-    "NO_LEDGER",
-    "Entry",
-    "Ledger",
-    "MemoryLedger",
-    "PostgresLedger",
-    "Reservation",
-    "SQLiteLedger",
-    "open_ledger",
-]
 
 
 _BUSY_TIMEOUT_SECONDS = 120.0  # enough for 50 waiting processes, each of which needs a few milliseconds of disk time

@@ -24,27 +24,6 @@ from veilwood.privacy import samplers
 from veilwood.privacy.loss import Loss, format_number, zcdp_epsilon, zcdp_rho
 from veilwood.safe_io import check_digits, parse_fraction
 
-__all__ = [
-    "MAX_SCALE",
-    "MAX_SIGMA_SQUARED",
-    "MAX_SPARSE_CELLS",
-    "MAX_SPARSE_SCALE",
-    "MAX_VALUE",
-    "DiscreteGaussian",
-    "DiscreteLaplace",
-    "Geometric",
-    "Mechanism",
-    "Shape",
-    "SparseLaplace",
-    "ThresholdedGaussian",
-    "Verb",
-    "require_fraction",
-    "require_integers",
-    "require_non_negative",
-    "require_positive",
-]
-
-
 Shape = int | tuple[int, ...]
 Verb: TypeAlias = Literal["noisy", "sparse", "above_threshold", "select", "best"]
 """Which method of the door applies a mechanism: ``release_counts``, ``release_sparse``, ``release_above_threshold``,

@@ -22,10 +22,6 @@ from veilwood.arrays import Bools, Ints
 from veilwood.privacy import entropy
 from veilwood.privacy.entropy import GUARD_BITS, Enclosures, LazyTable
 
-__all__ = [
-    "exp_minus", "gaussian", "geometric", "laplace", "uniform_below", "weighted_choice",
-]  # fmt: skip
-
 CHUNK_SIZE = 1 << 17  # draws made together, so that the working set stays in the processor's cache
 RADIX = 1 << 10  # a geometric of large scale is written in this radix, with one table per digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table

@@ -23,15 +23,6 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import MAX_SCALE, Mechanism, require_fraction, require_integers, require_positive
 
-__all__ = [
-    "ExponentialMechanism",
-    "NoisyMax",
-    "PermuteAndFlip",
-    "RandomStopping",
-    "TrialBudget",
-    "uniform_below",
-]
-
 
 @dataclass(frozen=True, init=False)
 class _SelectionMechanism(Mechanism):

@@ -31,16 +31,6 @@ from veilwood.safe_io import read_file, read_json, write_file
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
-__all__ = [
-    "PublicKey",
-    "generate_key_pair",
-    "model_payload",
-    "plan_payload",
-    "require_same_payload",
-    "signature_path",
-    "verify_signature",
-    "write_signature",
-]
 
 PublicKey = str | bytes | PathLike[str]
 """The path of a public key, or the key itself as PEM text."""

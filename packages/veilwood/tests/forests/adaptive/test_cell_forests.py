@@ -38,7 +38,7 @@ def test_written_trees_say_what_fitted_ones_do(kind: TreeKind) -> None:
     codes = np.zeros((400, len(COLUMNS)), np.uint16)
     for number, axis in enumerate(AXES):
         codes[:, axis.feature] = axis.first_codes[cells.groups[:, number]]
-    told = np.mean([tree.predict_proba(cells.groups, fast=False) for tree in trees], axis=0)
+    told = np.mean([tree.predict_proba(cells.groups) for tree in trees], axis=0)
     np.testing.assert_allclose(predict_probabilities(_to_fitted_forest(trees, AXES), codes), (5 * told + 1 / 3) / 6)
 
 

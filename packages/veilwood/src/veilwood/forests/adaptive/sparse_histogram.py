@@ -276,15 +276,13 @@ class FittedTree(NamedTuple):
             row, times = np.unique(drawn, return_counts=True)
             X, y = X[row], y[row]
         if fast:
-            from veilwood.forests.adaptive import fitting_kernels
+            from veilwood import kernels
 
             first = np.random.RandomState(seed).randint(0, 2**31 - 1)  # as scikit-learn starts its own generator
-            return cls(
-                *fitting_kernels.grow_tree(
-                    np.ascontiguousarray(X.T), y, times, int(X.max()) + 1, n_classes,
-                    max(1, int(kind.max_features * X.shape[1])), kind.min_samples_leaf, kind.random_thresholds, first,
-                )
-            )  # fmt: skip
+            return cls(*kernels.fit_tree(
+                np.ascontiguousarray(X.T), y, times, int(X.max()) + 1, n_classes,
+                max(1, int(kind.max_features * X.shape[1])), kind.min_samples_leaf, kind.random_thresholds, first,
+            ))  # fmt: skip
         model = (ExtraTreeClassifier if kind.random_thresholds else DecisionTreeClassifier)(
             max_features=kind.max_features, min_samples_leaf=kind.min_samples_leaf, random_state=seed
         )
@@ -293,13 +291,8 @@ class FittedTree(NamedTuple):
         shares[:, model.classes_] = tree.value[:, 0, :]
         return cls(tree.feature, tree.threshold, tree.children_left, tree.children_right, shares)
 
-    def predict_proba(self, X: Groups, *, fast: bool) -> Floats:
+    def predict_proba(self, X: Groups) -> Floats:
         """Return the class frequencies in the leaf of each row."""
-        if fast:
-            from veilwood.forests.adaptive import fitting_kernels
-
-            probabilities: Floats = fitting_kernels.predict_tree(*self, np.ascontiguousarray(X.T))
-            return probabilities
         node = np.zeros(len(X), np.int64)
         while (inner := self.left[node] >= 0).any():
             at = node[inner]
@@ -434,7 +427,7 @@ def _validation_probabilities(
         nonlocal squares
         for tree in range(first, last):
             fitted = FittedTree.fit_sample(kind, X, y, n_classes, seed + tree, _rows_per_tree(n_classes), fast=fast)
-            predicted = fitted.predict_proba(held_out, fast=fast)
+            predicted = fitted.predict_proba(held_out)
             with adding:
                 shares[:] += predicted / VALIDATION_TREES
                 squares += float((predicted**2).sum())
