@@ -10,12 +10,13 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
-from sklearn.base import BaseEstimator, MetaEstimatorMixin, clone
+from sklearn.base import BaseEstimator, MetaEstimatorMixin
 from sklearn.model_selection import ParameterGrid
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
@@ -316,7 +317,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     def _with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
         """Return an unfitted estimator for a setting. The search itself sets schema, loss and ledger."""
         ours = {"schema": self.estimator.schema, "epsilon": loss.epsilon, "delta": 0.0, "ledger": ledger}
-        return clone(self.estimator).set_params(**{**setting, **ours})
+        return deepcopy(self.estimator).set_params(**{**setting, **ours})
 
     def _design_trial(self, setting: dict[str, Any], schema: Any, loss: Loss, evaluation_loss: Loss) -> _Trial:
         forest = self._with(setting, loss, None)

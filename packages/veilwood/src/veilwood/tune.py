@@ -10,12 +10,12 @@ import inspect
 import itertools
 import math
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
-from sklearn.base import clone
 
 from veilwood import estimators as families
 from veilwood.charts import html_card
@@ -90,7 +90,7 @@ class Tuning:
     @property
     def best(self) -> Any:
         """The best setting as an unfitted estimator, a new one each time."""
-        return clone(self._best)
+        return deepcopy(self._best)
 
     @property
     def table(self) -> pd.DataFrame:
@@ -210,7 +210,7 @@ def tune(
     candidates = _list_candidates(schema, estimators, grid or {})
     planned: list[tuple[Candidate, Any]] = []
     for prototype, values in track_progress(candidates, "planning settings"):
-        forest: Any = clone(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
+        forest: Any = deepcopy(prototype).set_params(schema=schema, epsilon=epsilon, delta=delta, **values)
         if forest.random_state is None:
             forest.random_state = 0  # public; fixed, so that the scored plan is the executed plan
         try:

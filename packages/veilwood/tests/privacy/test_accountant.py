@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a process has spent: counted by handle, told once, and never by what is in the rows."""
+"""Losses of a process, by handle, and its warnings, which are issued once and never depend on the content of rows."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ import threading
 import warnings
 from collections.abc import Iterator
 from fractions import Fraction
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.ensemble import BaggingClassifier
 from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import veilwood as vw
-from veilwood.errors import PrivacyWarning
+from veilwood.errors import PrivacyWarning, VeilwoodError
 from veilwood.privacy import accountant as spending
 from veilwood.privacy.accountant import DataHandle, SpendRecord, handle_of
 from veilwood.privacy.loss import Loss
@@ -43,8 +43,8 @@ def forest(**parameters: Any) -> vw.RandomTreesClassifier:
     return vw.RandomTreesClassifier(**usual | parameters)
 
 
-def told(use: Any) -> list[str]:
-    """The warnings about fits that add up."""
+def privacy_warnings(use: Any) -> list[str]:
+    """Return the warnings about fits whose losses add up."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         use()
@@ -183,14 +183,14 @@ def test_a_new_object_in_an_old_place_is_new() -> None:
 
 
 def test_the_second_fit_without_a_ledger_is_told_once() -> None:
-    assert told(lambda: forest().fit(X, Y)) == []
-    (message,) = told(lambda: forest().fit(X, Y))
+    assert privacy_warnings(lambda: forest().fit(X, Y)) == []
+    (message,) = privacy_warnings(lambda: forest().fit(X, Y))
     assert "numpy ndarray in memory without a ledger" in message
     assert "process_spend()" in message
-    assert told(lambda: forest().fit(X, Y)) == []
+    assert privacy_warnings(lambda: forest().fit(X, Y)) == []
     other = X.copy()
-    assert told(lambda: forest().fit(other, Y)) == []
-    assert len(told(lambda: forest().fit(other, Y))) == 1
+    assert privacy_warnings(lambda: forest().fit(other, Y)) == []
+    assert len(privacy_warnings(lambda: forest().fit(other, Y))) == 1
 
 
 def test_the_warning_points_at_the_callers_line() -> None:
@@ -203,8 +203,8 @@ def test_the_warning_points_at_the_callers_line() -> None:
 
 def test_fits_with_a_ledger_are_not_told() -> None:
     ledger = vw.MemoryLedger(9)
-    assert told(lambda: [forest(ledger=ledger).fit(X, Y) for _ in range(3)]) == []
-    assert told(lambda: cross_val_score(forest(ledger=ledger), X, Y, cv=2)) == []
+    assert privacy_warnings(lambda: [forest(ledger=ledger).fit(X, Y) for _ in range(3)]) == []
+    assert privacy_warnings(lambda: cross_val_score(forest(ledger=ledger), X, Y, cv=2)) == []
 
 
 @pytest.mark.parametrize(
@@ -217,23 +217,33 @@ def test_fits_with_a_ledger_are_not_told() -> None:
     ids=["cross_val_score", "GridSearchCV", "calibration"],
 )
 def test_searches_are_told_once_what_to_do_instead(search: Any) -> None:
-    (message,) = told(search)
-    assert "many times" in message
+    (message,) = privacy_warnings(search)
+    assert "cloned" in message
     assert "process_spend()" in message
     assert "tune" in message
-    assert told(search) == []
+    assert privacy_warnings(search) == []
 
 
-def test_bagging_is_told_of_rows_drawn_several_times_even_with_a_ledger() -> None:
+def test_bagging_draws_rows_as_weights_which_the_certificate_covers() -> None:
+    """A row that bagging draws several times has that weight, and no weight counts more than ``max_weight``."""
     ledger, places = vw.MemoryLedger(9), Y == "yes"
     schema = vw.Schema.numeric((0, 1), classes=[0, 1], n_features=2)  # bagging numbers the classes
-    bagged = partial(forest, schema=schema, max_weight=5)  # and gives rows that it draws several times a weight
-    (message,) = told(lambda: BaggingClassifier(bagged(ledger=ledger), n_estimators=3).fit(X, places))
-    assert "several times" in message
-    assert "bootstrap=False" in message
-    messages = told(lambda: BaggingClassifier(bagged(), n_estimators=3).fit(X, places))
-    assert len(messages) == 1  # the other half: several fits
-    assert "many times" in messages[0]
+    with pytest.raises(VeilwoodError, match="max_weight"):
+        BaggingClassifier(forest(schema=schema), n_estimators=1).fit(X, places)
+    bagging = BaggingClassifier(forest(schema=schema, max_weight=5, ledger=ledger), n_estimators=3)
+    assert privacy_warnings(lambda: bagging.fit(X, places)) == []
+    assert {str(fitted.plan_.neighbours) for fitted in bagging.estimators_} == {"any 5 rows, added or removed"}
+    assert ledger.spent.epsilon == 3
+    (message,) = privacy_warnings(lambda: bagging.set_params(estimator__ledger=None).fit(X, places))
+    assert "cloned" in message
+
+
+def test_a_clone_is_known_as_one_in_every_process() -> None:
+    """A pickled clone, as a parallel search sends it to a worker, is still a clone; an estimator is none."""
+    estimator = forest()
+    assert not estimator._is_clone
+    assert not pickle.loads(pickle.dumps(estimator))._is_clone
+    assert pickle.loads(pickle.dumps(clone(estimator)))._is_clone
 
 
 def test_what_is_told_does_not_depend_on_the_rows() -> None:
@@ -241,7 +251,7 @@ def test_what_is_told_does_not_depend_on_the_rows() -> None:
     messages = []
     for rows, labels in ((X, Y), (rng.random((40, 2)), np.full(40, "no")), (np.zeros((1, 2)), np.array(["yes"]))):
         spending._accountant = spending._ProcessAccountant()
-        messages.append(told(lambda rows=rows, labels=labels: [forest().fit(rows, labels) for _ in range(3)]))
+        messages.append(privacy_warnings(lambda rows=rows, labels=labels: [forest().fit(rows, labels) for _ in range(3)]))
     assert messages[0] == messages[1] == messages[2]
 
 

@@ -37,7 +37,7 @@ from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaErr
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
 from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
-from veilwood.privacy.accountant import DataHandle, register_fit, warn_once
+from veilwood.privacy.accountant import DataHandle, handle_of, warn_of_repeated_fits, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, ParallelDoor, parallel_loss, record_rejection
 from veilwood.privacy.ledger import Ledger
@@ -267,6 +267,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     n_jobs: Any
     invalid: Any
 
+    _is_clone: bool = False  # set by scikit-learn's clone
     _prepared: tuple[Any, Design] | None = None  # set by plan(), used by the next fit
     _unfinished: Any = None  # set by partial_fit(), used by release()
 
@@ -356,7 +357,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if self.ledger is not None and loss.is_bounded:
             open_ledger(self.ledger).check_affordable(loss if more is None else loss + more)
         held_out: Source | None = None
-        table = register_fit(X, with_ledger=self.ledger is not None)
+        table = handle_of(X)
+        warn_of_repeated_fits(table, with_ledger=self.ledger is not None, is_clone=self._is_clone)
         with self._record_rejections(design.plan, not_private, table):
             if aside is None:
                 sources = [open_rows(X, y, design.encoding, unit=unit, invalid=self.invalid, weights=weights)]
@@ -586,6 +588,12 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.string = True
         tags.input_tags.categorical = True
         return tags
+
+    def __sklearn_clone__(self) -> Self:
+        """Mark the clone: searches, calibration and ensembles of scikit-learn fit clones, and their losses add up."""
+        clone: Self = super().__sklearn_clone__()
+        clone._is_clone = True
+        return clone
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = super().__getstate__()

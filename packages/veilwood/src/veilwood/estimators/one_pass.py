@@ -119,7 +119,7 @@ class OnePassForest(BaseForest):
             raise UseError("there is nothing to release. Hint: call partial_fit with some rows first, or fit.")
         self._check_params(current)
         design, method = current.design, self._make_method()
-        warn_of_repeated_fits(current.table, with_ledger=self.ledger is not None)
+        warn_of_repeated_fits(current.table, with_ledger=self.ledger is not None, is_clone=self._is_clone)
         self._fit_through_door(
             design,
             method,

@@ -22,18 +22,6 @@ from veilwood.errors import PrivacyWarning, redact_url, shorten_text
 from veilwood.privacy.loss import Loss
 
 _MAX_NAME_LENGTH: Final = 500  # characters of a handle
-# Parts of scikit-learn that fit one estimator many times, recognised by the names of modules on the call stack. A mark
-# on clones (``__sklearn_clone__``) would not tell bagging, which draws rows with replacement, from a clone made by
-# hand.
-_SEARCH_MODULES: Final = (
-    "sklearn.model_selection.",
-    "sklearn.calibration",
-    "sklearn.feature_selection.",
-    "sklearn.multiclass",
-    "sklearn.multioutput",
-    "sklearn.ensemble.",
-)
-_BOOTSTRAP_MODULES: Final = ("sklearn.ensemble._bagging",)
 
 
 @dataclass(frozen=True)
@@ -59,7 +47,7 @@ UNNAMED_DATA: Final = DataHandle("rows that were not named")
 
 
 class SpendRecord(NamedTuple):
-    """A release of this process: the data, the loss, and whether a ledger records it."""
+    """One release of this process, with or without a ledger."""
 
     handle: DataHandle
     loss: Loss
@@ -78,11 +66,6 @@ class ProcessSpend:
         The number of releases for each handle.
     total : Loss
         The total of all handles, for people who are in all of these tables.
-
-    Examples
-    --------
-    >>> str(ProcessSpend({}, {}))
-    'This process has spent nothing. That is a lower bound: other processes, and earlier ones, are not seen.'
     """
 
     by_handle: dict[str, Loss]
@@ -164,17 +147,8 @@ def handle_of(rows: Any) -> DataHandle:
     return DataHandle(f"{name} in memory", _accountant.object_number(rows, name))
 
 
-def record_spend(spend: SpendRecord) -> None:
-    """Record a release."""
-    _adjust_count(spend, 1)
-
-
-def withdraw_spend(spend: SpendRecord) -> None:
-    """Remove the record of a release that was cancelled before any value was released."""
-    _adjust_count(spend, -1)
-
-
-def _adjust_count(spend: SpendRecord, count: int) -> None:
+def record_spend(spend: SpendRecord, count: int = 1) -> None:
+    """Record a release. A count of -1 removes the record of one that was cancelled before any value was released."""
     with _accountant.lock:
         _accountant.spent[spend] += count
         if not spend.with_ledger:
@@ -204,35 +178,20 @@ def process_spend() -> ProcessSpend:
     return ProcessSpend(losses, dict(releases), Loss.total(losses.values()))
 
 
-def register_fit(rows: Any, *, with_ledger: bool) -> DataHandle:
-    """Return the handle of rows that are about to be fitted, and warn if fits on them add up."""
-    handle = handle_of(rows)
-    warn_of_repeated_fits(handle, with_ledger=with_ledger)
-    return handle
+def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool, is_clone: bool) -> None:
+    """Warn once that the losses of fits add up: if scikit-learn cloned the estimator, or the rows were fitted before.
 
-
-def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool) -> None:
-    """Warn once that fits add up: in searches of scikit-learn, on bootstrapped rows, and on the same rows again.
-
-    This is no guarantee: searches are recognised by the modules on the call stack, rows by their handle.
+    This is no guarantee: rows are known by their handle only. A ledger adds up all fits, so none of this applies to it.
     """
-    running = _running_modules()
-    if any(module.startswith(_BOOTSTRAP_MODULES) for module in running):
-        warn_once(
-            "bootstrap",
-            "rows drawn with replacement can hold one person several times, and each time counts: the certificate of a "
-            "fit inside bagging protects the drawn rows, not the people. Hint: use BaggingClassifier(bootstrap=False), "
-            "or one forest with more trees (n_estimators).",
-        )
     if with_ledger:
         return
-    if any(module.startswith(_SEARCH_MODULES) for module in running):
+    if is_clone:
         warn_once(
-            "search",
-            "scikit-learn fits this estimator many times here. Every fit costs its epsilon, each certificate covers "
-            "one fit only, and without a ledger nothing adds them up: see veilwood.process_spend(). Hint: pass a "
-            "ledger (ledger='spends.db'), or choose parameters by veilwood.tune, which needs no data, or on a public "
-            "table.",
+            "clone",
+            "scikit-learn cloned this estimator. Its searches, cross-validation, calibration and ensembles fit many "
+            "such clones. Every fit costs its epsilon, each certificate covers one fit only, and without a ledger "
+            "nothing adds them up: see veilwood.process_spend(). Hint: pass a ledger (ledger='spends.db'), or choose "
+            "parameters by veilwood.tune, which needs no data, or on a public table.",
         )
         return
     with _accountant.lock:
@@ -255,18 +214,8 @@ def warn_once(key: object, message: str) -> None:
     warnings.warn(message, PrivacyWarning, stacklevel=_caller_stack_level())
 
 
-def _running_modules() -> set[str]:
-    """Return the names of the modules on the call stack of this thread."""
-    names = set()
-    frame = sys._getframe(1)
-    while frame is not None:
-        names.add(str(frame.f_globals.get("__name__", "")))
-        frame = frame.f_back  # type: ignore[assignment]
-    return names
-
-
 def _caller_stack_level() -> int:
-    """Return the stack level of the line that called the library, for a warning issued by the caller."""
+    # The warning then names the user's line: how many frames of the library are above it depends on the estimator.
     level, frame = 1, sys._getframe(1)
     while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("veilwood"):
         level, frame = level + 1, frame.f_back

@@ -251,7 +251,7 @@ class Door:
             self._reservation.commit()
         elif isinstance(error, OutOfSchemaError) and not self._released_steps:
             self._reservation.cancel(error.in_short())
-            spending.withdraw_spend(self._spend_record)
+            spending.record_spend(self._spend_record, -1)
             error.add_note("Nothing was spent.")
         else:
             error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
