@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -149,13 +149,13 @@ class CompositeLedger(Ledger):
         self._entries: list[tuple[Ledger, int]] = []
         self._new_entries: list[tuple[Ledger, int]] = []  # reserved by this attempt, not by an earlier one
 
-    def reserve(self, loss: Loss, *, what: str, **facts: Any) -> Reservation:
+    def _charge(self, loss: Loss, facts: Mapping[str, Any]) -> Reservation:
         """Reserve a loss in every ledger, or in none. Resumes reservations that exist under this key."""
         self._entries, self._new_entries = [], []
         try:
             for guarded in self._ledgers:
                 guarded.require_unfrozen()
-                reserved = guarded.ledger.reserve(loss, what=what, **facts, key=self._key)
+                reserved = guarded.ledger.reserve(loss, **{**facts, "key": self._key})
                 self._entries.append((guarded.ledger, reserved.id))
                 if reserved.is_new:
                     self._new_entries.append((guarded.ledger, reserved.id))

@@ -251,7 +251,9 @@ def test_what_is_told_does_not_depend_on_the_rows() -> None:
     messages = []
     for rows, labels in ((X, Y), (rng.random((40, 2)), np.full(40, "no")), (np.zeros((1, 2)), np.array(["yes"]))):
         spending._accountant = spending._ProcessAccountant()
-        messages.append(privacy_warnings(lambda rows=rows, labels=labels: [forest().fit(rows, labels) for _ in range(3)]))
+        messages.append(
+            privacy_warnings(lambda rows=rows, labels=labels: [forest().fit(rows, labels) for _ in range(3)])
+        )
     assert messages[0] == messages[1] == messages[2]
 
 

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Databases of ledgers: memory, SQLite files and PostgreSQL.
 
-What is granted and rejected is decided in ``privacy.hash_chain``.
+``privacy.ledger`` decides which charges are granted. This module makes a granted charge durable before it is used, and
+lets one writer in at a time.
 """
 
 from __future__ import annotations
@@ -22,21 +23,23 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urldefrag
 
 from veilwood.errors import LedgerError, PrivacyWarning, SetupError, short_repr, shorten_text
-from veilwood.privacy import hash_chain
-from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain
-from veilwood.privacy.ledger import (
-    NO_LEDGER,
-    Durability,
-    Ledger,
-    requested_budget,
-    require_line,
-)
+from veilwood.privacy import ledger as ledgers
+from veilwood.privacy.ledger import ChainedLedger, Connection, Durability, HashChain, Ledger
 from veilwood.privacy.loss import Loss
 
 if TYPE_CHECKING:
     import psycopg
 
 
+# A view or trigger in a ledger's database would run code, so a file with any other object is refused.
+_SCHEMA_OBJECTS = {("table", "events"), ("index", "events_of_entry"), ("table", "balance")}
+_CREATE_TABLES = (
+    "CREATE TABLE events ("
+    "number {integer} PRIMARY KEY, entry {integer} NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
+    "CREATE INDEX events_of_entry ON events (entry)",
+    "CREATE TABLE balance (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)",
+)
+_APPLICATION_ID = 0x5645494C  # "VEIL", in the file header: distinguishes a ledger from other SQLite databases
 _BUSY_TIMEOUT_SECONDS = 120.0  # enough for 50 waiting processes, each of which needs a few milliseconds of disk time
 _MAX_RECORD_BYTES = 1 << 20  # bytes; SQLite refuses to read or write a longer one
 # One operation at a time in a process, and no fork during one: SQLite's record of the locks that it holds must not be
@@ -98,11 +101,7 @@ remaining epsilon=0.3 (of 1). Hint: request at most epsilon=0.3.
         self._process_id, self._chain = os.getpid(), HashChain(self.name)
         self._database = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
         weakref.finalize(self, self._database.close)
-        hash_chain.create_tables(
-            self._database,
-            requested_budget(epsilon, delta),
-            None if population is None else require_line(population, "population"),
-        )
+        _create_tables(self._database, ledgers.requested_budget(epsilon, delta), _optional_line(population))
 
     @contextmanager
     def _open_connection(self) -> Iterator[sqlite3.Connection]:
@@ -132,6 +131,10 @@ class SQLiteLedger(_SqliteLedgerBase):
     population : str, optional
         Description of the people that it protects, such as "patients of clinic X". Recorded once; a different one
         raises LedgerError.
+
+    See Also
+    --------
+    open_ledger : The ledger at a path or address.
     """
 
     def __init__(
@@ -140,16 +143,15 @@ class SQLiteLedger(_SqliteLedgerBase):
         self.path = Path(os.path.abspath(path))
         self.name = f"ledger {shorten_text(self.path.name)}"
         self._chain = HashChain(self.name)
-        budget = requested_budget(epsilon, delta or 0)
-        population = None if population is None else require_line(population, "population")
+        budget, population = ledgers.requested_budget(epsilon, delta or 0), _optional_line(population)
         if os.path.isdir(self.path):
             raise LedgerError(f"{self.path} is a folder. Hint: pass the path of a file, such as spends.db.")
         if not os.path.exists(self.path):
             self._create_file(budget, population)
         with self._transaction() as connection:
-            if connection.execute("PRAGMA application_id").fetchone()[0] != hash_chain.APPLICATION_ID:
+            if connection.execute("PRAGMA application_id").fetchone()[0] != _APPLICATION_ID:
                 raise LedgerError(f"{self.path} is not a ledger. Hint: pass the path of a ledger or of a new file.")
-            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != hash_chain.SCHEMA_OBJECTS:
+            if set(connection.execute("SELECT type, name FROM sqlite_master LIMIT 10")) != _SCHEMA_OBJECTS:
                 raise LedgerError(
                     f"{self.name} is damaged: it has other tables than a ledger. Hint: restore a copy that verifies."
                 )
@@ -162,7 +164,7 @@ class SQLiteLedger(_SqliteLedgerBase):
             os.close(handle)
             try:
                 with closing(_connect_file(Path(draft))) as connection:
-                    hash_chain.create_tables(connection, budget, population)
+                    _create_tables(connection, budget, population)
                 with suppress(FileExistsError):  # another process was faster: use its ledger
                     os.link(draft, self.path)
             finally:
@@ -197,7 +199,7 @@ def open_ledger(ledger: Ledger | str | os.PathLike[str] | None) -> Ledger:
     NO_LEDGER
     """
     if ledger is None:
-        return NO_LEDGER
+        return ledgers.NO_LEDGER
     if isinstance(ledger, Ledger):
         return ledger
     if isinstance(ledger, str | os.PathLike):
@@ -231,20 +233,28 @@ def _connect_file(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _create_tables(connection: sqlite3.Connection, budget: Loss | None, population: str | None) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
+    for statement in _CREATE_TABLES:
+        connection.execute(statement.format(integer="INTEGER"))
+    ledgers.append_genesis(connection, budget, population)
+    connection.execute("COMMIT")
+
+
+def _optional_line(population: str | None) -> str | None:
+    return None if population is None else ledgers.require_line(population, "population")
+
+
 _NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _CONNECT_TIMEOUT_SECONDS = 10
 _LOCK_TIMEOUT = "120s"  # as _BUSY_TIMEOUT_SECONDS
 _CREATION_LOCK_ID = 0x5645494C  # of the advisory lock: one process at a time creates a ledger
-_CREATE_TABLES = (
-    "CREATE TABLE events (number BIGINT PRIMARY KEY, entry BIGINT NOT NULL, body TEXT NOT NULL, hash TEXT NOT NULL)",
-    "CREATE INDEX events_of_entry ON events (entry)",
-    "CREATE TABLE balance (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)",
-)
 
 
 @dataclass(frozen=True)
 class _PsycopgConnection:
-    """Connection of psycopg for the statements of ``hash_chain``, which contain no percent sign."""
+    """Connection of psycopg for the statements of ``privacy.ledger``, which contain no percent sign."""
 
     connection: psycopg.Connection[tuple[Any, ...]]
 
@@ -291,8 +301,7 @@ class PostgresLedger(ChainedLedger):
             )
         self.name, self._schema = f"ledger {name}", f"veilwood_ledger_{name}"
         self._chain, self._operation_lock = HashChain(self.name), threading.RLock()
-        budget = requested_budget(epsilon, delta or 0)
-        population = None if population is None else require_line(population, "population")
+        budget, population = ledgers.requested_budget(epsilon, delta or 0), _optional_line(population)
         if not self._schema_exists():
             if not create:
                 raise LedgerError(
@@ -314,8 +323,8 @@ class PostgresLedger(ChainedLedger):
             session.execute(f"CREATE SCHEMA {self._schema}")
             session.execute(f"SET LOCAL search_path TO {self._schema}")
             for statement in _CREATE_TABLES:
-                session.execute(statement)
-            hash_chain.append_genesis(session, budget, population)
+                session.execute(statement.format(integer="BIGINT"))
+            ledgers.append_genesis(session, budget, population)
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[Connection]:
@@ -330,7 +339,12 @@ class PostgresLedger(ChainedLedger):
     @contextmanager
     def _open_session(self, write: bool) -> Iterator[_PsycopgConnection]:
         """Open a transaction on a new connection; it is committed at the end, or rolled back."""
-        psycopg = _import_psycopg()
+        try:
+            import psycopg
+        except ImportError:
+            raise SetupError(
+                "a ledger in PostgreSQL needs psycopg. Hint: run pip install 'veilwood[service]'."
+            ) from None
         with self._translate_errors(write, psycopg.Error):
             connection = psycopg.connect(
                 self._address, connect_timeout=_CONNECT_TIMEOUT_SECONDS, prepare_threshold=None
@@ -365,11 +379,3 @@ class PostgresLedger(ChainedLedger):
 
     def __repr__(self) -> str:
         return f"PostgresLedger({self.name!r})"  # the address may hold a password
-
-
-def _import_psycopg() -> Any:
-    try:
-        import psycopg
-    except ImportError:
-        raise SetupError("a ledger in PostgreSQL needs psycopg. Hint: run pip install 'veilwood[service]'.") from None
-    return psycopg
