@@ -263,7 +263,7 @@ def fit(
             write_file(statements_file(out), "".join(f"{line}\n" for line in forest.statements_).encode())
         if holdout_fraction is not None:
             forest.evaluation_.save(evaluation_path(out))
-    if not spend_options.as_json and (learned := forest.plan_.choices.get("learned")):
+    if not spend_options.as_json and (learned := forest.plan_.learned):
         print_info(f"Adaptive decisions: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     if holdout_fraction is not None:
