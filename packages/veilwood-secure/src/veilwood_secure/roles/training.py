@@ -20,7 +20,6 @@ from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedEngine, StoredModel, sync_openings
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.monitoring import Counters
 from veilwood_secure.roles.registry import JointForest, TrainingResult
 from veilwood_secure.roles.sessions import SessionBroker, TaskLedgers, agree_on_facts
 from veilwood_secure.roles.task_state import TaskState
@@ -58,7 +57,6 @@ class TrainingMixin:
 
     config: Config
     party: int
-    counters: Counters
     retry_timeout: float = 3600.0
     """Seconds during which a training that lost a server is retried."""
     _model_store: ModelStore
@@ -66,6 +64,10 @@ class TrainingMixin:
     _sessions: SessionBroker
     _task_states: dict[str, TaskState]
     _closed: threading.Event
+
+    def _count_training(self, outcome: str) -> None:
+        """Count a training; implemented by ``MonitoringMixin``."""
+        raise NotImplementedError
 
     def _settle_interrupted(self, task_state: TaskState) -> None:
         """Settle reservations that a crash interrupted. A charge with a stored model is committed."""
@@ -160,7 +162,7 @@ class TrainingMixin:
             with self._sessions.open_session(session, task_state.task.name, invites=True) as links:
                 self._train_in_session(task_state, links)
             log.info("%s: trained", task_state.task.name)
-            self.counters.increment("veilwood_secure_trainings_total", end="trained")
+            self._count_training("trained")
             with task_state.lock:
                 task_state.failure = task_state.lost_server = None
                 task_state.checkpoint.end_training()
@@ -189,9 +191,7 @@ class TrainingMixin:
             party = getattr(error, "party", None) or ""
             task_state.lost_server = party if isinstance(error, LostError) and party.startswith("server") else None
             log.warning("%s: training ended without a model: %s", task_state.task.name, task_state.failure)
-            self.counters.increment(
-                "veilwood_secure_trainings_total", end="failed" if task_state.lost_server is None else "lost"
-            )
+            self._count_training("failed" if task_state.lost_server is None else "lost")
             log.debug("details", exc_info=error)
             if isinstance(error, MissingConsentError):  # rows and checkpoint stay until the owners consent
                 task_state.disagreeing_owners = list(error.owners)
