@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training at one of the three servers: charging, running the program, and retrying after a server was lost.
 
-Training begins when the rows of all owners are present. The computation is defined by the program (``registry``); state
+Training begins when the rows of all owners are present. The computation is defined by the program (``program``); state
 that survives a crash is in ``checkpoints``.
 """
 
@@ -20,7 +20,7 @@ from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedEngine, StoredModel, sync_openings
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.registry import JointForest, TrainingResult
+from veilwood_secure.roles.program import TrainingResult
 from veilwood_secure.roles.sessions import SessionBroker, TaskLedgers, agree_on_facts
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import LostError, TlsLinks
@@ -271,7 +271,7 @@ class TrainingMixin:
         program, state = task_state.program, task_state.checkpoint
         same = state.attempt is not None and all(report[2] == state.attempt["training"] for report in reports)
         opened, intents = max(report[3] for report in reports), min(report[4] for report in reports)
-        if same and program.opens_values and opened == intents and (opened == 0 or _can_resume(program)):
+        if same and program.opens_values and opened == intents and (opened == 0 or program.can_resume):
             assert state.attempt is not None
             sync_openings(links, state, [report[3] for report in reports])
             return int(state.attempt["entry"])
@@ -335,8 +335,3 @@ class TrainingMixin:
         if task_state.model is not None:
             task_state.model = None
             self._settle_interrupted(task_state)
-
-
-def _can_resume(program: object) -> bool:
-    """Return True if every opening of a program is a release of its own, so that missing ones can follow later."""
-    return isinstance(program, JointForest)
