@@ -145,7 +145,7 @@ def main() -> None:
         began, cpu = time.perf_counter(), time.process_time()
         fit(forest, source)
         figures["fit seconds"], figures["fit cpu seconds"] = time.perf_counter() - began, time.process_time() - cpu
-        figures["learned"] = forest.plan_.choices["learned"]
+        figures["learned"] = forest.plan_.learned
         for name, label in (("run", ""), ("run_on_sample", ""), ("add_scores", "steps")):
             plain[name] = getattr(GpuBackend, name)
             setattr(GpuBackend, name, watch.over(plain[name], label))

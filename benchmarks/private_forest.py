@@ -80,7 +80,7 @@ def classify(data: Data, epsilon: float, delta: float, seed: int) -> dict[str, A
     ordered = probabilities[:, np.argsort(forest.classes_)]
     scores = {
         "accuracy": float((forest.predict(X.iloc[test]) == truth).mean()),
-        "method": forest.plan_.choices["learned"],
+        "method": forest.plan_.learned,
     }
     scores["log loss"] = float(log_loss(place, ordered, labels=range(len(forest.classes_))))
     if len(forest.classes_) == 2:

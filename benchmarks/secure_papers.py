@@ -32,7 +32,7 @@ from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.hidden_forest import level_epsilons
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.local import local_servers
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 
 RESULTS = Path(__file__).parent / "results"
 EPSILON, DEPTH, TREES = 1.0, 2, 5

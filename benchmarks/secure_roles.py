@@ -37,7 +37,7 @@ from veilwood_secure.mpc.engine import Stats
 from veilwood_secure.roles.config import Address, Config, Task, set_up_roles
 from veilwood_secure.roles.local import local_servers
 from veilwood_secure.roles.owner import Owner, ServerConnections
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.user import User
 from veilwood_testing.mpc_oracle import PlainEngine
 
@@ -303,7 +303,7 @@ def one_network(delay_ms: float) -> dict[str, Any]:
 def wanted(folder: Path, labels: np.ndarray) -> list[bytes]:
     """What must not be seen on the wire."""
     from veilwood_secure.roles.checkpoints import ModelStore
-    from veilwood_secure.roles.registry import HiddenForest
+    from veilwood_secure.roles.hidden_programs import HiddenForest
 
     out = [b'"fingerprint"', b'"session"', b'"statement"', b'"rows"', TASK.name.encode() + b'"', b"analyst"]
     out += [column.name.encode() for column in SCHEMA.features]

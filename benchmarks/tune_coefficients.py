@@ -26,7 +26,7 @@ from scipy.stats import spearmanr
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.forests.expected_skill import ForestSize, size_features
-from veilwood.tune import averaging_estimator, tunable_estimators
+from veilwood.tuning import averaging_estimator, tunable_estimators
 
 TABLES = (
     "adult", "balance-scale", "car", "mushroom", "wall-following-robot", "titanic", "gas-turbine", "parkinsons",

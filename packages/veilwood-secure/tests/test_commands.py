@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from veilwood.cli.main import main
-from veilwood_secure.roles import registry as programs_module
+from veilwood_secure.roles import program as programs_module
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.server import Server
 from veilwood_testing.places import SCHEMA, X, Y

@@ -22,7 +22,7 @@ from veilwood_secure.mpc.replicated import run_in_threads
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 
 for name in vw.secure.__all__:
     getattr(vw.secure, name)

@@ -136,4 +136,5 @@ def test_a_resource_that_is_not_found_is_named() -> None:
 
 def test_the_tree_of_errors_at_the_head_of_the_module_is_complete() -> None:
     head = inspect.getdoc(errors) or ""
-    assert [name for name in errors.__all__ if name[0].isupper() and name not in head] == []
+    defined = [name for name, each in vars(errors).items() if getattr(each, "__module__", "") == errors.__name__]
+    assert [name for name in defined if name[0].isupper() and name not in head] == []

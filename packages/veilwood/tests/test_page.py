@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.report import render_report
+from veilwood.reporting import render_report
 from veilwood_testing.pages import Tags
 
 

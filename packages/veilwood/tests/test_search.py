@@ -29,7 +29,7 @@ from veilwood.privacy.door import TrialDoor
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.selection import RandomStopping, TrialBudget
-from veilwood.tune import default_grid, tunable_estimators
+from veilwood.tuning import default_grid, tunable_estimators
 from veilwood_audit.noninterference import find_interference
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, row_of

@@ -11,7 +11,7 @@ from veilwood.charts import posterior_range
 from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.matrix.measurement import MatrixStep
 from veilwood.forests.noisy_leaves import TreeStep
-from veilwood.report import STEP_PURPOSES, describe_guarantee, purpose_of
+from veilwood.reporting import STEP_PURPOSES, describe_guarantee, purpose_of
 
 
 @pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])

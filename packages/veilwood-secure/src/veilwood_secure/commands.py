@@ -85,7 +85,7 @@ def setup(
         --host a.example --host b.example --host c.example
     """
     from veilwood_secure.roles.config import Address, Task, default_task_name, set_up_roles
-    from veilwood_secure.roles.registry import program_for_task
+    from veilwood_secure.roles.program import program_for_task
 
     hosts = host or ["127.0.0.1"] * 3
     if len(hosts) != 3:

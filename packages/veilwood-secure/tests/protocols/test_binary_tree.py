@@ -22,7 +22,7 @@ from veilwood_secure.protocols.hidden_trees import (
     grow_binary_tree,
 )
 from veilwood_secure.protocols.records import Domain, encode_classes, encode_one_hot
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import TASK
 

@@ -24,7 +24,8 @@ from veilwood_secure.mpc.engine import Shared, as_ring_array
 from veilwood_secure.mpc.replicated import Buffer, KeyStream, Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import hidden_forest
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import HiddenForest, Program, TrainingResult, program_for_task
+from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.program import Program, TrainingResult, program_for_task
 from veilwood_testing.hidden_trees import PAIR
 
 RUNS = 64

@@ -18,8 +18,8 @@ from veilwood.arrays import Ints
 from veilwood.errors import PartyError
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes, reconstruct, share
 from veilwood_secure.protocols.records import Domain
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_secure.roles.registry import HiddenForest
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import SCHEMA, TASK, Place, X, place
 

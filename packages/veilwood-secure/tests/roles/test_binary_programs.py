@@ -13,7 +13,7 @@ import pytest
 
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols import noise
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, TASK, X, Y, place
 

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 from veilwood.errors import PartyError
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_secure.roles.registry import HiddenForest
 from veilwood_secure.roles.transport import Channel, dial_server
 from veilwood_secure.roles.uploads import seeded_shares
 from veilwood_testing.places import TASK, Place, X, Y, first_word

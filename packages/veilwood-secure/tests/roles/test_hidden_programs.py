@@ -12,8 +12,8 @@ import veilwood as vw
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.protocols.records import encode_table
 from veilwood_secure.roles.config import set_up_roles
+from veilwood_secure.roles.hidden_programs import HiddenForest, PrivateVotes
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_secure.roles.registry import HiddenForest, PrivateVotes
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y
 

@@ -12,7 +12,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import VeilwoodError
-from veilwood_secure.roles.registry import JointForest
+from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place

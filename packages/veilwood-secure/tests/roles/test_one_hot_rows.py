@@ -11,7 +11,8 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import PartyError
-from veilwood_secure.roles.registry import HiddenForest, program_for_task
+from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import TASK
 

@@ -12,7 +12,7 @@ import pytest
 
 from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.roles import uploads
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.uploads import UploadPieces, order_key, split_piece
 from veilwood_testing.places import TASK, Place, X, Y
 

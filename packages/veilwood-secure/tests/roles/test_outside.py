@@ -21,9 +21,9 @@ from veilwood.cli.main import main
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.roles import owner as calls
 from veilwood_secure.roles.config import Config, Task
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_secure.roles.registry import HiddenForest
 from veilwood_secure.roles.transport import Channel, dial_server
 from veilwood_testing.overheard import logged, readable, settled, without_chance
 from veilwood_testing.places import SCHEMA, TASK, Place, X, Y, place

@@ -13,9 +13,10 @@ import pytest
 from veilwood.arrays import Ints
 from veilwood.errors import UseError
 from veilwood_secure.mpc.engine import Shared
-from veilwood_secure.roles import registry
+from veilwood_secure.roles import program as program_module
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import PROTOCOLS, TrainingResult, program_for_task
+from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.program import PROTOCOLS, TrainingResult, program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, TASK, Place, X, Y, place
 from veilwood_testing.refunds_cases import PUBLIC, assert_spent, train_until
@@ -75,8 +76,8 @@ def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> N
 def test_a_program_of_another_package_cannot_claim_a_guarantee(monkeypatch: pytest.MonkeyPatch) -> None:
     class Foreign:
         def load(self) -> Any:
-            return PROTOCOLS["hidden-tree"]
+            return HiddenForest
 
-    monkeypatch.setattr(registry, "entry_points", lambda group, name: [Foreign()])
+    monkeypatch.setattr(program_module, "entry_points", lambda group, name: [Foreign()])
     with pytest.raises(UseError, match="must declare that it is not private"):
         program_for_task(replace(TASK, protocol="better-trees"))

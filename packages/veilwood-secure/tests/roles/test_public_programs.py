@@ -22,7 +22,7 @@ from veilwood_secure.protocols import public_trees as exponential
 from veilwood_secure.protocols.records import Domain
 from veilwood_secure.roles import hidden_programs
 from veilwood_secure.roles.config import set_up_roles
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
 

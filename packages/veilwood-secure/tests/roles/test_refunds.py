@@ -20,7 +20,7 @@ from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.plan import Plan
 from veilwood_secure.roles.checkpoints import ModelStore
-from veilwood_secure.roles.registry import TrainingResult
+from veilwood_secure.roles.program import TrainingResult
 from veilwood_secure.roles.server import Server
 from veilwood_testing.parties import CAR, OWNERS, Threads
 from veilwood_testing.places import ROWS, Place, X, Y, place

@@ -20,7 +20,7 @@ import veilwood as vw
 from veilwood import estimators
 from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
-from veilwood_secure.roles import registry as programs_module
+from veilwood_secure.roles import program as programs_module
 from veilwood_secure.roles.config import set_up_roles
 from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
 

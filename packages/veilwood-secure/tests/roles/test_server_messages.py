@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import HiddenForest
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.sessions import SessionBroker
 from veilwood_secure.roles.transport import _WAITING, Channel

@@ -12,8 +12,8 @@ import pytest
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.shares import pair_to_bytes, share
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_secure.roles.registry import HiddenForest
 from veilwood_secure.roles.transport import _DATA
 from veilwood_testing.places import TASK, Place, X, Y, place
 

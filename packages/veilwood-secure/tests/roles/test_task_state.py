@@ -9,7 +9,7 @@ import pytest
 
 from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.task_state import MAX_ROWS, TaskState
 from veilwood_testing.places import TASK
 

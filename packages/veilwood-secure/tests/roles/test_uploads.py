@@ -18,8 +18,8 @@ import pytest
 
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.mpc.shares import reconstruct
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_secure.roles.registry import HiddenForest
 from veilwood_secure.roles.uploads import seeded_shares, split_piece
 from veilwood_testing.places import TASK, Place, X, Y, contribute, place
 from veilwood_testing.uploads_cases import entries

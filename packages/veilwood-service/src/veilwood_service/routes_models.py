@@ -18,7 +18,7 @@ from pydantic import BaseModel, Field
 from veilwood.errors import NotFoundError, ParameterError, UseError
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.plan import Plan
-from veilwood.report import report
+from veilwood.reporting import report
 from veilwood_service import store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller

@@ -1,158 +1,61 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Veilwood: differentially private tree ensembles. Public names of the library."""
+"""Veilwood: differentially private tree ensembles.
 
+``__init__.pyi`` lists the public names. Each is imported when it is first used, so that a command, or a program that
+needs a part of the library, does not wait for all of it.
+"""
+
+import ast
+import sys
+from collections.abc import Callable
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from pathlib import Path
+from typing import Any
 
-from veilwood import datasets, estimators
-from veilwood._version import __version__
-from veilwood.data.columns import Column
-from veilwood.data.dialect import Dialect
-from veilwood.data.file_source import spool
-from veilwood.data.relations import Query
-from veilwood.data.schema import Schema
-from veilwood.data.tables import read_table
-from veilwood.drafting.discover import Discovery, discover
-from veilwood.errors import (
-    BudgetExceededError,
-    DomainTooLargeError,
-    LedgerError,
-    ModelFileError,
-    NotPrivateError,
-    OutOfSchemaError,
-    PartyError,
-    PrivacyWarning,
-    SchemaError,
-    SetupError,
-    SignatureError,
-    UndeclaredSchemaError,
-    UtilityWarning,
-    VeilwoodError,
-)
-from veilwood.evaluation.evaluate import Evaluation, evaluate
-from veilwood.privacy.accountant import process_spend
-from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.ledger import Ledger
-from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger, open_ledger
-from veilwood.privacy.neighbours import Rows, RowsOf
-from veilwood.privacy.plan import Plan
-from veilwood.report import report
-from veilwood.tune import Tuning, tune
+from veilwood._version import __version__ as __version__
 
-if TYPE_CHECKING:
-    import veilwood_secure as secure
-    from veilwood import plots
-    from veilwood.engines import gpu
-    from veilwood.estimators import (
-        GreedyForestClassifier,
-        GreedyForestRegressor,
-        MatrixForestClassifier,
-        MatrixForestPredictor,
-        MedianForestClassifier,
-        MedianForestRegressor,
-        PrivateForestClassifier,
-        PrivateForestRegressor,
-        RandomTreesClassifier,
-        RandomTreesRegressor,
+
+def lazy_names(package: str, init_file: str) -> tuple[Callable[[str], Any], list[str]]:
+    """Return ``__getattr__`` and ``__all__`` of a package whose stub ``__init__.pyi`` lists its public names."""
+    homes: dict[str, tuple[str, str | None]] = {}  # module, and the name in it; None for the module itself
+    for node in ast.parse(Path(init_file).with_suffix(".pyi").read_text(encoding="utf-8")).body:
+        match node:
+            case ast.ImportFrom(module=str(home), names=[ast.alias(name="*")]):
+                homes |= {name: (home, name) for name in import_module(home).__all__}
+            case ast.ImportFrom(module=str(home), names=imported):
+                homes |= {each.asname or each.name: (home, each.name) for each in imported}
+            case ast.Import(names=imported):
+                homes |= {each.asname or each.name: (each.name, None) for each in imported}
+
+    def load_name(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home, attribute = homes[name]
+        try:
+            value = import_module(home)
+        except ModuleNotFoundError as error:
+            if error.name != home.split(".")[0]:
+                raise
+            raise _missing_package(name, error.name) from None
+        value = value if attribute is None else getattr(value, attribute)
+        setattr(sys.modules[package], name, value)  # the next access does not come here
+        return value
+
+    return load_name, [*homes]
+
+
+def _missing_package(name: str, package: str) -> Exception:
+    from veilwood.errors import SetupError
+
+    distribution = package.replace("_", "-")
+    return SetupError(
+        f"veilwood.{name} needs the package {distribution}, which is not installed. "
+        f"Hint: run pip install 'veilwood[{name}]'."
     )
-    from veilwood.models.file import load, save, skops_types
-    from veilwood.models.onnx import export_onnx
-    from veilwood.search import PrivateSearch
-
-__all__ = [
-    "BudgetExceededError",
-    "Column",
-    "Dialect",
-    "Discovery",
-    "DomainTooLargeError",
-    "Evaluation",
-    "GreedyForestClassifier",
-    "GreedyForestRegressor",
-    "Ledger",
-    "LedgerError",
-    "MatrixForestClassifier",
-    "MatrixForestPredictor",
-    "MedianForestClassifier",
-    "MedianForestRegressor",
-    "MemoryLedger",
-    "ModelFileError",
-    "NotPrivateError",
-    "OutOfSchemaError",
-    "PartyError",
-    "Plan",
-    "PrivacyCertificate",
-    "PrivacyWarning",
-    "PrivateForestClassifier",
-    "PrivateForestRegressor",
-    "PrivateSearch",
-    "Query",
-    "RandomTreesClassifier",
-    "RandomTreesRegressor",
-    "Rows",
-    "RowsOf",
-    "SQLiteLedger",
-    "Schema",
-    "SchemaError",
-    "SignatureError",
-    "Tuning",
-    "UndeclaredSchemaError",
-    "UtilityWarning",
-    "VeilwoodError",
-    "__version__",
-    "datasets",
-    "discover",
-    "evaluate",
-    "export_onnx",
-    "gpu",
-    "load",
-    "open_ledger",
-    "plots",
-    "process_spend",
-    "read_table",
-    "report",
-    "save",
-    "secure",
-    "skops_types",
-    "spool",
-    "tune",
-]
-
-_HOMES: Final = {
-    **dict.fromkeys(estimators.__all__, "estimators"),
-    "load": "models.file",
-    "save": "models.file",
-    "export_onnx": "models.onnx",
-    "skops_types": "models.file",
-    "PrivateSearch": "search",
-}
-
-_SIBLINGS: Final = ("audit", "secure", "service")
-"""Sibling packages that are attributes: ``vw.secure`` is ``veilwood_secure``."""
 
 
-def _load_sibling(name: str) -> Any:
-    try:
-        return import_module(f"veilwood_{name}")
-    except ModuleNotFoundError as error:
-        if error.name != f"veilwood_{name}":
-            raise
-        raise SetupError(
-            f"veilwood.{name} needs the package veilwood-{name}, which is not installed. "
-            f"Hint: run pip install 'veilwood[{name}]'."
-        ) from None
-
-
-def __getattr__(name: str) -> Any:
-    """Load estimators, model files, plots, the GPU's module and sibling packages on first use."""
-    if name == "gpu":
-        return import_module("veilwood.engines.gpu")
-    if name == "plots":
-        return import_module("veilwood.plots")
-    if name in _SIBLINGS:
-        return _load_sibling(name)
-    if name in _HOMES:
-        return getattr(import_module(f"veilwood.{_HOMES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__, __all__ = lazy_names(__name__, __file__)
+__all__ = sorted({*__all__} - {"audit", "service"})  # attributes, but not for users of the core alone
 
 
 def __dir__() -> list[str]:

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from veilwood.cli.main import main, whole_command
+from veilwood.cli.main import COMMANDS, main, whole_command
 
 ROOT = Path(__file__).parents[4]
 
@@ -39,6 +39,23 @@ def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
         told, wrong = capsys.readouterr()
         assert f"Usage: {' '.join(('veilwood', *words))}" in told
         assert wrong == ""
+
+
+def test_the_table_of_commands_has_their_help_lines() -> None:
+    assert set(COMMAND.commands) == set(COMMANDS)
+    for name, command in COMMAND.commands.items():
+        assert command.help.startswith(COMMANDS[name].help.removesuffix(".")), name
+
+
+def test_help_imports_no_other_library() -> None:
+    """Help and errors are fast, because a command's module is imported only when it runs."""
+    script = (
+        "import sys; from veilwood.cli.main import main; main(['--help']); import veilwood;"
+        "print(sorted({'numpy', 'pandas', 'sklearn', 'pyarrow', 'scipy'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "certificate  Print the privacy certificate" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")

@@ -301,7 +301,7 @@ class TestACertificateSaysWhatItRestsOn:
     def test_the_certificate_of_servers_says_what_that_of_an_analyst_says(self, car: vw.datasets.Dataset) -> None:
         pytest.importorskip("cryptography")
         from veilwood_secure.roles.config import Task
-        from veilwood_secure.roles.registry import program_for_task
+        from veilwood_secure.roles.program import program_for_task
 
         parameters = {"random_state": 0, "trees": "disjoint", "n_estimators": 3, "max_depth": 2}
         task = Task(

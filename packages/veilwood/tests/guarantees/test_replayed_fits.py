@@ -18,7 +18,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive import loop
+from veilwood.forests.adaptive import loop, table_design
 from veilwood.forests.adaptive.table_design import TableDesign
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
@@ -161,7 +161,7 @@ def attack_tables(adjacency: Any = "add-remove") -> ReplayResult:
 
 def all_columns_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have every column counted, and nothing else but all rows."""
-    monkeypatch.setattr(loop, "design_tables", lambda columns, *_: (TableDesign(1.0, len(columns), 2), 1.0))
+    monkeypatch.setattr(table_design, "design_tables", lambda columns, *_: (TableDesign(1.0, len(columns), 2), 1.0))
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])

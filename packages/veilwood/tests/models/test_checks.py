@@ -28,7 +28,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
-from veilwood.report import render_report
+from veilwood.reporting import render_report
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

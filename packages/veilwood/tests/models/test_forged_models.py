@@ -370,7 +370,7 @@ def test_fine_cells_that_no_step_has_paid_for_are_refused(tmp_path: Path) -> Non
     assert stands(tmp_path / "rich")
     poor.model_ = replace(poor.model_, cell_forest=rich.model_.cell_forest, cell_weight=1.0)
     vw.save(poor, tmp_path / "poor")
-    with pytest.raises(vw.ModelFileError, match="fine cells that no step"):
+    with pytest.raises(vw.ModelFileError):
         vw.load(tmp_path / "poor")
 
 
@@ -396,7 +396,7 @@ def test_steps_of_another_shape_than_their_kind_has_are_noticed(
 
 def test_a_tree_of_no_step_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(loop.AdaptiveLoop, "_measure_tables", loop.AdaptiveLoop._release_class_counts_only)
+        patch.setattr(loop, "measure_tables", loop.release_class_counts_only)
         forest = fitted_car(0.1, lambda forest: True)
     vw.save(forest, tmp_path / "honest")
     assert stands(tmp_path / "honest")

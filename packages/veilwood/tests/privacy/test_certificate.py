@@ -33,7 +33,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import StepKind, counting_step
 from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import program_for_task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.parties import CAR, OWNERS, Threads
 
 pytestmark = [

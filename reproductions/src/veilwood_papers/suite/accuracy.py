@@ -195,7 +195,7 @@ def run_fit(job: FitJob, folder: Path | None) -> dict[str, Any]:
         except VeilwoodError as error:  # the method does not support this table or budget
             return skipped_row(job, str(error))
         predicted = model.predict(table.X.iloc[test])
-        note = str(model.plan_.choices.get("learned", "")) if hasattr(model, "plan_") else getattr(model, "note_", "")
+        note = model.plan_.learned if hasattr(model, "plan_") else getattr(model, "note_", "")
         if classes and hasattr(model, "predict_proba"):
             order = [list(map(str, model.classes_)).index(name) for name in classes]
             shares = model.predict_proba(table.X.iloc[test])[:, order]

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Configuration of a role: its name, the servers' addresses and the agreed training tasks; and setup of all roles.
 
-Keys and certificates are created in ``identity``; the meaning of a task is defined by its program (``registry``).
+Keys and certificates are created in ``identity``; the meaning of a task is defined by its program (``program``).
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Task:
     users : tuple of str
         Names of those who may query the trained model.
     protocol : str
-        Name of the protocol; see ``registry.PROTOCOLS``.
+        Name of the protocol; see ``program.PROTOCOLS``.
     settings : dict
         Parameters of the protocol, such as ``max_depth``.
 

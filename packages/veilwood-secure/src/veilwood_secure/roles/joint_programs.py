@@ -43,7 +43,7 @@ class JointForest(Program):
     their owners stay online.
     """
 
-    opens_values = True
+    opens_values = can_resume = True
     ring = joint.RING
     settings: ClassVar[Mapping[str, Any]] = {
         "estimator": "PrivateForestClassifier", "parameters": {"random_state": 0}, "noise_protocol": None,

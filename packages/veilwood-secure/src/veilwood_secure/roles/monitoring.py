@@ -13,11 +13,16 @@ import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
+import prometheus_client as prometheus
 from cryptography import x509
+from prometheus_client.exposition import ThreadingWSGIServer
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from pythonjsonlogger.json import JsonFormatter
 
 from veilwood._version import __version__
 from veilwood.errors import VeilwoodError
@@ -27,169 +32,57 @@ from veilwood_secure.roles.identity import PartyName
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import Listener
 
-__all__ = ["Counters", "Endpoint", "JsonFormatter", "MonitoringMixin", "configure_logging"]
+__all__ = ["LogFormatter", "MonitoringMixin", "configure_logging"]
+
+_TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"  # whole seconds: finer ones would tell durations, which depend on rows
+_LOG_FIELDS: Final = ("time", "level", "who", "message", "details")
+
+HEARTBEAT_LIMIT_S: Final = 60.0
+"""Seconds without a heartbeat after which a server counts as dead; heartbeats come twice a second."""
 
 
-_TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"  # whole seconds: durations reveal the number of rows
-
-
-class JsonFormatter(logging.Formatter):
+class LogFormatter(JsonFormatter):
     """Formatter that writes a log record as one line of JSON. Control characters of quoted texts are escaped.
 
     Examples
     --------
-    >>> lines = JsonFormatter(PartyName("server", "0"))
+    >>> lines = LogFormatter(PartyName("server", "0"))
     >>> record = logging.makeLogRecord({"msg": "user eve: %s", "args": ("x\\n2026 server 0: trained",), "created": 0})
     >>> print(lines.format(record).count("\\n"))
     0
     """
 
     def __init__(self, party_name: PartyName) -> None:
-        super().__init__(datefmt=_TIME_FORMAT)
-        self._party_name = str(party_name)
+        super().__init__(
+            ["asctime", "levelname", "message"],
+            _TIME_FORMAT,
+            static_fields={"who": str(party_name)},
+            rename_fields={"asctime": "time", "levelname": "level", "exc_info": "details"},
+        )
 
-    def format(self, record: logging.LogRecord) -> str:
-        """Return the record as one line of JSON."""
-        fields = {
-            "time": self.formatTime(record, self.datefmt),
-            "level": record.levelname.lower(),
-            "who": self._party_name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            fields["details"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
+    def process_log_record(self, log_data: dict[str, Any]) -> dict[str, Any]:
+        """Keep the fields of a line. Libraries may attach others, such as file names and thread names."""
+        log_data["level"] = log_data["level"].lower()
+        return {name: log_data[name] for name in _LOG_FIELDS if name in log_data}
 
 
 def configure_logging(party_name: PartyName, level: str = "info") -> None:
     """Log JSON lines to standard error, from the given level on."""
     handler = logging.StreamHandler()
-    handler.setFormatter(JsonFormatter(party_name))
+    handler.setFormatter(LogFormatter(party_name))
     logging.basicConfig(level=level.upper(), handlers=[handler])
 
 
-HEARTBEAT_LIMIT_S: Final = 60.0
-"""Seconds without a heartbeat after which a server counts as dead; heartbeats come twice a second."""
+class _SilentHandler(WSGIRequestHandler):
+    """Handler of one request of the monitoring system."""
 
-_CONTENT: Final = "text/plain; version=0.0.4; charset=utf-8"
-_HELP: Final = {
-    "veilwood_secure_info": ("gauge", "The version that runs."),
-    "veilwood_secure_tasks": ("gauge", "Tasks by phase; invalid tasks of the configuration are faulty."),
-    "veilwood_secure_connections": ("gauge", "Open authenticated connections, by port."),
-    "veilwood_secure_requests_total": ("counter", "Requests of owners and users, by kind and outcome."),
-    "veilwood_secure_trainings_total": ("counter", "Trainings since the start, by outcome."),
-    "veilwood_secure_epsilon_spent": (
-        "gauge",
-        "Total of the server's ledger; +Inf after a training that is not private.",
-    ),
-    "veilwood_secure_epsilon_budget": ("gauge", "Budget of the server's ledger, if it has one."),
-    "veilwood_secure_certificate_expires_seconds": ("gauge", "Expiry of the certificate, in seconds since 1970."),
-}
+    timeout = 10.0  # a client that never finishes its request must not occupy a thread for ever
 
-MetricValues = dict[tuple[str, tuple[tuple[str, str], ...]], float]
+    def log_message(self, format: str, *args: object) -> None:
+        """Log nothing: the log contains trainings and requests of parties only."""
 
 
-class Counters:
-    """Thread-safe event counters since the start, with names and labels of a fixed set.
-
-    Examples
-    --------
-    >>> counters = Counters()
-    >>> counters.increment("veilwood_secure_trainings_total", end="trained")
-    >>> print(counters.to_prometheus({}))
-    # HELP veilwood_secure_trainings_total Trainings since the start, by outcome.
-    # TYPE veilwood_secure_trainings_total counter
-    veilwood_secure_trainings_total{end="trained"} 1
-    <BLANKLINE>
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._counts: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
-
-    def increment(self, name: str, **labels: str) -> None:
-        """Count one event."""
-        with self._lock:
-            self._counts[name, tuple(sorted(labels.items()))] += 1
-
-    def to_prometheus(self, gauges: MetricValues) -> str:
-        """Return all counters and the given gauges in the Prometheus text format."""
-        with self._lock:
-            values: MetricValues = {**gauges, **self._counts}
-        lines = []
-        for name, (kind, help_text) in _HELP.items():
-            samples = sorted((labels, value) for (metric, labels), value in values.items() if metric == name)
-            if samples:
-                lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}"]
-            for labels, value in samples:
-                label_text = ",".join(f'{key}="{word}"' for key, word in labels)
-                number = "+Inf" if value == float("inf") else f"{value:.12g}"
-                lines.append(f"{name}{{{label_text}}} {number}" if label_text else f"{name} {number}")
-        return "\n".join(lines) + "\n"
-
-
-class Endpoint:
-    """HTTP endpoint for ``/metrics``, ``/health`` and ``/ready`` on the loopback address.
-
-    Parameters
-    ----------
-    port : int
-        Port; 0 selects a free one.
-    metrics : callable
-        Returns the metrics as text.
-    find_problems : callable
-        Returns the reasons why the server is not ready, or an empty list.
-    is_alive : callable
-        Returns True if the server is alive.
-    """
-
-    def __init__(
-        self,
-        port: int,
-        metrics: Callable[[], str],
-        find_problems: Callable[[], list[str]],
-        is_alive: Callable[[], bool],
-    ) -> None:
-        def make_response(path: str) -> tuple[int, str]:
-            if path == "/metrics":
-                return 200, metrics()
-            if path == "/health":
-                return (200, "alive\n") if is_alive() else (503, "not alive\n")
-            if path == "/ready":
-                found = find_problems()
-                return (503 if found else 200), json.dumps({"ready": not found, "why": found}) + "\n"
-            return 404, "metrics, health or ready\n"
-
-        class Handler(BaseHTTPRequestHandler):
-            timeout = 10.0
-
-            def do_GET(self) -> None:
-                try:
-                    status, text = make_response(self.path)
-                except Exception as error:  # report any failure to the monitoring system
-                    status, text = 500, f"unexpected {type(error).__name__}\n"
-                body = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Type", _CONTENT)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-        self._server.daemon_threads = True
-        self.port = int(self._server.server_address[1])
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        """Stop the endpoint."""
-        self._server.shutdown()
-        self._server.server_close()
-
-
-class MonitoringMixin:
+class MonitoringMixin(Collector):
     """The part of ``Server`` that its operator monitors.
 
     Notes
@@ -197,11 +90,10 @@ class MonitoringMixin:
     Guarantee
 
     No metric depends on rows: requests, trainings and privacy losses are counted, but neither sizes nor durations
-    (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_operation.py).
+    (proofs/secure.md, attacked by packages/veilwood-secure/tests/roles/test_monitoring.py).
     """
 
     config: Config
-    counters: Counters
     last_heartbeat: float
     _task_states: dict[str, TaskState]
     _task_faults: dict[str, str]
@@ -209,30 +101,81 @@ class MonitoringMixin:
     _listeners: list[Listener]
     _closed: threading.Event
 
-    def start_endpoint(self, port: int) -> Endpoint:
-        """Start the endpoint for metrics and health on this machine."""
-        return Endpoint(port, self.metrics_text, self.find_problems, self.is_alive)
+    def _register_metrics(self) -> None:
+        prometheus.disable_created_metrics()  # type: ignore[no-untyped-call]  # times of events depend on durations
+        self._registry = prometheus.CollectorRegistry()
+        self._requests = prometheus.Counter(
+            "veilwood_secure_requests", "Requests of owners and users, by kind and outcome.", ["do", "end", "role"],
+            registry=self._registry,
+        )  # fmt: skip
+        self._trainings = prometheus.Counter(
+            "veilwood_secure_trainings", "Trainings since the start, by outcome.", ["end"], registry=self._registry
+        )
+        self._registry.register(self)
 
     def _count_request(self, request: str, party_name: PartyName, outcome: str) -> None:
-        self.counters.increment("veilwood_secure_requests_total", do=request, end=outcome, role=party_name.role)
+        self._requests.labels(request, outcome, party_name.role).inc()
+
+    def _count_training(self, outcome: str) -> None:
+        self._trainings.labels(outcome).inc()
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the gauges, as they are now."""
+        phases = Counter({"waiting": 0, "training": 0, "trained": 0, "faulty": len(self._task_faults)})
+        phases.update(state.phase for state in list(self._task_states.values()))
+        ports = zip(("peers", "participants"), self._listeners, strict=False)
+        spent, budget = self._ledger.spent.epsilon, self._ledger.budget
+        certificate = x509.load_pem_x509_certificate(self.config.identity.certificate.read_bytes())
+        yield _labelled_gauge("info", "The version that runs.", "version", {__version__: 1})
+        yield _labelled_gauge(
+            "tasks", "Tasks by phase; invalid tasks of the configuration are faulty.", "phase", phases
+        )
+        yield _labelled_gauge(
+            "connections", "Open authenticated connections, by port.", "port",
+            {port: listener.n_connections for port, listener in ports},
+        )  # fmt: skip
+        yield GaugeMetricFamily(
+            "veilwood_secure_epsilon_spent", "Total of the server's ledger; +Inf after a training that is not private.",
+            float("inf") if spent is None else float(spent),
+        )  # fmt: skip
+        if budget is not None and budget.epsilon is not None:
+            yield GaugeMetricFamily(
+                "veilwood_secure_epsilon_budget", "Budget of the server's ledger, if it has one.", float(budget.epsilon)
+            )
+        yield GaugeMetricFamily(
+            "veilwood_secure_certificate_expires_seconds", "Expiry of the certificate, in seconds since 1970.",
+            certificate.not_valid_after_utc.timestamp(),
+        )  # fmt: skip
 
     def metrics_text(self) -> str:
         """Return all metrics in the Prometheus text format."""
-        phases = Counter({"waiting": 0, "training": 0, "trained": 0, "faulty": len(self._task_faults)})
-        phases.update(study.phase for study in list(self._task_states.values()))
-        spent, budget = self._ledger.spent.epsilon, self._ledger.budget
-        certificate = x509.load_pem_x509_certificate(self.config.identity.certificate.read_bytes())
-        now: MetricValues = {
-            ("veilwood_secure_info", (("version", __version__),)): 1,
-            ("veilwood_secure_epsilon_spent", ()): float("inf") if spent is None else float(spent),
-            ("veilwood_secure_certificate_expires_seconds", ()): certificate.not_valid_after_utc.timestamp(),
-        }
-        if budget is not None and budget.epsilon is not None:
-            now["veilwood_secure_epsilon_budget", ()] = float(budget.epsilon)
-        now |= {("veilwood_secure_tasks", (("phase", phase),)): count for phase, count in phases.items()}
-        for port, listener in zip(("peers", "participants"), self._listeners, strict=False):
-            now["veilwood_secure_connections", (("port", port),)] = listener.n_connections
-        return self.counters.to_prometheus(now)
+        return prometheus.generate_latest(self._registry).decode()
+
+    def start_endpoint(self, port: int) -> WSGIServer:
+        """Serve ``/metrics``, ``/health`` and ``/ready`` on the loopback address, in a thread. Port 0: any free one."""
+        endpoint = make_server("127.0.0.1", port, self._respond_to_monitor, ThreadingWSGIServer, _SilentHandler)
+        threading.Thread(target=endpoint.serve_forever, daemon=True).start()
+        return endpoint
+
+    def _respond_to_monitor(self, request: Any, start_response: Any) -> Iterable[bytes]:
+        try:
+            status, text = self._monitoring_page(request["PATH_INFO"])
+        except Exception as error:  # the monitoring system must see any failure; its text may quote a file's content
+            status, text = "500 Internal Server Error", f"unexpected {type(error).__name__}\n"
+        start_response(status, [("Content-Type", prometheus.CONTENT_TYPE_PLAIN_0_0_4)])
+        return [text.encode()]
+
+    def _monitoring_page(self, path: str) -> tuple[str, str]:
+        """Return the status and text of a page."""
+        available, unavailable = "200 OK", "503 Service Unavailable"
+        if path == "/metrics":
+            return available, self.metrics_text()
+        if path == "/health":
+            return (available, "alive\n") if self.is_alive() else (unavailable, "not alive\n")
+        if path == "/ready":
+            problems = self.find_problems()
+            return unavailable if problems else available, json.dumps({"ready": not problems, "why": problems}) + "\n"
+        return "404 Not Found", "pages: /metrics, /health, /ready\n"
 
     def find_problems(self) -> list[str]:
         """Return the reasons why this server cannot serve now. Faulty tasks are reported in the metrics instead."""
@@ -250,3 +193,10 @@ class MonitoringMixin:
     def is_alive(self) -> bool:
         """Return True if the last heartbeat is recent."""
         return time.monotonic() - self.last_heartbeat < HEARTBEAT_LIMIT_S
+
+
+def _labelled_gauge(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    gauge = GaugeMetricFamily(f"veilwood_secure_{name}", text, labels=[label])
+    for key, value in values.items():
+        gauge.add_metric([key], value)
+    return gauge

@@ -23,7 +23,8 @@ from veilwood.privacy.ledger_stores import open_ledger
 from veilwood_secure.mpc.shares import SharePair, pair_to_bytes, share
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.identity import PartyName, sign_text, tls_context
-from veilwood_secure.roles.registry import JointForest, Program, program_for_task
+from veilwood_secure.roles.joint_programs import JointForest
+from veilwood_secure.roles.program import Program, program_for_task
 from veilwood_secure.roles.sessions import TaskLedgers, role_ledger
 from veilwood_secure.roles.transport import Channel, LostError, dial_server
 from veilwood_secure.roles.uploads import UploadPieces, order_key, seeded_shares

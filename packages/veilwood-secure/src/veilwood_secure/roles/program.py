@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of programs, and the base class for one-hot rows.
+"""The interface of programs, their names in tasks, and the base class for one-hot rows.
 
 A program defines what each role does in a protocol. The programs are in ``hidden_programs``, ``joint_programs`` and
-``public_programs``, their names in ``registry``.
+``public_programs``.
 """
 
 from __future__ import annotations
@@ -10,6 +10,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -47,6 +49,8 @@ class Program(ABC):
 
     opens_values: ClassVar[bool]
     """Whether training opens anything. If not, an interrupted training has no privacy loss."""
+    can_resume: ClassVar[bool] = False
+    """Whether every opening is a release of its own, so that an interrupted training can open the missing ones."""
     ring: ClassVar[type[np.unsignedinteger[Any]]]
     """The word type of shares."""
     settings: ClassVar[Mapping[str, Any]]
@@ -117,6 +121,39 @@ class Program(ABC):
                     party=f"server {party}",
                 )
         return certificates[0]
+
+
+_HIDDEN, _JOINT, _PUBLIC = (f"veilwood_secure.roles.{kind}_programs" for kind in ("hidden", "joint", "public"))
+PROTOCOLS: Final = {
+    "hidden-tree": (_HIDDEN, "HiddenForest"),
+    "binary-tree": (_HIDDEN, "BinaryForest"),
+    "private-votes": (_HIDDEN, "PrivateVotes"),
+    "public-forest": (_JOINT, "JointForest"),
+    "forest-on-shares": (_JOINT, "ForestOnShares"),
+    "cdp-id3": (_PUBLIC, "NoisyPublicTrees"),
+    "extra-trees": (_PUBLIC, "ExtraTrees"),
+}
+"""Module and class of each protocol with a privacy guarantee. Each is loaded with the first task that uses it."""
+
+NOT_PRIVATE_GROUP: Final = "veilwood_secure.not_private"
+"""Entry points of programs without a guarantee: the reproductions register two protocols of a paper here."""
+
+
+def program_for_task(task: Task) -> Program:
+    """Return the program of a task's protocol; raise UseError if there is no such protocol.
+
+    Programs of other packages must declare that they are not private, so that none of them can claim a guarantee.
+    """
+    if task.protocol in PROTOCOLS:
+        module, name = PROTOCOLS[task.protocol]
+        own: Program = getattr(import_module(module), name)(task)
+        return own
+    for entry in entry_points(group=NOT_PRIVATE_GROUP, name=task.protocol):
+        foreign: Program = entry.load()(task)
+        if not foreign.not_private:
+            raise UseError(f"protocol {task.protocol!r} of another package must declare that it is not private.")
+        return foreign
+    raise UseError(f"there is no protocol {task.protocol!r}. Hint: choose one of {', '.join(PROTOCOLS)}.")
 
 
 def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]:

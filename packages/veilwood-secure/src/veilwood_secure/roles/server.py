@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One of the three servers: receives shares from owners, trains, stores its part of models, answers users in shares.
 
-The computation is defined by programs (``registry``). Training is in ``training``, connections are in ``transport``,
+The computation is defined by programs (``program``). Training is in ``training``, connections are in ``transport``,
 sessions among the servers in ``sessions``.
 """
 
@@ -26,9 +26,10 @@ from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder, ModelStore, StoredModel
 from veilwood_secure.roles.config import CONFIG_FILE, Config, Task
+from veilwood_secure.roles.hidden_programs import HiddenForest, invalid_queries_error
 from veilwood_secure.roles.identity import PartyName, is_signed, tls_context
-from veilwood_secure.roles.monitoring import Counters, MonitoringMixin
-from veilwood_secure.roles.registry import HiddenForest, Shapes, invalid_queries_error, program_for_task
+from veilwood_secure.roles.monitoring import MonitoringMixin
+from veilwood_secure.roles.program import Shapes, program_for_task
 from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, role_ledger
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.training import TrainingMixin
@@ -177,7 +178,7 @@ WATCH_INTERVAL_S: Final = 0.5
 """Seconds between checks for a new configuration and certificate."""
 
 
-class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
+class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     """A server, which runs until it is closed. ``start`` returns immediately.
 
     Parameters
@@ -207,7 +208,8 @@ class Server(TrainingMixin, UserRequestsMixin, MonitoringMixin):
         self._revoked: tuple[str, ...] = ()
         self._task_faults = {}  # reasons why tasks of the configuration are not served
         self._listeners = []
-        self.counters, self.last_heartbeat = Counters(), time.monotonic()
+        self.last_heartbeat = time.monotonic()
+        self._register_metrics()
         dials = tls_context(config.identity, config.servers_authority, listens=False)
         self._contexts, self._certificate_mtime = [dials], self._certificate_time()
         self._sessions = SessionBroker(config, dials, self._join_training)

@@ -16,7 +16,7 @@ from veilwood_secure.mpc.engine import Shared
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import Checkpoint, StoredModel
 from veilwood_secure.roles.config import Task
-from veilwood_secure.roles.registry import Program
+from veilwood_secure.roles.program import Program
 from veilwood_secure.roles.transport import Channel
 from veilwood_secure.roles.uploads import join_pieces, max_rows_per_piece, piece_row_counts, split_piece
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Training at one of the three servers: charging, running the program, and retrying after a server was lost.
 
-Training begins when the rows of all owners are present. The computation is defined by the program (``registry``); state
+Training begins when the rows of all owners are present. The computation is defined by the program (``program``); state
 that survives a crash is in ``checkpoints``.
 """
 
@@ -20,8 +20,7 @@ from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedEngine, StoredModel, sync_openings
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.monitoring import Counters
-from veilwood_secure.roles.registry import JointForest, TrainingResult
+from veilwood_secure.roles.program import TrainingResult
 from veilwood_secure.roles.sessions import SessionBroker, TaskLedgers, agree_on_facts
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import LostError, TlsLinks
@@ -58,7 +57,6 @@ class TrainingMixin:
 
     config: Config
     party: int
-    counters: Counters
     retry_timeout: float = 3600.0
     """Seconds during which a training that lost a server is retried."""
     _model_store: ModelStore
@@ -66,6 +64,10 @@ class TrainingMixin:
     _sessions: SessionBroker
     _task_states: dict[str, TaskState]
     _closed: threading.Event
+
+    def _count_training(self, outcome: str) -> None:
+        """Count a training; implemented by ``MonitoringMixin``."""
+        raise NotImplementedError
 
     def _settle_interrupted(self, task_state: TaskState) -> None:
         """Settle reservations that a crash interrupted. A charge with a stored model is committed."""
@@ -160,7 +162,7 @@ class TrainingMixin:
             with self._sessions.open_session(session, task_state.task.name, invites=True) as links:
                 self._train_in_session(task_state, links)
             log.info("%s: trained", task_state.task.name)
-            self.counters.increment("veilwood_secure_trainings_total", end="trained")
+            self._count_training("trained")
             with task_state.lock:
                 task_state.failure = task_state.lost_server = None
                 task_state.checkpoint.end_training()
@@ -189,9 +191,7 @@ class TrainingMixin:
             party = getattr(error, "party", None) or ""
             task_state.lost_server = party if isinstance(error, LostError) and party.startswith("server") else None
             log.warning("%s: training ended without a model: %s", task_state.task.name, task_state.failure)
-            self.counters.increment(
-                "veilwood_secure_trainings_total", end="failed" if task_state.lost_server is None else "lost"
-            )
+            self._count_training("failed" if task_state.lost_server is None else "lost")
             log.debug("details", exc_info=error)
             if isinstance(error, MissingConsentError):  # rows and checkpoint stay until the owners consent
                 task_state.disagreeing_owners = list(error.owners)
@@ -271,7 +271,7 @@ class TrainingMixin:
         program, state = task_state.program, task_state.checkpoint
         same = state.attempt is not None and all(report[2] == state.attempt["training"] for report in reports)
         opened, intents = max(report[3] for report in reports), min(report[4] for report in reports)
-        if same and program.opens_values and opened == intents and (opened == 0 or _can_resume(program)):
+        if same and program.opens_values and opened == intents and (opened == 0 or program.can_resume):
             assert state.attempt is not None
             sync_openings(links, state, [report[3] for report in reports])
             return int(state.attempt["entry"])
@@ -335,8 +335,3 @@ class TrainingMixin:
         if task_state.model is not None:
             task_state.model = None
             self._settle_interrupted(task_state)
-
-
-def _can_resume(program: object) -> bool:
-    """Return True if every opening of a program is a release of its own, so that missing ones can follow later."""
-    return isinstance(program, JointForest)

@@ -20,7 +20,7 @@ from veilwood.privacy import entropy
 from veilwood_secure.mpc.engine import as_ring_array
 from veilwood_secure.mpc.replicated import KeyStream
 from veilwood_secure.mpc.shares import SharePair
-from veilwood_secure.roles.registry import Program, Shapes
+from veilwood_secure.roles.program import Program, Shapes
 
 __all__ = ["Piece", "UploadPieces", "expand_pair", "join_pieces", "order_key", "seeded_shares", "share_size"]
 

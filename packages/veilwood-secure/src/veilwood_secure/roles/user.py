@@ -21,8 +21,11 @@ from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct
 from veilwood_secure.protocols.joint_forest import Parties, joint_plan
 from veilwood_secure.roles.config import Config
+from veilwood_secure.roles.hidden_programs import HiddenForest
+from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.owner import ServerConnections, wait_until_trained
-from veilwood_secure.roles.registry import HiddenForest, JointForest, PublicTrees, program_for_task
+from veilwood_secure.roles.program import program_for_task
+from veilwood_secure.roles.public_programs import PublicTrees
 
 __all__ = ["User"]
 

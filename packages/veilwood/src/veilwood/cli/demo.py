@@ -1,18 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Demonstration: private forests on embedded public data, compared with two baselines.
+"""``veilwood demo``: private forests on embedded public data, compared with two baselines.
 
 The data is in ``datasets``, the figures are in ``plots``.
 """
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+import typer
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
@@ -23,15 +25,16 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import OneHotEncoder
 
 from veilwood import datasets
+from veilwood.cli.options import AsJson
 from veilwood.datasets import Dataset
-from veilwood.errors import UtilityWarning
+from veilwood.errors import UseError, UtilityWarning
 from veilwood.estimators import PrivateForestClassifier
 from veilwood.models.file import save
 from veilwood.plots import Comparison, accuracy_vs_epsilon
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.progress import track_progress
 
-__all__ = ["DemoResult", "run_demo"]
+__all__ = ["DemoResult", "demo", "run_demo"]
 
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 N_RUNS = 5
@@ -106,6 +109,28 @@ def run_demo(folder: Path) -> DemoResult:
     files["certificate"].write_text(forest.privacy_.to_markdown(), encoding="utf-8")
     files["as JSON"].write_text(forest.privacy_.to_json() + "\n", encoding="utf-8")
     return DemoResult(comparisons, files)
+
+
+def demo(
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Output folder.")] = Path("veilwood-demo"),
+    as_json: AsJson = False,
+) -> None:
+    """Train private forests on embedded public data, in seconds.
+
+    Compares several epsilons with an ordinary forest. Writes a figure, a model and its certificate.
+
+    \b
+    Example:
+      veilwood demo --out veilwood-demo
+    """
+    if out.exists() and not out.is_dir():
+        raise UseError(f"{out} is a file. Hint: pass the path of a folder with --out.")
+    out.mkdir(parents=True, exist_ok=True)
+    result = run_demo(out)
+    if as_json:
+        print(json.dumps(result.to_dict(), indent=2))
+    else:
+        result.print_table()
 
 
 def _make_forest(data: Dataset, epsilon: float, random_state: int) -> PrivateForestClassifier:

@@ -71,10 +71,11 @@ def doctor(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check this installation: versions, extras, cores, GPU, entropy source, samplers, ledgers.
+    """Check this installation.
 
-    Draws from each sampler and compares the sample with its exact distribution, which takes seconds. A missing part
-    can be installed. A broken part must not be used, and the command exits with code 4.
+    Checks versions, extras, cores, GPU, entropy source, samplers and ledgers. Draws from each sampler and compares the
+    sample with its exact distribution, which takes seconds. A missing part can be installed. A broken part must not be
+    used, and the command exits with code 4.
 
     \b
     Example:

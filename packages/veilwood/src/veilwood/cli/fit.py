@@ -57,7 +57,7 @@ from veilwood.privacy.ledger import NO_LEDGER, Ledger
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import write_file
-from veilwood.tune import averaging_estimator, tunable_estimators, tune
+from veilwood.tuning import averaging_estimator, tunable_estimators, tune
 
 __all__ = ["FAMILIES", "evaluate_model", "evaluation_path", "fit", "plan", "predict", "tune_settings"]
 
@@ -152,7 +152,7 @@ def plan(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print what fit would release and its privacy loss; reads no data.
+    """Print what fit would release, without reading data.
 
     Prints the released values, the loss, the sensitivity and the size of the noise. A saved plan can be signed, and
     fit --plan executes exactly that plan.
@@ -263,7 +263,7 @@ def fit(
             write_file(statements_file(out), "".join(f"{line}\n" for line in forest.statements_).encode())
         if holdout_fraction is not None:
             forest.evaluation_.save(evaluation_path(out))
-    if not spend_options.as_json and (learned := forest.plan_.choices.get("learned")):
+    if not spend_options.as_json and (learned := forest.plan_.learned):
         print_info(f"Adaptive decisions: {learned}.")
     data = {"model": str(out), "certificate": forest.privacy_.to_dict(), "plan": forest.plan_.to_dict()}
     if holdout_fraction is not None:
@@ -342,9 +342,9 @@ def predict(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Predict for every row of a table; spends no budget.
+    """Predict for every row of a table.
 
-    Predictions are in the order of the rows.
+    Spends no budget. Predictions are in the order of the rows.
 
     \b
     Example:
@@ -396,7 +396,7 @@ def tune_settings(
     param: Params = None,
     as_json: AsJson = False,
 ) -> None:
-    """Plan many settings and rank them; reads no data and spends no budget.
+    """Plan many settings and rank them, without reading data.
 
     PrivateForest is excluded: it chooses its own settings.
 

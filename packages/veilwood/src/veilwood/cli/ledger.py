@@ -18,7 +18,7 @@ from veilwood.privacy.loss import Loss
 
 __all__ = ["describe_remaining", "ledgers", "open_existing_ledger"]
 
-ledgers = typer.Typer(help="Create, show, verify or resolve a ledger of privacy losses.", rich_markup_mode=None)
+ledgers = typer.Typer(help="Create, show, verify or resolve a ledger.", rich_markup_mode=None)
 
 LedgerPlace = Annotated[
     str, typer.Argument(metavar="LEDGER", help="Path of a file, or postgresql://host/database#name.")

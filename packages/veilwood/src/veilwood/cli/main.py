@@ -10,19 +10,15 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
+from importlib import import_module
 from importlib.metadata import entry_points
-from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
 from veilwood._version import __version__
-from veilwood.cli.doctor import doctor
-from veilwood.cli.fit import evaluate_model, fit, plan, predict, tune_settings
-from veilwood.cli.ledger import ledgers
-from veilwood.cli.models import certificate, explain, export, report_model, sign, verify
-from veilwood.cli.options import AsJson, pop_log_level, set_log_level
-from veilwood.cli.schema import schemas
+from veilwood.cli.options import pop_log_level, set_log_level
 from veilwood.errors import PrivacyWarning, UseError, UtilityWarning, VeilwoodError
 from veilwood.progress import no_progress
 
@@ -31,83 +27,106 @@ __all__ = ["main"]
 # Base of all errors about the arguments typed, in click and in the copy of it inside newer versions of typer.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 
-_SIBLING_COMMANDS: Final = {
-    "audit": ("audit", "Attack an estimator, a model file or another library."),
-    "bench": (None, "Measure estimators on public tables; no private data."),
-    "papers": (None, "Reproduce the tables and figures of four papers."),
-    "remote": ("service", "Plan, run and predict on a running service."),
-    "secure": ("secure", "Train and predict among owners, servers and users."),
-    "serve": ("service", "Start the service."),
-    "service": ("service", "Back up a service, and restore it."),
+_HELP_NAMES: Final = {"help_option_names": ["-h", "--help"]}
+
+
+@dataclass(frozen=True)
+class _Command:
+    """A command that is imported when it runs, or when its own help is shown: other commands start faster.
+
+    A command of the core is an attribute of a module in ``veilwood.cli``. One of another package is an entry point;
+    ``extra`` installs that package, and without an extra it exists in a clone only.
+    """
+
+    help: str  # its help line, which is the first line of its docstring
+    place: str | None = None
+    extra: str | None = None
+
+    def load(self, name: str) -> Any:
+        """Import the command. Raise UseError if its package is not installed."""
+        loaded = self._load_own(self.place) if self.place else self._load_entry_point(name)
+        if isinstance(loaded, typer.Typer):
+            return typer.main.get_group(loaded)
+        single = typer.Typer(rich_markup_mode=None, context_settings=_HELP_NAMES)
+        single.command(name)(loaded)
+        return typer.main.get_command(single)
+
+    def _load_own(self, place: str) -> Any:
+        module, _, attribute = place.partition(":")
+        return getattr(import_module(f"veilwood.cli.{module}"), attribute)
+
+    def _load_entry_point(self, name: str) -> Any:
+        try:
+            (entry,) = entry_points(group="veilwood.commands", name=name)
+            return entry.load()
+        except (ValueError, ModuleNotFoundError) as error:
+            hint = (
+                f"run pip install 'veilwood[{self.extra}]'" if self.extra else "install from a clone (CONTRIBUTING.md)"
+            )
+            raise UseError(f"'veilwood {name}' needs a package that is not installed. Hint: {hint}.") from error
+
+
+COMMANDS: Final = {
+    "demo": _Command("Train private forests on embedded public data, in seconds.", "demo:demo"),
+    "schema": _Command("Draft, review, discover or check a schema.", "schema:schemas"),
+    "plan": _Command("Print what fit would release, without reading data.", "fit:plan"),
+    "fit": _Command("Train a private model on a table and charge the ledger.", "fit:fit"),
+    "predict": _Command("Predict for every row of a table.", "fit:predict"),
+    "evaluate": _Command("Evaluate a model on private rows and charge the ledger.", "fit:evaluate_model"),
+    "tune": _Command("Plan many settings and rank them, without reading data.", "fit:tune_settings"),
+    "explain": _Command("Print the effects of columns and pairs in a PrivateForest.", "models:explain"),
+    "report": _Command("Write a one-page HTML report on a model.", "models:report_model"),
+    "certificate": _Command("Print the privacy certificate of a model.", "models:certificate"),
+    "export": _Command("Write a model as ONNX.", "models:export"),
+    "sign": _Command("Sign a model or a plan.", "models:sign"),
+    "verify": _Command("Verify the signature of a model or a plan.", "models:verify"),
+    "ledger": _Command("Create, show, verify or resolve a ledger.", "ledger:ledgers"),
+    "doctor": _Command("Check this installation.", "doctor:doctor"),
+    "audit": _Command("Attack an estimator, a model file or another library.", extra="audit"),
+    "secure": _Command("Train one model on secret-shared rows of several owners.", extra="secure"),
+    "serve": _Command("Start the service.", extra="service"),
+    "service": _Command("Back up, restore and freeze a service.", extra="service"),
+    "remote": _Command("Plan, run and predict on a running service.", extra="service"),
+    "bench": _Command("Benchmark estimators on public tables."),
+    "papers": _Command("Reproduce the tables and figures of four papers."),
 }
-"""Commands of other packages: the extra that installs each (None: from a clone only), and its help line."""
 
 
 class _CommandGroup(typer.core.TyperGroup):
-    """Command group that imports a sibling's command only when it is called: other commands start faster."""
+    """Group of the commands in ``COMMANDS``."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return [*super().list_commands(ctx), *(name for name in _SIBLING_COMMANDS if name not in self.commands)]
+        return [*COMMANDS]
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        command = super().get_command(ctx, cmd_name)
-        if command is None and cmd_name in _SIBLING_COMMANDS:
-            return typer.core.TyperCommand(cmd_name, help=_SIBLING_COMMANDS[cmd_name][1], rich_markup_mode=None)
-        return command
+        """Return a command that is loaded, or one that shows its help line only."""
+        if cmd_name in self.commands or cmd_name not in COMMANDS:
+            return super().get_command(ctx, cmd_name)
+        return typer.core.TyperCommand(cmd_name, help=COMMANDS[cmd_name].help, rich_markup_mode=None)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if args and args[0] in _SIBLING_COMMANDS and args[0] not in self.commands:
-            self.add_command(_load_command(args[0]), args[0])
+        if args and args[0] in COMMANDS and args[0] not in self.commands:
+            self.add_command(COMMANDS[args[0]].load(args[0]), args[0])
         return super().resolve_command(ctx, args)
-
-
-def _load_command(name: str) -> Any:
-    """Import a command of a sibling package. Raise UseError if the package is not installed."""
-    extra, _ = _SIBLING_COMMANDS[name]
-    hint = f"run pip install 'veilwood[{extra}]'." if extra else "install it from a clone: see CONTRIBUTING.md."
-    try:
-        (entry,) = entry_points(group="veilwood.commands", name=name)
-        loaded = entry.load()
-    except (ValueError, ModuleNotFoundError) as error:
-        raise UseError(f"'veilwood {name}' needs a package that is not installed. Hint: {hint}") from error
-    if isinstance(loaded, typer.Typer):
-        return typer.main.get_group(loaded)
-    single = typer.Typer(rich_markup_mode=None, context_settings={"help_option_names": ["-h", "--help"]})
-    single.command(name)(loaded)
-    return typer.main.get_command(single)
 
 
 def whole_command() -> Any:
     """Return the command line with the commands of all installed packages, for documentation and tests."""
-    command: Any = typer.main.get_command(app)
-    for name in _SIBLING_COMMANDS:
-        if entry_points(group="veilwood.commands", name=name):
-            command.add_command(_load_command(name), name)
-    return command
+    whole: Any = typer.main.get_command(app)
+    for name, command in COMMANDS.items():
+        if command.place or entry_points(group="veilwood.commands", name=name):
+            whole.add_command(command.load(name), name)
+    return whole
 
 
 app = typer.Typer(
     cls=_CommandGroup,
     name="veilwood",
     help="Differentially private tree ensembles. Start with: veilwood demo",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    context_settings=_HELP_NAMES,
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-app.add_typer(schemas, name="schema")
-app.add_typer(ledgers, name="ledger")
-app.command()(certificate)
-app.command()(doctor)
-app.command()(explain)
-app.command()(export)
-app.command("evaluate")(evaluate_model)
-app.command("report")(report_model)
-app.command("tune")(tune_settings)
-app.command()(plan)
-app.command()(fit)
-app.command()(predict)
-app.command()(sign)
-app.command()(verify)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -215,28 +234,3 @@ def _global_options(
     debug: Annotated[bool, typer.Option("--debug", help="Print tracebacks; allowed anywhere.")] = False,
 ) -> None:
     pass
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="Output folder.")] = Path("veilwood-demo"),
-    as_json: AsJson = False,
-) -> None:
-    """Train private forests on embedded public data, in seconds.
-
-    Compares several epsilons with an ordinary forest. Writes a figure, a model and its certificate.
-
-    \b
-    Example:
-      veilwood demo --out veilwood-demo
-    """
-    from veilwood.cli import demo as demonstration  # matplotlib would double the start-up time of every other command
-
-    if out.exists() and not out.is_dir():
-        raise UseError(f"{out} is a file. Hint: pass the path of a folder with --out.")
-    out.mkdir(parents=True, exist_ok=True)
-    result = demonstration.run_demo(out)
-    if as_json:
-        print(json.dumps(result.to_dict(), indent=2))
-    else:
-        result.print_table()

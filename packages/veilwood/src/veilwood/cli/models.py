@@ -20,7 +20,7 @@ from veilwood.forests.adaptive.effects import Effects
 from veilwood.models import file as model_file
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy import signature
-from veilwood.report import report
+from veilwood.reporting import report
 from veilwood.safe_io import write_file
 
 __all__ = ["certificate", "explain", "export", "report_model", "sign", "verify"]
@@ -33,7 +33,9 @@ def export(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as ONNX, to predict from raw values without Veilwood; spends no budget.
+    """Write a model as ONNX.
+
+    The file predicts from raw values without Veilwood. Spends no budget.
 
     \b
     Example:
@@ -56,7 +58,9 @@ def explain(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the effects of columns and pairs in a private-forest, with error bars; spends no budget.
+    """Print the effects of columns and pairs in a PrivateForest.
+
+    Each effect has an error bar. Spends no budget.
 
     \b
     Example:
@@ -141,10 +145,10 @@ def report_model(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a one-page HTML report on a model; spends no budget.
+    """Write a one-page HTML report on a model.
 
-    Guarantee for one person, quality, effects, measurements and their purposes, ledger, certificate and signature. The
-    page needs no other file.
+    Shows the guarantee for one person, quality, effects, measurements and their purposes, ledger, certificate and
+    signature. The page needs no other file. Spends no budget.
 
     \b
     Example:
@@ -166,11 +170,11 @@ def sign(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Sign a model or a plan; writes the signature next to it, as FILE.sig.
+    """Sign a model or a plan.
 
-    The signature states who vouches for the file, its certificate, plan, schema and ledger entry. It does not state
-    that the run was honest. Give others the public key over a channel that they trust: a key next to the file proves
-    nothing.
+    Writes the signature next to it, as FILE.sig. The signature states who vouches for the file, its certificate, plan,
+    schema and ledger entry. It does not state that the run was honest. Give others the public key over a channel that
+    they trust: a key next to the file proves nothing.
 
     \b
     Example:
@@ -204,7 +208,9 @@ def verify(
     plan: Annotated[Path | None, typer.Option(metavar="PLAN", help="Plan that the model must have executed.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Verify the signature of a model or a plan: its signer, and that nothing was changed since.
+    """Verify the signature of a model or a plan.
+
+    Checks who signed the file, and that nothing was changed since.
 
     \b
     Example:
@@ -225,9 +231,10 @@ def certificate(
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Print the privacy certificate of a model, verified against the model.
+    """Print the privacy certificate of a model.
 
-    The protected unit, the mechanisms and the assumptions, as Markdown, JSON or an HTML page.
+    Verifies it against the model. States the protected unit, the mechanisms and the assumptions, as Markdown, JSON or
+    an HTML page.
 
     \b
     Example:

@@ -13,14 +13,15 @@ from dataclasses import dataclass, is_dataclass, replace
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Final, get_type_hints
 
 import typer
 
-from veilwood.data.schema import Schema
 from veilwood.errors import UseError, VeilwoodError
-from veilwood.privacy.ledger import Ledger
-from veilwood.safe_io import parse_fraction, read_json
+
+if TYPE_CHECKING:  # they import numpy and pandas, which help and errors do without
+    from veilwood.data.schema import Schema
+    from veilwood.privacy.ledger import Ledger
 
 __all__ = [
     "DEFAULT_CSV",
@@ -53,6 +54,8 @@ __all__ = [
 
 def read_number(value: object) -> float:
     """Parse a number of an option. Only the word inf means infinity, not a number with many digits."""
+    from veilwood.safe_io import parse_fraction
+
     text = str(value)
     return math.inf if text == "inf" else float(parse_fraction(text))
 
@@ -241,6 +244,8 @@ def read_value(text: str) -> Any:
     >>> read_value("5"), read_value("majority")
     (5, 'majority')
     """
+    from veilwood.safe_io import read_json
+
     try:
         return read_json(text)
     except VeilwoodError:

@@ -156,7 +156,7 @@ def _prompt_bounds(*, as_numbers: bool) -> dict[str, Any]:
 
 _COMMA_NUMBER = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
-schemas = typer.Typer(help="Draft, review, discover or check the public schema of a table.", rich_markup_mode=None)
+schemas = typer.Typer(help="Draft, review, discover or check a schema.", rich_markup_mode=None)
 
 TableArgument = Annotated[
     str, typer.Argument(metavar="TABLE", help="Table: CSV (also .gz), Parquet, Arrow or spreadsheet; folder or glob.")

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.contributions import IdFilter, Weights, bound_contributions, missing_id_column_error
+from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column, id_names
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table, target_values
 from veilwood.data.problems import Invalid
@@ -249,6 +249,16 @@ def encode_rows(
     ) if problems.kinds_by_column else None
 
 
+def split_target(piece: Any) -> tuple[Any, Any]:
+    """Return the table and the target of a piece of a stream: ``(X, y)``, or a table that holds the target."""
+    return piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
+
+
+def empty_batch(encoding: Encoding) -> Batch:
+    """Return a batch without rows, which stands for an empty table."""
+    return Batch(np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
+
+
 def select_rows(batch: Batch, *masks: npt.NDArray[np.bool_] | None) -> Batch:
     """Return the rows that every mask marks."""
     chosen = [mask for mask in masks if mask is not None]
@@ -272,14 +282,10 @@ def open_memory(
 ) -> Source:
     """Encode a table and its target."""
     table = view_table(X, encoding, invalid)
-    extra = () if cap is None else (cap.id,)
-    batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra, estimator=estimator)
+    batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
     chosen = None
     if cap is not None:
-        ids = table.column_by_name(cap.id)
-        if ids is None:
-            raise missing_id_column_error(cap)
-        (chosen,) = bound_contributions([[ids]], cap, invalid, id_filter)
+        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter)
     if weights is None:
         codes, target, *_ = select_rows(batch, chosen, fits)
     else:
@@ -307,7 +313,7 @@ def open_stream(pieces: Iterator[Any], encoding: Encoding, *, cap: RowsOf | None
     def read() -> Iterator[Callable[[], Batch]]:
         first_row = 0
         for piece in pieces:
-            X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
+            X, y = split_target(piece)
             table = view_table(X, encoding, invalid)
             yield partial(_encode_streamed, encoding, table, y, invalid, first_row)
             first_row += table.n_rows

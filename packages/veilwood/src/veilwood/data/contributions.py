@@ -14,7 +14,7 @@ import numpy.typing as npt
 from numpy.typing import NDArray
 
 from veilwood.data.canonical import ColumnValues, NoText, factorize_texts, to_canonical_id
-from veilwood.data.frames import target_values
+from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
 from veilwood.data.problems import Invalid, Problem
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
@@ -117,6 +117,19 @@ def missing_id_column_error(cap: RowsOf) -> OutOfSchemaError:
         "file itself: fit(path).",
         column=cap.id,
     )
+
+
+def id_names(cap: RowsOf | None) -> tuple[str, ...]:
+    """Return the column of ids that is read besides those of the schema, if any."""
+    return () if cap is None else (cap.id,)
+
+
+def id_column(table: Table, cap: RowsOf) -> ColumnValues:
+    """Return the ids of a table. Raise OutOfSchemaError if it has none."""
+    ids = table.column_by_name(cap.id)
+    if ids is None:
+        raise missing_id_column_error(cap)
+    return ids
 
 
 def row_hash(values: NDArray[np.integer[Any]], seed: int) -> NDArray[np.uint64]:

@@ -20,7 +20,6 @@ from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints
 from veilwood.data.canonical import (
     Categories,
     ColumnValues,
-    NoText,
     TextReader,
     date_part_reader,
     factorize_texts,
@@ -31,7 +30,7 @@ from veilwood.data.canonical import (
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
 from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
-from veilwood.data.problems import Kinds, Problem, Problems
+from veilwood.data.problems import Kinds, Problem, Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
@@ -497,8 +496,7 @@ def _read_date_parts(column: Column, values: ColumnValues) -> tuple[Floats, Kind
     """Return a part of each date as a number, NaN if there is none, and the problems of values present."""
     codes, texts = factorize_texts(values, _text_reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
-    unusable = codes == NoText.UNUSABLE.value
-    return numbers[codes], unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
+    return numbers[codes], unusable_kinds(codes)
 
 
 def _one_chunk(values: pa.ChunkedArray) -> Any:

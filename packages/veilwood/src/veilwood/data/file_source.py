@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sources that read files: partitions read again in each pass, checks of whole files, and the spool for streams."""
+"""Sources of files, which are read again in each pass; checks of whole files; and the spool for streams."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import threading
 import zlib
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from os import PathLike
@@ -19,11 +20,18 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.data.batches import Batch, Source, encode_rows, select_rows, view_table
+from veilwood.data.batches import Batch, Source, empty_batch, encode_rows, select_rows, split_target, view_table
 from veilwood.data.canonical import ColumnValues
-from veilwood.data.contributions import IdFilter, bound_contributions, encode_ids, missing_id_column_error
+from veilwood.data.contributions import (
+    IdFilter,
+    bound_contributions,
+    encode_ids,
+    id_column,
+    id_names,
+    missing_id_column_error,
+)
 from veilwood.data.encoding import Encoding
-from veilwood.data.files import File, find_files, find_matching_files
+from veilwood.data.files import File, find_files, find_matching_files, no_rows_error
 from veilwood.data.frames import Table, is_frame
 from veilwood.data.problems import Invalid, Problem, ProblemMessage, Problems, may_show_values, raise_problems, value_at
 from veilwood.data.relations import as_batch_stream, is_relation, open_relation
@@ -32,20 +40,17 @@ from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseErro
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.safe_io import is_int_in
 
-__all__ = ["ChangeDetector", "CheckResult", "Spool", "Violation", "check_files", "open_files", "open_spool", "spool"]
-
-
 _BATCH_ROWS: Final = 65536
 _MAX_EXAMPLES: Final = 5
-_HASH_BYTES: Final = 16
+_HASH_BYTES: Final = 16  # two ids share a checksum with a probability of at most pairs / 2^128
 
 
-# -- partitions that are read again in each pass, in bounded memory ---------------------------------------------------
+# -- files that are read again in each pass, in bounded memory ---------------------------------------------------------
 
 
 @dataclass(repr=False)
 class ChangeDetector:
-    """Detects rows that changed between passes, by checksums, for partitions whose stamps do not show it.
+    """Detects rows that changed between passes, by checksums, for files whose stamps do not show it.
 
     Rows are identified by position: the contribution bound and the assignment to trees hold for every pass.
     """
@@ -60,9 +65,78 @@ class ChangeDetector:
         if before != checksum:
             raise FileError(
                 f"the rows of {file.display_name} changed between two passes, or came in another order. "
-                "Hint: sort them, or "
-                "pass vw.spool(...) to keep them in a temporary file."
+                "Hint: sort them, or pass vw.spool(...) to keep them in a temporary file."
             )
+
+
+@dataclass(frozen=True, repr=False)
+class _FileReader:
+    """Reads the same rows of the same files in each pass."""
+
+    files: list[File]
+    encoding: Encoding
+    cap: RowsOf | None
+    invalid: Invalid
+    batch_rows: int
+    changes: ChangeDetector = field(default_factory=ChangeDetector)
+
+    def read_ids(self, partition: int, cap: RowsOf) -> Iterator[ColumnValues]:
+        """Read the ids of one file, batch by batch."""
+        row, file = 0, self.files[partition]
+        for table in file.read_batches([cap.id], self.batch_rows):
+            ids = id_column(table, cap)
+            self._check_ids(ids, cap, partition, row)
+            row += table.n_rows
+            yield ids
+
+    def read_rows(self, kept: list[npt.NDArray[np.bool_]] | None) -> Iterator[Callable[[], Batch]]:
+        """Read all rows, or those that are kept; the caller encodes a batch by calling what is yielded."""
+        empty = True
+        for partition, file in enumerate(self.files):
+            row = 0
+            for table in self._read_tables(file):
+                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
+                if chosen is not None and len(chosen) < table.n_rows:
+                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
+                if self.cap is not None and not file.detects_changes:
+                    self._check_ids(id_column(table, self.cap), self.cap, partition, row)
+                yield partial(self._encode, table, partition, row, chosen)
+                row += table.n_rows
+                empty = False
+            if not file.detects_changes:
+                self.changes.check_unchanged("end", file, partition, 0, row)
+        if empty and self.invalid == "refuse":
+            raise no_rows_error(self.files[0].display_name)
+        if empty:
+            yield partial(empty_batch, self.encoding)
+
+    def _read_tables(self, file: File) -> Iterator[Table]:
+        # Ids are read again only if they must be compared with those of an earlier pass.
+        ids = () if file.detects_changes else id_names(self.cap)
+        with _all_problems(self.files, self.encoding, id_names(self.cap)):
+            yield from file.read_batches(list(dict.fromkeys([*self.encoding.schema.sources, *ids])), self.batch_rows)
+
+    def _encode(self, table: Table, partition: int, row: int, chosen: npt.NDArray[np.bool_] | None) -> Batch:
+        extra, file = id_names(self.cap), self.files[partition]
+        with _all_problems(self.files, self.encoding, extra):
+            batch, fits = encode_rows(
+                self.encoding,
+                table,
+                None,
+                invalid=self.invalid,
+                allowed_extra=extra,
+                partition=partition,
+                first_row=row,
+            )
+        if not file.detects_changes:
+            checksum = zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes()))
+            self.changes.check_unchanged("rows", file, partition, row, checksum)
+        return select_rows(batch, chosen, fits)
+
+    def _check_ids(self, ids: ColumnValues, cap: RowsOf, partition: int, row: int) -> None:
+        file = self.files[partition]
+        if not file.detects_changes:
+            self.changes.check_unchanged("ids", file, partition, row, _checksum_of_ids(ids, cap, self.invalid))
 
 
 def open_files(
@@ -75,63 +149,17 @@ def open_files(
     id_filter: IdFilter | None = None,
 ) -> Source:
     """Make a source of the files that ``files.find_files`` finds."""
-    schema, extra = encoding.schema, () if cap is None else (cap.id,)
-    try:
-        files = find_matching_files(X, schema, extra, as_bytes=invalid == "drop")
-    except OutOfSchemaError as error:  # Arrow looks into the first rows of CSV
-        if error.problems:
-            _raise_all_problems(X, encoding, extra, batch_rows)
-        raise
-    if cap is not None and any(cap.id not in file.names for file in files):
-        raise missing_id_column_error(cap)
-    if cap is not None and any(file.is_text for file in files):
-        _reject_numeric_id(cap, schema)
-    kept: list[npt.NDArray[np.bool_]] | None = None
-    watch = ChangeDetector()
+    with _all_problems(X, encoding, id_names(cap)):  # Arrow looks into the first rows of CSV
+        files = find_matching_files(X, encoding.schema, id_names(cap), as_bytes=invalid == "drop")
+    reader, kept = _FileReader(files, encoding, cap, invalid, batch_rows), None
     if cap is not None:
-        ids = (_read_ids(file, partition, cap, invalid, batch_rows, watch) for partition, file in enumerate(files))
+        if any(cap.id not in file.names for file in files):
+            raise missing_id_column_error(cap)
+        if any(file.is_text for file in files):
+            _reject_numeric_id(cap, encoding.schema)
+        ids = (reader.read_ids(partition, cap) for partition in range(len(files)))
         kept = bound_contributions(ids, cap, invalid, id_filter)
-
-    def read() -> Iterator[Callable[[], Batch]]:
-        empty = True
-        for partition, file in enumerate(files):
-            row = 0
-            for table in _read_tables(file, encoding, batch_rows, files, extra):
-                chosen = None if kept is None else kept[partition][row : row + table.n_rows]
-                if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
-                watched = None if file.detects_changes else partial(watch.check_unchanged, "rows", file, partition, row)
-                if cap is not None and not file.detects_changes:
-                    watch.check_unchanged(
-                        "ids", file, partition, row, _checksum_of_ids(table.column_by_name(cap.id), cap, invalid)
-                    )
-                yield partial(
-                    _encode_file_batch, encoding, table, partition, row, chosen, invalid, files, extra, watched
-                )
-                row += table.n_rows
-                empty = False
-            if not file.detects_changes:
-                watch.check_unchanged("end", file, partition, 0, row)
-        if empty and invalid == "refuse":
-            raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
-        if empty:
-            yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
-
-    return Source(read, n_partitions=len(files))
-
-
-def _read_ids(
-    file: File, partition: int, cap: RowsOf, invalid: Invalid, batch_rows: int, watch: ChangeDetector
-) -> Iterator[ColumnValues]:
-    """Read the column of ids."""
-    row = 0
-    for table in file.read_batches([cap.id], batch_rows):
-        ids = table.column_by_name(cap.id)
-        assert ids is not None
-        if not file.detects_changes:
-            watch.check_unchanged("ids", file, partition, row, _checksum_of_ids(ids, cap, invalid))
-        row += table.n_rows
-        yield ids
+    return Source(partial(reader.read_rows, kept), n_partitions=len(files))
 
 
 def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
@@ -143,52 +171,25 @@ def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
         )
 
 
-def _checksum_of_ids(ids: ColumnValues | None, cap: RowsOf, invalid: Invalid) -> int:
-    """Return a checksum of the ids by row, by a hash in which nobody can find two ids that collide."""
-    assert ids is not None
+def _checksum_of_ids(ids: ColumnValues, cap: RowsOf, invalid: Invalid) -> int:
+    """Return a checksum of the ids by row. Nobody can find two ids that collide: the hash is cryptographic."""
     codes, texts = encode_ids(ids, cap, invalid)
-    each = b"".join(_hash_text(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
-    return int.from_bytes(_hash_text(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
+    each = b"".join(_hash_bytes(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
+    return int.from_bytes(_hash_bytes(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
 
 
-def _hash_text(text: bytes) -> bytes:
-    return hashlib.blake2b(text, digest_size=_HASH_BYTES).digest()
+def _hash_bytes(data: bytes) -> bytes:
+    return hashlib.blake2b(data, digest_size=_HASH_BYTES).digest()
 
 
-def _encode_file_batch(
-    encoding: Encoding,
-    table: Table,
-    partition: int,
-    first_row: int,
-    chosen: npt.NDArray[np.bool_] | None,
-    invalid: Invalid,
-    files: list[File],
-    extra: Collection[str],
-    watched: Callable[[int], None] | None,
-) -> Batch:
+@contextmanager
+def _all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> Iterator[None]:
+    """Let an error about values name all problems of all rows: which came first must not show in a message."""
     try:
-        batch, fits = encode_rows(
-            encoding, table, None, invalid=invalid, allowed_extra=extra, partition=partition, first_row=first_row
-        )
+        yield
     except OutOfSchemaError as error:
         if error.problems:
-            _raise_all_problems(files, encoding, extra, max(table.n_rows, 1))
-        raise
-    if watched is not None:
-        watched(zlib.crc32(batch.target.tobytes(), zlib.crc32(batch.codes.tobytes())))
-    return select_rows(batch, chosen, fits)
-
-
-def _read_tables(
-    file: File, encoding: Encoding, batch_rows: int, files: list[File], extra: Collection[str]
-) -> Iterator[Table]:
-    """Read features and target of a file, and the ids if they must be compared with those of an earlier pass."""
-    wanted = list(dict.fromkeys([*encoding.schema.sources, *(() if file.detects_changes else extra)]))
-    try:
-        yield from file.read_batches(wanted, batch_rows)
-    except OutOfSchemaError as error:
-        if error.problems:
-            _raise_all_problems(files, encoding, extra, batch_rows)
+            _raise_all_problems(X, encoding, extra)
         raise
 
 
@@ -198,29 +199,26 @@ def _reopen_as_text(X: Any, schema: Schema) -> Iterator[File]:
         if isinstance(each, File) and each.location is None:
             yield each
         else:
-            yield from find_files(
-                each.location if isinstance(each, File) else each, schema, as_bytes=True, skip_rows=False
-            )
+            location = each.location if isinstance(each, File) else each
+            yield from find_files(location, schema, as_bytes=True, skip_rows=False)
 
 
-def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str], batch_rows: int) -> None:
+def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> None:
     """Read all rows again and raise with every column and kind of problem, in the order of the schema."""
     messages: dict[tuple[str, Problem], ProblemMessage] = {}
     for file in _reopen_as_text(X, encoding.schema):
         file.check_columns(encoding.schema, extra)
-        for table, first_row, _, problems in _encode_all(file, encoding, batch_rows):
+        for table, first_row, _, problems in _encode_all(file, encoding):
             for each in problems.messages(partial(encoding.column_values, table), first_row):
                 messages.setdefault((each.column, each.kind), each)
     order = [column.name for column in (*encoding.schema.features, encoding.schema.target)]
     raise_problems(sorted(messages.values(), key=lambda each: (order.index(each.column), each.kind)))
 
 
-def _encode_all(
-    file: File, encoding: Encoding, batch_rows: int
-) -> Iterator[tuple[Table, int, npt.NDArray[np.uint16], Problems]]:
+def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, npt.NDArray[np.uint16], Problems]]:
     """Yield each batch of a file, its first row, its codes and its problems, whether or not rows fit."""
     first_row = 0
-    for table in file.read_batches(list(encoding.schema.sources), batch_rows):
+    for table in file.read_batches(list(encoding.schema.sources), _BATCH_ROWS):
         codes, _, problems = encoding.read_rows(table, parse=file.is_text)
         yield table, first_row, codes, problems
         first_row += table.n_rows
@@ -272,7 +270,7 @@ def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
     other_counts = {name: 0 for _, name, _ in other_codes}
     files = find_matching_files(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
-        for table, first_row, codes, problems in _encode_all(file, encoding, _BATCH_ROWS):
+        for table, first_row, codes, problems in _encode_all(file, encoding):
             for feature, name, code in other_codes:
                 other_counts[name] += int((codes[:, feature] == code).sum())
             for column, kind, rows in problems.iter_problems():
@@ -281,11 +279,10 @@ def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
                 for row in rows[: _MAX_EXAMPLES - len(violation.examples)].tolist() if may_show_values() else ():
                     where = f"{file.display_name}, " if len(files) > 1 else ""
                     cell = value_at(encoding.column_values(table, column.name), row)
-                    text = cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
-                    violation.examples.append(f"{where}row {first_row + row + 1}: {short_repr(text)}")
+                    violation.examples.append(f"{where}row {first_row + row + 1}: {short_repr(cell)}")
             n_rows += table.n_rows
     if not n_rows:
-        raise OutOfSchemaError(f"{files[0].display_name} holds no rows. Hint: check the path.")
+        raise no_rows_error(files[0].display_name)
     return CheckResult(n_rows, list(violations.values()), other_counts)
 
 
@@ -293,9 +290,8 @@ def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
 
 _MAX_BYTES: Final = 1 << 50
 
-_EncodedPiece: TypeAlias = (
-    "tuple[Batch, npt.NDArray[np.bool_], ColumnValues | None]"  # and which rows fit, and their ids
-)
+# Rows, a mask of those that fit, and their ids.
+_EncodedPiece: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], ColumnValues | None]"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -393,7 +389,7 @@ def open_spool(
                 "the stream held no rows. Hint: pass a new stream; this one may have been read before."
             )
         if not first_row:
-            yield partial(Batch, np.empty((0, len(encoding.columns)), np.uint16), np.empty(0, np.int32), 0, 0)
+            yield partial(empty_batch, encoding)
 
     return Source(read)
 
@@ -403,13 +399,10 @@ def _encode_pieces(
 ) -> Iterator[_EncodedPiece]:
     """Encode piece by piece, with the ids that the contribution bound needs."""
     for piece in pieces:
-        X, y = piece if isinstance(piece, tuple) and len(piece) == 2 else (piece, None)
+        X, y = split_target(piece)
         table = view_table(X, encoding, invalid)
-        extra = () if cap is None else (cap.id,)
-        batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=extra)
-        ids = None if cap is None else table.column_by_name(cap.id)
-        if cap is not None and ids is None:
-            raise missing_id_column_error(cap)
+        batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap))
+        ids = None if cap is None else id_column(table, cap)
         yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids
 
 
@@ -417,8 +410,7 @@ def _write_pieces(
     file: IO[bytes], encoded: Iterator[_EncodedPiece], width: int, at_most: int, batch_rows: int
 ) -> Iterator[Any]:
     """Write all rows and yield their ids."""
-    codes = pa.list_(pa.uint16(), width)
-    schema = pa.schema([("codes", codes), ("target", pa.int32()), ("fits", pa.bool_())])
+    schema = pa.schema([("codes", pa.list_(pa.uint16(), width)), ("target", pa.int32()), ("fits", pa.bool_())])
     with pa.ipc.new_file(file, schema) as writer:
         for batch, fits, ids in encoded:
             flat = pa.array(np.ascontiguousarray(batch.codes).reshape(-1))

@@ -2,7 +2,7 @@
 """Data files: opening, format detection and reading in batches, with errors that show no row.
 
 Each file is a partition, read in batches of bounded memory and again in each pass. Objects of other libraries are in
-``relations``, locations in ``places``. ``unreadable_error`` explains why a file cannot be read.
+``relations``, locations in ``places``.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.csv
 
+from veilwood.data import relations
 from veilwood.data.canonical import to_canonical_text
 from veilwood.data.dialect import DIALECT, SEPARATORS, Dialect, read_header
 from veilwood.data.encoding import check_names
@@ -27,37 +28,26 @@ from veilwood.data.frames import Table, is_dataset
 from veilwood.data.numbers import read_numbers
 from veilwood.data.places import ENDINGS, FileLocation, find_locations, local_file
 from veilwood.data.problems import Problem, may_show_values, redacted_error
-from veilwood.data.relations import (
-    Relation,
-    inferred_types_error,
-    infers_types_from_rows,
-    is_relation,
-    open_relation,
-    rebatch_rows,
-)
+from veilwood.data.relations import FramePiece, Relation, concat_pieces, rebatch_rows
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, shorten_text
 
-__all__ = [
-    "MAX_ROW_BYTES",
-    "UTF8_GROWTH",
-    "CsvDataset",
-    "File",
-    "are_files",
-    "diagnose_header",
-    "drop_long_rows",
-    "excel_dataset",
-    "find_files",
-    "find_matching_files",
-    "unreadable_error",
-]
-
-
-_FIRST_ROUNDED: Final = 2.0**53
+MAX_ROW_BYTES: Final = 4 << 20  # longest row of CSV that is read; Arrow's blocks must hold a row
+_UTF8_GROWTH: Final = 3  # largest factor by which a one-byte encoding grows in UTF-8
+_QUOTE: Final = ord('"')
+_LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
+_FIRST_ROUNDED: Final = 2.0**53  # from here on, a spreadsheet may have rounded an integer
 _UNREADABLE_ROW: Final = "a row that cannot be read"
+_BATCH_ROWS: Final = 65536
+
+OpenFile: TypeAlias = Callable[[], Any]
+"""Opens a file again, from its beginning."""
 
 
-def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collection[str] = ()) -> Any:
+# -- spreadsheets ------------------------------------------------------------------------------------------------------
+
+
+def excel_dataset(display_name: str, open_file: OpenFile, nulls: Collection[str] = ()) -> Any:
     """Read the first sheet of a workbook; each value becomes its text, independently of other rows."""
     try:
         from python_calamine import CalamineError, CalamineWorkbook
@@ -67,14 +57,18 @@ def excel_dataset(display_name: str, open_file: Callable[[], Any], nulls: Collec
         with open_file() as file, CalamineWorkbook.from_filelike(io.BytesIO(file.read())) as book:
             rows = _read_sheet_rows(book.get_sheet_by_index(0))
     except CalamineError:  # its message may contain values
-        raise OutOfSchemaError(f"cannot read {display_name!r}: it is damaged or has another format.") from None
+        raise _format_error(display_name) from None
     names = [str(name) for name in rows[0]] if rows else []
     while names and not names[-1]:  # values to the right of the table, in any row, are not part of it
         names.pop()
     if not any(names):
-        raise OutOfSchemaError(f"cannot read {display_name!r}: the first row of its first sheet must name the columns.")
+        raise OutOfSchemaError(
+            f"cannot read {display_name!r}: the first row of its first sheet is empty. Hint: name the columns there."
+        )
     if len(set(names)) < len(names):
-        raise OutOfSchemaError(f"cannot read {display_name!r}: two columns have the same name or none.")
+        raise OutOfSchemaError(
+            f"cannot read {display_name!r}: two columns have the same name or none. Hint: give each its own name."
+        )
     columns = [[_value_text(row[place], nulls) for row in rows[1:]] for place in range(len(names))]
     table = pa.table([pa.array(cells, pa.string()) for cells in columns], names=names)
     import pyarrow.dataset as datasets  # slow to load
@@ -104,19 +98,13 @@ def _value_text(value: Any, nulls: Collection[str]) -> str | None:
     return repr(float(value)) if isinstance(value, int | float) and abs(value) >= _FIRST_ROUNDED else text
 
 
-MAX_ROW_BYTES: Final = 4 << 20  # longest row of CSV that is read; Arrow's blocks must hold a row
-UTF8_GROWTH: Final = 3  # largest factor by which a one-byte encoding grows in UTF-8
-_QUOTE: Final = ord('"')
-_LINE_ENDS: Final = (b"\n", b"\r")  # each ends a row; the empty one between the two of "\r\n" is skipped by Arrow
+# -- CSV ---------------------------------------------------------------------------------------------------------------
 
 
-class CsvDataset:
-    """A CSV file, local or remote, with the interface of an Arrow dataset.
+class _CsvDataset:
+    """A CSV file with ``to_batches`` as an Arrow dataset has it, for remote files and for dropping long rows."""
 
-    With ``drop_long``, only rows up to ``MAX_ROW_BYTES`` are read.
-    """
-
-    def __init__(self, open_file: Callable[[], Any], options: dict[str, Any], *, drop_long: bool) -> None:
+    def __init__(self, open_file: OpenFile, options: dict[str, Any], *, drop_long: bool) -> None:
         self._open_file, self._options, self._drop_long = open_file, options, drop_long
         with self._open_reader(None) as reader:
             self.schema = reader.schema
@@ -127,11 +115,6 @@ class CsvDataset:
             for batch in reader:
                 for start in range(0, batch.num_rows, batch_size):
                     yield batch.slice(start, batch_size)
-
-    def to_table(self, columns: list[str]) -> pa.Table:
-        """Read the given columns of the whole file."""
-        with self._open_reader(columns) as reader:
-            return reader.read_all()
 
     def _open_reader(self, columns: list[str] | None) -> Any:
         options = dict(self._options)
@@ -172,15 +155,13 @@ def drop_long_rows(
 ) -> Iterator[bytes]:
     """Yield the contents of a CSV file without rows longer than ``max_bytes``, line end included.
 
-    Examples
-    --------
     >>> b"".join(drop_long_rows(io.BytesIO(b'a,b\\n"1\\n2",3\\nlong,text\\n5,6'), max_bytes=9))
     b'a,b\\n"1\\n2",3\\n5,6'
     """
     edge = separator.encode() + b"".join(_LINE_ENDS)
-    held, dropping = b"", False  # the row that has begun, as far as it is kept
-    inside, before, closed = False, ord("\n"), False  # where in a row the scan has come to
-    while piece := file.read(min(chunk, max_bytes)):  # so that a row inside a piece is short
+    held, dropping = b"", False  # the beginning of the current row, or whether that row is too long
+    inside, before, closed = False, ord("\n"), False  # state of the scan, see _row_ends
+    while piece := file.read(min(chunk, max_bytes)):  # never more, so that a row that lies within a piece is short
         first, last, inside, before, closed = _row_ends(piece, edge, inside, before, closed)
         if last < 0:
             held, dropping = (b"", True) if dropping or len(held) + len(piece) > max_bytes else (held + piece, False)
@@ -224,17 +205,29 @@ def _row_ends(piece: bytes, edge: bytes, inside: bool, before: int, closed: bool
     return first, last, inside, before, closed
 
 
-OpenFile: TypeAlias = Callable[[], Any]
-"""Opens a file again, from its beginning."""
+# -- errors ------------------------------------------------------------------------------------------------------------
+
+_ENCODING_HINT: Final = (
+    'Hint: declare its encoding, as "dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
+)
+
+
+def no_rows_error(display_name: str) -> OutOfSchemaError:
+    """Return the error for a file without rows."""
+    return OutOfSchemaError(f"{display_name} holds no rows. Hint: check the path.")
+
+
+def _format_error(display_name: str, detail: str = "") -> OutOfSchemaError:
+    return OutOfSchemaError(
+        f"cannot read {display_name!r}: it is damaged or has another format{detail}. Hint: write the file again, with "
+        f"a name that ends in its format ({ENDINGS})."
+    )
 
 
 def diagnose_header(display_name: str, open_file: OpenFile, dialect: Dialect, wanted: Collection[str]) -> str | None:
     """Return, from the header alone, a message if a CSV file has another separator or encoding than declared."""
     if any("\ufffd" in name for name in read_header(open_file, display_name, dialect)):
-        return (
-            "the names of its columns are not in UTF-8. Hint: declare its encoding, as "
-            '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
-        )
+        return f"the names of its columns are not in UTF-8. {_ENCODING_HINT}"
     return _diagnose_separator(display_name, open_file, dialect, wanted)
 
 
@@ -261,10 +254,7 @@ def unreadable_error(
     text = str(error)
     detail = f" ({shorten_text(text)})" if may_show_values() else ""
     if isinstance(error, UnicodeDecodeError) or "invalid UTF8" in text:
-        return OutOfSchemaError(
-            f"cannot read {display_name!r}: it is not in UTF-8{detail}. Hint: declare its encoding, as "
-            '"dialect": {"encoding": "latin-1"} in the schema or as --encoding latin-1.'
-        )
+        return OutOfSchemaError(f"cannot read {display_name!r}: it is not in UTF-8{detail}. {_ENCODING_HINT}")
     number = re.search(r"In CSV column #(\d+): ", text)
     if number:
         # A damaged header is shorter, and a dataset has none.
@@ -272,29 +262,27 @@ def unreadable_error(
         name = dict(enumerate(names)).get(int(number[1]))
         return OutOfSchemaError(
             f"cannot read {display_name!r}: column {name!r} contains a value that is not a number or not text{detail}. "
-            "Hint: write a decimal point and leave missing values empty, or declare a dialect in the schema.",
+            "Hint: write decimal points and leave missing values empty, or declare a dialect in the schema.",
             column=name,
             problems=() if name is None else ((name, Problem.NOT_A_NUMBER.label),),
         )
     if re.search(r"Expected \d+ columns, got \d+", text):
         if open_file is not None and (other := _diagnose_separator(display_name, open_file, dialect)):
             return OutOfSchemaError(f"cannot read {display_name!r}: {other}")
-        problem = (
-            f"a row has more or fewer values than the header. Hint: separate values by {dialect.sep!r}, and "
-            "quote those that contain it"
-        )
+        problem = f"a row has more or fewer values than the header{detail}"
+        hint = f"separate values by {dialect.sep!r}, and quote those that contain it"
     elif re.search("multiple (?:matches|columns)", text, re.I):
-        problem = "two of its columns have the same name. Hint: rename one"
+        problem, hint = "two of its columns have the same name", "rename one"
     elif "Empty CSV file" in text:
-        problem = "the file is empty. Hint: its first line must name the columns"
+        problem, hint = "the file is empty", "name the columns in its first line"
     elif isinstance(error, OSError) and error.errno:
-        problem = os.strerror(error.errno)
+        problem, hint = os.strerror(error.errno) + detail, "check the path and its permissions"
     else:
-        problem = "it is damaged or has another format"
-    return OutOfSchemaError(f"cannot read {display_name!r}: {problem}{detail}.")
+        return _format_error(display_name, detail)
+    return OutOfSchemaError(f"cannot read {display_name!r}: {problem}. Hint: {hint}.")
 
 
-# -- contents of files ---------------------------------------------------------------------------------------------
+# -- contents of files -------------------------------------------------------------------------------------------------
 
 
 class File(NamedTuple):
@@ -322,8 +310,18 @@ class File(NamedTuple):
                 hint = diagnose_header(self.display_name, place.open, self.dialect, schema.sources)
             raise OutOfSchemaError(f"{self.display_name}: {hint or error}", column=error.column) from None
 
-    def read_batches(self, columns: list[str], batch_rows: int) -> Iterator[Table]:
+    def read_batches(self, columns: list[str], batch_rows: int = _BATCH_ROWS) -> Iterator[Table]:
         """Read the given columns, at most ``batch_rows`` rows at a time."""
+        return map(Table.from_data, self._read_pieces(columns, batch_rows))
+
+    def load(self, columns: list[str]) -> Table:
+        """Read the given columns of the whole file."""
+        pieces = list(self._read_pieces(columns, _BATCH_ROWS))
+        if not pieces:
+            raise no_rows_error(self.display_name)
+        return Table.from_data(concat_pieces(pieces))
+
+    def _read_pieces(self, columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         bounded: dict[str, Any] = {"batch_size": batch_rows, "batch_readahead": 2, "fragment_readahead": 1}
         import pyarrow.dataset as datasets  # slow to load
 
@@ -337,23 +335,19 @@ class File(NamedTuple):
             for piece in pieces if self.detects_changes else rebatch_rows(pieces, batch_rows):
                 if len(piece):
                     table = pa.Table.from_batches([piece]) if isinstance(piece, pa.RecordBatch) else piece
-                    yield Table.from_data(self._parse_numbers(table))
-            # Rows are known by their place: which ones a person may contribute was decided in an earlier pass.
+                    yield self._parse_numbers(table)
+            # Rows are known by position: which ones a person may contribute was decided in an earlier pass.
             if self.read_state() != self.stamp:
                 raise FileError(f"{self.display_name} changed while it was read. Hint: work on a copy.")
         except VeilwoodError:
             raise
+        except (pa.ArrowException, OSError) as error:
+            opener = None if self.location is None else self.location.open
+            raise unreadable_error(self.display_name, opener, error, self.dialect) from None
         except Exception as error:
-            raise self._read_error(error) from None
+            raise redacted_error(self.display_name, error) from None
 
-    def _read_error(self, error: Exception) -> VeilwoodError:
-        if isinstance(error, pa.ArrowException | OSError):
-            return unreadable_error(
-                self.display_name, None if self.location is None else self.location.open, error, self.dialect
-            )
-        return redacted_error(self.display_name, error)
-
-    def _parse_numbers(self, table: pa.Table) -> pa.Table:
+    def _parse_numbers(self, table: Any) -> Any:
         """Convert the numbers of a dialect value by value. An invalid one is rejected, or stays a text."""
         for place, name in enumerate(table.column_names if self.numeric else ()):
             if name not in self.numeric:
@@ -372,20 +366,6 @@ class File(NamedTuple):
             table = table.set_column(place, name, texts)
         return table
 
-    def load(self, columns: list[str]) -> Any:
-        """Read the given columns of the whole file, as an Arrow table, or as pandas from other libraries."""
-        try:
-            return self._parse_numbers(self.dataset.to_table(columns=columns))
-        except VeilwoodError:
-            raise
-        except Exception as error:
-            raise self._read_error(error) from None
-
-
-class _CsvMode(NamedTuple):
-    as_bytes: bool
-    skip_rows: bool
-
 
 def find_files(
     X: Any,
@@ -402,30 +382,20 @@ def find_files(
     of CSV stay as they are in the file, and rows with more or fewer values than the header are skipped, or rejected
     without ``skip_rows``. CSV is read by ``dialect``, or else by the dialect of the schema.
     """
-    if not isinstance(X, str | PathLike) and is_dataset(X):
-        if infers_types_from_rows(X):
-            raise inferred_types_error("a dataset")
-        _reject_cast_ids(X, text_columns)
-        stamp = _dataset_stamp(X)
-        return [
-            File(
-                "the dataset", X, tuple(X.schema.names), partial(_dataset_stamp, X), stamp, detects_changes=bool(stamp)
-            )
-        ]
+    if is_dataset(X):
+        return [_open_dataset(X, text_columns)]
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
-    found: list[File] = []
+    files: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
-        if isinstance(each, str | PathLike) or not is_relation(each):
-            places = [each] if isinstance(each, FileLocation) else find_locations(each)
+        if relations.is_relation(each):
+            found: list[FileLocation] | Relation = relations.open_relation(each)
         else:
-            places = open_relation(each)
-        if isinstance(places, Relation):
-            found.append(File(places.display_name, places, places.names))
+            found = [each] if isinstance(each, FileLocation) else find_locations(each)
+        if isinstance(found, Relation):
+            files.append(File(found.display_name, found, found.names))
         else:
-            found += [
-                _open_file(place, schema, text_columns, dialect, _CsvMode(as_bytes, skip_rows)) for place in places
-            ]
-    return found
+            files += [_open_file(place, schema, text_columns, dialect, as_bytes, skip_rows) for place in found]
+    return files
 
 
 def find_matching_files(X: Any, schema: Schema, extra: Collection[str] = (), **options: Any) -> list[File]:
@@ -444,7 +414,16 @@ def are_files(X: Any) -> bool:
     """
     if isinstance(X, list | tuple):
         return bool(X) and all(isinstance(each, str | PathLike) for each in X)
-    return isinstance(X, str | PathLike) or is_dataset(X) or is_relation(X)
+    return isinstance(X, str | PathLike) or is_dataset(X) or relations.is_relation(X)
+
+
+def _open_dataset(dataset: Any, text_columns: Collection[str]) -> File:
+    if relations.infers_types_from_rows(dataset):
+        raise relations.inferred_types_error("a dataset")
+    _reject_cast_ids(dataset, text_columns)
+    read_state, names = partial(_dataset_stamp, dataset), tuple(dataset.schema.names)
+    stamp = read_state()
+    return File("the dataset", dataset, names, read_state, stamp, detects_changes=bool(stamp))
 
 
 def _reject_cast_ids(dataset: Any, ids: Collection[str]) -> None:
@@ -470,12 +449,16 @@ def _dataset_stamp(dataset: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 def _open_file(
-    place: FileLocation, schema: Schema | None, texts: Collection[str], dialect: Dialect, mode: _CsvMode
+    place: FileLocation,
+    schema: Schema | None,
+    texts: Collection[str],
+    dialect: Dialect,
+    as_bytes: bool,
+    skip_rows: bool,
 ) -> File:
     import pyarrow.dataset as datasets  # slow to load
 
-    form: Any = (kind := place.format)
-    if kind is None:
+    if place.format is None:
         raise OutOfSchemaError(
             f"{place.display_name!r} is not a table. Hint: pass a file whose name ends in one of {ENDINGS}."
         )
@@ -483,25 +466,25 @@ def _open_file(
         dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)
     numeric = frozenset(column.source for column in columns if column.kind == "numeric" and column.part is None)
+    drops_rows = as_bytes and skip_rows
     try:
         stamp = place.read_stamp()
-        if form == "excel":
+        if place.format == "excel":
             dataset: Any = excel_dataset(place.display_name, place.open, dialect.nulls)
-        elif form == "csv":
+        elif place.format == "csv":
             named = [*texts, *(() if schema is None else schema.sources)]
-            if schema is None or mode.as_bytes:
+            if schema is None or as_bytes:
                 named += read_header(place.open, place.display_name, dialect)
-            options = _csv_options(named, numeric, dialect, mode)
+            options = _csv_options(named, numeric, dialect, as_bytes, drops_rows)
             numeric = frozenset() if dialect.plain_numbers else numeric
-            if (mode.as_bytes and mode.skip_rows) or place.filesystem is not None:
-                dataset = CsvDataset(place.open, options, drop_long=mode.as_bytes and mode.skip_rows)
+            if drops_rows or place.filesystem is not None:
+                dataset = _CsvDataset(place.open, options, drop_long=drops_rows)
             else:
                 dataset = place.open_dataset(datasets.CsvFileFormat(**options))
         else:
-            numeric = frozenset()
-            if form == "parquet":
-                coded = [column.source for column in columns if column.values]
-                form = datasets.ParquetFileFormat(dictionary_columns=coded)  # a text stored once stays so
+            numeric, form = frozenset(), place.format
+            if form == "parquet":  # a text that the file stores once stays so in memory
+                form = datasets.ParquetFileFormat(dictionary_columns=[each.source for each in columns if each.values])
             dataset = place.open_dataset(form)
         return File(
             place.display_name,
@@ -512,8 +495,8 @@ def _open_file(
             place,
             dialect,
             numeric,
-            keep_text=mode.as_bytes,
-            is_text=kind in ("csv", "excel"),
+            keep_text=as_bytes,
+            is_text=place.format in ("csv", "excel"),
             detects_changes=bool(stamp) and place.filesystem is None,
         )
     except VeilwoodError:
@@ -524,24 +507,22 @@ def _open_file(
         raise redacted_error(place.display_name, error) from None
 
 
-def _csv_options(names: Collection[str], numeric: Collection[str], dialect: Dialect, mode: _CsvMode) -> dict[str, Any]:
+def _csv_options(
+    names: Collection[str], numeric: Collection[str], dialect: Dialect, as_bytes: bool, drops_rows: bool
+) -> dict[str, Any]:
     """Return options for Arrow: texts stay texts ("NA" and "?" are categories), null words are missing."""
-    types = dict.fromkeys(names, pa.binary() if mode.as_bytes else pa.string())
-    if dialect.plain_numbers and not mode.as_bytes:
+    types = dict.fromkeys(names, pa.binary() if as_bytes else pa.string())
+    if dialect.plain_numbers and not as_bytes:
         types |= dict.fromkeys(numeric, pa.float64())
     nulls = ["", *dialect.nulls]
     convert = pa.csv.ConvertOptions(column_types=types, null_values=nulls, strings_can_be_null=True)
-    handler = {"invalid_row_handler": _skip_row} if mode.as_bytes and mode.skip_rows else {}
+    handler = {"invalid_row_handler": lambda row: "skip"} if drops_rows else {}
     return {
         "convert_options": convert,
         # Without it a block of the file may end at a line break inside a cell, and the rest of the cell become rows.
         "parse_options": pa.csv.ParseOptions(delimiter=dialect.sep, newlines_in_values=True, **handler),
         # Arrow gives up at a row longer than its blocks, measured after it was turned into UTF-8.
         "read_options": pa.csv.ReadOptions(
-            block_size=MAX_ROW_BYTES * (1 if dialect.encoding == "utf-8" else UTF8_GROWTH), encoding=dialect.codec
+            block_size=MAX_ROW_BYTES * (1 if dialect.encoding == "utf-8" else _UTF8_GROWTH), encoding=dialect.codec
         ),
     }
-
-
-def _skip_row(row: object) -> str:
-    return "skip"

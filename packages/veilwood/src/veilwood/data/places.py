@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Locations of data: paths, globs, remote addresses (``s3://``, ``https://``, ...), Delta Lake and Iceberg.
+"""Locations of data: paths, globs, remote addresses (``s3://``, ``https://``, ...), and folders of lake tables.
 
-Folders of Delta Lake and Iceberg hold deleted rows, so they are never read file by file: their log names one version,
-which is the same in every pass. Other tables that keep a log are rejected.
+The files of a lake table (Delta Lake, Iceberg) may hold deleted rows, so they are never read one by one: the log of the
+table names one version, which is the same in every pass. Other tables with a log are rejected.
 """
 
 from __future__ import annotations
@@ -18,20 +18,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from veilwood.data.relations import Relation, open_delta_table, open_iceberg_table
+from veilwood.data.relations import Relation, open_delta, open_iceberg
 from veilwood.errors import OutOfSchemaError, SetupError, VeilwoodError, redact_url
-
-__all__ = [
-    "ENDINGS",
-    "FileLocation",
-    "detect_lake",
-    "find_local_paths",
-    "find_locations",
-    "is_address",
-    "local_file",
-    "open_lake",
-    "reject_files_inside_lakes",
-]
 
 FORMATS: Final = {
     ".csv": "csv",
@@ -47,30 +35,20 @@ FORMATS: Final = {
     ".ods": "excel",
 }
 ENDINGS: Final = ", ".join(FORMATS)
-_STAMP_KEYS: Final = (
-    "size",
-    "mtime",
-    "created",
-    "modified",
-    "LastModified",
-    "ETag",
-    "etag",
-    "md5",
-    "generation",
-    "crc32c",
-)
+# Facts that change with a file; file systems name them differently.
+_STAMPS: Final = ("size", "mtime", "created", "modified", "LastModified", "ETag", "etag", "md5", "generation", "crc32c")
+_DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"  # folders by which a lake table is recognized
+_ICEBERG_VERSION: Final = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?|v?(\d+)(-.*)?\.gz\.metadata\.json")
+_LAKE_TITLES: Final = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}
 
 
 @dataclass(frozen=True)
 class FileLocation:
     """Location of one file."""
 
-    display_name: str
-    """Name for messages, without the password or token of an address."""
-    path: str
-    """Path in its file system."""
-    filesystem: Any = None
-    """fsspec file system, or None for local files."""
+    display_name: str  # for messages: without the password or token of an address
+    path: str  # in its file system
+    filesystem: Any = None  # of fsspec; None for local files
 
     @property
     def name(self) -> str:
@@ -109,8 +87,8 @@ class FileLocation:
                 return ()
             return ((state.st_size, state.st_mtime_ns),)
         self.filesystem.invalidate_cache()
-        told = self.filesystem.info(self.path)
-        return (tuple(str(told.get(mark)) for mark in _STAMP_KEYS),)
+        info = self.filesystem.info(self.path)
+        return (tuple(str(info.get(key)) for key in _STAMPS),)
 
 
 def local_file(path: str | PathLike[str]) -> FileLocation:
@@ -118,31 +96,21 @@ def local_file(path: str | PathLike[str]) -> FileLocation:
     return FileLocation(fspath(path), fspath(path))
 
 
-def is_address(X: Any) -> bool:
-    """Return True if a text is the address of a remote file or folder.
-
-    >>> is_address("s3://bucket/visits"), is_address("C:/visits.csv")
-    (True, False)
-    """
-    return isinstance(X, str) and "://" in X
-
-
 def find_locations(X: str | PathLike[str]) -> list[FileLocation] | Relation:
     """Return the files behind a path, folder, glob or address, or the relation of a Delta Lake or Iceberg table."""
-    if isinstance(X, str) and is_address(X):
+    if isinstance(X, str) and "://" in X:
         if X.startswith("file://"):
             return find_locations(X.removeprefix("file://"))
         with _redact_address_errors(X):
             return _find_remote(X)
-    if Path(X).is_dir() and (lake := open_lake(fspath(X))) is not None:
-        return lake
-    return [local_file(path) for path in find_local_paths(X)]
+    return _find_local(X)
 
 
-def find_local_paths(X: str | PathLike[str]) -> list[Path]:
-    """Return the files behind a local path, folder or glob."""
+def _find_local(X: str | PathLike[str]) -> list[FileLocation] | Relation:
     path = Path(X)
     if path.is_dir():
+        if (lake := _detect_local_lake(path)) is not None:
+            return _open_lake(lake, fspath(X), (file.name for file in (path / _ICEBERG).glob("*")))
         paths = sorted(p for p in path.rglob("*") if p.is_file() and local_file(p).format)
     elif path.exists():
         paths = [path]
@@ -152,9 +120,13 @@ def find_local_paths(X: str | PathLike[str]) -> list[Path]:
         raise _no_table_error(str(X))
     for path in paths:
         if not path.is_file():
-            raise OutOfSchemaError(f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end.")
-    reject_files_inside_lakes(paths)
-    return paths
+            raise OutOfSchemaError(
+                f"cannot read {str(path)!r}: it is not an ordinary file, and may have no end. Hint: copy it to a file."
+            )
+    for folder in sorted({folder for path in paths for folder in path.absolute().parents}):
+        if (lake := _detect_local_lake(folder)) is not None:
+            raise _lake_file_error(lake, str(folder))
+    return [local_file(path) for path in paths]
 
 
 def _find_remote(address: str) -> list[FileLocation] | Relation:
@@ -169,8 +141,8 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
     if filesystem.isdir(path):
         names = filesystem.find(path)
         below = [name.removeprefix(path.rstrip("/") + "/") for name in names]
-        if (kind := detect_lake(below)) is not None:
-            return open_lake_format(kind, address, [name.removeprefix("metadata/") for name in below])
+        if (lake := _detect_lake(below)) is not None:
+            return _open_lake(lake, address, [name.removeprefix(f"{_ICEBERG}/") for name in below])
         found = sorted(name for name in names if FileLocation("", name).format)
     elif filesystem.isfile(path):
         found = [path]
@@ -178,21 +150,15 @@ def _find_remote(address: str) -> list[FileLocation] | Relation:
         found = sorted(filesystem.glob(path))
     if not found:
         raise _no_table_error(redact_url(address))
-    _reject_lake_files(filesystem, found)
+    parts = [name.split("/") for name in found]
+    for folder in sorted({"/".join(part[:depth]) for part in parts for depth in range(1, len(part))} - {""}):
+        metadata = filesystem.glob(f"{folder}/{_ICEBERG}/*.metadata.json")
+        logs = [log for log in (_DELTA, _HUDI) if filesystem.isdir(f"{folder}/{log}")]
+        lake = _detect_lake([*logs, *(f"{_ICEBERG}/{name.rsplit('/', 1)[-1]}" for name in metadata)])
+        if lake is not None:
+            raise _lake_file_error(lake, folder)
     scheme = address.split("://")[0]
     return [FileLocation(redact_url(f"{scheme}://{name.lstrip('/')}"), name, filesystem) for name in found]
-
-
-def _reject_lake_files(filesystem: Any, names: list[str]) -> None:
-    """Reject files inside a table with a log, if one of the folders above them is such a table."""
-    folders = {"/".join(name.split("/")[:depth]) for name in names for depth in range(1, name.count("/") + 1)}
-    for folder in sorted(filter(None, folders)):
-        metadata = filesystem.glob(f"{folder}/metadata/*.metadata.json")
-        logs = [log for log in ("_delta_log", ".hoodie") if filesystem.isdir(f"{folder}/{log}")]
-        if detect_lake([*logs, *(f"metadata/{name.rsplit('/', 1)[-1]}" for name in metadata)]):
-            raise OutOfSchemaError(
-                f"the files in {folder!r} belong to a table that keeps a log of deleted rows. Hint: pass its folder."
-            )
 
 
 @contextmanager
@@ -213,102 +179,58 @@ def _no_table_error(display_name: str) -> OutOfSchemaError:
     return OutOfSchemaError(f"there is no table at {display_name!r}. Hint: pass a file, folder or glob ({ENDINGS}).")
 
 
-# -- Delta Lake and Iceberg ------------------------------------------------------------------------------------------
-
-_DELTA, _HUDI, _ICEBERG = "_delta_log", ".hoodie", "metadata"
-_VERSION: Final = re.compile(r"v?(\d+)(-.*)?\.metadata\.json(\.gz)?|v?(\d+)(-.*)?\.gz\.metadata\.json")
+# -- folders of lake tables --------------------------------------------------------------------------------------------
 
 
-def detect_lake(names: Iterable[str]) -> str | None:
+def _detect_lake(names: Iterable[str]) -> str | None:
     """Return the kind of lake table whose folder holds these relative paths, or None.
 
-    >>> detect_lake(["part-0.parquet", "_delta_log/0.json"]), detect_lake(["metadata/v1.metadata.json"])
+    >>> _detect_lake(["part-0.parquet", "_delta_log/0.json"]), _detect_lake(["metadata/v1.metadata.json"])
     ('delta', 'iceberg')
-    >>> detect_lake(["a.csv"])
+    >>> _detect_lake(["a.csv"])
     """
     parts = [name.split("/") for name in names]
     if any(part[0] == _DELTA for part in parts):
         return "delta"
     if any(part[0] == _HUDI for part in parts):
         return "hudi"
-    if any(len(part) == 2 and part[0] == _ICEBERG and _VERSION.fullmatch(part[1]) for part in parts):
+    if any(len(part) == 2 and part[0] == _ICEBERG and _ICEBERG_VERSION.fullmatch(part[1]) for part in parts):
         return "iceberg"
     return None
 
 
-def _detect_lake_folder(folder: Path) -> str | None:
-    if (folder / _DELTA).is_dir() or (folder / _HUDI).is_dir():
-        return "delta" if (folder / _DELTA).is_dir() else "hudi"
-    found = (folder / _ICEBERG).glob("*.metadata.json")
-    return detect_lake(f"{_ICEBERG}/{path.name}" for path in found)
+def _detect_local_lake(folder: Path) -> str | None:
+    metadata = (f"{_ICEBERG}/{path.name}" for path in (folder / _ICEBERG).glob("*.metadata.json"))
+    return _detect_lake([*(log for log in (_DELTA, _HUDI) if (folder / log).is_dir()), *metadata])
 
 
-def reject_files_inside_lakes(paths: Iterable[Path]) -> None:
-    """Reject files that are parts of such a table: only its log tells which of their rows are live."""
-    known: dict[Path, str | None] = {}
-    for path in paths:
-        for folder in path.absolute().parents:
-            if folder not in known:
-                known[folder] = _detect_lake_folder(folder)
-            if known[folder] is not None:
-                raise OutOfSchemaError(
-                    f"{str(path)!r} belongs to a table of {_TITLES[known[folder] or '']}, whose files may contain "
-                    f"deleted rows. Hint: pass the folder of the table, {str(folder)!r}."
-                )
-
-
-_TITLES: Final = {"delta": "Delta Lake", "iceberg": "Iceberg", "hudi": "Hudi"}
-
-
-def open_lake(folder: str) -> Relation | None:
-    """Open a local folder if it is a table of Delta Lake or Iceberg. Return None if it is an ordinary folder."""
-    kind = _detect_lake_folder(Path(folder))
-    metadata = (path.name for path in (Path(folder) / _ICEBERG).glob("*"))
-    return None if kind is None else open_lake_format(kind, folder, metadata)
-
-
-def open_lake_format(lake_format: str, address: str, metadata: Iterable[str]) -> Relation:
-    """Open a table of a known lake format; ``metadata`` are the file names in Iceberg's metadata folder."""
-    if lake_format == "hudi":
-        raise OutOfSchemaError(
-            f"{address!r} is a Hudi table, which is not supported. Hint: pass a Spark frame, or write Parquet."
-        )
-    return _open_delta(address) if lake_format == "delta" else _open_iceberg(address, metadata)
-
-
-def _open_delta(address: str) -> Relation:
-    try:
-        from deltalake import DeltaTable
-    except ImportError:
-        raise _missing_package_error("Delta Lake", "delta") from None
-    return open_delta_table(DeltaTable(address))
-
-
-def _open_iceberg(address: str, metadata: Iterable[str]) -> Relation:
-    try:
-        from pyiceberg.table import StaticTable
-    except ImportError:
-        raise _missing_package_error("Iceberg", "iceberg") from None
-    return open_iceberg_table(
-        StaticTable.from_metadata(f"{address.rstrip('/')}/{_ICEBERG}/{_newest_metadata(metadata)}")
+def _lake_file_error(lake: str, folder: str) -> OutOfSchemaError:
+    return OutOfSchemaError(
+        f"the files in {folder!r} belong to a {_LAKE_TITLES[lake]} table and may contain deleted rows. "
+        "Hint: pass the folder of the table."
     )
+
+
+def _open_lake(lake: str, address: str, metadata: Iterable[str]) -> Relation:
+    """Open a lake table; ``metadata`` are the file names in the metadata folder of an Iceberg table."""
+    if lake == "hudi":
+        raise OutOfSchemaError(
+            f"{redact_url(address)!r} is a Hudi table, which is not supported. Hint: pass a Spark frame, or write "
+            "Parquet."
+        )
+    if lake == "delta":
+        return open_delta(address)
+    return open_iceberg(f"{address.rstrip('/')}/{_ICEBERG}/{_newest_metadata(metadata)}")
 
 
 def _newest_metadata(names: Iterable[str]) -> str:
     """Return the newest metadata file by its number; only a catalogue can choose between two of the same number."""
-    numbered = [(int(found[1] or found[4]), name) for name in names if (found := _VERSION.fullmatch(name))]
+    numbered = [(int(found[1] or found[4]), name) for name in names if (found := _ICEBERG_VERSION.fullmatch(name))]
     highest = max(number for number, _ in numbered)
     newest = [name for number, name in numbered if number == highest]
     if len(newest) > 1:
         raise OutOfSchemaError(
-            "only its catalogue can choose among the newest metadata files of this Iceberg table. Hint: pass "
+            "the Iceberg table has several newest metadata files, and only its catalogue can choose one. Hint: pass "
             "the table that pyiceberg's catalogue loads."
         )
     return newest[0]
-
-
-def _missing_package_error(title: str, extra: str) -> SetupError:
-    return SetupError(
-        f"a {title} table needs a package that is not installed, since its files may hold deleted rows. "
-        f"Hint: pip install 'veilwood[{extra}]'."
-    )

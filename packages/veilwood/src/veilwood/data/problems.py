@@ -18,6 +18,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from veilwood.data.canonical import NoText
 from veilwood.data.columns import Column, did_you_mean
 from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, short_repr, shorten_text
 
@@ -93,6 +94,12 @@ Kinds: TypeAlias = npt.NDArray[np.uint8]
 """A problem for each row of a column, 0 where there is none."""
 
 _MAX_EXAMPLES: Final = 5  # values of a column and kind, where they are shown at all
+
+
+def unusable_kinds(codes: npt.NDArray[np.intp]) -> Kinds | None:
+    """Return the problems of a column that ``canonical.factorize_texts`` has read: its unusable values, if any."""
+    unusable = codes == NoText.UNUSABLE.value
+    return unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
 
 
 class Problem(IntEnum):
@@ -214,19 +221,17 @@ def _example_values(get_column: Callable[[str], Any], name: str, rows: npt.NDArr
 
 
 def value_at(column: Any, row: int) -> Any:
-    """Return one value of a pandas, Arrow or plain column."""
-    if hasattr(column, "iloc"):
-        return column.iloc[row]
-    cell = column[row]
-    return cell.as_py() if hasattr(cell, "as_py") else cell
+    """Return one value of a pandas, Arrow or plain column; bytes as text, for messages."""
+    cell = column.iloc[row] if hasattr(column, "iloc") else column[row]
+    cell = cell.as_py() if hasattr(cell, "as_py") else cell
+    return cell.decode("utf-8", "backslashreplace") if isinstance(cell, bytes) else cell
 
 
 def format_examples(column: Column, values: list[Any], rows: list[int]) -> str:
     """Format some values and their row numbers, for the data holder."""
-    texts = [value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value for value in values]
-    shown_rows = [f"row {row + 1}: {short_repr(text)}" for row, text in zip(rows, texts, strict=False)]
+    shown_rows = [f"row {row + 1}: {short_repr(value)}" for row, value in zip(rows, values, strict=False)]
     more = f", and {len(rows) - len(values)} more" if len(rows) > len(values) else ""
-    slip = did_you_mean(texts[0], column.values) if column.values and isinstance(texts[0], str) else ""
+    slip = did_you_mean(values[0], column.values) if column.values and isinstance(values[0], str) else ""
     return f"{', '.join(shown_rows)}{more}{slip}"
 
 

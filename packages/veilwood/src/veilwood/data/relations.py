@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Relations of other libraries, read again in each pass: DuckDB relations, polars lazy frames, scanners, queries.
+"""Rows of other libraries that can be read again in each pass: DuckDB, polars, scanners, queries, lake tables.
 
-Each has the interface of an Arrow dataset. Errors of other libraries are redacted, since they may contain values.
-``file_source.ChangeDetector`` checks that each pass returns the same rows in the same order.
+Errors of other libraries are redacted, since they may contain values. ``file_source.ChangeDetector`` checks that each
+pass returns the same rows in the same order.
 """
 
 from __future__ import annotations
@@ -16,40 +16,24 @@ import pandas as pd
 import pyarrow as pa
 
 from veilwood.data.frames import is_scanner
-from veilwood.data.problems import redact_errors_of, redacted_error
-from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
-
-__all__ = [
-    "Query",
-    "Relation",
-    "as_batch_stream",
-    "inferred_types_error",
-    "infers_types_from_rows",
-    "is_relation",
-    "open_delta_table",
-    "open_iceberg_table",
-    "open_relation",
-    "reads_text_files",
-    "rebatch_rows",
-]
+from veilwood.data.problems import redact_errors_of
+from veilwood.errors import OutOfSchemaError, SetupError, UseError
 
 FramePiece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
 _TEXT_READERS: Final = ("CSVStreamingReader", "TextFileReader", "JsonReader")  # of Arrow and pandas
 # How the plans of DuckDB and polars name what reads files of text.
 _TEXT_SCANS: Final = re.compile(r"READ_(CSV|JSON|NDJSON|XLSX)|^\W*(Csv|NDJson|LazyJsonLineReader) SCAN", re.M)
-_OBJECT_SCAN: Final = "PANDAS_SCAN"  # of numpy's arrays too
+_OBJECT_SCAN: Final = "PANDAS_SCAN"  # also the name of a scan of NumPy arrays
 
 
 @dataclass(frozen=True, repr=False, eq=False)
 class Relation:
-    """Rows with named columns that can be read several times, with the interface of an Arrow dataset."""
+    """Named columns of rows that can be read several times, with ``to_batches`` as an Arrow dataset has it."""
 
-    display_name: str
-    """What it is called in messages."""
+    display_name: str  # for messages
     names: tuple[str, ...]
-    """The columns."""
-    _start: Callable[[list[str], int], Iterable[FramePiece]]  # columns, and the approximate rows per batch
+    _start: Callable[[list[str], int], Iterable[FramePiece]]  # by columns, and the approximate rows per batch
 
     def __post_init__(self) -> None:
         if len(set(self.names)) < len(self.names):
@@ -57,22 +41,12 @@ class Relation:
 
     def to_batches(self, columns: list[str], batch_size: int, **scanning: Any) -> Iterator[FramePiece]:
         """Read the given columns in batches of about ``batch_size`` rows."""
-        yield from _with_redacted_errors(self.display_name, self._start(columns, batch_size))
-
-    def to_table(self, columns: list[str]) -> Any:
-        """Read the given columns at once."""
-        pieces = list(self.to_batches(columns, 1 << 16))
-        return _concat_pieces(pieces) if pieces else pa.table({name: [] for name in columns})
-
-
-def _with_redacted_errors(display_name: str, pieces: Iterable[FramePiece]) -> Iterator[FramePiece]:
-    """Yield pieces; errors of another library are redacted."""
-    with redact_errors_of(display_name):
-        yield from pieces
+        with redact_errors_of(self.display_name):
+            yield from self._start(columns, batch_size)
 
 
 def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[FramePiece]:
-    """Cut and join pieces so that every batch but the last is full: a row's batch then follows from its position.
+    """Cut and join pieces so that every batch except the last is full: a row's position then determines its batch.
 
     >>> [len(batch) for batch in rebatch_rows([pa.table({"a": range(5)}), pa.table({"a": range(2)})], 3)]
     [3, 3, 1]
@@ -82,26 +56,27 @@ def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[Fram
     for piece in pieces:
         start = 0
         while start < len(piece):
-            part = piece[start : start + batch_rows - rows] if isinstance(piece, pd.DataFrame) else piece.slice(
-                start, batch_rows - rows
-            )  # fmt: skip
+            missing = batch_rows - rows
+            is_pandas = isinstance(piece, pd.DataFrame)
+            part = piece[start : start + missing] if is_pandas else piece.slice(start, missing)
             held.append(part)
             start += len(part)
             rows += len(part)
             if rows == batch_rows:
-                yield _concat_pieces(held)
+                yield concat_pieces(held)
                 held, rows = [], 0
     if held:
-        yield _concat_pieces(held)
+        yield concat_pieces(held)
 
 
-def _concat_pieces(parts: list[Any]) -> FramePiece:
-    if isinstance(parts[0], pd.DataFrame):
-        return parts[0] if len(parts) == 1 else pd.concat(parts, ignore_index=True)
-    return pa.concat_tables([pa.Table.from_batches([p]) if isinstance(p, pa.RecordBatch) else p for p in parts])
+def concat_pieces(pieces: list[Any]) -> FramePiece:
+    """Concatenate pieces of one relation, which are all of pandas or all of Arrow."""
+    if isinstance(pieces[0], pd.DataFrame):
+        return pieces[0] if len(pieces) == 1 else pd.concat(pieces, ignore_index=True)
+    return pa.concat_tables([pa.Table.from_batches([p]) if isinstance(p, pa.RecordBatch) else p for p in pieces])
 
 
-# -- whose they are ---------------------------------------------------------------------------------------------------
+# -- objects of other libraries ---------------------------------------------------------------------------------------
 
 
 def is_relation(X: Any) -> bool:
@@ -111,14 +86,10 @@ def is_relation(X: Any) -> bool:
 
 def open_relation(X: Any) -> Relation:
     """Open an object for which ``is_relation`` is True."""
-    maker = _find_opener(X)
-    assert maker is not None
-    try:
-        return maker(X)
-    except VeilwoodError:
-        raise
-    except Exception as error:
-        raise redacted_error(f"the {type(X).__name__}", error) from None
+    opener = _find_opener(X)
+    assert opener is not None
+    with redact_errors_of(f"the {type(X).__name__}"):
+        return opener(X)
 
 
 def _find_opener(X: Any) -> Callable[[Any], Relation] | None:
@@ -131,25 +102,24 @@ def _find_opener(X: Any) -> Callable[[Any], Relation] | None:
         ("duckdb", "DuckDBPyRelation"): _open_duckdb,
         ("_duckdb", "DuckDBPyRelation"): _open_duckdb,
         ("polars", "LazyFrame"): _open_lazy_frame,
-        ("deltalake", "DeltaTable"): open_delta_table,
-        ("pyiceberg", "Table"): open_iceberg_table,
-        ("pyiceberg", "StaticTable"): open_iceberg_table,
+        ("deltalake", "DeltaTable"): open_delta,
+        ("pyiceberg", "Table"): open_iceberg,
+        ("pyiceberg", "StaticTable"): open_iceberg,
     }.get((package, kind))
 
 
 def as_batch_stream(X: Any) -> Iterator[Any] | None:
-    """Return the batches of an object with Arrow's stream protocol, to be read once, or None if it has none."""
+    """Return an iterator as it is, or the batches of an Arrow stream, to be read once; None for other objects."""
     if type(X).__name__ in _TEXT_READERS:
         raise inferred_types_error("a reader")
     if isinstance(X, Iterator):
         return X
-    if not hasattr(X, "__arrow_c_stream__"):
-        return None
+    return _read_stream(X) if hasattr(X, "__arrow_c_stream__") else None
 
-    def read() -> Iterator[Any]:
-        yield from _with_redacted_errors("the stream", pa.RecordBatchReader.from_stream(X))
 
-    return read()
+def _read_stream(X: Any) -> Iterator[Any]:
+    with redact_errors_of("the stream"):
+        yield from pa.RecordBatchReader.from_stream(X)
 
 
 def _open_duckdb(relation: Any) -> Relation:
@@ -158,19 +128,16 @@ def _open_duckdb(relation: Any) -> Relation:
         raise inferred_types_error("a DuckDB relation")
     if _OBJECT_SCAN in plan:
         raise OutOfSchemaError(
-            "DuckDB infers the types of a pandas frame's objects from some of its rows. "
-            "Hint: pass the frame itself, or "
-            "a relation of an Arrow table."
+            "DuckDB infers the types of a pandas frame's objects from some of its rows. Hint: pass the frame itself, "
+            "or a relation of an Arrow table."
         )
     running: list[Any] = []
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
-        while running:  # a pass that was given up; a connection has one at a time
+        while running:  # of a pass that was given up: a connection has one open result at a time
             running.pop().close()
         quoted = ", ".join('"' + name.replace('"', '""') + '"' for name in columns)
-        chosen = relation.project(quoted)
-        reader = chosen.to_arrow_reader if hasattr(chosen, "to_arrow_reader") else chosen.fetch_arrow_reader
-        running.append(reader(batch_rows))
+        running.append(pa.RecordBatchReader.from_stream(relation.project(quoted)))
         yield from running[-1]
 
     return Relation("the DuckDB relation", tuple(relation.columns), start)
@@ -181,19 +148,14 @@ def _open_lazy_frame(frame: Any) -> Relation:
         raise inferred_types_error("a lazy frame")
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
-        chosen = frame.select(columns)
-        if hasattr(chosen, "collect_batches"):
-            pieces = chosen.collect_batches(chunk_size=batch_rows, maintain_order=True)
-        else:
-            pieces = [chosen.collect(engine="streaming")]
-        for piece in pieces:
-            yield piece.to_arrow()
+        for piece in frame.select(columns).collect_batches(chunk_size=batch_rows, maintain_order=True):
+            yield pa.table(piece)
 
     return Relation("the lazy frame", tuple(frame.collect_schema().names()), start)
 
 
 def _open_scanner(scanner: Any) -> Relation:
-    """Read the beginning twice: a scanner may be of text files, or of batches that are gone after one pass."""
+    """Read the beginning twice, to reject a scanner of text files, and one whose batches can be read only once."""
     for _ in range(2):
         try:
             for tagged in scanner.scan_batches():
@@ -203,8 +165,7 @@ def _open_scanner(scanner: Any) -> Relation:
             if "already scanned" not in str(error):
                 raise
             raise UseError(
-                "this scanner's batches can be read only once. Hint: pass them as a pyarrow.RecordBatchReader, within "
-                "vw.spool(...) where a forest reads the rows several times."
+                "this scanner's batches can be read only once. Hint: pass vw.spool(scanner.to_reader())."
             ) from None
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
@@ -220,13 +181,19 @@ def _check_fragment(tagged: Any) -> None:
         raise inferred_types_error("a scanner")
 
 
-def open_delta_table(table: Any) -> Relation:
-    """Open the current version of a ``deltalake.DeltaTable``."""
+def open_delta(table: Any) -> Relation:
+    """Open the current version of a ``deltalake.DeltaTable``, or of the Delta Lake table at an address."""
+    if isinstance(table, str):
+        try:
+            from deltalake import DeltaTable
+        except ImportError:
+            raise _missing_package_error("Delta Lake", "delta") from None
+        table = DeltaTable(table)
     try:
         dataset = table.to_pyarrow_dataset()
-    except Exception:  # such as rows deleted by vectors, which this version of deltalake cannot leave out
+    except Exception:  # for example, rows deleted by vectors, which this version of deltalake cannot leave out
         raise OutOfSchemaError(
-            "this table of Delta Lake needs a feature that deltalake cannot read into Arrow. Hint: pass a Spark frame, "
+            "the Delta Lake table needs a feature that deltalake cannot read into Arrow. Hint: pass a Spark frame, "
             "or write Parquet."
         ) from None
 
@@ -234,11 +201,17 @@ def open_delta_table(table: Any) -> Relation:
         pieces: Iterable[FramePiece] = dataset.to_batches(columns=columns, batch_size=batch_rows, fragment_readahead=1)
         return pieces
 
-    return Relation("the table of Delta Lake", tuple(dataset.schema.names), start)
+    return Relation("the Delta Lake table", tuple(dataset.schema.names), start)
 
 
-def open_iceberg_table(table: Any) -> Relation:
-    """Open the current snapshot of a ``pyiceberg`` table."""
+def open_iceberg(table: Any) -> Relation:
+    """Open the current snapshot of a ``pyiceberg`` table, or the one in a metadata file, given by its address."""
+    if isinstance(table, str):
+        try:
+            from pyiceberg.table import StaticTable
+        except ImportError:
+            raise _missing_package_error("Iceberg", "iceberg") from None
+        table = StaticTable.from_metadata(table)
     snapshot = table.current_snapshot()
     number = None if snapshot is None else snapshot.snapshot_id
 
@@ -246,15 +219,21 @@ def open_iceberg_table(table: Any) -> Relation:
         scan = table.scan(selected_fields=tuple(columns), snapshot_id=number)
         yield from scan.to_arrow_batch_reader()
 
-    return Relation("the table of Iceberg", tuple(field.name for field in table.schema().fields), start)
+    return Relation("the Iceberg table", tuple(field.name for field in table.schema().fields), start)
+
+
+def _missing_package_error(title: str, extra: str) -> SetupError:
+    return SetupError(
+        f"the {title} table needs a package that is not installed, since its files may hold deleted rows. "
+        f"Hint: pip install 'veilwood[{extra}]'."
+    )
 
 
 def infers_types_from_rows(files: Any) -> bool:
     """Return True if one row can change how others are read, in this dataset or in a part of a union."""
-    import pyarrow.dataset as known  # slow to load
+    import pyarrow.dataset as datasets  # slow to load
 
-    texts = (known.CsvFileFormat, getattr(known, "JsonFileFormat", known.CsvFileFormat))
-    own = isinstance(getattr(files, "format", None), texts)
+    own = isinstance(getattr(files, "format", None), datasets.CsvFileFormat | datasets.JsonFileFormat)
     return own or any(infers_types_from_rows(child) for child in getattr(files, "children", ()))
 
 
@@ -323,15 +302,15 @@ def _open_query(request: Query) -> Relation:
     if hasattr(connection, "cursor"):
         return _open_untyped_query(request, _run_cursor)
     raise UseError(
-        f"{type(connection).__name__} is not a connection. Hint: pass one of ADBC, SQLAlchemy or DuckDB, or any other "
-        "DB-API connection."
+        f"the query's connection is a {type(connection).__name__}, which is not a connection. Hint: pass an ADBC, "
+        "SQLAlchemy, DuckDB or other DB-API connection."
     )
 
 
 def _open_adbc(request: Query) -> Relation:
     if "SQLite" in str(request.connection.adbc_get_info().get("driver_name")):
         raise OutOfSchemaError(
-            "The ADBC driver of SQLite infers types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
+            "the ADBC driver of SQLite infers types from the rows. Hint: pass a connection of sqlite3 or SQLAlchemy."
         )
 
     def read(columns: list[str] | None) -> Iterator[FramePiece]:
@@ -352,16 +331,13 @@ NamedRows: TypeAlias = tuple[list[str], Iterator[list[Any]]]  # names, and lists
 
 
 def _open_untyped_query(request: Query, run: Callable[[Query, int], Iterator[NamedRows]]) -> Relation:
-    """Take each value as the driver returns it: no type is inferred from several rows."""
+    """Open a query over a connection whose driver returns each value with its own type."""
 
     def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
         for names, batches in run(request, batch_rows):
-            places = [names.index(name) for name in columns]
-            for rows in batches:
-                yield pd.DataFrame({
-                    name: pd.Series([row[place] for row in rows], dtype=object)
-                    for name, place in zip(columns, places, strict=True)
-                })  # fmt: skip
+            for rows in batches:  # dtype=object: pandas would infer one type from all rows
+                cells = {name: [row[names.index(name)] for row in rows] for name in columns}
+                yield pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in cells.items()})
 
     names = next(names for names, _ in run(request, 1))
     return Relation("the query", tuple(names), start)

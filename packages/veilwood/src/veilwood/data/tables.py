@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -12,17 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from veilwood.data.canonical import ColumnValues, NoText, factorize_texts
-from veilwood.data.columns import did_you_mean
+from veilwood.data.canonical import factorize_texts
+from veilwood.data.columns import Column, did_you_mean
 from veilwood.data.encoding import class_labels
-from veilwood.data.files import find_files
+from veilwood.data.files import find_files, no_rows_error
 from veilwood.data.frames import Table
 from veilwood.data.numbers import read_numbers
-from veilwood.data.problems import Kinds, Problem, Problems
+from veilwood.data.problems import Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
-
-__all__ = ["read_feature_batches", "read_features", "read_table"]
 
 
 def read_table(
@@ -40,8 +37,8 @@ def read_table(
     Returns
     -------
     X : pandas.DataFrame
-        The features in the order of the schema: texts as plain ``str`` (object dtype), numbers as float64. A column of
-        which several features are parts appears once.
+        The columns of the features, in the order of the schema and each once: texts as ``str`` (object dtype), numbers
+        as float64.
     y : pandas.Series
         The target: floats, or classes as the schema declares and models predict them.
     """
@@ -68,7 +65,7 @@ def read_feature_batches(
     allowed_extra: Collection[str] = (),
     batch_rows: int = 65536,
 ) -> Iterator[tuple[Table, pd.DataFrame]]:
-    """Read the features in batches, and with them unchanged columns to pass through, such as an id."""
+    """Read the features in batches, together with columns that are passed through unchanged, such as an id."""
     features = list(dict.fromkeys(column.source for column in schema.features))
     wanted = list(dict.fromkeys([*features, *passthrough]))
     for file in find_files(path, schema, passthrough):
@@ -85,45 +82,39 @@ def read_feature_batches(
             yield Table.from_data(batch.arrow.select(features)), batch.arrow.select(list(passthrough)).to_pandas()
             empty = False
         if empty:
-            raise OutOfSchemaError(f"{file.display_name} holds no rows. Hint: check the path.")
+            raise no_rows_error(file.display_name)
 
 
 def _read_frame(
     path: str | PathLike[str], schema: Schema, *, target: bool, allowed_extra: Collection[str] = ()
 ) -> pd.DataFrame:
     columns = {column.source: column for column in (*schema.features, *((schema.target,) if target else ()))}
-    series: dict[str, pd.Series[Any]] = {}
     tables = []
     for file in find_files(path, schema):
         file.check_columns(schema, allowed_extra, target=target)
-        tables.append(Table.from_data(file.load(list(columns))))
+        tables.append(file.load(list(columns)))
+    series: dict[str, pd.Series[Any]] = {}
     for name, column in columns.items():
-        parts = []
-        for table in tables:
-            cells = table.column_by_name(name)
-            assert cells is not None  # the file was checked
-            is_number = column.kind == "numeric" and column.part is None
-            values, kinds = read_numbers(cells) if is_number else _read_texts(cells)
-            problems = Problems(schema.features, schema.target)
-            problems.add(column.name, kinds)
-            problems.raise_if_any(partial(_return_values, cells))
-            parts.append(values)
-        found: npt.NDArray[Any] = np.concatenate(parts)
-        labels = class_labels(schema)
-        known = dict(zip(column.values, labels, strict=True)) if column is schema.target and column.values else {}
-        if known and known.keys() >= set(found.tolist()):  # others are for the estimator to refuse
-            found = np.array([known[text] for text in found], dtype=labels.dtype)
-        series[name] = pd.Series(found, dtype=found.dtype)  # else pandas 3 makes texts its own type
+        values = np.concatenate([_read_column(table, column, schema) for table in tables])
+        if column is schema.target and column.values:
+            labels = class_labels(schema)
+            known = dict(zip(column.values, labels, strict=True))
+            if known.keys() >= set(values.tolist()):  # otherwise the estimator rejects the unknown labels
+                values = np.array([known[text] for text in values], dtype=labels.dtype)
+        series[name] = pd.Series(values, dtype=values.dtype)  # pandas 3 would give texts a type of its own
     return pd.DataFrame(series)
 
 
-def _return_values(cells: ColumnValues, name: str) -> ColumnValues:
-    return cells
-
-
-def _read_texts(values: ColumnValues) -> tuple[npt.NDArray[np.object_], Kinds | None]:
-    """Return a column as plain texts, by which categories are compared, None if missing."""
-    codes, texts = factorize_texts(values)
-    unusable = codes == NoText.UNUSABLE.value
-    out: npt.NDArray[np.object_] = np.array([*texts, None], dtype=object)[np.maximum(codes, -1)]
-    return out, unusable.astype(np.uint8) * np.uint8(Problem.UNUSABLE) if unusable.any() else None
+def _read_column(table: Table, column: Column, schema: Schema) -> npt.NDArray[Any]:
+    """Return numbers as floats, and other values as the texts by which categories are compared, None if missing."""
+    cells = table.column_by_name(column.source)
+    assert cells is not None  # the file was checked
+    if column.kind == "numeric" and column.part is None:
+        values, kinds = read_numbers(cells)
+    else:
+        codes, texts = factorize_texts(cells)
+        values, kinds = np.array([*texts, None], dtype=object)[np.maximum(codes, -1)], unusable_kinds(codes)
+    problems = Problems(schema.features, schema.target)
+    problems.add(column.name, kinds)
+    problems.raise_if_any(lambda name: cells)
+    return values

@@ -438,16 +438,14 @@ def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, T
     """Read a whole table; return its name, its dialect and its rows."""
     if not isinstance(X, str | PathLike):
         return "draft", DIALECT, Table.from_data(X)
-    places = find_locations(X)
-    if isinstance(places, Relation):
-        return Path(X).name, DIALECT, Table.from_data(places.to_table(list(places.names)))
-    place = places[0]
-    # The guess depends on private rows, so it is for drafts only.
-    dialect = (
-        guess_dialect(place.open, **written) if place.format == "csv" else Dialect(decimal=written["decimal"] or ".")
-    )
+    places, name, dialect = find_locations(X), Path(X).name, Dialect(decimal=written["decimal"] or ".")
+    place: Any = X if isinstance(places, Relation) else places[0]
+    if not isinstance(places, Relation):
+        name = places[0].name.split(".")[0]
+        if places[0].format == "csv":  # the guess depends on private rows, so it is for drafts only
+            dialect = guess_dialect(places[0].open, **written)
     (file,) = find_files(place, None, dialect=dialect)
-    return place.name.split(".")[0], dialect, Table.from_data(file.load(list(file.names)))
+    return name, dialect, file.load(list(file.names))
 
 
 def _date_part_column(profile: ColumnProfile, part: str) -> dict[str, Any]:

@@ -315,8 +315,8 @@ def not_recomputed(model: BaseForest) -> list[str]:
             f"that its trees grow from the public seed: they have more than {MAX_REGROWN_LEAVES:,} leaves "
             "(veilwood audit model grows them)"
         )
-    if plan.choices.get("learned"):
-        told.append("the words about what was chosen on the way, and the values of effects and their error bars")
+    if plan.learned:
+        told.append("the text of its adaptive decisions, and the values of effects and their error bars")
     if "strategies" in plan.choices:
         told.append("that no strategy with less noise exists: the search is not run again")
     told.append(f"that {model.privacy_.ledger} has entry {model.privacy_.ledger_entry}: pass the ledger to see it")

@@ -179,6 +179,11 @@ class Plan:
         return self.steps[0].sensitivity
 
     @property
+    def learned(self) -> str:
+        """Decisions that followed from released values, as text; empty if there were none."""
+        return str(self.choices.get("learned", ""))
+
+    @property
     def n_leaves(self) -> int:
         """Number of leaves of all trees together."""
         return self.layout.leaves

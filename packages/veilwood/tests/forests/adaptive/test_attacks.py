@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
-from veilwood.forests.adaptive import loop, private_forest, steps
-from veilwood.forests.adaptive import loop as planning
+from veilwood.forests.adaptive import loop, shrinkage, steps
 from veilwood.forests.adaptive import row_backend as questions
 from veilwood.forests.adaptive import table_design as borders
 from veilwood.forests.adaptive.contingency import ContingencyTable
@@ -162,13 +161,13 @@ def test_no_step_of_a_fit_moves_further_than_planned(
     task: str, epsilon: float, delta: float, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if delta:  # for so few rows it would be given up
-        monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+        monkeypatch.setattr(loop, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
     declared = 243 if epsilon < 90 else 400  # from so many on fine cells are tried
     moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta, n_rows=declared)
     assert 0.3 < max(moved.values()) <= 1
     if delta:  # by epsilon first, then by rho
         monkeypatch.undo()
-        monkeypatch.setattr(planning, "prefers_zcdp", lambda *args: True)
+        monkeypatch.setattr(loop, "prefers_zcdp", lambda *args: True)
         moved = movement(task, monkeypatch, adjacency, epsilon=epsilon, delta=delta)
         assert 0.3 < max(moved.values()) <= 1
     if epsilon == 90.0 and task != "regression":
@@ -197,13 +196,11 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
 ) -> None:
     """Tables are made to say far more than they know, so that gains reach the cut."""
     monkeypatch.setattr(borders, "HISTOGRAM_NEED", np.inf)  # with coarse histograms uncut gains reach 0.76
-    monkeypatch.setattr(
-        loop.AdaptiveLoop, "_release_strengths", lambda self: None
-    )  # nobody knows that no column tells anything
-    monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
-    monkeypatch.setattr(planning, "has_few_rounds", lambda *args: True)
-    loud = vars(loop)["log_ratios"]
-    monkeypatch.setattr(loop, "log_ratios", lambda *args: 50 * loud(*args))
+    monkeypatch.setattr(loop, "release_strengths", lambda fit, state: None)  # so that weak columns are measured too
+    monkeypatch.setattr(loop, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(loop, "has_few_rounds", lambda *args: True)
+    usual = shrinkage.log_ratios
+    monkeypatch.setattr(shrinkage, "log_ratios", lambda *args: 50 * usual(*args))
 
     def furthest() -> float:
         found = []
@@ -228,8 +225,8 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
 def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice_are_caught(
     delta: float, name: str, adjacency: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop.AdaptiveLoop, "_release_strengths", lambda self: None)  # so that tables come first
-    monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(loop, "release_strengths", lambda fit, state: None)  # so that tables come first
+    monkeypatch.setattr(loop, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
 
     def moved() -> float:
         with monkeypatch.context() as patch:
@@ -415,7 +412,7 @@ def test_steps_add_up_by_epsilon_or_by_rho_and_by_no_mixture_of_both() -> None:
 def test_a_first_step_that_decides_by_what_the_rest_is_spent_keeps_delta(part: float, kept: bool, present: int) -> None:
     """Exactly: P(S) - exp(epsilon) P'(S), at its largest, of a row more or less just where the decision is taken."""
     purse = AdaptiveBudget(UNDECIDED, Neighbours())
-    first = purse.plan_counts("number of rows", (1,), planning.START_FRACTION)
+    first = purse.plan_counts("number of rows", (1,), loop.START_FRACTION)
     other = purse.under_zcdp()
     assert other is not None
     ways = [purse.plan_counts("rest", (1,), purse.remaining), other.plan_counts("rest", (1,), other.remaining)]
@@ -471,7 +468,7 @@ def test_rows_that_may_be_dropped_are_not_counted_for_free(invalid: str, told: b
 
 @pytest.mark.parametrize("by_rho", [False, True])
 def test_neighbours_leave_the_same_traces_by_epsilon_and_by_rho(by_rho: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(planning, "prefers_zcdp", lambda *args: by_rho)
+    monkeypatch.setattr(loop, "prefers_zcdp", lambda *args: by_rho)
     schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 
     def program(n_rows: int, _: Any) -> Any:

@@ -12,9 +12,8 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import table_design as borders_module
+from veilwood.forests.adaptive import loop, table_design
 from veilwood.forests.adaptive.contingency import bin_columns
-from veilwood.forests.adaptive.loop import AdaptiveLoop
 from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.adaptive.table_design import GroupBounds
 from veilwood.privacy.door import Door
@@ -59,7 +58,7 @@ def test_they_are_taken_where_they_pay_and_the_plan_is_checked_again(monkeypatch
     by_rho = fitted(20_000, 6, epsilon=0.5, delta=1e-6)  # where each has its own noise, and all cells
     assert together(by_rho) == [f"histogram {number}: rows by group" for number in range(1, 7)]
     assert all(check.holds for check in check_model(by_rho) if check.question != "Is it private?")
-    monkeypatch.setattr(AdaptiveLoop, "_release_strengths", lambda self: None)  # so that tables come first
+    monkeypatch.setattr(loop, "release_strengths", lambda fit, state: None)  # so that tables come first
     assert together(fitted(2000, 2, epsilon=0.5))
     assert not together(fitted(2000, 1, epsilon=0.5))  # nothing to be together with
 
@@ -67,7 +66,7 @@ def test_they_are_taken_where_they_pay_and_the_plan_is_checked_again(monkeypatch
 def test_groups_follow_the_rows_and_bounds_far_too_wide_do_no_harm(monkeypatch: pytest.MonkeyPatch) -> None:
     _, X, y = wide_table(3000, 10)
     right = [(fitted(3000, 10, epsilon=0.5).predict(X) == y).mean()]
-    monkeypatch.setattr(borders_module, "HISTOGRAM_NEED", np.inf)
+    monkeypatch.setattr(table_design, "HISTOGRAM_NEED", np.inf)
     right.append((fitted(3000, 10, epsilon=0.5).predict(X) == y).mean())
     assert right[0] > 0.75 > right[1] + 0.1
 
@@ -79,15 +78,15 @@ def test_rows_are_spread_by_counts_of_groups_and_inside_of_them_as_before() -> N
     inside = axis.groups[: column.n_value_bins]
     counts = np.zeros(axis.size)
     counts[0], counts[1] = 900.0, 100.0
-    borders = GroupBounds(backend=None, n_columns=1)  # type: ignore[arg-type]
-    assert not borders.has_histogram(column)
-    borders._store_mass(column, axis, counts, 1e-9, 1000.0)
-    held = np.bincount(inside, borders._bin_mass[0])
+    assert not GroupBounds().has_histogram(column)
+    bounds = GroupBounds().with_histogram(column, axis, counts, 1e-9, 1000.0)
+    mass = bounds.bin_mass[0]
+    held = np.bincount(inside, mass)
     assert held[:2].round() == pytest.approx([900, 100])
     assert held[2:].sum() < 1
     first = inside == 0
-    assert borders._bin_mass[0][first] / held[0] == pytest.approx(column.prior[first] / column.prior[first].sum())
-    assert borders.has_histogram(column)
+    assert mass[first] / held[0] == pytest.approx(column.prior[first] / column.prior[first].sum())
+    assert bounds.has_histogram(column)
 
 
 def test_each_row_is_once_in_each_histogram_and_missing_values_have_a_group() -> None:

@@ -3,17 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from veilwood.arrays import Floats
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.forests.adaptive.contingency import bin_columns
-from veilwood.forests.adaptive.row_backend import RowBackend
 from veilwood.forests.adaptive.table_design import GroupBounds
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import MemoryLedger
@@ -103,12 +103,9 @@ def test_borders_are_moved_only_where_a_histogram_is_known() -> None:
     target = {"name": "y", "kind": "numeric", "lower": 0, "upper": 1}
     facts = {"name": "wide", "task": "regression", "target": "y", "columns": [wide, target]}
     (column,) = bin_columns(Encoding(Schema.from_dict(facts), "grid"))
-    borders = GroupBounds(cast(RowBackend, None), 1)
 
-    def groups(shift: float) -> list[int]:
-        borders.shift_bounds(np.array([shift]))
-        return list(borders.make_axis(column, 4, add_scales=False).groups)
+    def groups(shift: float, mass: dict[int, Floats]) -> list[int]:
+        return list(GroupBounds(mass, {}, np.array([shift])).make_axis(column, 4, add_scales=False).groups)
 
-    assert groups(0.5) == groups(0.0)
-    borders._bin_mass[0] = column.prior
-    assert groups(0.5) != groups(0.0)
+    assert groups(0.5, {}) == groups(0.0, {})
+    assert groups(0.5, {0: column.prior}) != groups(0.0, {0: column.prior})

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.forests.adaptive import private_forest
+from veilwood.forests.adaptive import loop, private_forest
 from veilwood.forests.adaptive.steps import AdaptiveStep, RowFacts, replan_step
 from veilwood.forests.matrix.measurement import MatrixStep
 from veilwood.forests.noisy_leaves import TreeStep
@@ -48,7 +48,7 @@ def reword(patch: pytest.MonkeyPatch) -> None:
         for kind in family:
             patch.setattr(kind, "_value_", f"text {kind.key[::-1]}" + " {}" * kind.value.count("{}"))
     patch.setattr(private_forest, "NO_MEASUREMENTS", "another text")
-    patch.setattr(private_forest, "describe", lambda *args: "another text")
+    patch.setattr(loop, "describe", lambda *args: "another text")
 
 
 def structure(steps: Any) -> list[Any]:

@@ -11,8 +11,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.arrays import Floats
-from veilwood.forests.adaptive import loop as planning
-from veilwood.forests.adaptive import private_forest
+from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive import table_design as weighing
 from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities
 from veilwood.forests.adaptive.steps import MAX_GAIN
@@ -114,7 +113,7 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
                 forest = vw.PrivateForestClassifier(schema, epsilon=0.065, n_rows=4000, random_state=seed).fit(X, y)
             found = forest.predict_proba(X)[:, list(forest.classes_).index("yes")]
             losses.append(-np.log(np.where(right, found, 1 - found)).mean())
-            _, _, weight = forest.plan_.choices["learned"].partition("weight ")
+            _, _, weight = forest.plan_.learned.partition("weight ")
             weights.append(float(weight) if weight else 1.0)
     assert weights[12:] == [1.0] * 12
     assert np.mean(weights[:12]) > 1.2 if independent else np.mean(weights[:12]) < 0.85
@@ -125,8 +124,8 @@ def test_a_fit_weighs_its_tables(independent: bool, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
 def test_by_rho_two_rows_that_pull_apart_are_hidden(adjacency: Adjacency, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two rows that replace each other, one can have the largest gain and the other the smallest."""
-    monkeypatch.setattr(private_forest, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
-    monkeypatch.setattr(planning, "has_few_rounds", lambda *args: True)
+    monkeypatch.setattr(loop, "planned_loss", lambda columns, n_classes, n_rows, asked: asked.loss)
+    monkeypatch.setattr(loop, "has_few_rounds", lambda *args: True)
     schema, X, y = rows_of(True, 4000)
     with seeded_for_tests(0):
         forest = vw.PrivateForestClassifier(

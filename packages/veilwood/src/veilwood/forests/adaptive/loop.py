@@ -5,15 +5,16 @@ Every step is planned from values released before it. The first step estimates t
 of every row. Tables count the classes by column, for all columns or for selected ones. A round selects the column, pair
 or triple that explains most of the residual, measures rows and gradients in its cells, and applies a shrunken update.
 
-Constants that are a "need" are numbers of rows times e, the epsilon of one row (``privacy.adaptive_budget``). Their
-values were chosen on the development suite of benchmarks/suite.py; alternatives are in benchmarks/results/constants.md.
+Each phase takes a ``Fit``, the fixed inputs, and a ``State``, and returns the next state. Constants that are a "need"
+are numbers of rows times e, the epsilon of one row (``privacy.adaptive_budget``). Their values were chosen on the
+development suite of benchmarks/suite.py; alternatives are in benchmarks/results/constants.md.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Final
 
@@ -22,8 +23,7 @@ import numpy as np
 from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive import sparse_histogram as cell_forests
+from veilwood.forests.adaptive import row_backend, shrinkage, sparse_histogram, table_design
 from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, ContingencyTable, posterior_counts
 from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
@@ -31,20 +31,9 @@ from veilwood.forests.adaptive.row_backend import (
     LEVEL_UNITS,
     SCORE_UNITS,
     TARGET_CELLS,
-    RowBackend,
-    gradient_norms,
     n_outputs,
     sensitivity_factor,
 )
-from veilwood.forests.adaptive.shrinkage import (
-    log_ratios,
-    newton_step,
-    pool_class_counts,
-    shrunken_counts,
-    shrunken_mean,
-)
-from veilwood.forests.adaptive.sparse_histogram import CELL_FRACTION, is_worth_trying
-from veilwood.forests.adaptive.sparse_histogram import release_sparse_histogram as measure_cells
 from veilwood.forests.adaptive.steps import (
     CELL_WEIGHTS,
     MAX_GAIN,
@@ -54,39 +43,17 @@ from veilwood.forests.adaptive.steps import (
     plan_choice,
     plan_sums,
 )
-from veilwood.forests.adaptive.table_design import (  # fmt: skip
-    GROUP_COUNTS,
-    SCORE_GROUPS,
-    SELECTION_FRACTION,
-    ColumnStrengths,
-    GroupBounds,
-    ShrunkenTable,
-    design_tables,
-    estimate_weight,
-    extend_pairs,
-    groups_per_column,
-    may_be_dominant,
-    random_subsets,
-    weight_fraction,
-)
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, release_tables
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step
 from veilwood.progress import track_progress
 
+# -- the first step and the number of rounds ---------------------------------------------------------------------------
+
 START_FRACTION: Final = 0.05  # of the budget, for the first step: n e is then known with a standard error of 28
-# Regression: need below which only the mean of the target is measured.
-MIN_FOR_TARGET: Final = 200.0
+MIN_FOR_TARGET: Final = 200.0  # regression: need below which only the mean of the target is measured
 # Regression: need of the histogram of the target, and limits of its fraction of the budget.
 TARGET_NEED, TARGET_FRACTIONS = 100.0, (0.05, 0.25)
-# Rounds: T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
-ROUND_NEED, ROUND_POWER, MAX_ROUNDS = 300.0, 0.6, 80
-ROUND_BINS: Final = (0.35, 3, 16)  # bins per numeric column: a power of n e of one round, and its limits
-# Up to this number of rounds the common weight of tables is measured; more rounds correct the weight themselves.
-MAX_FEW_ROUNDS: Final = 3
-PURE_FROM_ROW_EPSILON: Final = (
-    18.0  # from this e on, a sparse histogram under pure epsilon is better than rounds under zCDP
-)
 
 
 def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) -> Step:
@@ -96,45 +63,50 @@ def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) 
         return plan_sums(budget, AdaptiveStep.CLASS_COUNTS, (n_classes,), START_FRACTION, facts)
     if n_rows is None:
         return plan_sums(budget, AdaptiveStep.ROW_COUNT, (1,), START_FRACTION, facts)
-    return (
-        plan_mean_step(budget)
-        if n_rows * budget.row_epsilon < MIN_FOR_TARGET
-        else plan_target_step(budget, float(n_rows))
-    )
-
-
-def plan_mean_step(budget: AdaptiveBudget) -> Step:
-    """Plan the mean of a numeric target, with the whole remaining budget."""
-    facts = RowFacts(0, 0, GRADIENT_UNITS)
-    return plan_sums(budget, AdaptiveStep.TARGET_SUMS, (2,), budget.remaining, facts)
+    return plan_target_step(budget, float(n_rows))
 
 
 def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
-    """Plan the histogram of a numeric target."""
+    """Plan the histogram of a numeric target; with few rows, its mean with the whole remaining budget."""
+    facts = RowFacts(0, 0, GRADIENT_UNITS)
+    if n_rows * budget.row_epsilon < MIN_FOR_TARGET:
+        return plan_sums(budget, AdaptiveStep.TARGET_SUMS, (2,), budget.remaining, facts)
     low, high = TARGET_FRACTIONS
     fraction = min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
-    return plan_sums(budget, AdaptiveStep.TARGET_HISTOGRAM, (TARGET_CELLS,), fraction, RowFacts(0, 0, GRADIENT_UNITS))
+    return plan_sums(budget, AdaptiveStep.TARGET_HISTOGRAM, (TARGET_CELLS,), fraction, facts)
 
 
-def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, outputs: int) -> tuple[int, int]:
-    """Return the number of rounds that a fraction of the budget allows, and the bins per numeric column."""
+# T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
+ROUND_NEED, ROUND_POWER, MAX_ROUNDS = 300.0, 0.6, 80
+ROUND_BINS: Final = (0.35, 3, 16)  # bins per numeric column: a power of n e of one round, and its limits
+# Up to this number of rounds the common weight of tables is measured; more rounds correct the weight themselves.
+MAX_FEW_ROUNDS: Final = 3
+
+
+def schedule_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, factor: int) -> tuple[int, int]:
+    """Return the number of rounds that a fraction of the budget allows, and the bins per numeric column.
+
+    ``factor`` is the ``sensitivity_factor`` of the task.
+    """
     t: Floats = np.arange(1.5, MAX_ROUNDS)
-    paid = n_rows * budget.row_epsilon_of(fraction / t) / outputs >= ROUND_NEED * t ** (1 / ROUND_POWER - 1)
-    n_rounds = 1 + int(paid.sum())  # more rounds leave less budget per round, and the need grows
+    enough = n_rows * budget.row_epsilon_of(fraction / t) / factor >= ROUND_NEED * t ** (1 / ROUND_POWER - 1)
+    n_rounds = 1 + int(enough.sum())  # more rounds leave less budget per round, and the need grows
     power, fewest, most = ROUND_BINS
-    return n_rounds, min(
-        max(round((n_rows * budget.row_epsilon_of(fraction / n_rounds) / outputs) ** power), fewest), most
-    )
+    bins = round((n_rows * budget.row_epsilon_of(fraction / n_rounds) / factor) ** power)
+    return n_rounds, min(max(bins, fewest), most)
 
 
 def has_few_rounds(n_rows: float, budget: AdaptiveBudget, fraction: float, n_classes: int) -> bool:
     """Return True if a fraction of the budget allows at most ``MAX_FEW_ROUNDS`` rounds."""
-    return (
-        fraction <= 0 or schedule_rounds(n_rows, budget, fraction, sensitivity_factor(n_classes))[0] <= MAX_FEW_ROUNDS
-    )
+    if fraction <= 0:
+        return True
+    return schedule_rounds(n_rows, budget, fraction, sensitivity_factor(n_classes))[0] <= MAX_FEW_ROUNDS
 
 
-# -- by epsilon or by rho ------------------------------------------------------------------------------------------
+# -- accounting: pure epsilon or zCDP ----------------------------------------------------------------------------------
+
+# From this e on, a sparse histogram under pure epsilon is better than rounds under zCDP.
+PURE_FROM_ROW_EPSILON: Final = 18.0
 
 
 def planned_loss(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int | None, request: FitRequest) -> Loss:
@@ -148,8 +120,8 @@ def planned_loss(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int | 
     pure = Loss.pure(loss.epsilon)
     by_epsilon = AdaptiveBudget(pure, request.neighbours)
     if n_rows is None:
-        fine_cells = n_classes and by_epsilon.row_epsilon >= PURE_FROM_ROW_EPSILON
-        return pure if fine_cells else Loss.pure_or_zcdp(loss.epsilon, loss.delta)
+        sparse = n_classes and by_epsilon.row_epsilon >= PURE_FROM_ROW_EPSILON
+        return pure if sparse else Loss.pure_or_zcdp(loss.epsilon, loss.delta)
     by_rho = AdaptiveBudget(loss, request.neighbours)
     return loss if prefers_zcdp(columns, n_classes, float(n_rows), by_epsilon, by_rho) else pure
 
@@ -176,64 +148,384 @@ def prefers_zcdp(
         return False
     n_steps: float = schedule_rounds(n_rows, zcdp, zcdp.remaining, sensitivity_factor(n_classes))[0]
     if n_classes:
-        shape, _ = design_tables(columns, n_classes, n_rows, pure, pure.remaining)
-        n_histograms = sum(column.ordered for column in columns) * shape.n_columns / len(columns)
-        n_steps = max(n_steps, shape.equivalent_zcdp_steps + n_histograms)
+        design, _ = table_design.design_tables(columns, n_classes, n_rows, pure, pure.remaining)
+        n_histograms = sum(column.ordered for column in columns) * design.n_columns / len(columns)
+        n_steps = max(n_steps, design.equivalent_zcdp_steps + n_histograms)
     return n_steps >= (pure.row_epsilon_of(pure.remaining) / zcdp.row_epsilon_of(zcdp.remaining)) ** 2
 
 
-# -- in words ------------------------------------------------------------------------------------------------------
+# -- text for readers of a plan ----------------------------------------------------------------------------------------
 
 
 def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budget: AdaptiveBudget) -> str:
     """Describe what the loop would do at this number of rows."""
     plan_first_step(budget, n_classes, None)
-    budget = with_accounting(columns, n_classes, float(n_rows), budget)
-    left, said = budget.remaining, []
+    rows, budget = float(n_rows), with_accounting(columns, n_classes, float(n_rows), budget)
+    left, phases = budget.remaining, []
     if n_classes:
-        weight_share = weight_fraction(budget, float(n_rows))
+        weight_share = table_design.weight_fraction(budget, rows)
         left -= weight_share
-        shape, part = design_tables(columns, n_classes, float(n_rows), budget, left)
-        if not shape.n_columns:
-            return "nothing but how frequent the classes are would stand out: that is predicted"
-        how = "all" if shape.n_columns == len(columns) else f"{shape.n_columns} privately chosen"
-        tells = may_be_dominant(columns, budget, float(n_rows) * budget.row_epsilon_of(left))
-        asked = weight_share and has_few_rounds(float(n_rows), budget, left * (1 - part), n_classes)
-        said.append(
-            f"class counts of {how} of {len(columns)} columns{' (or fewer, if one tells much)' if tells else ''}, "
-            f"with {part:.0%} of what is left{', and how much they should count together' if asked else ''}"
+        design, part = table_design.design_tables(columns, n_classes, rows, budget, left)
+        if not design.n_columns:
+            return "too little budget for any column: the model would predict class frequencies"
+        which = "all" if design.n_columns == len(columns) else f"{design.n_columns} privately selected columns of the"
+        fewer = table_design.may_be_dominant(columns, budget, rows * budget.row_epsilon_of(left))
+        weighted = weight_share and has_few_rounds(rows, budget, left * (1 - part), n_classes)
+        phases.append(
+            f"class counts of {which} {len(columns)} columns"
+            f"{', or of fewer if one column is strong,' if fewer else ''} ({100 * part:.0f} % of the remaining budget)"
+            f"{', and one common weight for these tables' if weighted else ''}"
         )
         left *= 1 - part
-    elif n_rows * budget.row_epsilon < MIN_FOR_TARGET:
-        return "nothing but the mean of the target would stand out: that is predicted"
+    elif rows * budget.row_epsilon < MIN_FOR_TARGET:
+        return "too little budget for any column: the model would predict the mean of the target"
     if left > 0:
-        n_rounds, bins = schedule_rounds(float(n_rows), budget, left, sensitivity_factor(n_classes))
-        times = "1 round, which" if n_rounds == 1 else f"{n_rounds} rounds, each of which"
-        said.append(
-            f"{times} chooses a column or pair by what it explains of the rest and measures it, numbers in up to "
-            f"{bins} groups"
+        n_rounds, bins = schedule_rounds(rows, budget, left, sensitivity_factor(n_classes))
+        rounds = "1 round, which" if n_rounds == 1 else f"{n_rounds} rounds; each"
+        phases.append(
+            f"{rounds} selects a column or pair by its residual gain and measures it, with up to {bins} bins per "
+            "numeric column"
         )
-    return "; then ".join(said)
+    return "; then ".join(phases)
 
 
-MIN_ROWS: Final = 10.0
+# -- fit and state -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """Fixed inputs of the loop. ``n_classes`` is 0 for regression; ``rng`` is public randomness."""
+
+    columns: Sequence[BinnedColumn]
+    n_classes: int
+    backend: row_backend.RowBackend
+    budget: AdaptiveBudget
+    rng: np.random.Generator
+    n_jobs: int | None = None
+
+    def with_accounting(self, n_rows: float) -> Fit:
+        """Return the fit with its budget under the accounting that leaves less noise at this number of rows."""
+        return replace(self, budget=with_accounting(self.columns, self.n_classes, n_rows, self.budget))
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """Released values, and what follows from them. Public. Scores are integers (``row_backend``)."""
+
+    n_rows: float
+    declared_rows: int | None
+    """``n_rows`` as the user declared it; None if not declared, or if the noisy count contradicts it."""
+    start: Int32s
+    """Initial score of every row."""
+    class_counts: Floats
+    counts_variance: float = 0.0
+    """Noisy class counts of the first step, and the variance of their noise."""
+    frequencies: Floats = field(default_factory=lambda: np.ones(1))
+    """Estimated class frequencies."""
+    start_limit: int = GRADIENT_UNITS
+    residual_limit: int = GRADIENT_UNITS
+    """Limit of the gradient of a row, after the first step and now."""
+    bounds: table_design.GroupBounds = field(default_factory=table_design.GroupBounds)
+    steps: tuple[TableScores, ...] = ()
+    n_tables: int = 0
+    """Steps so far; the first ``n_tables`` come from tables of class counts."""
+    decisions: tuple[str, ...] = ()
+    """Decisions that followed from released values, as text."""
+    holdout_budget: float = 0.0
+    """Fraction of the budget for the weight of the sparse histogram; 0 if no rows are held out."""
+    cell_forest: sparse_histogram.FittedForest | None = None
+    cell_weight: float = 0.0
+
+    def with_decision(self, text: str) -> State:
+        """Add a decision."""
+        return replace(self, decisions=(*self.decisions, text))
+
+
+def run_loop(fit: Fit, declared_rows: int | None) -> State:
+    """Run all steps and return what was released."""
+    if fit.n_classes:
+        fit, state = start_classification(fit, declared_rows)
+        if _may_hold_out(fit, state):
+            state = hold_out_rows(fit, state)
+        state = measure_tables(fit, state)
+    else:
+        fit, state = start_regression(fit, declared_rows)
+    state = run_rounds(fit, state)
+    return try_sparse_histogram(fit, state) if state.holdout_budget else state
+
+
+def _facts(fit: Fit, state: State) -> RowFacts:
+    return RowFacts(len(fit.columns), fit.n_classes, state.residual_limit)
+
+
+def _measure(
+    fit: Fit, state: State, kind: AdaptiveStep, query: row_backend.RowQuery, shape: tuple[int, ...], fraction: float,
+    *at: int,
+) -> tuple[Floats, float]:  # fmt: skip
+    """Release the noisy sums of a query. Return them and the variance of their noise."""
+    step = plan_sums(fit.budget, kind, shape, fraction, _facts(fit, state), *at)
+    return fit.budget.release_counts(step, fit.backend.run(query)), step.variance
+
+
+def _gradient_sums(fit: Fit, state: State, tables: Sequence[ContingencyTable]) -> row_backend.GradientSums:
+    return row_backend.GradientSums(tables, fit.n_classes, state.residual_limit)
+
+
+def _with_start(fit: Fit, state: State, start: Int32s) -> State:
+    """Set the initial score of every row."""
+    fit.backend.add_scores(ContingencyTable(()), (start - state.start)[None])
+    return replace(state, start=start)
+
+
+def _with_totals(fit: Fit, state: State, totals: Floats) -> State:
+    """Set the initial score from class totals, and the limit of gradients from the largest."""
+    frequencies, limit = totals / totals.sum(), state.residual_limit
+    logs = np.log(frequencies)
+    scores = logs[1:] - logs[:1] if fit.n_classes == 2 else logs
+    if fit.n_classes == 2:
+        limit = min(GRADIENT_UNITS, int(GRADIENT_UNITS * (float(frequencies.max()) + GRADIENT_MARGIN)))
+    state = replace(state, frequencies=frequencies, residual_limit=limit)
+    return _with_start(fit, state, np.rint(scores * SCORE_UNITS).astype(np.int32))
+
+
+def _with_step(
+    fit: Fit, state: State, table: ContingencyTable, values: Floats, measurement: StepMeasurement, units: int
+) -> State:
+    """Add the values of a table to the scores of the rows; ``units`` converts them to integers."""
+    scores = np.rint(values * units).astype(np.int32)
+    fit.backend.add_scores(table, scores)
+    return replace(state, steps=(*state.steps, TableScores(table, scores, measurement)))
+
+
+# -- start -------------------------------------------------------------------------------------------------------------
+
+MIN_ROWS: Final = 10.0  # smallest estimate of the number of rows
 # If n_rows exceeds DECLARED_FACTOR times the upper confidence limit of the noisy count, use the count. The limit is
 # COUNT_ERRORS standard errors above it.
 DECLARED_FACTOR, COUNT_ERRORS = 4.0, 3.0
-# Regression: needs of the mean and of the histogram of residuals, and limits of their fractions of the budget.
+GRADIENT_MARGIN: Final = 0.1  # limit of binary gradients above the frequency of the larger class
+
+
+def start_classification(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
+    """Release the class counts, and choose the accounting if the number of rows was not declared."""
+    step = plan_first_step(fit.budget, fit.n_classes, declared_rows)
+    counts = fit.budget.release_counts(step, fit.backend.run(row_backend.ClassCounts(fit.n_classes)))
+    counted = max(float(counts.sum()), MIN_ROWS, 1 / fit.budget.row_epsilon)
+    error, was_declared = (fit.n_classes * step.variance) ** 0.5, declared_rows is not None
+    if declared_rows and declared_rows > DECLARED_FACTOR * (counted + COUNT_ERRORS * error):
+        declared_rows, counted = None, counted + error  # n_rows is far above the noisy count
+    n_rows = float(declared_rows or counted)
+    if not was_declared:
+        fit = fit.with_accounting(n_rows)
+    start = np.zeros(n_outputs(fit.n_classes), np.int32)
+    state = State(n_rows, declared_rows, start, counts, step.variance)
+    state = _with_totals(fit, state, shrinkage.pool_class_counts([counts], [step.variance], n_rows))
+    return fit, replace(state, start_limit=state.residual_limit)
+
+
+# Regression: need of the sum of residuals, and limit of its fraction of the budget.
 MEAN_NEED, MEAN_FRACTION = 30.0, 0.15
-LIMIT_NEED, LIMIT_FRACTION, LIMIT_QUANTILE, LIMIT_ROUNDS = 40.0, 0.5, 0.9, (4, 2)
 # The first limit of residuals is START_LIMIT_FACTOR times their START_QUANTILE.
 START_QUANTILE, START_LIMIT_FACTOR = 0.8, 1.5
-RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]
+
+
+def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
+    """Release the number of rows, if it was not declared, and the mean or the histogram of the target."""
+    counted, variance = float(declared_rows or 0), 0.0
+    n_rows = counted
+    if declared_rows is None:
+        step = plan_first_step(fit.budget, 0, None)
+        counted = float(fit.budget.release_counts(step, fit.backend.run(row_backend.RowCount()))[0])
+        n_rows, variance = max(counted, MIN_ROWS, 1 / fit.budget.row_epsilon), step.variance
+        fit = fit.with_accounting(n_rows)
+    state = State(n_rows, declared_rows, np.zeros(1, np.int32), np.zeros(0))
+    step, levels = plan_target_step(fit.budget, n_rows), TARGET_LEVELS * LEVEL_UNITS
+    if AdaptiveStep.of(step) is AdaptiveStep.TARGET_SUMS:
+        up, down = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetSums())) / TARGET_LEVELS
+        noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
+        pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
+        n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
+        mean = shrinkage.shrunken_mean(up - down, noise, n_rows)
+        return fit, _with_start(fit, replace(state, n_rows=n_rows), np.array([round(mean * levels)], np.int32))
+    seen = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetHistogram()))
+    if declared_rows and n_rows > DECLARED_FACTOR * (total := max(float(seen.sum()), MIN_ROWS)):
+        n_rows = total + (TARGET_CELLS * step.variance) ** 0.5  # n_rows is far above the noisy count
+    mass = posterior_counts(seen, np.full(TARGET_CELLS, 1 / TARGET_CELLS), step.variance, n_rows)
+    mass /= mass.sum()
+    middle = (np.arange(TARGET_CELLS) + 0.5) / TARGET_CELLS
+    mean = float((mass * middle).sum())
+    away = np.abs(middle - mean) + 0.5 / TARGET_CELLS
+    order = np.argsort(away, kind="stable")
+    quantile = float(away[order][np.searchsorted(np.cumsum(mass[order]), START_QUANTILE)])
+    limit = max(1, round(min(START_LIMIT_FACTOR * quantile, 1.0) * levels))
+    state = replace(state, n_rows=n_rows, residual_limit=limit)
+    return fit, _center_residuals(fit, _with_start(fit, state, np.array([round(mean * levels)], np.int32)))
+
+
+def _center_residuals(fit: Fit, state: State) -> State:
+    """Move the start by the mean of clipped residuals: a shrunken histogram is biased towards the middle."""
+    fraction = min(fit.budget.fraction_for(MEAN_NEED / state.n_rows), MEAN_FRACTION)
+    query = _gradient_sums(fit, state, [ContingencyTable(())])
+    sums, variance = _measure(fit, state, AdaptiveStep.RESIDUAL_SUM, query, (1, 1), fraction)
+    (rest,) = sums.ravel() / GRADIENT_UNITS
+    kept = max(0.0, 1 - variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
+    moved = state.residual_limit * min(max(kept * rest / state.n_rows, -1.0), 1.0)
+    return _with_start(fit, state, state.start + np.int32(round(moved)))
+
+
+# -- scores of candidate tables ----------------------------------------------------------------------------------------
+
+SCORE_SAMPLE_ROWS: Final = 1 << 16  # rows in the sample that scores candidates of large tables
+NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
+RESIDUAL_VARIANCE: Final = 0.2  # assumed variance of a regression gradient
+
+
+def _gradient_variance(fit: Fit, state: State) -> float:
+    """Variance of the gradient of a row under the initial scores."""
+    return float((state.frequencies * (1 - state.frequencies)).mean()) if fit.n_classes else RESIDUAL_VARIANCE
+
+
+def _score_tables(
+    fit: Fit, state: State, tables: Sequence[ContingencyTable], row_epsilon: float | None
+) -> tuple[Ints, float]:
+    """Return the score of each candidate table, and the fraction of the rows that it was computed from.
+
+    The score is the L1 norm of the gradient sums minus the part expected from sampling and noise. Large tables are
+    scored on a secret random sample.
+    """
+    query, part = _gradient_sums(fit, state, tables), 1.0
+    # Servers cannot draw a sample together.
+    if state.n_rows > 2 * SCORE_SAMPLE_ROWS and not fit.budget.servers_draw_noise:
+        sums, part = fit.backend.run_on_sample(query, SCORE_SAMPLE_ROWS / state.n_rows)
+    else:
+        sums = fit.backend.run(query)
+    sums = np.abs(sums).sum(axis=1)
+    sizes, outputs = np.array([table.n_cells for table in tables]), n_outputs(fit.n_classes)
+    norms = np.add.reduceat(sums, np.append(0, np.cumsum(sizes)[:-1]))
+    expected = outputs * np.sqrt(2 / math.pi * state.n_rows * part * sizes * _gradient_variance(fit, state))
+    if row_epsilon is not None:
+        norm = row_backend.gradient_norms(fit.n_classes, state.residual_limit)[0]
+        expected = expected + NOISE_FACTOR * sizes * outputs * norm / GRADIENT_UNITS / row_epsilon * part
+    return norms - (expected * GRADIENT_UNITS).astype(np.int64), part
+
+
+def _single_column_tables(fit: Fit, state: State, n_groups: int) -> list[ContingencyTable]:
+    return [ContingencyTable((state.bounds.make_axis(column, n_groups),)) for column in fit.columns]
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def measure_tables(fit: Fit, state: State) -> State:
+    """Release class counts by column, for all columns or for selected ones, and add their log-ratios to the scores."""
+    budget, strengths = fit.budget, release_strengths(fit, state)
+    row_budget = state.n_rows * budget.row_epsilon_of(budget.remaining)
+    if strengths and row_budget >= strengths.rounds_threshold(fit.n_classes):
+        return state
+    weight_share = 0.0 if budget.servers_draw_noise else table_design.weight_fraction(budget, state.n_rows)
+    left = budget.remaining - weight_share
+    design, part = table_design.design_tables(fit.columns, fit.n_classes, state.n_rows, budget, left, strengths)
+    if not design.n_columns:
+        return release_class_counts_only(fit, state)
+    fraction = left * part
+    end, selects = budget.remaining - fraction, design.n_columns < len(fit.columns)
+    columns = fit.columns
+    if selects:
+        columns = _select_columns(fit, state, design.n_columns, fraction * table_design.SELECTION_FRACTION)
+    bounds = state.bounds.release_histograms(columns, fit.n_classes, fit.backend, budget, state.n_rows, fraction)
+    tables = []
+    for column in columns:
+        # Without histograms the number of groups varies at random, so that bounds of columns differ.
+        known = bounds.has_histogram(column) or design.bins == table_design.GROUP_COUNTS[0]
+        n_groups = design.bins + (0 if known else int(fit.rng.integers(-1, 2)))
+        tables.append(ContingencyTable((bounds.make_axis(column, n_groups, add_scales=False),)))
+    tables.sort(key=lambda table: table.n_cells)
+    exact = fit.backend.run(row_backend.ClassesByCell(tables, fit.n_classes))
+    counted = release_tables(budget, [table.n_cells for table in tables], exact, budget.remaining - end, TABLE_STEPS)
+    variances = [state.counts_variance, *counted.total_variances]
+    totals = shrinkage.pool_class_counts([state.class_counts, *counted.totals], variances, state.declared_rows)
+    state = _with_totals(fit, replace(state, bounds=bounds, n_rows=float(totals.sum())), totals)
+    shrunken = []
+    for table, counts, variance in zip(tables, counted.counts, counted.variances, strict=True):
+        shrunken.append(shrinkage.shrunken_counts(counts, totals, variance))
+        values = shrinkage.log_ratios(shrunken[-1], totals, variance, len(tables))
+        state = _with_step(fit, state, table, values, StepMeasurement(counts, variance), SCORE_UNITS)
+    state, text = replace(state, n_tables=len(tables)), ""
+    if weight_share > 0 and has_few_rounds(state.n_rows, budget, left * (1 - part), fit.n_classes):
+        state, weight = _weight_tables(fit, state, weight_share, shrunken)
+        text = f", common weight {weight:.2f}"
+    which = f"{len(tables)} selected column{'s' * (len(tables) > 1)}" if selects else "all columns"
+    return state.with_decision(f"class counts of {which} ({100 * part:.0f} % of the remaining budget){text}")
+
+
+def _weight_tables(fit: Fit, state: State, fraction: float, shrunken: Sequence[Floats]) -> tuple[State, float]:
+    """Measure the common weight of all tables and apply it to their scores."""
+    query = row_backend.EvidenceGain(state.start, fit.n_classes, state.residual_limit, MAX_GAIN)
+    sums, variance = _measure(fit, state, AdaptiveStep.TABLE_WEIGHT, query, (1,), fraction)
+    (gain,) = (sums / SCORE_UNITS).tolist()
+    scores = (step.values / SCORE_UNITS for step in state.steps)
+    tables = [table_design.ShrunkenTable(*each) for each in zip(shrunken, scores, strict=True)]
+    weight = table_design.estimate_weight(
+        gain, variance / SCORE_UNITS**2, state.n_rows, state.start / SCORE_UNITS, tables, fit.rng
+    )
+    steps = []
+    for step in state.steps:
+        weighted = np.rint(weight * step.values).astype(np.int32)
+        fit.backend.add_scores(step.table, weighted - step.values)
+        steps.append(step._replace(values=weighted))
+    return replace(state, steps=tuple(steps)), weight
+
+
+# Strengths of columns (``table_design``): numbers measured and their need, for standard errors of 0.025, 0.05 and 0.1;
+# limits of their fraction of the budget.
+STRENGTH_NEED, STRENGTH_FRACTIONS = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
+
+
+def release_strengths(fit: Fit, state: State) -> table_design.ColumnStrengths | None:
+    """Measure the best and the mean strength of columns, or the best only; None if the budget is too small."""
+    low, high = STRENGTH_FRACTIONS
+    options = [(n, max(fit.budget.fraction_for(need / state.n_rows), low)) for n, need in STRENGTH_NEED]
+    n_strengths, fraction = next((option for option in options if option[1] <= high), (0, 0.0))
+    if not n_strengths:
+        return None
+    scores, part = _score_tables(fit, state, _single_column_tables(fit, state, table_design.SCORE_GROUPS), None)
+    exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:n_strengths])
+    step = plan_sums(fit.budget, AdaptiveStep.COLUMN_STRENGTHS, (n_strengths,), fraction, _facts(fit, state))
+    impurity = float((state.frequencies * (1 - state.frequencies)).sum())
+    most = impurity * (1 if fit.n_classes == 2 else 2) * len(scores)
+    units = GRADIENT_UNITS * state.n_rows * part * most
+    best, *mean = (fit.budget.release_counts(step, exact) / units).tolist()
+    if mean:
+        return table_design.ColumnStrengths(max(best, *mean), *mean)
+    return table_design.ColumnStrengths(best, best_error=step.variance**0.5 / units)
+
+
+def release_class_counts_only(fit: Fit, state: State) -> State:
+    """Spend the remaining budget on class counts, if nothing else would exceed the noise."""
+    shape, query = (fit.n_classes,), row_backend.ClassCounts(fit.n_classes)
+    again, variance = _measure(fit, state, AdaptiveStep.CLASS_COUNTS_AGAIN, query, shape, fit.budget.remaining)
+    counts, variances = [state.class_counts, again], [state.counts_variance, variance]
+    totals = shrinkage.pool_class_counts(counts, variances, state.declared_rows)
+    return replace(_with_totals(fit, state, totals), n_rows=float(totals.sum()))
+
+
+def _select_columns(fit: Fit, state: State, n_columns: int, fraction: float) -> list[BinnedColumn]:
+    """Select columns one after the other, by the L1 norm of their gradients under the initial score."""
+    scores, _ = _score_tables(fit, state, _single_column_tables(fit, state, table_design.SCORE_GROUPS), None)
+    allowed, chosen, part = np.ones(len(fit.columns), bool), [], fraction / n_columns
+    for number in range(1, n_columns + 1):
+        kind, facts = AdaptiveStep.COLUMN_SELECTION, _facts(fit, state)
+        step = plan_choice(fit.budget, kind, len(scores), part, facts, number)
+        chosen.append(fit.budget.select(step, scores, allowed))
+        allowed[chosen[-1]] = False
+    return [fit.columns[index] for index in chosen]
+
+
+# -- rounds ------------------------------------------------------------------------------------------------------------
+
 # Need of the first round. After tables ``design_tables`` requires more; what it left for rounds is spent on them even
 # if the number of rows has been corrected since.
 MIN_FIRST_ROUND: Final = 30.0
-# Need of a selection, per logarithm of the number of candidates, and limits of its fraction of a round.
-SELECTION_NEED, SELECTION_FRACTIONS = 30.0, (0.2, 0.35)
-# Fraction of a round for the row counts of cells; relative standard deviation of these counts from the product of
-# histograms, if some column has none and if all have one.
-COUNT_FRACTION, PRIOR_ERROR, KNOWN_PRIOR_ERROR = 0.25, 1.0, 0.25
 # Largest numbers of drawn pairs and triples per round, need of triples, and cells of a candidate table.
 MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
 # Random triples are candidates in every fourth round only: in the selection they compete with pairs.
@@ -241,441 +533,171 @@ RANDOM_TRIPLES_EVERY: Final = 4
 # From round SHIFT_FROM_ROUND (0-based) on, group bounds from histograms are shifted at random by up to MAX_BOUND_SHIFT
 # groups, so that many rounds together resolve more than one.
 MAX_BOUND_SHIFT, SHIFT_FROM_ROUND = 0.5, 2
-SCORE_SAMPLE_ROWS: Final = 1 << 16  # rows in the sample that scores candidates of large tables
-NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
-RESIDUAL_VARIANCE: Final = 0.2  # assumed variance of a regression gradient
-# Strengths of columns (``table_design``): numbers measured and their need, for standard errors of 0.025, 0.05 and 0.1;
-# limits of their fraction of the budget.
-STRENGTH_NEED, STRENGTH_FRACTIONS = ((2, 120.0), (1, 32.0), (1, 16.0)), (0.01, 0.1)
-GRADIENT_MARGIN: Final = 0.1  # limit of binary gradients above the frequency of the larger class
-# Sparse histogram: fraction of the rows that is held out to select its weight, need of the selection, limits of its
-# fraction of the budget.
+
+
+def run_rounds(fit: Fit, state: State) -> State:
+    """Run the rounds that the remaining budget allows."""
+    budget, factor = fit.budget, sensitivity_factor(fit.n_classes)
+    if budget.remaining <= 0 or state.n_rows * budget.row_epsilon_of(budget.remaining) < MIN_FIRST_ROUND * factor:
+        return state
+    n_rounds, bins = schedule_rounds(state.n_rows, budget, budget.remaining, factor)
+    pairs: list[tuple[int, ...]] = list(combinations(range(len(fit.columns)), 2))
+    limit_rounds = {n_rounds // part for part in LIMIT_ROUNDS} if n_rounds >= LIMIT_ROUNDS[0] else set()
+    for number in track_progress(range(n_rounds), "rounds"):
+        if not fit.n_classes and number in limit_rounds:
+            state = _update_residual_limit(fit, state, number, budget.remaining / (n_rounds - number))
+        fraction = budget.remaining / (n_rounds - number)
+        if number >= SHIFT_FROM_ROUND:
+            shift = fit.rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(fit.columns))
+            state = replace(state, bounds=replace(state.bounds, shift=shift))
+        sets = _draw_sets(fit, pairs, MAX_PAIRS) if number >= min(2, n_rounds // 3) else []
+        if state.n_rows * budget.row_epsilon_of(fraction) / factor >= TRIPLE_NEED:
+            sets += _draw_triples(fit, state, number)
+        state = _run_round(fit, state, number + 1, fraction, bins, sets)
+    text = f"{n_rounds} round{'s' * (n_rounds > 1)} with up to {bins} bins per numeric column"
+    return state.with_decision(text)
+
+
+def _draw_triples(fit: Fit, state: State, number: int) -> list[tuple[int, ...]]:
+    """Draw extensions of measured pairs and, in some rounds, any triples."""
+    measured = (step.table.features for step in state.steps[state.n_tables :])
+    triples = _draw_sets(fit, table_design.extend_pairs(measured, len(fit.columns)), MAX_TRIPLES)
+    if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
+        triples += table_design.random_subsets(3, len(fit.columns), MAX_TRIPLES, fit.rng)
+    return triples
+
+
+def _draw_sets(fit: Fit, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
+    return [sets[i] for i in fit.rng.choice(len(sets), min(len(sets), max_sets), replace=False)] if sets else []
+
+
+# Need of a selection, per logarithm of the number of candidates, and limits of its fraction of a round.
+SELECTION_NEED, SELECTION_FRACTIONS = 30.0, (0.2, 0.35)
+# Fraction of a round for the row counts of cells; relative standard deviation of these counts from the product of
+# histograms, if some column has none and if all have one.
+COUNT_FRACTION, PRIOR_ERROR, KNOWN_PRIOR_ERROR = 0.25, 1.0, 0.25
+
+
+def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, sets: list[tuple[int, ...]]) -> State:
+    """Select a table, measure rows and gradients in its cells, and add a shrunken Newton step to the scores."""
+    budget, n_classes, before = fit.budget, fit.n_classes, fit.budget.remaining
+    chosen = _select_table(fit, state, _candidate_tables(fit, state, bins, sets), number, fraction)
+    n_groups = table_design.groups_per_column(bins, len(chosen.axes))
+    axes = []
+    for axis in chosen.axes:
+        column, part = fit.columns[axis.feature], fraction / len(chosen.axes)
+        bounds = state.bounds.release_histogram(column, number, fit.backend, budget, state.n_rows, part)
+        state = replace(state, bounds=bounds)
+        axes.append(bounds.make_axis(column, n_groups) if bounds.has_histogram(column) else axis)
+    table = ContingencyTable(tuple(axes))
+    left = max(fraction - (before - budget.remaining), 0.0)
+    by_rows = COUNT_FRACTION * left
+    query, shape = row_backend.RowsByCell(table), (table.n_cells,)
+    counts, variance = _measure(fit, state, AdaptiveStep.ROUND_ROWS, query, shape, by_rows, number)
+    sums, noise = _measure(
+        fit, state, AdaptiveStep.ROUND_GRADIENTS, _gradient_sums(fit, state, [table]),
+        (table.n_cells, n_outputs(n_classes)), left - by_rows, number,
+    )  # fmt: skip
+    sums, noise, cells = sums / GRADIENT_UNITS, noise / GRADIENT_UNITS**2, _cell_rows(state, table, counts, variance)
+    values = shrinkage.newton_step(sums, noise, cells, table, n_classes, _gradient_variance(fit, state))
+    scores_per_gradient = state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
+    measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient)
+    return _with_step(fit, state, table, values, measurement, SCORE_UNITS if n_classes else state.residual_limit)
+
+
+def _select_table(
+    fit: Fit, state: State, candidates: Sequence[ContingencyTable], number: int, fraction: float
+) -> ContingencyTable:
+    """Select the table whose gradients exceed what sampling and noise explain by the most."""
+    if len(candidates) == 1:
+        return candidates[0]
+    norm = row_backend.gradient_norms(fit.n_classes, state.residual_limit)[0]
+    need = SELECTION_NEED * norm / GRADIENT_UNITS * math.log(len(candidates)) / state.n_rows
+    low, high = SELECTION_FRACTIONS
+    part = min(max(fit.budget.fraction_for(need), low * fraction), high * fraction)
+    scores, _ = _score_tables(fit, state, candidates, fit.budget.row_epsilon_of(fraction - part))
+    kind = AdaptiveStep.ROUND_SELECTION
+    step = plan_choice(fit.budget, kind, len(candidates), part, _facts(fit, state), number)
+    return candidates[fit.budget.select(step, scores)]
+
+
+def _candidate_tables(fit: Fit, state: State, bins: int, sets: list[tuple[int, ...]]) -> list[ContingencyTable]:
+    """Return the table of each column and, unless it has too many cells, of each set of columns."""
+    axes = {}
+    for size in {len(columns) for columns in sets}:
+        n_groups = table_design.groups_per_column(bins, size)
+        axes[size] = [state.bounds.make_axis(column, n_groups, add_scales=False) for column in fit.columns]
+    of_sets = [ContingencyTable(tuple(axes[len(columns)][j] for j in columns)) for columns in sets]
+    small = (table for table in of_sets if table.n_cells <= MAX_SET_CELLS)
+    return [*_single_column_tables(fit, state, bins), *small]
+
+
+def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: float) -> Floats:
+    """Return the rows per cell: noisy counts and the product of histograms, weighted by precision."""
+    prior: Floats = np.ones(1)
+    for axis in table.axes:
+        prior = np.outer(prior, state.bounds.group_fractions(axis)).ravel()
+    prior, even = prior * state.n_rows, state.n_rows / table.n_cells
+    away = KNOWN_PRIOR_ERROR if all(map(state.bounds.has_histogram, table.axes)) else PRIOR_ERROR
+    prior_variance = (away * np.maximum(prior, even / 4)) ** 2
+    cells = (prior_variance * counts + variance * prior) / (prior_variance + variance)
+    return np.maximum(cells, max(even / 20, 1.0))
+
+
+# Regression: need of the histogram of residuals, limit of its fraction of a round, and the quantile that becomes the
+# limit of residuals. Of n rounds, it is taken before rounds n // 4 and n // 2 (0-based).
+LIMIT_NEED, LIMIT_FRACTION, LIMIT_QUANTILE, LIMIT_ROUNDS = 40.0, 0.5, 0.9, (4, 2)
+RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]  # bounds of its bins, in fractions of the target's range
+
+
+def _update_residual_limit(fit: Fit, state: State, number: int, fraction: float) -> State:
+    """Lower the limit of residuals to their noisy quantile; it never rises, since residuals shrink."""
+    part = min(fit.budget.fraction_for(LIMIT_NEED / state.n_rows), LIMIT_FRACTION * fraction)
+    marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+    kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, row_backend.ResidualHistogram(marks)
+    seen, variance = _measure(fit, state, kind, query, marks.shape, part, number + 1)
+    mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), variance, state.n_rows))
+    mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]
+    return replace(state, residual_limit=min(state.residual_limit, round(1.2 * float(mark))))
+
+
+# -- sparse histogram, for large budgets -------------------------------------------------------------------------------
+
+# Fraction of the rows that is held out to select the weight of the sparse histogram, need of the selection, limits of
+# its fraction of the budget.
 HOLDOUT_FRACTION, HOLDOUT_NEED, HOLDOUT_BUDGETS = 0.1, 40.0, (0.01, 0.1)
 
 
-@dataclass
-class LoopResult:
-    """Result of the loop: released values only. Scores are integers (``row_backend``)."""
-
-    start: Int32s
-    steps: list[TableScores] = field(default_factory=list)
-    decisions: list[str] = field(default_factory=list)
-    n_rows: float = 0.0
-    residual_limit: int = GRADIENT_UNITS
-    start_limit: int = GRADIENT_UNITS
-    n_tables: int = 0  # of the steps, those from tables of class counts
-    cell_forest: cell_forests.FittedForest | None = None
-    cell_weight: float = 0.0
+def _may_hold_out(fit: Fit, state: State) -> bool:
+    """Return True if a sparse histogram is worth trying and the backend can hold out rows to evaluate it."""
+    if fit.budget.uses_gaussian or not fit.backend.supports_holdout:
+        return False
+    return sparse_histogram.is_worth_trying(fit.columns, fit.n_classes, state.n_rows, fit.budget.row_epsilon)
 
 
-class AdaptiveLoop:
-    """Training loop for one table. ``n_classes`` is 0 for regression."""
+def hold_out_rows(fit: Fit, state: State) -> State:
+    """Hold out rows and budget for the sparse histogram; the loop continues without them."""
+    fit.backend.hold_out(HOLDOUT_FRACTION)
+    (low, high), kept = HOLDOUT_BUDGETS, 1 - HOLDOUT_FRACTION
+    fraction = min(max(fit.budget.fraction_for(HOLDOUT_NEED / (HOLDOUT_FRACTION * state.n_rows)), low), high)
+    fit.budget.earmark(sparse_histogram.CELL_FRACTION + fraction)
+    declared = None if state.declared_rows is None else max(1, round(kept * state.declared_rows))
+    return replace(
+        state, holdout_budget=fraction, n_rows=state.n_rows * kept, declared_rows=declared,
+        class_counts=state.class_counts * kept, counts_variance=state.counts_variance * kept**2,
+    )  # fmt: skip
 
-    def __init__(
-        self,
-        columns: Sequence[BinnedColumn],
-        n_classes: int,
-        backend: RowBackend,
-        budget: AdaptiveBudget,
-        n_rows: int | None,
-        rng: np.random.Generator,
-        n_jobs: int | None = None,
-    ) -> None:
-        self._columns, self._n_classes, self._backend, self._budget, self._rng = (
-            columns,
-            n_classes,
-            backend,
-            budget,
-            rng,
-        )
-        self._declared_rows = n_rows
-        self._n_rows = float(n_rows or 0)
-        self._group_bounds = GroupBounds(backend, len(columns))
-        self._residual_limit = GRADIENT_UNITS
-        self._frequencies = np.full(max(n_classes, 1), 1 / max(n_classes, 1))
-        self._result = LoopResult(np.zeros(n_outputs(n_classes), np.int32))
-        self._holdout_budget = 0.0
-        self._n_jobs = n_jobs
 
-    def run(self) -> LoopResult:
-        """Run the loop and return what was released."""
-        if self._n_classes:
-            self._start_classification()
-            rich = not self._budget.uses_gaussian and is_worth_trying(
-                self._columns, self._n_classes, self._n_rows, self._budget.row_epsilon
-            )
-            if rich and self._backend.supports_holdout:
-                self._hold_out_rows()
-            self._measure_tables()
-        else:
-            self._start_regression()
-        self._run_rounds()
-        if self._holdout_budget:
-            self._try_sparse_histogram()
-        self._result.n_rows, self._result.residual_limit = self._n_rows, self._residual_limit
-        return self._result
-
-    # -- start -------------------------------------------------------------------------------------------------------
-
-    def _start_classification(self) -> None:
-        step, declared = (
-            plan_first_step(self._budget, self._n_classes, self._declared_rows),
-            self._declared_rows is not None,
-        )
-        self._class_counts = self._budget.release_counts(step, self._backend.run(asked.ClassCounts(self._n_classes)))
-        self._counts_variance = step.variance
-        counted = max(float(self._class_counts.sum()), MIN_ROWS, 1 / self._budget.row_epsilon)
-        error = (self._n_classes * step.variance) ** 0.5
-        if self._declared_rows and self._declared_rows > DECLARED_FACTOR * (counted + COUNT_ERRORS * error):
-            self._declared_rows, counted = None, counted + error  # n_rows is far above the noisy count
-        self._n_rows = float(self._declared_rows or counted)
-        if not declared:
-            self._budget = with_accounting(self._columns, self._n_classes, self._n_rows, self._budget)
-        self._start_from_totals(pool_class_counts([self._class_counts], [step.variance], self._n_rows))
-        self._result.start_limit = self._residual_limit
-
-    def _start_from_totals(self, totals: Floats) -> None:
-        """Set the initial score from class totals, and the limit of gradients from the largest."""
-        self._frequencies = totals / totals.sum()
-        logs = np.log(self._frequencies)
-        scores = logs[1:] - logs[:1] if self._n_classes == 2 else logs
-        self._set_start(np.rint(scores * SCORE_UNITS).astype(np.int32))
-        if self._n_classes == 2:
-            self._residual_limit = min(
-                GRADIENT_UNITS, int(GRADIENT_UNITS * (float(self._frequencies.max()) + GRADIENT_MARGIN))
-            )
-
-    def _set_start(self, start: Int32s) -> None:
-        self._backend.add_scores(ContingencyTable(()), (start - self._result.start)[None])
-        self._result.start = start
-
-    def _start_regression(self) -> None:
-        purse = self._budget
-        counted, variance = float(self._declared_rows or 0), 0.0
-        if self._declared_rows is None:
-            step = plan_first_step(purse, 0, None)
-            counted, variance = float(purse.release_counts(step, self._backend.run(asked.RowCount()))[0]), step.variance
-            self._n_rows = max(counted, MIN_ROWS, 1 / purse.row_epsilon)
-            self._budget = purse = with_accounting(self._columns, 0, self._n_rows, purse)
-        levels = TARGET_LEVELS * LEVEL_UNITS
-        if self._n_rows * purse.row_epsilon < MIN_FOR_TARGET:
-            step = plan_first_step(purse, 0, self._declared_rows) if self._declared_rows else plan_mean_step(purse)
-            up, down = purse.release_counts(step, self._backend.run(asked.TargetSums())) / TARGET_LEVELS
-            noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
-            pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
-            self._n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
-            self._set_start(np.array([round(shrunken_mean(up - down, noise, self._n_rows) * levels)], np.int32))
-            return
-        step = (
-            plan_first_step(purse, 0, self._declared_rows)
-            if self._declared_rows
-            else plan_target_step(purse, self._n_rows)
-        )
-        seen = purse.release_counts(step, self._backend.run(asked.TargetHistogram()))
-        if self._declared_rows and self._n_rows > DECLARED_FACTOR * (total := max(float(seen.sum()), MIN_ROWS)):
-            self._n_rows = total + (TARGET_CELLS * step.variance) ** 0.5  # far more rows were declared than are there
-        even = np.full(TARGET_CELLS, 1 / TARGET_CELLS)
-        mass = posterior_counts(seen, even, step.variance, self._n_rows)
-        mass /= mass.sum()
-        middle = (np.arange(TARGET_CELLS) + 0.5) / TARGET_CELLS
-        mean = float((mass * middle).sum())
-        away = np.abs(middle - mean) + 0.5 / TARGET_CELLS
-        order = np.argsort(away, kind="stable")
-        mark = away[order][np.searchsorted(np.cumsum(mass[order]), START_QUANTILE)]
-        self._residual_limit = max(1, round(min(START_LIMIT_FACTOR * float(mark), 1.0) * levels))
-        self._set_start(np.array([round(mean * levels)], np.int32))
-        # The shrunken histogram biases its mean towards the middle; the mean of clipped residuals corrects that.
-        share = min(purse.fraction_for(MEAN_NEED / self._n_rows), MEAN_FRACTION)
-        step = plan_sums(purse, AdaptiveStep.RESIDUAL_SUM, (1, 1), share, self._facts)
-        (rest,) = purse.release_counts(step, self._sum_gradients([ContingencyTable(())])[0]).ravel() / GRADIENT_UNITS
-        kept = max(0.0, 1 - step.variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
-        moved = self._residual_limit * min(max(kept * rest / self._n_rows, -1.0), 1.0)
-        self._set_start(self._result.start + np.int32(round(moved)))
-
-    # -- fine cells, where the budget is rich ------------------------------------------------------------------------
-
-    def _hold_out_rows(self) -> None:
-        """Hold out rows and budget for the sparse histogram; the loop continues without them."""
-        self._backend.hold_out(HOLDOUT_FRACTION)
-        low, high = HOLDOUT_BUDGETS
-        self._holdout_budget = min(
-            max(self._budget.fraction_for(HOLDOUT_NEED / (HOLDOUT_FRACTION * self._n_rows)), low), high
-        )
-        self._budget.earmark(CELL_FRACTION + self._holdout_budget)
-        kept = 1 - HOLDOUT_FRACTION
-        self._n_rows *= kept
-        self._declared_rows = None if self._declared_rows is None else max(1, round(kept * self._declared_rows))
-        self._class_counts, self._counts_variance = self._class_counts * kept, self._counts_variance * kept**2
-
-    def _try_sparse_histogram(self) -> None:
-        """Fit a forest to a sparse histogram and select its weight on the held-out rows."""
-        self._budget.earmark(0.0)
-        cells = measure_cells(self._columns, self._n_classes, self._n_rows, self._backend, self._budget, self._rng)
-        grown = cell_forests.fit_best_forest(cells, self._n_classes, self._rng, self._n_jobs)
-        remaining = self._budget.remaining
-        step = plan_choice(self._budget, AdaptiveStep.CELL_WEIGHT, len(CELL_WEIGHTS), remaining, self._facts)
-        right = self._backend.run_on_holdout(cell_forests.CorrectPredictions(self._columns, grown, CELL_WEIGHTS))
-        self._result.cell_weight = CELL_WEIGHTS[self._budget.select(step, right)]
-        self._result.cell_forest = grown if self._result.cell_weight else None
-        self._result.decisions.append(f"fine cells, which count {self._result.cell_weight:.0%}")
-
-    # -- what steps share --------------------------------------------------------------------------------------------
-
-    @property
-    def _facts(self) -> RowFacts:
-        return RowFacts(len(self._columns), self._n_classes, self._residual_limit)
-
-    @property
-    def _gradient_norm(self) -> int:
-        return gradient_norms(self._n_classes, self._residual_limit)[0]
-
-    def _sum_gradients(self, tables: Sequence[ContingencyTable], fraction: float = 1.0) -> tuple[Ints, float]:
-        """Return gradient sums over a random fraction of the rows, and that fraction."""
-        question = asked.GradientSums(tables, self._n_classes, self._residual_limit)
-        return (self._backend.run(question), 1.0) if fraction >= 1 else self._backend.run_on_sample(question, fraction)
-
-    @property
-    def _gradient_variance(self) -> float:
-        """Variance of the gradient of a row under the initial scores."""
-        return float((self._frequencies * (1 - self._frequencies)).mean()) if self._n_classes else RESIDUAL_VARIANCE
-
-    def _score_tables(self, tables: Sequence[ContingencyTable], row_epsilon: float | None) -> tuple[Ints, float]:
-        """Return the score of each candidate table, and the fraction of the rows that it was computed from.
-
-        The score is the L1 norm of the gradient sums minus the part expected from sampling and noise.
-
-        Large tables are scored on a secret random sample.
-        """
-        some = (
-            self._n_rows > 2 * SCORE_SAMPLE_ROWS and not self._budget.servers_draw_noise
-        )  # who must all ask about the same rows
-        sums, part = self._sum_gradients(tables, SCORE_SAMPLE_ROWS / self._n_rows if some else 1.0)
-        sums = np.abs(sums).sum(axis=1)
-        sizes = np.array([table.n_cells for table in tables])
-        found = np.add.reduceat(sums, np.append(0, np.cumsum(sizes)[:-1]))
-        outputs = n_outputs(self._n_classes)
-        chance = outputs * np.sqrt(2 / math.pi * self._n_rows * part * sizes * self._gradient_variance)
-        noise = (
-            0.0
-            if row_epsilon is None
-            else NOISE_FACTOR * sizes * outputs * self._gradient_norm / GRADIENT_UNITS / row_epsilon
-        )
-        return found - ((chance + noise * part) * GRADIENT_UNITS).astype(np.int64), part
-
-    def _single_column_tables(self, n_groups: int) -> list[ContingencyTable]:
-        return [ContingencyTable((self._group_bounds.make_axis(column, n_groups),)) for column in self._columns]
-
-    def _apply_step(self, table: ContingencyTable, values: Floats, measurement: StepMeasurement, units: int) -> None:
-        whole = np.rint(values * units).astype(np.int32)
-        self._backend.add_scores(table, whole)
-        self._result.steps.append(TableScores(table, whole, measurement))
-
-    # -- tables ------------------------------------------------------------------------------------------------------
-
-    def _measure_tables(self) -> None:
-        purse, strengths = self._budget, self._release_strengths()
-        if strengths and self._n_rows * purse.row_epsilon_of(purse.remaining) >= strengths.rounds_threshold(
-            self._n_classes
-        ):
-            return
-        weight_share = 0.0 if purse.servers_draw_noise else weight_fraction(purse, self._n_rows)
-        left = purse.remaining - weight_share
-        shape, part = design_tables(self._columns, self._n_classes, self._n_rows, purse, left, strengths)
-        if not shape.n_columns:
-            self._release_class_counts_only()
-            return
-        budget = left * part
-        end = purse.remaining - budget
-        chooses = shape.n_columns < len(self._columns)
-        columns = self._select_columns(shape.n_columns, budget * SELECTION_FRACTION) if chooses else self._columns
-        self._group_bounds.release_histograms(columns, self._n_classes, purse, self._n_rows, budget)
-        tables = []
-        for column in columns:
-            # Without histograms the number of groups varies at random, so that bounds of columns differ.
-            seen = self._group_bounds.has_histogram(column) or shape.bins == GROUP_COUNTS[0]
-            n_groups = shape.bins + (0 if seen else int(self._rng.integers(-1, 2)))
-            tables.append(ContingencyTable((self._group_bounds.make_axis(column, n_groups, add_scales=False),)))
-        tables.sort(key=lambda table: table.n_cells)
-        exact = self._backend.run(asked.ClassesByCell(tables, self._n_classes))
-        counted = release_tables(purse, [table.n_cells for table in tables], exact, purse.remaining - end, TABLE_STEPS)
-        errors = [self._counts_variance, *counted.total_variances]
-        totals = pool_class_counts([self._class_counts, *counted.totals], errors, self._declared_rows)
-        self._n_rows = float(totals.sum())
-        self._start_from_totals(totals)
-        believed = []
-        for table, counts, variance in zip(tables, counted.counts, counted.variances, strict=True):
-            believed.append(shrunken_counts(counts, totals, variance))
-            values = log_ratios(believed[-1], totals, variance, len(tables))
-            self._apply_step(table, values, StepMeasurement(counts, variance), SCORE_UNITS)
-        self._result.n_tables = len(tables)
-        asks = weight_share > 0 and has_few_rounds(self._n_rows, purse, left * (1 - part), self._n_classes)
-        weight = f", weight {self._weight_tables(weight_share, believed):.2f}" if asks else ""
-        names = f"{len(tables)} chosen column{'s' * (len(tables) > 1)}" if chooses else "all columns"
-        self._result.decisions.append(f"tables of {names}, {part:.0%} of what was left{weight}")
-
-    def _weight_tables(self, fraction: float, shrunken: Sequence[Floats]) -> float:
-        """Measure the common weight of all tables and apply it to their scores."""
-        step = plan_sums(self._budget, AdaptiveStep.TABLE_WEIGHT, (1,), fraction, self._facts)
-        question = asked.EvidenceGain(self._result.start, self._n_classes, self._residual_limit, MAX_GAIN)
-        (gain,) = (self._budget.release_counts(step, self._backend.run(question)) / SCORE_UNITS).tolist()
-        steps, noise = self._result.steps, step.variance / SCORE_UNITS**2
-        tables = [ShrunkenTable(*one) for one in zip(shrunken, (s.values / SCORE_UNITS for s in steps), strict=True)]
-        weight = estimate_weight(gain, noise, self._n_rows, self._result.start / SCORE_UNITS, tables, self._rng)
-        for place, (table, values, seen) in enumerate(steps):
-            now = np.rint(weight * values).astype(np.int32)
-            self._backend.add_scores(table, now - values)
-            steps[place] = TableScores(table, now, seen)
-        return weight
-
-    def _release_strengths(self) -> ColumnStrengths | None:
-        """Measure the best and the mean strength of columns, or the best only; None if the budget is too small."""
-        low, high = STRENGTH_FRACTIONS
-        shares = [
-            (numbers, max(self._budget.fraction_for(needs / self._n_rows), low)) for numbers, needs in STRENGTH_NEED
-        ]
-        numbers, share = next((one for one in shares if one[1] <= high), (0, 0.0))
-        if not numbers:
-            return None
-        scores, part = self._score_tables(self._single_column_tables(SCORE_GROUPS), None)
-        exact = np.stack([scores.max() * len(scores), np.maximum(scores, 0).sum()][:numbers])
-        step = plan_sums(self._budget, AdaptiveStep.COLUMN_STRENGTHS, (numbers,), share, self._facts)
-        most = (
-            float((self._frequencies * (1 - self._frequencies)).sum())
-            * (1 if self._n_classes == 2 else 2)
-            * len(scores)
-        )
-        units = GRADIENT_UNITS * self._n_rows * part * most
-        best, *mean = (self._budget.release_counts(step, exact) / units).tolist()
-        return (
-            ColumnStrengths(max(best, *mean), *mean)
-            if mean
-            else ColumnStrengths(best, best_error=step.variance**0.5 / units)
-        )
-
-    def _release_class_counts_only(self) -> None:
-        """Spend the remaining budget on class counts, if nothing else would exceed the noise."""
-        remaining = self._budget.remaining
-        step = plan_sums(self._budget, AdaptiveStep.CLASS_COUNTS_AGAIN, (self._n_classes,), remaining, self._facts)
-        again = self._budget.release_counts(step, self._backend.run(asked.ClassCounts(self._n_classes)))
-        totals = pool_class_counts(
-            [self._class_counts, again], [self._counts_variance, step.variance], self._declared_rows
-        )
-        self._start_from_totals(totals)
-        self._n_rows = float(totals.sum())
-
-    def _select_columns(self, n_columns: int, fraction: float) -> list[BinnedColumn]:
-        """Select columns one after the other, by the L1 norm of their gradients under the initial score."""
-        scores, free = (
-            self._score_tables(self._single_column_tables(SCORE_GROUPS), None)[0],
-            np.ones(len(self._columns), bool),
-        )
-        chosen = []
-        for number in range(n_columns):
-            part = fraction / n_columns
-            step = plan_choice(self._budget, AdaptiveStep.COLUMN_SELECTION, len(scores), part, self._facts, number + 1)
-            chosen.append(self._budget.select(step, scores, free))
-            free[chosen[-1]] = False
-        return [self._columns[place] for place in chosen]
-
-    # -- rounds ------------------------------------------------------------------------------------------------------
-
-    def _run_rounds(self) -> None:
-        purse, outputs = self._budget, sensitivity_factor(self._n_classes)
-        if purse.remaining <= 0 or self._n_rows * purse.row_epsilon_of(purse.remaining) < MIN_FIRST_ROUND * outputs:
-            return
-        n_rounds, bins = schedule_rounds(self._n_rows, purse, purse.remaining, outputs)
-        pairs: list[tuple[int, ...]] = list(combinations(range(len(self._columns)), 2))
-        for number in track_progress(range(n_rounds), "rounds"):
-            if (
-                not self._n_classes
-                and n_rounds >= LIMIT_ROUNDS[0]
-                and number in {n_rounds // at for at in LIMIT_ROUNDS}
-            ):
-                self._update_residual_limit(number, purse.remaining / (n_rounds - number))
-            budget = purse.remaining / (n_rounds - number)
-            if number >= SHIFT_FROM_ROUND:
-                self._group_bounds.shift_bounds(
-                    self._rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(self._columns))
-                )
-            drawn = self._draw_sets(pairs, MAX_PAIRS) if number >= min(2, n_rounds // 3) else []
-            if self._n_rows * purse.row_epsilon_of(budget) / outputs >= TRIPLE_NEED:
-                chosen = (step.table.features for step in self._result.steps[self._result.n_tables :])
-                drawn += self._draw_sets(extend_pairs(chosen, len(self._columns)), MAX_TRIPLES)
-                if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
-                    drawn += random_subsets(3, len(self._columns), MAX_TRIPLES, self._rng)
-            self._run_round(number + 1, budget, bins, drawn)
-        self._result.decisions.append(f"{n_rounds} round{'s' * (n_rounds > 1)} of up to {bins} groups")
-
-    def _draw_sets(self, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
-        return [sets[i] for i in self._rng.choice(len(sets), min(len(sets), max_sets), replace=False)] if sets else []
-
-    def _run_round(self, number: int, budget: float, bins: int, sets: list[tuple[int, ...]]) -> None:
-        purse = self._budget
-        first = purse.remaining
-        candidates = self._candidate_tables(bins, sets)
-        chosen = candidates[0]
-        if len(candidates) > 1:
-            needs = SELECTION_NEED * self._gradient_norm / GRADIENT_UNITS * math.log(len(candidates)) / self._n_rows
-            low, high = SELECTION_FRACTIONS
-            share = min(max(purse.fraction_for(needs), low * budget), high * budget)
-            scores, _ = self._score_tables(candidates, purse.row_epsilon_of(budget - share))
-            step = plan_choice(purse, AdaptiveStep.ROUND_SELECTION, len(candidates), share, self._facts, number)
-            chosen = candidates[purse.select(step, scores)]
-        wanted = groups_per_column(bins, len(chosen.axes))
-        axes = []
-        for axis in chosen.axes:
-            column = self._columns[axis.feature]
-            self._group_bounds.release_histogram(column, number, purse, self._n_rows, budget / len(chosen.axes))
-            axes.append(
-                self._group_bounds.make_axis(column, wanted) if self._group_bounds.has_histogram(column) else axis
-            )
-        table = ContingencyTable(tuple(axes))
-        left = max(budget - (first - purse.remaining), 0.0)
-        counting = plan_sums(
-            purse, AdaptiveStep.ROUND_ROWS, (table.n_cells,), COUNT_FRACTION * left, self._facts, number
-        )
-        shape = (table.n_cells, n_outputs(self._n_classes))
-        summing = plan_sums(
-            purse, AdaptiveStep.ROUND_GRADIENTS, shape, left - COUNT_FRACTION * left, self._facts, number
-        )
-        counts = purse.release_counts(counting, self._backend.run(asked.RowsByCell(table)))
-        sums = purse.release_counts(summing, self._sum_gradients([table])[0]) / GRADIENT_UNITS
-        noise, cells = summing.variance / GRADIENT_UNITS**2, self._estimate_cell_rows(table, counts, counting.variance)
-        values = newton_step(sums, noise, cells, table, self._n_classes, self._gradient_variance)
-        seen = StepMeasurement(
-            sums, noise, cells, counting.variance, self._residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
-        )
-        self._apply_step(table, values, seen, SCORE_UNITS if self._n_classes else self._residual_limit)
-
-    def _candidate_tables(self, bins: int, sets: list[tuple[int, ...]]) -> list[ContingencyTable]:
-        alone = self._single_column_tables(bins)
-        coarse = {
-            size: [
-                self._group_bounds.make_axis(column, groups_per_column(bins, size), add_scales=False)
-                for column in self._columns
-            ]
-            for size in {len(columns) for columns in sets}
-        }
-        together = [ContingencyTable(tuple(coarse[len(columns)][j] for j in columns)) for columns in sets]
-        return [*alone, *(table for table in together if table.n_cells <= MAX_SET_CELLS)]
-
-    def _estimate_cell_rows(self, table: ContingencyTable, counts: Floats, variance: float) -> Floats:
-        """Return the rows per cell: noisy counts and the product of histograms, weighted by precision."""
-        prior: Floats = np.ones(1)
-        for axis in table.axes:
-            prior = np.outer(prior, self._group_bounds.group_fractions(axis)).ravel()
-        prior, even = prior * self._n_rows, self._n_rows / table.n_cells
-        away = KNOWN_PRIOR_ERROR if all(map(self._group_bounds.has_histogram, table.axes)) else PRIOR_ERROR
-        trust = (away * np.maximum(prior, even / 4)) ** 2
-        cells = (trust * counts + variance * prior) / (trust + variance)
-        return np.maximum(cells, max(even / 20, 1.0))
-
-    def _update_residual_limit(self, number: int, budget: float) -> None:
-        """Lower the limit of residuals to their noisy quantile; it never rises, since residuals shrink."""
-        share = min(self._budget.fraction_for(LIMIT_NEED / self._n_rows), LIMIT_FRACTION * budget)
-        marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-        step = plan_sums(self._budget, AdaptiveStep.RESIDUAL_HISTOGRAM, marks.shape, share, self._facts, number + 1)
-        seen = self._budget.release_counts(step, self._backend.run(asked.ResidualHistogram(marks)))
-        mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), step.variance, self._n_rows))
-        mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]
-        self._residual_limit = min(self._residual_limit, round(1.2 * float(mark)))
+def try_sparse_histogram(fit: Fit, state: State) -> State:
+    """Fit a forest to a sparse histogram and select its weight on the held-out rows."""
+    fit.budget.earmark(0.0)
+    cells = sparse_histogram.release_sparse_histogram(
+        fit.columns, fit.n_classes, state.n_rows, fit.backend, fit.budget, fit.rng
+    )
+    forest = sparse_histogram.fit_best_forest(cells, fit.n_classes, fit.rng, fit.n_jobs)
+    kind, remaining, facts = AdaptiveStep.CELL_WEIGHT, fit.budget.remaining, _facts(fit, state)
+    step = plan_choice(fit.budget, kind, len(CELL_WEIGHTS), remaining, facts)
+    correct = fit.backend.run_on_holdout(sparse_histogram.CorrectPredictions(fit.columns, forest, CELL_WEIGHTS))
+    weight = CELL_WEIGHTS[fit.budget.select(step, correct)]
+    state = replace(state, cell_weight=weight, cell_forest=forest if weight else None)
+    return state.with_decision(f"sparse histogram with weight {100 * weight:.0f} %")

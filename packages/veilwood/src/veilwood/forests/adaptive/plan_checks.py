@@ -1,15 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of a PrivateForest plan that was read from a file: its steps, its decisions and the trees of its model."""
+"""Decisions that a finished PrivateForest plan records, and checks of a plan that was read from a file."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import ModelFileError
+from veilwood.estimators.method import Decisions
 from veilwood.forests.adaptive.contingency import BinnedColumn
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS
 from veilwood.forests.adaptive.steps import (
@@ -29,34 +31,54 @@ from veilwood.safe_io import all_ints_in
 from veilwood.trees.forest import LEAF, Forest
 
 
+@dataclass(frozen=True, kw_only=True)
+class AdaptiveDecisions(Decisions):
+    """Decisions of a finished fit, which followed from released values."""
+
+    method: str | None = "adaptive"
+    learned: str
+    """Text for readers."""
+    tables: Sequence[int]
+    """Column of each table of class counts."""
+    limits: Sequence[int]
+    """First and last limit of gradients."""
+
+    def __post_init__(self) -> None:
+        """Raise ValueError if a decision has another type or is of another family."""
+        lists = isinstance(self.tables, list) and isinstance(self.limits, list) and len(self.limits) == 2
+        if not lists or not all_ints_in([*self.tables, *self.limits], 0) or not isinstance(self.learned, str):
+            raise ValueError("tables and limits are lists of integers, and learned is a text")
+        if (self.method, self.law, self.structure) != ("adaptive", None, None):
+            raise ValueError("these are decisions of another family")
+
+
 def check_steps(
     plan: Plan, columns: Sequence[BinnedColumn], n_classes: int, neighbours: Neighbours
 ) -> tuple[Step, ...]:
     """Recompute every step of a plan; raise ValueError if its steps and decisions do not fit each other."""
-    start_limit, residual_limit = plan.choices["limits"]
-    _check_table_columns(plan, len(columns))
+    decisions = AdaptiveDecisions.from_choices(plan.choices)
+    _check_table_columns(plan, decisions.tables, len(columns))
     _check_histograms(plan, columns, n_classes)
-    check_gradient_limits((start_limit, residual_limit), n_classes)
+    check_gradient_limits(decisions.limits, n_classes)
     early = {AdaptiveStep.COLUMN_SELECTION.key, AdaptiveStep.COLUMN_STRENGTHS.key}  # planned before tables
-    first, last = (RowFacts(len(columns), n_classes, limit) for limit in (start_limit, residual_limit))
+    first, last = (RowFacts(len(columns), n_classes, limit) for limit in decisions.limits)
     return tuple(replan_step(step, first if step.kind in early else last, neighbours) for step in plan.steps)
 
 
-def _check_table_columns(plan: Plan, n_columns: int) -> None:
+def _check_table_columns(plan: Plan, columns: Sequence[int], n_columns: int) -> None:
     """Raise ValueError if the tables of a plan are not those that its steps can have chosen."""
     n_chosen = len(steps_of(plan, AdaptiveStep.COLUMN_SELECTION)) or n_columns
-    columns = plan.choices["tables"]
     fits = len(table_cell_counts(plan)) == len(columns) == len(set(columns)) and len(columns) in (0, n_chosen)
     fits &= _are_numbered(steps_of(plan, *TABLE_STEPS), TABLE_STEPS)
     if not fits or not all_ints_in(columns, 0, n_columns - 1):
         raise ValueError("these tables were not chosen by these steps")
 
 
-def check_gradient_limits(limits: Sequence[object], n_classes: int) -> None:
-    """Raise ValueError if these cannot be the limits of gradients, the first one and the last one.
+def check_gradient_limits(limits: Sequence[int], n_classes: int) -> None:
+    """Raise ValueError if these cannot be the first and the last limit of gradients.
 
-    Two classes are cut at the frequency of the larger one, which is half or more. More classes are not cut. Residuals
-    are cut at some part of the target's range, which is only known once a histogram was released.
+    With two classes the limit is at least the frequency of the larger class, hence a half. More classes have no limit.
+    In regression it is a fraction of the target's range, known only after the histogram of the target.
     """
     first, last = limits
     least, most = {2: (GRADIENT_UNITS // 2, GRADIENT_UNITS)}.get(n_classes, (GRADIENT_UNITS, GRADIENT_UNITS))
@@ -64,23 +86,23 @@ def check_gradient_limits(limits: Sequence[object], n_classes: int) -> None:
     if n_classes == 0:
         least, most = 1, TARGET_LEVELS * LEVEL_UNITS
     if not fits or not all_ints_in((last,), least, most):
-        raise ValueError("gradients are not cut so")
+        raise ValueError("no fit limits gradients like this")
 
 
 def _check_histograms(plan: Plan, columns: Sequence[BinnedColumn], n_classes: int) -> None:
     """Raise ValueError if a plan lists histograms that these columns cannot have."""
-    together = steps_of(plan, *HISTOGRAM_STEPS)
-    jointly = all(step.loss.delta == 0 and step.loss.epsilon is not None for step in together)
-    cells = [size for step in together for size in step.table_cells]
-    fits = not together or (n_classes > 0 and len(cells) > 1)
+    before_tables = steps_of(plan, *HISTOGRAM_STEPS)
+    jointly = all(step.loss.delta == 0 and step.loss.epsilon is not None for step in before_tables)
+    cells = [size for step in before_tables for size in step.table_cells]
+    fits = not before_tables or (n_classes > 0 and len(cells) > 1)
     fits &= not Counter(cells) - Counter(histogram_groups(column, jointly).size for column in columns if column.ordered)
-    fits &= _are_numbered(together, HISTOGRAM_STEPS)
-    fits &= all(step.shape == (sum(step.table_cells), 1) for step in together)
+    fits &= _are_numbered(before_tables, HISTOGRAM_STEPS)
+    fits &= all(step.shape == (sum(step.table_cells), 1) for step in before_tables)
     bins = {column.feature: column.n_value_bins for column in columns if column.ordered}
     for step in steps_of(plan, AdaptiveStep.ROUND_HISTOGRAM):
         fits &= step.shape == (bins.get(step.at[1]),)
     if not fits:
-        raise ValueError("no such histograms of these columns are taken")
+        raise ValueError("no fit measures such histograms of these columns")
 
 
 def _are_numbered(steps: Sequence[Step], kinds: TableStepName) -> bool:
@@ -101,12 +123,11 @@ def table_cell_counts(plan: Plan) -> list[int]:
 
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Raise ModelFileError unless the trees of a forest are the tables and rounds that its plan measured."""
-    columns, cells = plan.choices.get("tables", []), table_cell_counts(plan)
-    of_rounds = [step.shape[0] for step in steps_of(plan, AdaptiveStep.ROUND_GRADIENTS)]
-    rows_of_rounds = [step.shape for step in steps_of(plan, AdaptiveStep.ROUND_ROWS)]
+    columns, cells = AdaptiveDecisions.from_choices(plan.choices).tables, table_cell_counts(plan)
+    round_cells = [step.shape[0] for step in steps_of(plan, AdaptiveStep.ROUND_GRADIENTS)]
+    round_rows = [step.shape for step in steps_of(plan, AdaptiveStep.ROUND_ROWS)]
     tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
-    fits = isinstance(columns, list) and all_ints_in(columns, 0) and len(columns) == len(cells)
-    fits = fits and rows_of_rounds == [(cells,) for cells in of_rounds]
-    fits = fits and np.diff(forest.tree_leaves).tolist() == ([*cells, *of_rounds] or [1])
+    fits = len(columns) == len(cells) and round_rows == [(n_cells,) for n_cells in round_cells]
+    fits = fits and np.diff(forest.tree_leaves).tolist() == ([*cells, *round_cells] or [1])
     if not fits or not all(features <= {column} for features, column in zip(tested, columns, strict=False)):
-        raise ModelFileError("its trees are not the tables and rounds that the plan says were measured.")
+        raise ModelFileError("the trees of the model are not the tables and rounds that its plan measured.")

@@ -22,45 +22,25 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, PlanError
 from veilwood.estimators.base import BaseForest, Classifier, ClassWeights, Regressor, SharedParameters
-from veilwood.estimators.method import Arrays, Design, FitRequest, ForestModel, Method, Parameters, check_n_rows
+from veilwood.estimators.method import (
+    Arrays,
+    Decisions,
+    Design,
+    FitRequest,
+    ForestModel,
+    Method,
+    Parameters,
+    check_n_rows,
+)
 from veilwood.estimators.parameters import Role, parameter
+from veilwood.forests.adaptive import effects as effects_module
+from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
 from veilwood.forests.adaptive.contingency import BinnedColumn, ContingencyTable, bin_columns, tables_to_forest
-from veilwood.forests.adaptive.effects import (
-    MAX_PAIRS,
-    EffectForest,
-    Effects,
-    check_effects,
-    estimate_effects,
-    read_effects,
-)
-from veilwood.forests.adaptive.loop import (
-    AdaptiveLoop,
-    LoopResult,
-    describe,
-    plan_first_step,
-    planned_loss,
-    with_accounting,
-)
-from veilwood.forests.adaptive.plan_checks import check_steps, check_tables
-from veilwood.forests.adaptive.row_backend import (
-    LEVEL_UNITS,
-    SCORE_UNITS,
-    HoldsRemoteRows,
-    MemoryBackend,
-    ProvidesBackend,
-    RowBackend,
-    RowCount,
-    n_outputs,
-    scores_to_probabilities,
-)
+from veilwood.forests.adaptive.effects import EffectForest, Effects
+from veilwood.forests.adaptive.plan_checks import AdaptiveDecisions
+from veilwood.forests.adaptive.row_backend import n_outputs, scores_to_probabilities
 from veilwood.forests.adaptive.sparse_histogram import FittedForest, max_leaf_count, predict_probabilities
-from veilwood.forests.adaptive.steps import (
-    CELL_WEIGHTS,
-    AdaptiveStep,
-    describe_released,
-    only_initial_estimate,
-    steps_of,
-)
+from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.expected_skill import estimate_skill
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
 from veilwood.privacy.door import Door
@@ -75,7 +55,7 @@ from veilwood.trees.random import public_generators
 
 EXAMPLE_ROWS: Final = (1_000, 30_000, 1_000_000)  # numbers of rows that a plan describes if n_rows is not declared
 MAX_LEAF_VALUE: Final = 1e6  # largest absolute leaf value or start in a file; fits stay far below
-NO_MEASUREMENTS: Final = "nothing but the start"
+NO_MEASUREMENTS: Final = "initial estimate only"
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
@@ -132,7 +112,7 @@ class PrivateForestModel(ForestModel):
 
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""
-        return read_effects(self.effects, self.encoding)
+        return effects_module.read_effects(self.effects, self.encoding)
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a model file: forest, leaf values, start and effects."""
@@ -172,89 +152,89 @@ class PrivateForest(Method[PrivateForestParameters]):
     ) -> PrivateForestDesign:
         encoding, n_classes = Encoding(request.schema, "grid"), len(request.schema.classes)
         columns = bin_columns(encoding)
-        loss = loss or planned_loss(columns, n_classes, n_rows, request)
-        purse = AdaptiveBudget(loss, request.neighbours)
+        loss = loss or loop.planned_loss(columns, n_classes, n_rows, request)
+        budget = AdaptiveBudget(loss, request.neighbours)
         if n_rows is not None:
-            purse = with_accounting(columns, n_classes, float(n_rows), purse)
-        step = plan_first_step(purse, n_classes, n_rows)
-        known = None if n_rows is None else ("declared" if declared else "counted")
-        sizes = EXAMPLE_ROWS if n_rows is None else (n_rows,)
-        notes = {
-            f"at {n:,} rows": describe(columns, n_classes, n, AdaptiveBudget(loss, request.neighbours)) for n in sizes
-        }
-        skills = {f"at {n:,} rows": _describe_expected_skill(request, n) for n in sizes}
+            budget = loop.with_accounting(columns, n_classes, float(n_rows), budget)
+        step = loop.plan_first_step(budget, n_classes, n_rows)
+        notes, skills = {}, {}
+        for n in EXAMPLE_ROWS if n_rows is None else (n_rows,):
+            key = f"at {n:,} rows"
+            notes[key] = loop.describe(columns, n_classes, n, AdaptiveBudget(loss, request.neighbours))
+            if skill := _describe_expected_skill(request, n):
+                skills[key] = skill
         if loss.accounting_open:
-            notes["delta"] = "spent only where the number of rows shows that it pays; else epsilon alone is"
+            notes["delta"] = "zCDP accounting if it leaves less noise at the measured number of rows, else pure epsilon"
         plan = request.make_plan(
             (step,),
-            f"the {step.name}, with noise, and then, step by step with the rest of the budget, what is chosen from it",
-            Layout(rows_planned=n_rows, rows_known=known),  # type: ignore[arg-type]
+            f"noisy {step.name}, then adaptively chosen measurements within the remaining budget",
+            Layout(rows_planned=n_rows, rows_known=None if n_rows is None else "declared" if declared else "counted"),
             0.0,
             loss=loss,
-            choices={"method": "adaptive"},
+            choices=Decisions(method="adaptive").to_choices(),
             notes=notes,
-            expected={rows: text for rows, text in skills.items() if text is not None},
+            expected=skills,
         )
         return PrivateForestDesign(encoding, plan, request, columns, n_rows)
 
     def measure_rows(
         self, design: PrivateForestDesign, source: Source, door: Door, n_jobs: int | None = None
-    ) -> LoopResult:
+    ) -> loop.State:
         """Run the adaptive loop on the rows of a source."""
-        rows = _open_backend(design.columns, source, len(design.encoding.schema.classes), n_jobs)
-        as_many = source.is_complete and source.preserves_rows
+        backend = _open_backend(design.columns, source, len(design.encoding.schema.classes), n_jobs)
+        one_per_input = source.is_complete and source.preserves_rows
         del source  # a backend in memory needs the source no more: free it
         try:
-            return self._run_loop(design, rows, door, n_jobs, as_many)
+            return self._run_loop(design, backend, door, n_jobs, one_per_input)
         finally:
-            if isinstance(rows, HoldsRemoteRows):
-                rows.close()
+            if isinstance(backend, row_backend.HoldsRemoteRows):
+                backend.close()
 
     def _run_loop(
-        self, design: PrivateForestDesign, backend: RowBackend, door: Door, n_jobs: int | None, one_per_input: bool
-    ) -> LoopResult:
-        asked, n_classes = design.request, len(design.encoding.schema.classes)
-        if design.n_rows is None and one_per_input and _rows_are_public(asked):
-            (n,) = backend.run(RowCount())
-            design = self._design_for_rows(asked, max(int(n), 1), declared=False, loss=design.plan.loss)
+        self, design: PrivateForestDesign, backend: row_backend.RowBackend, door: Door, n_jobs: int | None,
+        one_per_input: bool,
+    ) -> loop.State:  # fmt: skip
+        request, n_classes = design.request, len(design.encoding.schema.classes)
+        if design.n_rows is None and one_per_input and _rows_are_public(request):
+            (n,) = backend.run(row_backend.RowCount())
+            design = self._design_for_rows(request, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
-        purse = AdaptiveBudget(design.plan.loss, asked.neighbours, door)
-        if design.n_rows is not None:
-            purse = with_accounting(design.columns, n_classes, float(design.n_rows), purse)
         (rng,) = public_generators(design.plan.public_seed, 1)
-        learned = AdaptiveLoop(design.columns, n_classes, backend, purse, design.n_rows, rng, n_jobs).run()
+        budget = AdaptiveBudget(design.plan.loss, request.neighbours, door)
+        fit = loop.Fit(design.columns, n_classes, backend, budget, rng, n_jobs)
+        if design.n_rows is not None:
+            fit = fit.with_accounting(float(design.n_rows))
+        state = loop.run_loop(fit, design.n_rows)
         layout = Layout(
-            max(len(learned.steps), 1),
-            max(sum(step.table.n_cells for step in learned.steps), 1),
-            rows_planned=design.n_rows or max(1, round(learned.n_rows)),
+            max(len(state.steps), 1),
+            max(sum(step.table.n_cells for step in state.steps), 1),
+            rows_planned=design.n_rows or max(1, round(state.n_rows)),
             rows_known=design.plan.layout.rows_known or "measured",
         )
-        found = "; ".join(learned.decisions) or NO_MEASUREMENTS
-        door.refine(replace(
-            door.plan, released=describe_released(door.plan), layout=layout,
-            choices={
-                "method": "adaptive", "learned": found,
-                "tables": [step.table.features[0] for step in learned.steps[: learned.n_tables]],
-                "limits": [learned.start_limit, learned.residual_limit],
-            },
-        ))  # fmt: skip
-        return learned
+        decisions = AdaptiveDecisions(
+            learned="; ".join(state.decisions) or NO_MEASUREMENTS,
+            tables=[step.table.features[0] for step in state.steps[: state.n_tables]],
+            limits=[state.start_limit, state.residual_limit],
+        )
+        released = steps.describe_released(door.plan)
+        door.refine(replace(door.plan, released=released, layout=layout, choices=decisions.to_choices()))
+        return state
 
     def build_model(
-        self, design: PrivateForestDesign, plan: Plan, released: LoopResult, n_jobs: int | None = None
+        self, design: PrivateForestDesign, plan: Plan, released: loop.State, n_jobs: int | None = None
     ) -> PrivateForestModel:
         """Build the model: one tree per step, effects, and the forest of the sparse histogram."""
         schema, width = design.encoding.schema, len(released.start)
-        units = SCORE_UNITS if schema.classes else TARGET_LEVELS * LEVEL_UNITS
-        steps = [step._replace(values=step.values / units) for step in released.steps]
-        forest, cells = tables_to_forest([step.table for step in steps] or [ContingencyTable(())])
+        units = row_backend.SCORE_UNITS if schema.classes else TARGET_LEVELS * row_backend.LEVEL_UNITS
+        scores = [step._replace(values=step.values / units) for step in released.steps]
+        forest, cells = tables_to_forest([step.table for step in scores] or [ContingencyTable(())])
         parts = np.split(cells, forest.tree_leaves[1:-1])
-        said = [step.values[part] for step, part in zip(steps, parts, strict=False)]
-        values = np.concatenate(said or [np.zeros((1, width))])
-        start = released.start / units
-        told = EffectForest.from_estimates(estimate_effects(steps, start, len(schema.classes)), width)
+        leaves = [step.values[part] for step, part in zip(scores, parts, strict=False)]
+        values, start = np.concatenate(leaves or [np.zeros((1, width))]), released.start / units
+        estimates = effects_module.estimate_effects(scores, start, len(schema.classes))
+        effects = EffectForest.from_estimates(estimates, width)
         return PrivateForestModel(
-            design.encoding, forest, values, start, told, released.cell_forest, released.cell_weight
+            design.encoding, forest, values, start, effects, released.cell_forest, released.cell_weight
         )
 
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
@@ -263,20 +243,23 @@ class PrivateForest(Method[PrivateForestParameters]):
         forest = Forest.from_arrays(dict(arrays), encoding.n_codes)
         width = n_outputs(len(schema.classes))
         if (forest.n_trees, forest.n_leaves) != (plan.layout.trees, plan.layout.leaves):
-            raise ModelFileError(f"{forest.n_leaves} leaves are not the {plan.layout.leaves} planned, tree by tree.")
-        check_tables(forest, plan)
+            raise ModelFileError(
+                f"the plan has {plan.layout.trees} trees with {plan.layout.leaves} leaves, but the file has "
+                f"{forest.n_trees} with {forest.n_leaves}."
+            )
+        plan_checks.check_tables(forest, plan)
         values = _read_numbers(arrays, "leaf_values", (forest.n_leaves, width))
-        start, told = _read_numbers(arrays, "start", (width,)), _read_effects(arrays, encoding, width)
-        check_effects(told.forest, forest, encoding)
+        start, effects = _read_numbers(arrays, "start", (width,)), _read_effects(arrays, encoding, width)
+        effects_module.check_effects(effects.forest, forest, encoding)
         if "weight" not in arrays:
-            return PrivateForestModel(encoding, forest, values, start, told)
+            return PrivateForestModel(encoding, forest, values, start, effects)
         weight = float(_read_numbers(arrays, "weight", (1,))[0])
         needed = (AdaptiveStep.COLUMN_CLASSES, AdaptiveStep.SPARSE_CELLS, AdaptiveStep.CELL_WEIGHT)
-        if weight not in CELL_WEIGHTS[1:] or not schema.classes:
+        if weight not in steps.CELL_WEIGHTS[1:] or not schema.classes:
             raise ModelFileError("the weight of the sparse histogram is not one of those that can be selected.")
-        if not all(steps_of(plan, kind) for kind in needed):
-            raise ModelFileError("it holds fine cells that no step of its plan has released.")
-        return PrivateForestModel(encoding, forest, values, start, told, _read_cell_forest(arrays, encoding), weight)
+        if not all(steps.steps_of(plan, kind) for kind in needed):
+            raise ModelFileError("the model uses a sparse histogram that no step of its plan released.")
+        return PrivateForestModel(encoding, forest, values, start, effects, _read_cell_forest(arrays, encoding), weight)
 
     def replan_request(self, request: FitRequest, plan: Plan) -> Plan:
         """Recompute every step from its kind, shape and loss, which determine sensitivity and noise.
@@ -285,28 +268,28 @@ class PrivateForest(Method[PrivateForestParameters]):
         """
         design = self.make_design(request)
         fresh, opened = design.plan, replace(design.plan, loss=plan.loss)
-        known = plan.layout.rows_planned
+        n_rows = plan.layout.rows_planned
         counted = plan.layout.rows_known == "counted" and self.parameters.n_rows is None
-        if counted and _rows_are_public(request) and known is not None:
-            fresh = self._design_for_rows(request, known, declared=False, loss=fresh.loss).plan
-        if set(plan.choices) != {"method", "learned", "tables", "limits"} or not is_int_in(known, 1):
-            raise PlanError("the plan lacks the decisions of its adaptive steps, so it cannot be recomputed.")
+        if counted and _rows_are_public(request) and n_rows is not None:
+            fresh = self._design_for_rows(request, n_rows, declared=False, loss=fresh.loss).plan
+        decisions, incomplete = AdaptiveDecisions.from_choices(plan.choices), not is_int_in(n_rows, 1)
         try:
-            steps = check_steps(plan, design.columns, len(request.schema.classes), request.neighbours)
+            replanned = plan_checks.check_steps(plan, design.columns, len(request.schema.classes), request.neighbours)
         except (KeyError, IndexError, TypeError, ValueError, OverflowError):
-            raise PlanError("the plan lacks the decisions of its adaptive steps, so it cannot be recomputed.") from None
-        layout = fresh.layout
+            incomplete = True
+        if incomplete:
+            raise PlanError("the plan lacks the decisions of its adaptive steps, so it cannot be recomputed.")
+        layout = replace(fresh.layout, trees=plan.layout.trees, leaves=plan.layout.leaves)
         if layout.rows_known is None:
-            layout = replace(layout, rows_planned=known, rows_known="measured")
-        choices = {**plan.choices, "method": "adaptive", "learned": str(plan.choices["learned"])}
+            layout = replace(layout, rows_planned=n_rows, rows_known="measured")
         return replace(
-            fresh, steps=(fresh.steps[0], *steps[1:]), released=describe_released(plan), choices=choices,
-            layout=replace(layout, trees=plan.layout.trees, leaves=plan.layout.leaves), opened_as=opened.fingerprint(),
+            fresh, steps=(fresh.steps[0], *replanned[1:]), released=steps.describe_released(plan), layout=layout,
+            choices=decisions.to_choices(), opened_as=opened.fingerprint(),
         )  # fmt: skip
 
     def utility_warning(self, plan: Plan, model: Any) -> str | None:
         """Return a warning if only the class counts or the target mean were measured."""
-        if not only_initial_estimate(plan):
+        if not steps.only_initial_estimate(plan):
             return None
         return (
             "the budget is too small for this table: the model predicts class frequencies (or the target mean) only. "
@@ -314,15 +297,16 @@ class PrivateForest(Method[PrivateForestParameters]):
         )
 
 
-def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None) -> RowBackend:
-    """Return the backend for a source."""
-    if isinstance(source, ProvidesBackend):
+def _open_backend(
+    columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None
+) -> row_backend.RowBackend:
+    if isinstance(source, row_backend.ProvidesBackend):
         return source.make_backend(columns, n_outputs(n_classes))
     accelerator = ACCELERATOR.get()
     if accelerator is not None and source.is_complete:
-        backend: RowBackend = accelerator.make_backend(columns, source, n_outputs(n_classes))
+        backend: row_backend.RowBackend = accelerator.make_backend(columns, source, n_outputs(n_classes))
         return backend
-    return MemoryBackend(columns, source, n_outputs(n_classes), n_jobs)
+    return row_backend.MemoryBackend(columns, source, n_outputs(n_classes), n_jobs)
 
 
 def _rows_are_public(request: FitRequest) -> bool:
@@ -357,7 +341,7 @@ def _read_effects(arrays: Arrays, encoding: Encoding, width: int) -> EffectFores
     """Rebuild the effects: one tree per column, and for some pairs."""
     own = {name.removeprefix("effects_"): array for name, array in arrays.items() if name.startswith("effects_")}
     forest = Forest.from_arrays(own, encoding.n_codes)
-    if forest.n_trees > len(encoding.columns) + MAX_PAIRS:
+    if forest.n_trees > len(encoding.columns) + effects_module.MAX_PAIRS:
         raise ModelFileError("the model holds effects of more columns and pairs than there are.")
     values, errors = (_read_numbers(own, name, (forest.n_leaves, width)) for name in ("values", "errors"))
     if errors.min(initial=0) < 0:

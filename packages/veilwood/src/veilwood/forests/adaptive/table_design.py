@@ -14,15 +14,22 @@ that remains after sampling variance and noise.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
 
 from veilwood.arrays import Floats, Ints
-from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive.contingency import TINY, Axis, BinnedColumn, ContingencyTable, posterior_counts
-from veilwood.forests.adaptive.row_backend import SCORE_UNITS, RowBackend, scores_to_probabilities, sensitivity_factor
+from veilwood.forests.adaptive.row_backend import (
+    SCORE_UNITS,
+    ClassesByCell,
+    Histogram,
+    RowBackend,
+    scores_to_probabilities,
+    sensitivity_factor,
+)
 from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveStep
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 
@@ -34,82 +41,82 @@ CUT_NEED, CUT_MAX_NEED, CUT_FRACTION, CUT_AGAIN_FACTOR = 70.0, 16.0, 0.25, 4.0
 HISTOGRAM_FRACTION, HISTOGRAM_GROUPS, HISTOGRAM_NEED = 0.1, 4, 2.0
 
 
+@dataclass(frozen=True, eq=False)
 class GroupBounds:
-    """Group bounds of columns, from released histograms or from priors; public."""
+    """Group bounds of columns, from released histograms or from priors. Public."""
 
-    def __init__(self, backend: RowBackend, n_columns: int) -> None:
-        self._backend = backend
-        self._bin_mass: dict[int, Floats] = {}
-        self._precision: dict[int, float] = {}  # row epsilon that the histogram alone would need
-        self._shift = np.zeros(n_columns)  # in groups
+    bin_mass: Mapping[int, Floats] = field(default_factory=dict)
+    """Estimated rows per bin of each column with a histogram."""
+    precision: Mapping[int, float] = field(default_factory=dict)
+    """Row epsilon that each of these histograms alone would need."""
+    shift: Floats | None = None
+    """Shift of the bounds of each column with a histogram, in groups."""
 
     def has_histogram(self, column: BinnedColumn | Axis) -> bool:
         """Whether a histogram of the column was released."""
-        return column.feature in self._bin_mass
-
-    def shift_bounds(self, shift: Floats) -> None:
-        """Set the shift of group bounds, in groups, of columns with a histogram."""
-        self._shift = shift
+        return column.feature in self.bin_mass
 
     def make_axis(self, column: BinnedColumn, n_groups: int, *, add_scales: bool = True) -> Axis:
         """Return the groups of a column: of equal mass if it has a histogram, else by its prior."""
         if self.has_histogram(column):
-            return column.equal_mass_groups(self._bin_mass[column.feature], n_groups, self._shift[column.feature])
+            shift = 0.0 if self.shift is None else self.shift[column.feature]
+            return column.equal_mass_groups(self.bin_mass[column.feature], n_groups, shift)
         return column.default_groups(n_groups) if add_scales else column.equal_mass_groups(column.prior, n_groups)
 
     def group_fractions(self, axis: Axis) -> Floats:
         """Return the estimated fraction of rows in each group."""
-        mass = self._bin_mass.get(axis.feature)
+        mass = self.bin_mass.get(axis.feature)
         share = np.ones(axis.size) if mass is None else np.bincount(axis.groups[: len(mass)], mass, axis.size)
         return np.asarray(share / max(share.sum(), TINY))
 
     def release_histogram(
-        self, column: BinnedColumn, number: int, adaptive_budget: AdaptiveBudget, n_rows: float, fraction: float
-    ) -> None:
-        """Release a histogram of the column if a fraction of the budget makes it precise enough."""
-        share = min(CUT_FRACTION * fraction, adaptive_budget.fraction_for(CUT_MAX_NEED * CUT_NEED / n_rows))
-        price, before = adaptive_budget.row_epsilon_of(share), self._precision.get(column.feature, 0.0)
-        if not column.ordered or price < max(CUT_NEED / n_rows, CUT_AGAIN_FACTOR * before):
-            return
+        self, column: BinnedColumn, number: int, backend: RowBackend, budget: AdaptiveBudget, n_rows: float,
+        fraction: float,
+    ) -> GroupBounds:  # fmt: skip
+        """Release a histogram of the column in a round if a fraction of the budget makes it precise enough."""
+        part = min(CUT_FRACTION * fraction, budget.fraction_for(CUT_MAX_NEED * CUT_NEED / n_rows))
+        precision, before = budget.row_epsilon_of(part), self.precision.get(column.feature, 0.0)
+        if not column.ordered or precision < max(CUT_NEED / n_rows, CUT_AGAIN_FACTOR * before):
+            return self
         name = AdaptiveStep.ROUND_HISTOGRAM.at(number, column.feature)
-        step = adaptive_budget.plan_counts(name, (column.n_value_bins,), share)
-        seen = adaptive_budget.release_counts(
-            step, self._backend.run(asked.Histogram(column.feature, column.n_value_bins))
-        )
-        self._store_mass(column, column.ungrouped_axis(), seen, step.variance, n_rows)
+        step = budget.plan_counts(name, (column.n_value_bins,), part)
+        seen = budget.release_counts(step, backend.run(Histogram(column.feature, column.n_value_bins)))
+        return self.with_histogram(column, column.ungrouped_axis(), seen, step.variance, n_rows)
 
     def release_histograms(
-        self,
-        columns: Sequence[BinnedColumn],
-        n_classes: int,
-        adaptive_budget: AdaptiveBudget,
-        n_rows: float,
-        fraction: float,
-    ) -> None:
+        self, columns: Sequence[BinnedColumn], n_classes: int, backend: RowBackend, budget: AdaptiveBudget,
+        n_rows: float, fraction: float,
+    ) -> GroupBounds:  # fmt: skip
         """Release histograms of these columns if a fraction of the budget makes them precise enough."""
-        noise = TableNoise.from_budget(adaptive_budget)
+        noise = TableNoise.from_budget(budget)
         numeric = [(column, histogram_groups(column, noise.allows_joint_noise)) for column in columns if column.ordered]
-        if adaptive_budget.servers_draw_noise or len(numeric) < 2:  # servers cannot draw joint noise: too much noise
-            return
-        numeric.sort(key=lambda one: one[1].size)
-        tables, share = [ContingencyTable((axis,)) for _, axis in numeric], HISTOGRAM_FRACTION * fraction
+        if budget.servers_draw_noise or len(numeric) < 2:  # servers cannot draw joint noise: too much noise
+            return self
+        numeric.sort(key=lambda pair: pair[1].size)
+        tables, part = [ContingencyTable((axis,)) for _, axis in numeric], HISTOGRAM_FRACTION * fraction
         sizes = [table.n_cells for table in tables]
         half = float((noise.cell_variances(sizes) * sizes).max() / 2) ** 0.5
-        if n_rows * adaptive_budget.row_epsilon_of(share) < HISTOGRAM_NEED * half:
-            return
+        if n_rows * budget.row_epsilon_of(part) < HISTOGRAM_NEED * half:
+            return self
         # Summed over classes before the noise: every backend answers this query for all tables at once.
-        exact = self._backend.run(asked.ClassesByCell(tables, n_classes)).sum(axis=1, keepdims=True)
-        seen = release_tables(adaptive_budget, sizes, exact, share, HISTOGRAM_STEPS)
+        exact = backend.run(ClassesByCell(tables, n_classes)).sum(axis=1, keepdims=True)
+        seen, bounds = release_tables(budget, sizes, exact, part, HISTOGRAM_STEPS), self
         for (column, axis), counts, variance in zip(numeric, seen.counts, seen.variances, strict=True):
-            self._store_mass(column, axis, counts.ravel(), variance, n_rows)
+            bounds = bounds.with_histogram(column, axis, counts.ravel(), variance, n_rows)
+        return bounds
 
-    def _store_mass(self, column: BinnedColumn, axis: Axis, counts: Floats, variance: float, n_rows: float) -> None:
-        """Distribute rows over the bins of a column: over groups by their counts, within a group by the prior."""
+    def with_histogram(
+        self, column: BinnedColumn, axis: Axis, counts: Floats, variance: float, n_rows: float
+    ) -> GroupBounds:
+        """Add a histogram: rows are distributed over groups by their counts, and within a group by the prior."""
         groups = axis.groups[: column.n_value_bins]
         before: Floats = np.bincount(groups, column.prior).astype(np.float64)
         held = posterior_counts(counts[: len(before)], before, variance, n_rows)
-        self._bin_mass[column.feature] = column.prior * (held / before)[groups]
-        self._precision[column.feature] = (2 / max(variance, TINY)) ** 0.5
+        mass = column.prior * (held / before)[groups]
+        precision = (2 / max(variance, TINY)) ** 0.5
+        return GroupBounds(
+            {**self.bin_mass, column.feature: mass}, {**self.precision, column.feature: precision}, self.shift
+        )
 
 
 def histogram_groups(column: BinnedColumn, joint_noise: bool) -> Axis:

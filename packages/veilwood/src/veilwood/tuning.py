@@ -23,6 +23,7 @@ from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
+from veilwood.estimators.parameters import tuned_parameters
 from veilwood.forests import expected_skill as skill
 from veilwood.forests.expected_skill import expected_skill, load_weights
 from veilwood.progress import track_progress
@@ -235,11 +236,8 @@ def tune(
 
 def tunable_estimators() -> tuple[type[Any], ...]:
     """Return the estimators that can be tuned: those whose plan bounds the number of leaves."""
-    return (
-        families.MatrixForestClassifier, families.RandomTreesClassifier, families.RandomTreesRegressor,
-        families.MedianForestClassifier, families.MedianForestRegressor,
-        families.GreedyForestClassifier, families.GreedyForestRegressor,
-    )  # fmt: skip
+    kinds = (getattr(families, name) for name in families.__all__ if not name.endswith("Predictor"))
+    return tuple(kind for kind in kinds if tuned_parameters(kind))
 
 
 def default_grid(kind: type[Any], n_features: int) -> dict[str, Sequence[int]]:

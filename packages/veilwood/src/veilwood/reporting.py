@@ -363,7 +363,7 @@ def _measurements_section(model: Any) -> str:
         for group in merge_steps(model.privacy_.composition)
         for name, mechanism, _, loss in describe_steps(group)
     ]
-    learned = model.plan_.choices.get("learned")
+    learned = model.plan_.learned
     chosen = f"Adaptive decisions: {learned}." if learned else ""
     released = model.privacy_.released
     summary = f"Only the following left the private side, each with noise; the model is computed from it: {released}."

@@ -1,29 +1,33 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What operators see of a server: metrics that do not depend on rows, and whether it is alive and ready."""
+"""Monitoring of a server: metrics independent of rows, liveness, readiness, and log lines that cannot be forged."""
 
 from __future__ import annotations
 
 import json
+import logging
 import re
 import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 from typing import Any
+from wsgiref.simple_server import WSGIServer
 
 import pytest
 
+from veilwood.errors import PartyError
 from veilwood.privacy.ledger_stores import SQLiteLedger
-from veilwood_secure.roles.monitoring import HEARTBEAT_LIMIT_S, Endpoint
+from veilwood_secure.roles.monitoring import HEARTBEAT_LIMIT_S, LogFormatter
+from veilwood_testing.limits_cases import PEER, connect
 from veilwood_testing.overheard import settled
 from veilwood_testing.places import Place, X, Y, place
 
 SOUTH = slice(500, 600)
 
 
-def get(endpoint: Endpoint, path: str) -> tuple[int, str]:
+def get(endpoint: WSGIServer, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.port}{path}", timeout=60) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{endpoint.server_port}{path}", timeout=60) as answer:
             return int(answer.status), answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
@@ -65,10 +69,10 @@ def test_metrics_do_not_depend_on_rows(tmp_path: Path) -> None:
     one, neighbour = (watched(tmp_path / str(rows), rows) for rows in (250, 251))
     assert one == neighbour
     for end in ("waiting", "trained"):
-        assert any(f'veilwood_secure_tasks{{phase="{end}"}} 1' in text for text in one)
-    assert 'veilwood_secure_requests_total{do="contribute",end="done",role="owner"} 2' in one[-1]
-    assert 'veilwood_secure_trainings_total{end="trained"} 1' in one[-1]
-    assert "veilwood_secure_epsilon_spent 2" in one[-1]
+        assert any(f'veilwood_secure_tasks{{phase="{end}"}} 1.0' in text for text in one)
+    assert 'veilwood_secure_requests_total{do="contribute",end="done",role="owner"} 2.0' in one[-1]
+    assert 'veilwood_secure_trainings_total{end="trained"} 1.0' in one[-1]
+    assert "veilwood_secure_epsilon_spent 2.0" in one[-1]
 
 
 def test_the_endpoint_answers_on_this_machine(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,4 +96,27 @@ def test_the_endpoint_answers_on_this_machine(here: Place, monkeypatch: pytest.M
     assert "gone.db" in json.loads(text)["why"][0]
     server.close()
     assert "it does not listen" in get(endpoint, "/ready")[1]
-    endpoint.close()
+    endpoint.shutdown()
+    endpoint.server_close()
+
+
+def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        channel = connect(here)
+        words = {"message": "oh\n2026-01-01 server 0: scale: trained", "party": "server 1\nx", "lost": False}
+        channel._queue_frame(1, json.dumps(words).encode())
+        channel._write_pending()
+        with pytest.raises(PartyError):
+            channel.receive_fields("x")
+    until = time.monotonic() + 60
+    while not any("oh?2026" in record.getMessage() for record in caplog.records):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    (record,) = [record for record in caplog.records if "oh?2026" in record.getMessage()]
+    assert record.getMessage().startswith("user analyst: user analyst gave up: ")  # who spoke, and no other to blame
+    line = LogFormatter(PEER).format(
+        logging.makeLogRecord({"msg": "a\nb\x1b[2J\u2028", "args": (), "levelname": "INFO"})
+    )
+    assert line.isascii()
+    assert "\n" not in line
+    assert json.loads(line)["who"] == "server 0"
