@@ -75,7 +75,7 @@ MIN_GAP: Final = 0.02
 PLAIN, FLOOR = ("ExtraTrees", "HistGradientBoosting"), "floor"
 SIBLINGS: Final = ("RandomTrees", "MedianForest", "GreedyForest")
 ESTIMATORS: Final = ("PrivateForest", *SIBLINGS)
-FIELDS: Final = ("suite", "table", "estimator", "epsilon", "delta", "seed", "score", "log_loss", "cpu_s", "note")
+FIELDS: Final = ("suite", "table", "estimator", "epsilon", "delta", "seed", "score", "log_loss", "auc", "cpu_s", "note")
 SECONDS_BETWEEN_LINES: Final = 20.0
 
 PrintLine = Callable[[str], None]

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pandas as pd
-from sklearn.metrics import log_loss, r2_score
+from sklearn.metrics import log_loss, r2_score, roc_auc_score
 
 from veilwood.data.schema import Schema
 from veilwood_papers.suite.synthetic_tables import SYNTHETIC, Suite, SuiteTable
@@ -111,19 +111,21 @@ def split_rows(n: int, seed: int) -> tuple[Any, Any]:
 def skipped_row(job: FitJob, reason: str) -> dict[str, Any]:
     """Return the cache line of a fit that was refused."""
     note = f"refused: {' '.join(reason.split())}"[:_MAX_NOTE_LENGTH]
-    return {**job._asdict(), "score": "", "log_loss": "", "cpu_s": "", "note": note}
+    return {**job._asdict(), "score": "", "log_loss": "", "auc": "", "cpu_s": "", "note": note}
 
 
 def result_row(
     job: FitJob, table: SuiteTable, test: Any, predicted: Any, probabilities: Any, cpu_seconds: float, note: str
 ) -> dict[str, Any]:
     """Return the cache line of a fit, from its predictions and class probabilities (or None)."""
-    truth, classes, loss = table.y.iloc[test], table.schema.classes, float("nan")
+    truth, classes, loss, auc = table.y.iloc[test], table.schema.classes, float("nan"), float("nan")
     score = float(np.mean(np.asarray(predicted) == truth.to_numpy())) if classes else _r_squared(truth, predicted)
     if probabilities is not None:
         loss = _log_loss(truth, probabilities, classes)
-    line = {"score": round(score, 5), "log_loss": round(loss, 5), "cpu_s": round(cpu_seconds, 3), "note": note}
-    return {**job._asdict(), **line}
+        if len(classes) == 2 and truth.nunique() == 2:
+            auc = float(roc_auc_score(truth.to_numpy() == classes[1], np.asarray(probabilities)[:, 1]))
+    line = {"score": round(score, 5), "log_loss": round(loss, 5), "auc": round(auc, 5), "cpu_s": round(cpu_seconds, 3)}
+    return {**job._asdict(), **line, "note": note}
 
 
 def _r_squared(truth: Any, predicted: Any) -> float:
