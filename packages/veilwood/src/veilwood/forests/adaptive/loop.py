@@ -24,13 +24,12 @@ from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.adaptive import row_backend, shrinkage, sparse_histogram, table_design
-from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, ContingencyTable, posterior_counts
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, ContingencyTable
 from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
-    TARGET_CELLS,
     n_outputs,
     sensitivity_factor,
 )
@@ -51,9 +50,9 @@ from veilwood.progress import track_progress
 # -- the first step and the number of rounds ---------------------------------------------------------------------------
 
 START_FRACTION: Final = 0.05  # of the budget, for the first step: n e is then known with a standard error of 28
-MIN_FOR_TARGET: Final = 200.0  # regression: need below which only the mean of the target is measured
-# Regression: need of the histogram of the target, and limits of its fraction of the budget.
-TARGET_NEED, TARGET_FRACTIONS = 100.0, (0.05, 0.25)
+# Regression: need below which only the mean of the target is measured; need of the mean otherwise, and limits of its
+# fraction of the budget, of which the lower one need not exceed a third need.
+MIN_FOR_ROUND, MEAN_NEED, MEAN_FRACTIONS, MAX_MEAN_NEED = 20.0, 15.0, (0.1, 0.35), 60.0
 
 
 def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) -> Step:
@@ -67,13 +66,13 @@ def plan_first_step(budget: AdaptiveBudget, n_classes: int, n_rows: int | None) 
 
 
 def plan_target_step(budget: AdaptiveBudget, n_rows: float) -> Step:
-    """Plan the histogram of a numeric target; with few rows, its mean with the whole remaining budget."""
-    facts = RowFacts(0, 0, GRADIENT_UNITS)
-    if n_rows * budget.row_epsilon < MIN_FOR_TARGET:
-        return plan_sums(budget, AdaptiveStep.TARGET_SUMS, (2,), budget.remaining, facts)
-    low, high = TARGET_FRACTIONS
-    fraction = min(max(budget.fraction_for(TARGET_NEED / n_rows), low), high)
-    return plan_sums(budget, AdaptiveStep.TARGET_HISTOGRAM, (TARGET_CELLS,), fraction, facts)
+    """Plan the mean of a numeric target; with very few rows, with the whole remaining budget."""
+    fraction = budget.remaining
+    if n_rows * budget.row_epsilon >= MIN_FOR_ROUND:
+        low, high = MEAN_FRACTIONS
+        low = min(low, budget.fraction_for(MAX_MEAN_NEED / n_rows))
+        fraction = min(max(budget.fraction_for(MEAN_NEED / n_rows), low), high)
+    return plan_sums(budget, AdaptiveStep.TARGET_SUMS, (2,), fraction, RowFacts(0, 0, GRADIENT_UNITS))
 
 
 # T rounds have n e = ROUND_NEED T^(1/ROUND_POWER) together; 75 and 150 were worse, and so was a power of 0.75.
@@ -177,7 +176,7 @@ def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budge
             f"{', and one common weight for these tables' if weighted else ''}"
         )
         left *= 1 - part
-    elif rows * budget.row_epsilon < MIN_FOR_TARGET:
+    elif rows * budget.row_epsilon < MIN_FOR_ROUND:
         return "too little budget for any column: the model would predict the mean of the target"
     if left > 0:
         n_rounds, bins = schedule_rounds(rows, budget, left, sensitivity_factor(n_classes))
@@ -323,14 +322,13 @@ def start_classification(fit: Fit, declared_rows: int | None) -> tuple[Fit, Stat
     return fit, replace(state, start_limit=state.residual_limit)
 
 
-# Regression: need of the sum of residuals, and limit of its fraction of the budget.
-MEAN_NEED, MEAN_FRACTION = 30.0, 0.15
-# The first limit of residuals is START_LIMIT_FACTOR times their START_QUANTILE.
-START_QUANTILE, START_LIMIT_FACTOR = 0.8, 1.5
+# Regression: need from which rounds are as fine as for classes, and the limit of residuals is estimated; the limit and
+# the groups per numeric column before, and the selection's fraction of such a coarse round.
+MIN_FOR_FINE_ROUNDS, FIRST_LIMIT, COARSE_GROUPS, COARSE_SELECTION = 220.0, 0.3, 4, 0.25
 
 
 def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
-    """Release the number of rows, if it was not declared, and the mean or the histogram of the target."""
+    """Release the number of rows, if it was not declared, the mean of the target, and the spread of residuals."""
     counted, variance = float(declared_rows or 0), 0.0
     n_rows = counted
     if declared_rows is None:
@@ -338,39 +336,23 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
         counted = float(fit.budget.release_counts(step, fit.backend.run(row_backend.RowCount()))[0])
         n_rows, variance = max(counted, MIN_ROWS, 1 / fit.budget.row_epsilon), step.variance
         fit = fit.with_accounting(n_rows)
-    state = State(n_rows, declared_rows, np.zeros(1, np.int32), np.zeros(0))
     step, levels = plan_target_step(fit.budget, n_rows), TARGET_LEVELS * LEVEL_UNITS
-    if AdaptiveStep.of(step) is AdaptiveStep.TARGET_SUMS:
-        up, down = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetSums())) / TARGET_LEVELS
-        noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
-        pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
-        n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
-        mean = shrinkage.shrunken_mean(up - down, noise, n_rows)
-        return fit, _with_start(fit, replace(state, n_rows=n_rows), np.array([round(mean * levels)], np.int32))
-    seen = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetHistogram()))
-    if declared_rows and n_rows > DECLARED_FACTOR * (total := max(float(seen.sum()), MIN_ROWS)):
-        n_rows = total + (TARGET_CELLS * step.variance) ** 0.5  # n_rows is far above the noisy count
-    mass = posterior_counts(seen, np.full(TARGET_CELLS, 1 / TARGET_CELLS), step.variance, n_rows)
-    mass /= mass.sum()
-    middle = (np.arange(TARGET_CELLS) + 0.5) / TARGET_CELLS
-    mean = float((mass * middle).sum())
-    away = np.abs(middle - mean) + 0.5 / TARGET_CELLS
-    order = np.argsort(away, kind="stable")
-    quantile = float(away[order][np.searchsorted(np.cumsum(mass[order]), START_QUANTILE)])
-    limit = max(1, round(min(START_LIMIT_FACTOR * quantile, 1.0) * levels))
-    state = replace(state, n_rows=n_rows, residual_limit=limit)
-    return fit, _center_residuals(fit, _with_start(fit, state, np.array([round(mean * levels)], np.int32)))
-
-
-def _center_residuals(fit: Fit, state: State) -> State:
-    """Move the start by the mean of clipped residuals: a shrunken histogram is biased towards the middle."""
-    fraction = min(fit.budget.fraction_for(MEAN_NEED / state.n_rows), MEAN_FRACTION)
-    query = _gradient_sums(fit, state, [ContingencyTable(())])
-    sums, variance = _measure(fit, state, AdaptiveStep.RESIDUAL_SUM, query, (1, 1), fraction)
-    (rest,) = sums.ravel() / GRADIENT_UNITS
-    kept = max(0.0, 1 - variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
-    moved = state.residual_limit * min(max(kept * rest / state.n_rows, -1.0), 1.0)
-    return _with_start(fit, state, state.start + np.int32(round(moved)))
+    up, down = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetSums())) / TARGET_LEVELS
+    noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
+    pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
+    n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
+    if declared_rows and n_rows > DECLARED_FACTOR * max(up + down + COUNT_ERRORS * noise**0.5, MIN_ROWS):
+        n_rows = max(up + down, MIN_ROWS) + noise**0.5  # n_rows is far above the noisy count
+    mean = shrinkage.shrunken_mean(up - down, noise, n_rows)
+    limit = round(FIRST_LIMIT * levels)
+    state = State(n_rows, declared_rows, np.zeros(1, np.int32), np.zeros(0), residual_limit=limit)
+    state = _with_start(fit, state, np.array([round(mean * levels)], np.int32))
+    if n_rows * fit.budget.row_epsilon >= MIN_FOR_FINE_ROUNDS:
+        low, high = SPREAD_FRACTIONS
+        state = _update_residual_limit(
+            fit, state, 1, min(max(fit.budget.fraction_for(SPREAD_NEED / n_rows), low), high)
+        )
+    return fit, state
 
 
 # -- scores of candidate tables ----------------------------------------------------------------------------------------
@@ -523,9 +505,9 @@ def _select_columns(fit: Fit, state: State, n_columns: int, fraction: float) -> 
 
 # -- rounds ------------------------------------------------------------------------------------------------------------
 
-# Need of the first round. After tables ``design_tables`` requires more; what it left for rounds is spent on them even
-# if the number of rows has been corrected since.
-MIN_FIRST_ROUND: Final = 30.0
+# Need of the first round, in classification and in regression. After tables ``design_tables`` requires more; what it
+# left for rounds is spent on them even if the number of rows has been corrected since.
+MIN_FIRST_ROUND, MIN_COARSE_ROUND = 30.0, 10.0
 # Largest numbers of drawn pairs and triples per round, need of triples, and cells of a candidate table.
 MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
 # Random triples are candidates in every fourth round only: in the selection they compete with pairs.
@@ -538,14 +520,18 @@ MAX_BOUND_SHIFT, SHIFT_FROM_ROUND = 0.5, 2
 def run_rounds(fit: Fit, state: State) -> State:
     """Run the rounds that the remaining budget allows."""
     budget, factor = fit.budget, sensitivity_factor(fit.n_classes)
-    if budget.remaining <= 0 or state.n_rows * budget.row_epsilon_of(budget.remaining) < MIN_FIRST_ROUND * factor:
+    least = MIN_FIRST_ROUND * factor if fit.n_classes else MIN_COARSE_ROUND
+    if budget.remaining <= 0 or state.n_rows * budget.row_epsilon_of(budget.remaining) < least:
         return state
     n_rounds, bins = schedule_rounds(state.n_rows, budget, budget.remaining, factor)
     pairs: list[tuple[int, ...]] = list(combinations(range(len(fit.columns)), 2))
     limit_rounds = {n_rounds // part for part in LIMIT_ROUNDS} if n_rounds >= LIMIT_ROUNDS[0] else set()
     for number in track_progress(range(n_rounds), "rounds"):
         if not fit.n_classes and number in limit_rounds:
-            state = _update_residual_limit(fit, state, number, budget.remaining / (n_rounds - number))
+            most = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
+            state = _update_residual_limit(
+                fit, state, number + 1, min(budget.fraction_for(SPREAD_NEED / state.n_rows), most)
+            )
         fraction = budget.remaining / (n_rounds - number)
         if number >= SHIFT_FROM_ROUND:
             shift = fit.rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(fit.columns))
@@ -579,46 +565,93 @@ COUNT_FRACTION, PRIOR_ERROR, KNOWN_PRIOR_ERROR = 0.25, 1.0, 0.25
 
 
 def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, sets: list[tuple[int, ...]]) -> State:
-    """Select a table, measure rows and gradients in its cells, and add a shrunken Newton step to the scores."""
-    budget, n_classes, before = fit.budget, fit.n_classes, fit.budget.remaining
-    chosen = _select_table(fit, state, _candidate_tables(fit, state, bins, sets), number, fraction)
-    n_groups = table_design.groups_per_column(bins, len(chosen.axes))
+    """Select a table, measure rows and gradients in its cells, and add a shrunken update to the scores."""
+    budget, before = fit.budget, fit.budget.remaining
+    coarse = not fit.n_classes and state.n_rows * budget.row_epsilon_of(fraction) < MIN_FOR_FINE_ROUNDS
+    candidates = _coarse_tables(fit) if coarse else _candidate_tables(fit, state, bins, sets)
+    table = _select_table(fit, state, candidates, number, fraction, COARSE_SELECTION if coarse else None)
+    if not coarse:
+        state, table = _refine_table(fit, state, table, number, fraction, bins)
+    left = max(fraction - (before - budget.remaining), 0.0)
+    if fit.n_classes or budget.uses_gaussian:
+        sums, noise, counts, variance = _measure_apart(fit, state, table, number, left)
+    else:
+        sums, noise, counts, variance = _measure_pairs(fit, state, table, number, left)
+    cells = _cell_rows(state, table, counts, variance)
+    update = shrinkage.newton_step if fit.n_classes else shrinkage.posterior_means
+    values = update(sums, noise, cells, table, _gradient_variance(fit, state))
+    scores_per_gradient = state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
+    measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient)
+    return _with_step(fit, state, table, values, measurement, SCORE_UNITS if fit.n_classes else state.residual_limit)
+
+
+def _refine_table(
+    fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float, bins: int
+) -> tuple[State, ContingencyTable]:
+    """Release histograms of the columns of a table where they pay, and group the columns by them."""
+    n_groups, part = table_design.groups_per_column(bins, len(table.axes)), fraction / len(table.axes)
     axes = []
-    for axis in chosen.axes:
-        column, part = fit.columns[axis.feature], fraction / len(chosen.axes)
-        bounds = state.bounds.release_histogram(column, number, fit.backend, budget, state.n_rows, part)
+    for axis in table.axes:
+        column = fit.columns[axis.feature]
+        bounds = state.bounds.release_histogram(column, number, fit.backend, fit.budget, state.n_rows, part)
         state = replace(state, bounds=bounds)
         axes.append(bounds.make_axis(column, n_groups) if bounds.has_histogram(column) else axis)
-    table = ContingencyTable(tuple(axes))
-    left = max(fraction - (before - budget.remaining), 0.0)
-    by_rows = COUNT_FRACTION * left
+    return state, ContingencyTable(tuple(axes))
+
+
+def _measure_apart(
+    fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float
+) -> tuple[Floats, float, Floats, float]:
+    """Measure gradients and rows of cells one after the other. Return both, each followed by its variance of noise."""
+    by_rows = COUNT_FRACTION * fraction
     query, shape = row_backend.RowsByCell(table), (table.n_cells,)
     counts, variance = _measure(fit, state, AdaptiveStep.ROUND_ROWS, query, shape, by_rows, number)
     sums, noise = _measure(
         fit, state, AdaptiveStep.ROUND_GRADIENTS, _gradient_sums(fit, state, [table]),
-        (table.n_cells, n_outputs(n_classes)), left - by_rows, number,
+        (table.n_cells, n_outputs(fit.n_classes)), fraction - by_rows, number,
     )  # fmt: skip
-    sums, noise, cells = sums / GRADIENT_UNITS, noise / GRADIENT_UNITS**2, _cell_rows(state, table, counts, variance)
-    values = shrinkage.newton_step(sums, noise, cells, table, n_classes, _gradient_variance(fit, state))
-    scores_per_gradient = state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
-    measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient)
-    return _with_step(fit, state, table, values, measurement, SCORE_UNITS if n_classes else state.residual_limit)
+    return sums / GRADIENT_UNITS, noise / GRADIENT_UNITS**2, counts, variance
+
+
+def _measure_pairs(
+    fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float
+) -> tuple[Floats, float, Floats, float]:
+    """Measure residuals and rows of cells at once: a row adds Q + g and Q - g, which is 2Q whatever its gradient g.
+
+    At the same loss gradients have 12 % more variance than after a separate count of rows, and rows an eighth.
+    """
+    kind, facts = AdaptiveStep.ROUND_PAIRS, _facts(fit, state)
+    step = plan_sums(fit.budget, kind, (table.n_cells, 2), fraction, facts, number)
+    rows = GRADIENT_UNITS * fit.backend.run(row_backend.RowsByCell(table))
+    sums = fit.backend.run(_gradient_sums(fit, state, [table])).ravel()
+    seen = fit.budget.release_counts(step, np.stack([rows + sums, rows - sums], axis=1)) / (2 * GRADIENT_UNITS)
+    variance = 2 * step.variance / (2 * GRADIENT_UNITS) ** 2
+    return seen[:, :1] - seen[:, 1:], variance, seen.sum(axis=1), variance
 
 
 def _select_table(
-    fit: Fit, state: State, candidates: Sequence[ContingencyTable], number: int, fraction: float
-) -> ContingencyTable:
-    """Select the table whose gradients exceed what sampling and noise explain by the most."""
+    fit: Fit, state: State, candidates: Sequence[ContingencyTable], number: int, fraction: float,
+    selection: float | None = None,
+) -> ContingencyTable:  # fmt: skip
+    """Select the table whose gradients exceed what sampling and noise explain by the most.
+
+    ``selection`` is the part of the round for the choice; without it, it follows from the number of candidates.
+    """
     if len(candidates) == 1:
         return candidates[0]
     norm = row_backend.gradient_norms(fit.n_classes, state.residual_limit)[0]
     need = SELECTION_NEED * norm / GRADIENT_UNITS * math.log(len(candidates)) / state.n_rows
-    low, high = SELECTION_FRACTIONS
+    low, high = SELECTION_FRACTIONS if selection is None else (selection, selection)
     part = min(max(fit.budget.fraction_for(need), low * fraction), high * fraction)
     scores, _ = _score_tables(fit, state, candidates, fit.budget.row_epsilon_of(fraction - part))
     kind = AdaptiveStep.ROUND_SELECTION
     step = plan_choice(fit.budget, kind, len(candidates), part, _facts(fit, state), number)
     return candidates[fit.budget.select(step, scores)]
+
+
+def _coarse_tables(fit: Fit) -> list[ContingencyTable]:
+    """Return the table of each column in few groups of equal prior mass."""
+    return [ContingencyTable((column.equal_mass_groups(column.prior, COARSE_GROUPS),)) for column in fit.columns]
 
 
 def _candidate_tables(fit: Fit, state: State, bins: int, sets: list[tuple[int, ...]]) -> list[ContingencyTable]:
@@ -644,21 +677,40 @@ def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: 
     return np.maximum(cells, max(even / 20, 1.0))
 
 
-# Regression: need of the histogram of residuals, limit of its fraction of a round, and the quantile that becomes the
-# limit of residuals. Of n rounds, it is taken before rounds n // 4 and n // 2 (0-based).
-LIMIT_NEED, LIMIT_FRACTION, LIMIT_QUANTILE, LIMIT_ROUNDS = 40.0, 0.5, 0.9, (4, 2)
-RESIDUAL_MARKS: Final = np.geomspace(1e-3, 1.0, 17)[1:]  # bounds of its bins, in fractions of the target's range
+# Regression: need of the histogram of residuals, limits of its fraction of the budget at the start, and of a round's
+# later; of n rounds, it is taken again before rounds n // 4 and n // 2 (0-based).
+SPREAD_NEED, SPREAD_FRACTIONS, MAX_SPREAD_FRACTION, LIMIT_ROUNDS = 120.0, (0.02, 0.12), 0.5, (4, 2)
+RESIDUAL_OCTAVES: Final = 2.0 ** np.arange(-7, 1)  # upper ends of its bins, in fractions of the target's range
+# Beyond the fullest octave each is expected to hold OCTAVE_DECAY of the one before, with a standard deviation of twice
+# that or of FAR_GROUP of the rows: a small group far away is believed when it stands out.
+OCTAVE_DECAY, FAR_GROUP = 0.15, 0.02
+# Fraction of a residual beyond the limit that rounds could have predicted; the middle of an octave as a part of its
+# end; fraction of a round that remains for gradients.
+PREDICTABLE, OCTAVE_MIDDLE, GRADIENT_FRACTION = 1 / 9, 1 / 1.35, 0.7
+LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
 
 
 def _update_residual_limit(fit: Fit, state: State, number: int, fraction: float) -> State:
-    """Lower the limit of residuals to their noisy quantile; it never rises, since residuals shrink."""
-    part = min(fit.budget.fraction_for(LIMIT_NEED / state.n_rows), LIMIT_FRACTION * fraction)
-    marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+    """Set the limit of residuals at which noise, and what is cut off and could be predicted, are least together.
+
+    The limit rises only at the start: residuals shrink afterwards.
+    """
+    marks = np.rint(RESIDUAL_OCTAVES * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, row_backend.ResidualHistogram(marks)
-    seen, variance = _measure(fit, state, kind, query, marks.shape, part, number + 1)
-    mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), variance, state.n_rows))
-    mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]
-    return replace(state, residual_limit=min(state.residual_limit, round(1.2 * float(mark))))
+    counts, variance = _measure(fit, state, kind, query, marks.shape, fraction, number)
+    seen, error = counts / state.n_rows, variance / state.n_rows**2
+    mass = np.maximum(seen, 0.0)
+    for octave in range(int(np.argmax(seen)) + 1, len(marks)):
+        expected = mass[octave - 1] * OCTAVE_DECAY
+        free = max(2 * expected, FAR_GROUP) ** 2
+        mass[octave] = max((expected * error + seen[octave] * free) / (error + free + TINY), 0.0)
+    n_rounds, bins = schedule_rounds(state.n_rows, fit.budget, fit.budget.remaining, 1)
+    row_budget = state.n_rows * fit.budget.row_epsilon_of(fit.budget.remaining / n_rounds)
+    beyond = np.maximum(OCTAVE_MIDDLE * RESIDUAL_OCTAVES[:, None] - LIMITS, 0) ** 2
+    cut = mass / max(float(mass.sum()), TINY) @ beyond
+    noise = n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget)) ** 2 * LIMITS**2
+    limit = round(float(LIMITS[np.argmin(PREDICTABLE * cut + noise)]) * TARGET_LEVELS * LEVEL_UNITS)
+    return replace(state, residual_limit=min(state.residual_limit, limit) if state.steps else limit)
 
 
 # -- sparse histogram, for large budgets -------------------------------------------------------------------------------

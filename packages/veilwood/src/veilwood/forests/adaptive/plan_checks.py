@@ -124,10 +124,12 @@ def table_cell_counts(plan: Plan) -> list[int]:
 def check_tables(forest: Forest, plan: Plan) -> None:
     """Raise ModelFileError unless the trees of a forest are the tables and rounds that its plan measured."""
     columns, cells = AdaptiveDecisions.from_choices(plan.choices).tables, table_cell_counts(plan)
-    round_cells = [step.shape[0] for step in steps_of(plan, AdaptiveStep.ROUND_GRADIENTS)]
-    round_rows = [step.shape for step in steps_of(plan, AdaptiveStep.ROUND_ROWS)]
+    rounds = steps_of(plan, AdaptiveStep.ROUND_GRADIENTS, AdaptiveStep.ROUND_PAIRS)
+    round_cells = [step.shape[0] for step in rounds]
+    counted = [step.shape for step in steps_of(plan, AdaptiveStep.ROUND_ROWS)]
+    summed = [(step.shape[0],) for step in steps_of(plan, AdaptiveStep.ROUND_GRADIENTS)]
     tested = [set(part.tolist()) - {LEAF} for part in np.split(forest.feature, forest.roots[1:])]
-    fits = len(columns) == len(cells) and round_rows == [(n_cells,) for n_cells in round_cells]
+    fits = len(columns) == len(cells) and counted == summed
     fits = fits and np.diff(forest.tree_leaves).tolist() == ([*cells, *round_cells] or [1])
     if not fits or not all(features <= {column} for features, column in zip(tested, columns, strict=False)):
         raise ModelFileError("the trees of the model are not the tables and rounds that its plan measured.")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
+from itertools import combinations, product
+from math import prod
 from typing import Final
 
 import numpy as np
@@ -78,28 +80,73 @@ def shrunken_mean(doubled_excess: float, noise: float, n_rows: float) -> float:
     return min(max(0.5 + kept * doubled_excess / n_rows / 2, 0.0), 1.0)
 
 
-def newton_step(
-    sums: Floats, noise: float, cells: Floats, table: ContingencyTable, n_classes: int, variance: float
-) -> Floats:
-    """Return the score update of each cell: log-odds, or fractions of the residual limit.
+def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float) -> Floats:
+    """Return the update of each cell in log-odds.
 
     The noisy gradient sums are split into ``split_components`` and each is shrunk separately. A Newton step follows,
     whose curvature is increased by the standard deviation of the noise.
     """
     n_outputs = sums.shape[1]
-    chance = noise + float(cells.mean()) * variance
+    n_classes, chance = max(n_outputs, 2), noise + float(cells.mean()) * variance
     if n_outputs > 1:
         sums = sums - sums.mean(axis=1, keepdims=True)
         chance *= 1 - 1 / n_outputs
     kept = np.zeros_like(sums)
     for component, size in split_components(sums, table):
         kept += _shrink_component(component, size * n_outputs * chance)
-    curvature = (1 / n_classes) * (1 - 1 / n_classes) if n_classes else 1.0
+    curvature = (1 / n_classes) * (1 - 1 / n_classes)
     # Larger by a standard deviation of the noise on a sum; measured with ``loop.COUNT_FRACTION``.
-    damping = noise**0.5 * (2 * curvature if n_classes else 1.0) + MIN_DAMPING
-    damped = curvature * cells[:, None] + damping
-    most = MAX_STEP if n_classes else 1.0
-    return np.asarray(np.clip(kept / damped, -most, most))
+    damped = curvature * (cells[:, None] + 2 * noise**0.5) + MIN_DAMPING
+    return np.asarray(np.clip(kept / damped, -MAX_STEP, MAX_STEP))
+
+
+# Prior standard deviations of effects that are tried, in units of the limit of residuals: of a column or an
+# interaction, and of the mean of a table.
+EFFECT_SCALES, MEAN_SCALES = (0.0, 0.03, 0.1, 0.3), (0.0, 0.03, 0.1, 0.3)
+OWN_VARIANCE: Final = 0.05  # of a group of numbers, beside the random walk that neighbouring groups share
+
+
+def posterior_means(sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float) -> Floats:
+    """Return the posterior mean of the gradient of a row in each cell, given noisy sums.
+
+    A sum is the number of rows times an effect, plus noise and sampling error. Effects are normal: a mean, one part per
+    column in which neighbouring groups are alike, and an interaction. Their standard deviations are averaged over a
+    grid, weighted by the likelihood of the sums.
+    """
+    scale = 1 / np.sqrt(noise + cells * variance)
+    seen, weight = sums[:, 0] * scale, cells * scale
+    parts = _effect_covariances(tuple((axis.size, axis.ordered) for axis in table.axes))
+    grid = np.array(list(product(MEAN_SCALES, *[EFFECT_SCALES] * (len(parts) - 1)))) ** 2
+    total = np.tensordot(grid, parts, 1) * (weight[:, None] * weight) + np.eye(len(cells))
+    solved = np.linalg.solve(total, np.broadcast_to(seen[:, None], (len(grid), len(seen), 1)))[..., 0]
+    logs = -(solved @ seen + np.linalg.slogdet(total)[1]) / 2
+    likelihood = np.exp(logs - logs.max())
+    return np.asarray((seen - likelihood @ solved / likelihood.sum()) / weight)[:, None]
+
+
+@cache
+def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
+    """Return covariances of the cells of a table, each of mean variance 1: of the mean, of columns, of interactions."""
+    n_cells, own = prod(size for size, _ in shape), [_group_covariance(*axis) for axis in shape]
+    parts = [np.ones((n_cells, n_cells))]
+    for order in range(1, len(shape) + 1):
+        one_order = np.zeros_like(parts[0])
+        for chosen in combinations(range(len(shape)), order):
+            product_of = np.ones((1, 1))
+            for place, matrix in enumerate(own):
+                product_of = np.kron(product_of, matrix if place in chosen else np.ones_like(matrix))
+            one_order += product_of
+        parts.append(one_order)
+    return np.stack(parts)
+
+
+def _group_covariance(size: int, ordered: bool) -> Floats:
+    """Return the covariance of the effects of groups, which add up to 0: a random walk if they are ordered."""
+    place = (np.arange(size) + 0.5) / size
+    walk = np.minimum(place[:, None], place) + OWN_VARIANCE * np.eye(size) if ordered else np.eye(size)
+    centre = np.eye(size) - 1 / size
+    centred = centre @ walk @ centre
+    return np.asarray(centred / max(float(np.trace(centred)) / size, TINY))
 
 
 def split_components(sums: Floats, table: ContingencyTable) -> list[tuple[Floats, int]]:

@@ -13,7 +13,7 @@ from math import prod
 from typing import Final, NamedTuple
 
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.forests.adaptive.row_backend import SCORE_UNITS, gradient_norms, n_outputs
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, gradient_norms, n_outputs
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableStepName
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import Plan
@@ -34,8 +34,6 @@ class AdaptiveStep(StepKind):
     CLASS_COUNTS_AGAIN = "class counts once more"
     ROW_COUNT = "number of rows"
     TARGET_SUMS = "sums of the target"
-    TARGET_HISTOGRAM = "histogram of the target"
-    RESIDUAL_SUM = "sum of residuals"
     RESIDUAL_HISTOGRAM = "histogram of residuals before round {}"
     COLUMN_STRENGTHS = "strengths of columns"
     COLUMN_SELECTION = "column {} of tables"
@@ -48,6 +46,7 @@ class AdaptiveStep(StepKind):
     ROUND_HISTOGRAM = "round {}: histogram of column {}"
     ROUND_ROWS = "round {}: rows"
     ROUND_GRADIENTS = "round {}: gradients"
+    ROUND_PAIRS = "round {}: rows and residuals"
     COLUMN_CLASSES = "classes by column"
     SPARSE_CELLS = "fine cells"
     CELL_WEIGHT = "weight of fine cells"
@@ -99,8 +98,10 @@ def row_reach(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) -> Re
     """
     l1, squared_l2 = gradient_norms(facts.n_classes, facts.limit)
     match kind:
-        case AdaptiveStep.ROUND_GRADIENTS | AdaptiveStep.RESIDUAL_SUM:
+        case AdaptiveStep.ROUND_GRADIENTS:
             return Reach(l1, squared_l2, signed=True)
+        case AdaptiveStep.ROUND_PAIRS:  # Q + g and Q - g: not negative, and 2Q together
+            return Reach(2 * GRADIENT_UNITS, 4 * GRADIENT_UNITS**2)
         case AdaptiveStep.COLUMN_STRENGTHS:  # no score moves further than a gradient
             best = facts.n_columns * l1
             return Reach(prod(shape) * best, prod(shape) * best**2, signed=True)
@@ -169,7 +170,6 @@ def _check_shape(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) ->
         AdaptiveStep.CLASS_COUNTS_AGAIN: (n_classes,),
         AdaptiveStep.ROW_COUNT: (1,),
         AdaptiveStep.TARGET_SUMS: (2,),
-        AdaptiveStep.RESIDUAL_SUM: (1, 1),
         AdaptiveStep.TABLE_WEIGHT: (1,),
         AdaptiveStep.ROUND_SELECTION: (1, None),
         AdaptiveStep.COLUMN_SELECTION: (1, facts.n_columns),
@@ -180,6 +180,7 @@ def _check_shape(kind: AdaptiveStep, shape: tuple[int, ...], facts: RowFacts) ->
         AdaptiveStep.JOINT_TABLES: (None, n_classes),
         AdaptiveStep.COLUMN_CLASSES: (None, n_classes),
         AdaptiveStep.ROUND_GRADIENTS: (None, n_outputs(n_classes)),
+        AdaptiveStep.ROUND_PAIRS: (None, 2),
     }
     expected = shapes.get(kind, (None,))
     if len(expected) != len(shape) or any(b not in (None, a) for a, b in zip(shape, expected, strict=True)):
@@ -197,8 +198,8 @@ def steps_of(plan: Plan, *kinds: StepKind) -> list[Step]:
 
 def only_initial_estimate(plan: Plan) -> bool:
     """Return True if class counts, or the mean of the target, were measured and no table, round or fine cell."""
-    measured = (AdaptiveStep.TABLE, AdaptiveStep.JOINT_TABLES, AdaptiveStep.ROUND_ROWS, AdaptiveStep.SPARSE_CELLS)
-    return not steps_of(plan, *measured)
+    rounds = (AdaptiveStep.ROUND_ROWS, AdaptiveStep.ROUND_PAIRS)
+    return not steps_of(plan, AdaptiveStep.TABLE, AdaptiveStep.JOINT_TABLES, *rounds, AdaptiveStep.SPARSE_CELLS)
 
 
 def describe_released(plan: Plan) -> str:
