@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 
 import veilwood as vw
+from veilwood.data.counts import Axis
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import Axis
 
 SCHEMA = vw.Schema.from_dict(
     {

@@ -13,7 +13,8 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.forests.adaptive.contingency import ContingencyTable, tables_to_forest
+from veilwood.data.counts import ContingencyTable
+from veilwood.forests.adaptive.contingency import tables_to_forest
 from veilwood.forests.adaptive.steps import only_initial_estimate
 from veilwood.models.onnx import export_onnx
 from veilwood_papers.not_private import as_published

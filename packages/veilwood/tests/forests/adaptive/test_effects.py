@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.data.counts import ContingencyTable
 from veilwood.forests.adaptive.effects import (
     ERROR_BARS,
     EffectEstimate,

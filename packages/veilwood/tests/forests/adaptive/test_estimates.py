@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from veilwood.forests.adaptive.contingency import Axis, ContingencyTable
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.forests.adaptive.effects import MAX_PAIRS, StepMeasurement, TableScores, estimate_effects
 from veilwood_testing.effects_cases import WARD
 

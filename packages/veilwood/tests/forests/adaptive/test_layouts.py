@@ -5,7 +5,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables
+from veilwood.data.counts import ContingencyTable
+from veilwood.forests.adaptive.contingency import PackedTables
 from veilwood_testing.clinic import COLUMNS, small_table
 
 

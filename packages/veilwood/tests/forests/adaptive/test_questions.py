@@ -9,10 +9,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from veilwood.data import counts as asked
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, ScoredRows
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, ScoredRows, answer_query
 from veilwood_testing.clinic import COLUMNS, schema_of, small_table, table_of
 
 pytestmark = [
@@ -36,18 +36,19 @@ def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyP
     held.add_scores(table, values)
     whole.add_scores(table, values)
     for question in (
-        asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3),
+        asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassesByCell([table], 3),
         asked.EvidenceGain(np.zeros(3, np.int32), 3, GRADIENT_UNITS, 100),
     ):  # fmt: skip
-        assert (held.run(question) == question(whole)).all()
+        assert (held.run(question) == answer_query(question, whole)).all()
     cells, counts = held.nonempty_cells(table.axes, 3)
     one_by_one = np.bincount(table.cell_indices(whole.cells) * 3 + whole.target)
     assert (np.flatnonzero(one_by_one) == cells).all()
     assert (one_by_one[cells] == counts).all()
     held.hold_out(0.3)
-    assert held.run(asked.RowCount()) + held.run_on_holdout(asked.RowCount()) == 500
-    judged, share = held.run_on_sample(asked.RowCount(), 0.5)
-    assert 0 < judged < held.run(asked.RowCount())
+    count = asked.RowsByCell(asked.ALL_ROWS)
+    assert held.run(count) + held.run_on_holdout(partial(answer_query, count)) == 500
+    judged, share = held.run_on_sample(count, 0.5)
+    assert 0 < judged < held.run(count)
     assert share == 0.5
 
 
