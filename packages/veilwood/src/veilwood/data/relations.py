@@ -58,7 +58,7 @@ def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[Fram
         while start < len(piece):
             missing = batch_rows - rows
             is_pandas = isinstance(piece, pd.DataFrame)
-            part = piece[start : start + missing] if is_pandas else piece.slice(start, missing)
+            part: Any = piece[start : start + missing] if is_pandas else piece.slice(start, missing)
             held.append(part)
             start += len(part)
             rows += len(part)
