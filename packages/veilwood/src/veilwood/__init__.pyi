@@ -1,4 +1,5 @@
 # The public names, and where each is defined. ``__init__.py`` reads this file and imports a name when it is first used.
+import veilwood.engines.gpu
 import veilwood_audit
 import veilwood_secure
 import veilwood_service
@@ -13,7 +14,6 @@ from veilwood.data.schema import Schema as Schema
 from veilwood.data.tables import read_table as read_table
 from veilwood.drafting.discover import Discovery as Discovery
 from veilwood.drafting.discover import discover as discover
-from veilwood.engines import gpu as gpu
 from veilwood.errors import BudgetExceededError as BudgetExceededError
 from veilwood.errors import DomainTooLargeError as DomainTooLargeError
 from veilwood.errors import LedgerError as LedgerError
@@ -49,5 +49,6 @@ from veilwood.tuning import Tuning as Tuning
 from veilwood.tuning import tune as tune
 
 audit = veilwood_audit
+gpu = veilwood.engines.gpu
 secure = veilwood_secure
 service = veilwood_service
