@@ -26,7 +26,7 @@ def lazy_names(package: str, init_file: str) -> tuple[Callable[[str], Any], list
                 homes |= {each.name: (f"{home}.{each.name}", None) for each in imported}
             case ast.ImportFrom(module=str(home), names=imported):
                 homes |= {each.asname or each.name: (home, each.name) for each in imported}
-            case ast.Assign(targets=[ast.Name(id=name)], value=module):
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() | ast.Attribute() as module):
                 homes[name] = (ast.unparse(module), None)
 
     def load_name(name: str) -> Any:
