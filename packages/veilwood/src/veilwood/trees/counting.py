@@ -31,18 +31,6 @@ from veilwood.data.counts import (
 )
 from veilwood.trees.forest import LEAF, Forest
 
-__all__ = [
-    "ACCELERATOR",
-    "Accelerator",
-    "Assignment",
-    "LeafCount",
-    "leaf_queries",
-    "leaf_totals",
-    "route_rows",
-    "sum_over_trees",
-    "tree_rule",
-]
-
 
 def tree_rule(
     forest: Forest,
