@@ -18,7 +18,7 @@ from veilwood.privacy import entropy
 from veilwood.privacy.door import Door, TrialDoor
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf
-from veilwood.privacy.selection import RandomStopping, TrialBudget, uniform_below
+from veilwood.privacy.selection import RandomStopping, TrialBudget
 from veilwood.privacy.steps import Step, counting_step
 from veilwood_testing.steps_cases import plan_of
 
@@ -47,10 +47,10 @@ def test_the_number_of_trials_has_its_law(odds: int) -> None:
 
 
 def test_uniform_numbers_are_uniform() -> None:
-    counts = np.bincount([uniform_below(3) for _ in range(6000)], minlength=3)
+    counts = np.bincount([entropy.draw_below(3) for _ in range(6000)], minlength=3)
     assert chisquare(counts).pvalue > ALARM
     with pytest.raises(vw.VeilwoodError):
-        uniform_below(0)
+        entropy.draw_below(0)
 
 
 def best_of(trial: np.ndarray, odds: int, most: int = 4000) -> np.ndarray:
