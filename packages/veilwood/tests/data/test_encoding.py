@@ -465,8 +465,8 @@ def test_inferred_classes_are_those_of_y() -> None:
         (list("abab"), object),
     ]
     for y, dtype in cases:
-        for given in (y, np.array(y), pd.Series(y)):
-            model = fitted("RandomTreesClassifier", "infer", X, given)  # type: ignore[arg-type]
+        for labels in (y, np.array(y), pd.Series(y)):
+            model = fitted("RandomTreesClassifier", "infer", X, labels)  # type: ignore[arg-type]
             assert model.classes_.dtype == dtype
             assert model.classes_.tolist() == sorted(set(y))
 
