@@ -36,7 +36,7 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     frame = pd.read_csv(files[0])
     frame.to_excel(tmp_path / "t.xlsx", index=False)
     for invalid in ("refuse", "drop"):
-        assert codes_of(tmp_path / "t.xlsx", GERMAN_SCHEMA, invalid) == codes_of(files[0], SCHEMA, invalid)
+        assert codes_of(tmp_path / "t.xlsx", GERMAN_SCHEMA, invalid) == codes_of(files[0], GERMAN_SCHEMA, invalid)
     assert check_files(tmp_path / "t.xlsx", GERMAN_SCHEMA).violations == []
     place = local_file(tmp_path / "t.xlsx")
     sheet = excel_dataset(place.display_name, place.open, nulls=["Bonn"]).to_table()
@@ -52,7 +52,7 @@ def test_excel_gives_the_same_codes(tmp_path: Path, files: tuple[Path, Path]) ->
     for cell in book.active[len(frame) + 2]:
         cell.number_format = "[h]:mm:ss"
     book.save(tmp_path / "long.xlsx")
-    assert codes_of(tmp_path / "long.xlsx", GERMAN_SCHEMA, "drop") == codes_of(files[0], SCHEMA, "drop")
+    assert codes_of(tmp_path / "long.xlsx", GERMAN_SCHEMA, "drop") == codes_of(files[0], GERMAN_SCHEMA, "drop")
     with pytest.raises(OutOfSchemaError):
         codes_of(tmp_path / "long.xlsx", GERMAN_SCHEMA)
     (tmp_path / "no.xlsx").write_bytes(b"PK nothing")
@@ -72,7 +72,7 @@ def test_numbers_that_a_sheet_has_rounded_are_no_ids(tmp_path: Path) -> None:
     assert kept_rows(open_rows(tmp_path / "v.xlsx", None, ID_ENCODING, unit=unit, invalid="drop")) == [2]
 
 
-SCHEMA = vw.Schema.from_dict({
+LONG_ROWS_SCHEMA = vw.Schema.from_dict({
     "name": "notes", "task": "classification", "target": "ill",
     "columns": [
         {"name": "note", "kind": "categorical", "values": ["short", "rest"], "other": "rest"},
@@ -127,7 +127,7 @@ def long_table(path: Path, long: str) -> None:
 def test_a_row_of_many_megabytes_is_dropped_alone(long: str, name: str, tmp_path: Path) -> None:
     assert len(long) > 2 * MAX_ROW_BYTES
     long_table(tmp_path / name, long)
-    encoding = Encoding(SCHEMA)
+    encoding = Encoding(LONG_ROWS_SCHEMA)
     source = open_rows(str(tmp_path / name), None, encoding, invalid="drop")
     labels = [label for batch in source.batches() for label in batch.target.tolist()]
     assert sorted(labels) == [0] * 7 + [1] * 5
@@ -138,7 +138,7 @@ def test_a_row_of_many_megabytes_is_dropped_alone(long: str, name: str, tmp_path
 def test_a_header_without_an_end_is_refused_without_a_row(header: str, invalid: Any, tmp_path: Path) -> None:
     (tmp_path / "rows.csv").write_text(f"{header}\nsecret,yes\nsecret,no\n" * 3)
     with pytest.raises(OutOfSchemaError) as refusal:
-        vw.RandomTreesClassifier(SCHEMA, n_estimators=1, invalid=invalid).fit(str(tmp_path / "rows.csv"))
+        vw.RandomTreesClassifier(LONG_ROWS_SCHEMA, n_estimators=1, invalid=invalid).fit(str(tmp_path / "rows.csv"))
     assert "secret" not in str(refusal.value)
     assert len(str(refusal.value)) < 1000
 
