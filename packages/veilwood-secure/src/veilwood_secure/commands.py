@@ -19,8 +19,6 @@ from veilwood.data.schema import Schema
 from veilwood.errors import SetupError, UseError
 from veilwood_secure import MISSING_EXTRA_MESSAGE
 
-__all__ = ["secure"]
-
 secure = typer.Typer(
     help="Train one model on secret-shared rows of several owners. Start with: veilwood secure demo",
     rich_markup_mode=None,

@@ -47,8 +47,6 @@ from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import RandomStopping, TrialBudget, uniform_below
 from veilwood.privacy.steps import Step
 
-__all__ = ["PrivateSearch"]
-
 _SCORING_OPTIONS = {"classification": ("accuracy", "auc", "log_loss"), "regression": ("r2", "rmse", "mae")}
 _LOWER_IS_BETTER = ("log_loss", "rmse", "mae")
 _MAX_SETTINGS = 1000

@@ -59,8 +59,6 @@ from veilwood.privacy.plan import Plan
 from veilwood.safe_io import write_file
 from veilwood.tuning import averaging_estimator, tunable_estimators, tune
 
-__all__ = ["FAMILIES", "evaluate_model", "evaluation_path", "fit", "plan", "predict", "tune_settings"]
-
 
 def _find_families() -> dict[str, dict[TaskKind, type]]:
     """Return the estimators that fit a model, by family name and task."""

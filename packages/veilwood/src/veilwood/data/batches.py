@@ -28,20 +28,6 @@ from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.progress import track_progress
 
-__all__ = [
-    "AggregatePass",
-    "Batch",
-    "Count",
-    "RowFilter",
-    "Source",
-    "encode_rows",
-    "open_memory",
-    "open_stream",
-    "select_rows",
-    "view_table",
-]
-
-
 Sums: TypeAlias = npt.NDArray[np.int64]
 Made = TypeVar("Made")
 

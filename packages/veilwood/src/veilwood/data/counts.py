@@ -16,17 +16,6 @@ import numpy.typing as npt
 
 from veilwood.data.batches import Sums
 
-__all__ = [
-    "ROW_HASH",
-    "CellQuery",
-    "CellRule",
-    "DeclarativeCount",
-    "KeyedRowHash",
-    "RunCellQueries",
-    "Split",
-    "split_by_code",
-]
-
 ROW_HASH: Final = -1  # instead of a column index: the row's bucket under a secret key
 
 SumKind: TypeAlias = Literal["classes", "moments", "pair"]

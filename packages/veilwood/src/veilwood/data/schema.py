@@ -34,8 +34,6 @@ from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError, s
 from veilwood.privacy.neighbours import RowsOf, Unit, resolve_unit
 from veilwood.safe_io import read_json, read_text
 
-__all__ = ["UNREVIEWED_MARK", "Schema", "TaskKind", "is_unreviewed"]
-
 TaskKind = Literal["classification", "regression"]
 
 UNREVIEWED_MARK: Final = "from data: review"

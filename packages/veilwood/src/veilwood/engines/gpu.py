@@ -39,9 +39,6 @@ from veilwood.privacy.entropy import random_integers
 from veilwood.trees.counting import ACCELERATOR
 from veilwood.trees.forest import Forest
 
-__all__ = ["PART_ROWS", "GpuBackend", "in_use", "leaf_totals", "sum_over_trees", "use"]
-
-
 CodedRows: TypeAlias = tuple[Codes, Int32s, Int32s | None]
 
 _BLOCK_THREADS = 1024  # threads per block; one block fills a multiprocessor's shared memory with trees

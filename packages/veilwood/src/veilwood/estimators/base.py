@@ -55,25 +55,6 @@ from veilwood.safe_io import MAX_DIGITS, is_int_in
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import check_random_state, public_seed
 
-__all__ = [
-    "MAX_THREADS",
-    "BaseForest",
-    "ClassWeights",
-    "Classifier",
-    "JointRows",
-    "PlanOrPath",
-    "Regressor",
-    "ReweightedModel",
-    "RunParameters",
-    "SharedParameters",
-    "compute_importances",
-    "explicit_weights",
-    "resolve_weights",
-    "to_plain_value",
-    "weighted_model",
-]
-
-
 _HINT = "pass 'balanced', or a weight above 0 for some classes, such as {'yes': 5}"
 
 

@@ -38,18 +38,6 @@ from veilwood.privacy.plan import Layout, Plan
 from veilwood.safe_io import is_int_in, read_json, read_text, write_file
 from veilwood.trees.counting import Assignment
 
-__all__ = [
-    "Evaluation",
-    "HoldoutSplit",
-    "composes_in_parallel",
-    "evaluate",
-    "evaluation_loss",
-    "evaluation_plan",
-    "measure_quality",
-    "model_hash",
-]
-
-
 _PER_MILLE = 1000  # resolution of a holdout fraction
 
 

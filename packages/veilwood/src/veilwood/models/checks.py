@@ -50,17 +50,6 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
 from veilwood.safe_io import is_int_in
 
-__all__ = [
-    "MAX_REGROWN_LEAVES",
-    "Check",
-    "check_certificate",
-    "check_plan",
-    "loss_fits_plan",
-    "not_recomputed",
-    "require_checks",
-    "require_unchanged",
-]
-
 MAX_REGROWN_LEAVES: Final = 1 << 12
 """Maximum number of leaves of trees that are regrown from the public seed on every load: some milliseconds."""
 _BY_SERVERS: Final = (ServerNoise, Holding)

@@ -52,9 +52,6 @@ from veilwood.privacy.signature import require_same_payload as match_signature
 from veilwood.privacy.signature import verify_signature as check_signature
 from veilwood.safe_io import is_int_in, read_file, read_json, write_file
 
-__all__ = ["FORMAT", "is_plan", "load", "save", "sign", "skops_types", "verify"]
-
-
 FORMAT: Final = 1
 """Number of the file format. A new number when a file could no longer be read by the code before; then ``load``
 keeps reading every older number. A new estimator parameter with a default needs none."""

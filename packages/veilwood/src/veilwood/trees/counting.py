@@ -22,18 +22,6 @@ from veilwood.data.batches import Batch
 from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
 from veilwood.trees.forest import LEAF, Forest
 
-__all__ = [
-    "ACCELERATOR",
-    "Accelerator",
-    "Assignment",
-    "LeafCount",
-    "leaf_queries",
-    "leaf_totals",
-    "route_rows",
-    "sum_over_trees",
-    "tree_rule",
-]
-
 
 def tree_rule(
     forest: Forest,

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.arrays import HAVE_NUMBA
 from veilwood.forests.adaptive.sparse_histogram import KINDS, FittedTree, TreeKind
-from veilwood.trees.counting import HAVE_NUMBA
 
 BOTH = [False, pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba"))]
 DEEP = TreeKind(random_thresholds=True, max_features=1.0, min_samples_leaf=1)

@@ -52,8 +52,6 @@ from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.trees.counting import Assignment
 
-__all__ = ["ClusterBackend", "ClusterSource", "PartitionBackend", "PersistedRows", "open_frame"]
-
 
 def open_frame(
     engine: ClusterEngine, frame: Any, encoding: Encoding, *, cap: RowsOf | None, invalid: Invalid

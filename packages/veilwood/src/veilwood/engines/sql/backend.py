@@ -35,8 +35,6 @@ from veilwood.forests.adaptive.row_backend import (
 )
 from veilwood.privacy.entropy import secret_key
 
-__all__ = ["SqlBackend", "preview_queries"]
-
 MAX_PENDING: Final = 8  # steps that queries recompute before scores are stored: an UPDATE rewrites every row
 LOOKUP_ROWS: Final = 4000  # rows of the lookup table that one INSERT writes
 UNITS, SCORED = "veilwood_units", "veilwood_scored"

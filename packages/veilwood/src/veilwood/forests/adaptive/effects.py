@@ -23,21 +23,6 @@ from veilwood.forests.adaptive.contingency import Axis, ContingencyTable, tables
 from veilwood.forests.adaptive.row_backend import scores_to_probabilities
 from veilwood.trees.forest import LEAF, Forest
 
-__all__ = [
-    "MAX_PAIRS",
-    "EffectEstimate",
-    "EffectForest",
-    "Effects",
-    "Interaction",
-    "MainEffect",
-    "StepMeasurement",
-    "TableScores",
-    "check_effects",
-    "estimate_effects",
-    "read_effects",
-]
-
-
 RAKING_SWEEPS: Final = 3  # sweeps of iterative proportional fitting; more have no visible effect
 DRAWS: Final = 256  # synthetic rows per column; 512 gave no better estimates
 # Averaging over other columns attenuates an effect. The correction is an estimate too: this fraction of it counts as
