@@ -125,7 +125,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     Guarantee
 
     epsilon-differential privacy for the estimator's unit and adjacency: proofs/private-search.md, attacked by
-    packages/veilwood/tests/test_search.py and packages/veilwood/tests/privacy/test_stopping.py. It assumes
+    packages/veilwood/tests/test_search.py and packages/veilwood/tests/privacy/test_selection.py. It assumes
     that no outsider observes the running time of the search, which depends on the number of trials.
 
     Examples

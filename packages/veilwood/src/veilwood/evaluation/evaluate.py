@@ -51,7 +51,7 @@ class HoldoutSplit:
 
     The draws of different units are independent and depend on no value. Under add-remove one unit is therefore in one
     of the two parts only, and releases on both parts together cost the larger loss (proofs/evaluation.md, attacked by
-    packages/veilwood/tests/evaluation/test_aside.py).
+    packages/veilwood/tests/evaluation/test_evaluate.py).
     """
 
     key: bytes

@@ -347,7 +347,7 @@ class ParallelDoor(UnchargedDoor):
     Guarantee
 
     Both releases together cost the loss that the ledger holds for the first (proofs/evaluation.md, attacked by
-    packages/veilwood/tests/evaluation/test_aside.py).
+    packages/veilwood/tests/evaluation/test_evaluate.py).
     """
 
     def __init__(self, plan: Plan, first: Door) -> None:

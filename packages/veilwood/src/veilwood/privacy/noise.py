@@ -553,7 +553,7 @@ class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
     delta; the rest of delta bounds the probability that a key of one table only is released. Assumes uniform bits
     from the operating system.
     Proof: proofs/discover.md
-    Test: packages/veilwood/tests/privacy/test_standing_out.py::test_the_exact_loss_is_within_the_promise
+    Test: packages/veilwood/tests/privacy/test_noise.py::test_the_exact_loss_is_within_the_promise
 
     Examples
     --------

@@ -290,7 +290,7 @@ class TrialBudget:
     -----
     Guarantee
 
-    The lemma "one trial" of proofs/private-search.md, attacked by packages/veilwood/tests/privacy/test_stopping.py.
+    The lemma "one trial" of proofs/private-search.md, attacked by packages/veilwood/tests/privacy/test_selection.py.
     """
 
     def __init__(self, loss: Loss, neighbours: Neighbours) -> None:
@@ -335,7 +335,7 @@ class RandomStopping(Mechanism, kind="RandomStopping"):
     Guarantee
 
     2 ``trial_epsilon``, pure, for the best outcome with its score (proofs/private-search.md, attacked by
-    packages/veilwood/tests/privacy/test_stopping.py).
+    packages/veilwood/tests/privacy/test_selection.py).
 
     Examples
     --------

@@ -416,7 +416,7 @@ class PrivateForestClassifier(Classifier, _ExplainableForest, PrivateForestParam
     Guarantee
 
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
-    (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_rows.py,
+    (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_row_backend.py,
     packages/veilwood/tests/forests/adaptive/test_attacks.py and packages/veilwood-audit/tests/test_attacks.py).
 
     Examples
@@ -440,7 +440,7 @@ class PrivateForestRegressor(Regressor, _ExplainableForest, PrivateForestParamet
     Guarantee
 
     As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by
-    packages/veilwood/tests/forests/adaptive/test_rows.py).
+    packages/veilwood/tests/forests/adaptive/test_row_backend.py).
 
     Examples
     --------

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables of cells: every code in one, and as a tree."""
+"""Binned columns, contingency tables and their packed form."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from veilwood.data.encoding import GRID_BINS
-from veilwood.forests.adaptive.contingency import ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables, posterior_counts, tables_to_forest
 from veilwood.trees.counting import route_rows
-from veilwood_testing.clinic import COLUMNS
+from veilwood_testing.clinic import COLUMNS, small_table
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -45,3 +45,42 @@ def test_a_table_as_a_tree_sends_rows_to_their_cells() -> None:
     codes = np.column_stack([rng.integers(0, size, 2000) for size in sizes]).astype(np.uint16)
     mine = np.stack([column.bin_codes(codes[:, column.feature]) for column in COLUMNS])
     assert (cells[route_rows(forest, codes)[:, 0]] == table.cell_indices(mine)).all()
+
+
+def test_a_poor_histogram_falls_back_to_the_prior_and_a_good_one_is_believed() -> None:
+    rng = np.random.default_rng(0)
+    prior = COLUMNS[0].prior
+    truth = rng.multinomial(10_000, rng.dirichlet(np.ones(len(prior)) * 0.5)).astype(float)
+    assert np.abs(posterior_counts(truth, prior, 1e-6, 10_000) - truth).max() < 1
+    poor = posterior_counts(rng.laplace(0, 1e7, len(prior)), prior, 2e14, 100)
+    assert np.abs(poor / 100 - prior).max() < 0.02
+
+
+def cells_by_arrays(laid: PackedTables, table: int, columns: np.ndarray) -> np.ndarray:
+    layout = laid.arrays
+    place = np.full(columns.shape[1], layout.starts[table], np.int64)
+    for axis, stride in zip(layout.axes[table], layout.strides[table], strict=True):
+        if axis >= 0:
+            place += int(stride) * layout.groups[axis][columns[layout.features[axis]]].astype(np.int64)
+    return place
+
+
+def test_cells_are_those_of_the_tables_one_below_the_other() -> None:
+    rng = np.random.default_rng(0)
+    columns = np.stack([rng.integers(0, len(column.prior), 200) for column in COLUMNS]).astype(np.uint16)
+    tables = [small_table(), ContingencyTable((COLUMNS[1].ungrouped_axis(),)), ContingencyTable(())]
+    laid = PackedTables.pack_uncached(tables)
+    assert laid.n_cells == sum(table.n_cells for table in tables)
+    start = 0
+    for number, table in enumerate(tables):
+        np.testing.assert_array_equal(cells_by_arrays(laid, number, columns), start + table.cell_indices(columns))
+        start += table.n_cells
+
+
+def test_the_same_tables_are_laid_once() -> None:
+    tables = (small_table(), ContingencyTable((COLUMNS[1].ungrouped_axis(),)))
+    assert PackedTables.pack(tables) is PackedTables.pack(list(tables))
+
+
+def test_few_tables_are_not_joined() -> None:
+    assert PackedTables.pack_uncached([small_table()]).merge_tables(10_000, 1) is None

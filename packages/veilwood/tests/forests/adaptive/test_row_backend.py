@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""PrivateForest: what one row adds by enumeration, naive twins of its sums, prices, plans, and odd tables."""
+"""Row backends: sensitivities by enumeration, naive twins of sums, one answer for any batches."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -17,13 +18,15 @@ from numpy.typing import NDArray
 import veilwood as vw
 import veilwood_audit as audit
 from veilwood.arrays import HAVE_NUMBA
-from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.data.batches import Batch, Source
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.forests.adaptive import row_backend as asked
 from veilwood.forests.adaptive.contingency import ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
+    MemoryBackend,
     ScoredRows,
     gradient_norms,
     row_gradients,
@@ -34,13 +37,48 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
-from veilwood_testing.clinic import COLUMNS, forest_of, small_table, table_of
+from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
 from veilwood_testing.rows_cases import N_CLASSES, random_rows
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    encoding = Encoding(schema_of("three"))
+    X, y = table_of("three", 500)
+    codes, target = encoding.encode(X), encoding.encode_target(y)
+    places = [*range(0, 500, 60), 500]
+    source = Source(lambda: (partial(Batch, codes[i:j], target[i:j], 0, i) for i, j in pairwise(places)))
+    whole = ScoredRows.from_batches(COLUMNS, source.batches(), 3)
+    monkeypatch.setattr("veilwood.forests.adaptive.row_backend.PART_ROWS", 100)
+    held = MemoryBackend(COLUMNS, source, 3, n_jobs)
+    table = small_table()
+    values = np.random.default_rng(0).integers(-500, 500, (table.n_cells, 3)).astype(np.int32)
+    held.add_scores(table, values)
+    whole.add_scores(table, values)
+    for question in (
+        asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3),
+        asked.EvidenceGain(np.zeros(3, np.int32), 3, GRADIENT_UNITS, 100),
+    ):  # fmt: skip
+        assert (held.run(question) == question(whole)).all()
+    cells, counts = held.nonempty_cells(table.axes, 3)
+    one_by_one = np.bincount(table.cell_indices(whole.cells) * 3 + whole.target)
+    assert (np.flatnonzero(one_by_one) == cells).all()
+    assert (one_by_one[cells] == counts).all()
+    held.hold_out(0.3)
+    assert held.run(asked.RowCount()) + held.run_on_holdout(asked.RowCount()) == 500
+    judged, share = held.run_on_sample(asked.RowCount(), 0.5)
+    assert 0 < judged < held.run(asked.RowCount())
+    assert share == 0.5
+
+
+def test_no_rows_are_one_part() -> None:
+    held = MemoryBackend(COLUMNS, Source(lambda: iter(())), 1)
+    assert held.run(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells
 
 
 def only(rows: ScoredRows, kept: Any) -> ScoredRows:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files and messages of a few bytes that ask for hours or gigabytes: each is answered at once, by an error of ours."""
+"""Bounded parsing of numbers, texts and JSON, and files that are written whole or not at all."""
 
 from __future__ import annotations
 
@@ -21,16 +21,18 @@ from hypothesis import strategies as st
 import veilwood as vw
 from veilwood import safe_io as bounded
 from veilwood.cli.main import main
+from veilwood.errors import FileError
 from veilwood.models.file import sign, verify
 from veilwood.privacy import signature
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.safe_io import MAX_DIGITS, MAX_NESTING, parse_fraction, read_json, read_text
+from veilwood.safe_io import MAX_DIGITS, MAX_NESTING, parse_fraction, read_json, read_text, write_file
 from veilwood_testing.hostile import HOSTILE, LONG, LONG_NUMBERS, SCHEMA, in_time, nested
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
+
 
 # -- numbers and JSON --------------------------------------------------------------------------------------------
 
@@ -307,3 +309,30 @@ def test_a_secure_task_with_an_absurd_epsilon_is_refused(tmp_path: Path) -> None
         file.write_bytes(hostile if isinstance(hostile, bytes) else hostile.encode())
         with in_time(), pytest.raises(vw.VeilwoodError):
             config.Config.load(file)
+
+
+def test_a_file_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    write_file(path, b"a long first version")
+    write_file(path, b"short")
+    assert path.read_bytes() == b"short"
+    assert os.listdir(tmp_path) == ["plan.json"]
+
+
+def test_an_interrupted_write_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "plan.json"
+    write_file(path, b"old")
+
+    def full(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(FileError, match=r"No space left on device.*Hint"):
+        write_file(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert os.listdir(tmp_path) == ["plan.json"]  # nothing unfinished is left behind
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileError, match=r"nowhere.*No such file"):
+        write_file(tmp_path / "nowhere" / "plan.json", b"")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A report is one page that loads nothing, says what the certificate says, and shows every estimator."""
+"""One-page reports: nothing is loaded, the guarantee is the certificate's, every estimator is shown."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.reporting import render_report
+from veilwood.charts import posterior_range
+from veilwood.forests.adaptive.steps import AdaptiveStep
+from veilwood.forests.matrix.measurement import MatrixStep
+from veilwood.forests.noisy_leaves import TreeStep
+from veilwood.reporting import STEP_PURPOSES, describe_guarantee, purpose_of, render_report
 from veilwood_testing.pages import Tags
 
 
@@ -100,3 +104,19 @@ def test_the_repr_of_an_estimator_always_shows_epsilon() -> None:
     assert repr(vw.PrivateForestRegressor(epsilon=0.5)).count("epsilon=0.5") == 1
     fitted = vw.RandomTreesClassifier(car.schema, random_state=0).fit(car.X, car.y)
     assert "(epsilon=1.0, " in repr(fitted)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 5.0])
+def test_the_picture_of_odds_is_bayes_rule(epsilon: float) -> None:
+    """The worst two answers of a mechanism with this epsilon move a belief exactly to the ends of the band."""
+    low, high = posterior_range(0.3, epsilon)
+    for answer, end in ((np.exp(epsilon), high), (np.exp(-epsilon), low)):
+        assert end == pytest.approx(0.3 * answer / (0.3 * answer + 0.7))
+
+
+def test_words() -> None:
+    assert purpose_of("nothing of the kind").startswith("Part of")
+    assert set(STEP_PURPOSES) <= {kind.key for family in (AdaptiveStep, TreeStep, MatrixStep) for kind in family}
+    car = vw.datasets.car()
+    weak = vw.RandomTreesClassifier(car.schema, epsilon=10.0, random_state=0).fit(car.X, car.y).privacy_
+    assert "weak" in describe_guarantee(weak)[-1]

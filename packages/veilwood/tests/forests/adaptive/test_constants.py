@@ -3,7 +3,7 @@
 
 Changing one changes every forest but breaks no guarantee, so no other test would notice. After a change, measure it on
 the suite (benchmarks/private_forest.py) and record the new values:
-``python packages/veilwood/tests/forests/test_settled.py``.
+``python packages/veilwood/tests/forests/adaptive/test_constants.py``.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from veilwood.forests.adaptive import loop
 from veilwood.privacy.adaptive_budget import TableStepName
 from veilwood_testing import FILES
 
-FILE = FILES / "settled.json"
+FILE = FILES / "chosen_constants.json"
 MODULES = (
     *(f"{adaptive.__name__}.{module.name}" for module in pkgutil.iter_modules(adaptive.__path__)),
     "veilwood.forests.expected_skill", "veilwood.kernels", "veilwood.privacy.adaptive_budget", "veilwood.privacy.noise",
