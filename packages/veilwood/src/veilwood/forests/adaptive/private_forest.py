@@ -364,8 +364,11 @@ _PARAMETERS = """
     n_rows : int, optional
         The number of rows, or an estimate of it, if public; ``plan()`` then describes the fit for this number.
         Otherwise the first step measures it, with a twentieth of the budget.
-    privacy_unit, adjacency
-        Whom the guarantee protects (see the README).
+    privacy_unit : "row", int, dict or None
+        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``. Default: the unit that
+        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
+    adjacency : {"add-remove", "replace-one"}
+        Neighbouring relation: whether the data of one unit is added or removed, or replaced.
     max_weight : int, optional
         The largest ``sample_weight`` of a row that counts; noise grows with it. Classifiers also take ``class_weight``,
         by which probabilities are multiplied, at no cost.
@@ -409,7 +412,7 @@ class PrivateForestClassifier(Classifier, _ExplainableForest, PrivateForestParam
     Guarantee
 
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
-    (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_rows.py,
+    (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_row_backend.py,
     packages/veilwood/tests/forests/adaptive/test_attacks.py and packages/veilwood-audit/tests/test_attacks.py).
 
     Examples
@@ -433,7 +436,7 @@ class PrivateForestRegressor(Regressor, _ExplainableForest, PrivateForestParamet
     Guarantee
 
     As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by
-    packages/veilwood/tests/forests/adaptive/test_rows.py).
+    packages/veilwood/tests/forests/adaptive/test_row_backend.py).
 
     Examples
     --------
