@@ -16,7 +16,6 @@ from veilwood.data.counts import (
     ResidualHistogram,
     RowQuery,
     RowsByCell,
-    TargetHistogram,
     TargetSums,
 )
 from veilwood.data.encoding import TARGET_LEVELS
@@ -54,4 +53,5 @@ def every_query(columns: Sequence[BinnedColumn], n_classes: int) -> list[RowQuer
         queries += [ClassesByCell([ALL_ROWS], n_classes), ClassesByCell(tables, n_classes)]
         return queries + [EvidenceGain(start, n_classes, 700, most) for most in (300, 10**6)]
     marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-    return [*queries, TargetHistogram(64), TargetSums(), ResidualHistogram(marks), ResidualHistogram(marks[-1:])]
+    both = np.append(-marks[::-1], marks)
+    return [*queries, TargetSums(), *map(ResidualHistogram, (marks, marks[-1:], both))]

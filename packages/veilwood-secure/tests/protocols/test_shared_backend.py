@@ -99,7 +99,11 @@ def test_counts_are_those_of_rows_in_memory(n_classes: int) -> None:
     both = Both(n_classes)
     own = [asked.ClassesByCell([asked.ALL_ROWS], n_classes), asked.ClassesByCell(tables(both), n_classes)]
     marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-    numbers = [asked.TargetHistogram(64), asked.TargetSums(), asked.ResidualHistogram(marks)]
+    numbers = [
+        asked.TargetSums(),
+        asked.ResidualHistogram(marks),
+        asked.ResidualHistogram(np.append(-marks[::-1], marks)),
+    ]
     shift = np.arange(both.outputs)[None] * 700 + 300_000 * (n_classes == 0)
     both.add(ContingencyTable(()), shift)
     for question in [

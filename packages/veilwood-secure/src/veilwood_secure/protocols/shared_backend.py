@@ -32,7 +32,6 @@ from veilwood.data.counts import (
     RowBackend,
     RowQuery,
     RowsByCell,
-    TargetHistogram,
     TargetSums,
 )
 from veilwood.data.encoding import TARGET_LEVELS
@@ -154,9 +153,6 @@ class SharedBackend(RowBackend):
                 cells = concatenate([self._cell_planes(table) for table in tables])
                 classes = self._class_planes(n_classes)
                 return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
-            case TargetHistogram(n_cells):
-                highest = self._target[TARGET_DIGITS - n_cells.bit_length() + 1 :]
-                return popcount(self._engine, self._mask_padding(one_hot_bits(self._engine, highest, n_cells)))
             case TargetSums():
                 found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
                 up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
@@ -168,11 +164,11 @@ class SharedBackend(RowBackend):
         raise MechanismError(f"servers cannot answer {type(query).__name__} on shares.")
 
     def _residual_planes(self, marks: Ints) -> Bits:
-        """Return one plane per mark: rows whose absolute residual is at most this mark and above the one before."""
-        magnitude, _ = self._absolute_residual()
-        digits = circuits.binary_digits(marks, len(magnitude))  # (digits, marks)
+        """Return one plane per mark: rows whose residual is at most this mark and above the one before."""
+        residual = self._residual()
+        digits = circuits.binary_digits(marks, len(residual))  # (digits, marks)
         limits = circuits.public_planes(self._valid, digits)
-        wide = magnitude[:, None].broadcast_to((len(magnitude), len(marks), *magnitude.shape[1:]))
+        wide = residual[:, None].broadcast_to((len(residual), len(marks), *residual.shape[1:]))
         up_to = ~subtract_bits(self._engine, limits, wide)[-1]
         return concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
 
@@ -276,7 +272,10 @@ class SharedBackend(RowBackend):
 
     def _regression_gradients(self, limit: int) -> Bits:
         """Return residual / limit, clipped to [-1, 1]."""
-        magnitude, sign = self._absolute_residual()
+        residual = self._residual()
+        sign = residual[-1]
+        turned = residual ^ sign[None].broadcast_to(residual.shape)
+        magnitude = add_bits(self._engine, turned, concatenate([sign[None], residual[1:] & 0]))
         drop = max(0, int(limit).bit_length() - (RESIDUAL_DIGITS - 1))
         index = saturate(self._engine, magnitude[drop:], RESIDUAL_DIGITS)
         size = np.minimum((np.arange(1 << RESIDUAL_DIGITS) << drop) * GRADIENT_LEVELS // limit, GRADIENT_LEVELS)
@@ -285,16 +284,12 @@ class SharedBackend(RowBackend):
         below = circuits.lookup(planes, -size, GRADIENT_DIGITS)
         return mux(self._engine, sign[None], below, above)
 
-    def _absolute_residual(self) -> tuple[Bits, Bits]:
-        """Return the magnitude of target minus score, and its sign."""
-        engine, score = self._engine, self._scores[0]
+    def _residual(self) -> Bits:
+        """Return target minus score; the last digit is its sign."""
         zeros = (self._target[:1] & 0).broadcast_to((SCORE_DIGITS, *self._target.shape[1:]))
         shift = LEVEL_UNITS.bit_length() - 1
         target = concatenate([zeros[:shift], self._target, zeros[shift + TARGET_DIGITS :]])
-        residual = subtract_bits(engine, target, score)
-        sign = residual[-1]
-        turned = residual ^ sign[None].broadcast_to(residual.shape)
-        return add_bits(engine, turned, concatenate([sign[None], zeros[1:]])), sign
+        return subtract_bits(self._engine, target, self._scores[0])
 
     def _multiclass_gradients(self, n_classes: int) -> Shared:
         """Return class minus probability, one number per class. Classes are stacked on the second axis."""

@@ -173,20 +173,13 @@ class ClassesByCell:
 
 
 @dataclass(frozen=True)
-class TargetHistogram:
-    """Count the rows in ``n_cells`` equal cells of a numeric target."""
-
-    n_cells: int
-
-
-@dataclass(frozen=True)
 class TargetSums:
     """Sum the target and its distance to the upper bound, in levels: together ``TARGET_LEVELS`` per row."""
 
 
 @dataclass(frozen=True, eq=False)
 class ResidualHistogram:
-    """Count the rows by absolute residual: at most a mark and above the one before; the last mark takes the rest."""
+    """Count the rows by residual: at most a mark and above the one before; the last mark takes the rest."""
 
     marks: Ints
 
@@ -213,9 +206,7 @@ class EvidenceGain:
     max_gain: int
 
 
-RowQuery: TypeAlias = (
-    RowsByCell | ClassesByCell | TargetHistogram | TargetSums | ResidualHistogram | GradientSums | EvidenceGain
-)
+RowQuery: TypeAlias = RowsByCell | ClassesByCell | TargetSums | ResidualHistogram | GradientSums | EvidenceGain
 """A query that every engine answers, with the same integers."""
 
 

@@ -28,7 +28,6 @@ from veilwood.data.counts import (
     RowBackend,
     RowQuery,
     RowsByCell,
-    TargetHistogram,
     TargetSums,
 )
 from veilwood.data.encoding import TARGET_LEVELS
@@ -422,12 +421,9 @@ class GpuBackend(RowBackend):
             case TargetSums():
                 up = int(rows.target.sum(dtype=np.int64))
                 return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
-            case TargetHistogram(n_cells):
-                cell = rows.target.astype(np.int64) * n_cells // (TARGET_LEVELS + 1)
-                return np.asarray(cupy.asnumpy(cupy.bincount(cell, minlength=n_cells)), np.int64)
             case ResidualHistogram(marks):
-                away = abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
-                mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), away), len(marks) - 1)
+                residual = rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0]
+                mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), residual), len(marks) - 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)
             case EvidenceGain():
                 return answer_query(query, rows.to_host())

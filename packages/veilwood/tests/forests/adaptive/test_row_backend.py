@@ -203,7 +203,6 @@ def queries_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Any, asked.R
     else:
         marks = np.array([10, 1000, 10**6])
         found += [
-            (purse.plan_counts("target", (64,), 0.05), asked.TargetHistogram(64)),
             (purse.plan_counts("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
             (purse.plan_counts("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
         ]

@@ -27,7 +27,6 @@ from veilwood.data.counts import (
     RowQuery,
     RowsByCell,
     Split,
-    TargetHistogram,
     TargetSums,
     split_by_code,
 )
@@ -42,7 +41,6 @@ from veilwood.forests.adaptive.row_backend import (
     LEVEL_UNITS,
     MAX_SCORE,
     SCORE_UNITS,
-    TARGET_CELLS,
     ScoredTable,
     row_gradients,
 )
@@ -144,7 +142,6 @@ class SqlBackend(RowBackend):
     # -- queries -----------------------------------------------------------------------------------------------------
 
     def _run_on(self, query: RowQuery, name: str) -> Ints:
-        dialect = self._dialect
         match query:
             case RowsByCell(table):
                 return self._count_cells(self._cell_expression(table), table.n_cells, name)
@@ -152,17 +149,14 @@ class SqlBackend(RowBackend):
                 placed = [f"({self._cell_expression(table)}) * {n_classes} + t" for table in tables]
                 class_sums = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * n_classes for t in tables], name, "")
                 return np.concatenate([sums[:, 0] for sums in class_sums]).reshape(-1, n_classes)
-            case TargetHistogram(n_cells):
-                cell = dialect.integer_quotient(f"(t * {n_cells})", str(TARGET_LEVELS + 1))
-                return self._count_cells(cell, n_cells, name)
             case TargetSums():
                 ((n, up),) = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
                 return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
             case ResidualHistogram():
-                away = f"ABS(t * {LEVEL_UNITS} - {self._score_columns(name)[0]})"
+                residual = f"t * {LEVEL_UNITS} - ({self._score_columns(name)[0]})"
                 marks = [*(int(mark) + 1 for mark in query.marks[:-1])]
                 cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
-                inner = f"(SELECT {away} AS z FROM {name}) AS veilwood_away"
+                inner = f"(SELECT {residual} AS z FROM {name}) AS veilwood_away"
                 return self._count_cells(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
             case GradientSums():
                 return self._gradient_sums(query, name)
@@ -354,7 +348,7 @@ def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classe
         queries += [ClassesByCell([ALL_ROWS], n_classes), ClassesByCell([table], n_classes)]
     else:
         marks = np.array([LEVEL_UNITS, TARGET_LEVELS * LEVEL_UNITS], np.int64)
-        queries += [RowsByCell(ALL_ROWS), TargetHistogram(TARGET_CELLS), ResidualHistogram(marks)]
+        queries += [RowsByCell(ALL_ROWS), TargetSums(), ResidualHistogram(marks)]
     for query in queries:
         rows.run(query)
     rows.add_scores(table, zeros)

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from veilwood.data.counts import (
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.adaptive import shrinkage, sparse_histogram, table_design
-from veilwood.forests.adaptive.contingency import TINY, BinnedColumn
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
 from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
@@ -337,7 +337,7 @@ def start_classification(fit: Fit, declared_rows: int | None) -> tuple[Fit, Stat
 
 # Regression: need from which rounds are as fine as for classes, and the limit of residuals is estimated; the limit and
 # the groups per numeric column before, and the selection's fraction of such a coarse round.
-MIN_FOR_FINE_ROUNDS, FIRST_LIMIT, COARSE_GROUPS, COARSE_SELECTION = 220.0, 0.3, 4, 0.25
+MIN_FOR_FINE_ROUNDS, FIRST_LIMIT, COARSE_GROUPS, COARSE_SELECTION = 220.0, 0.2, 4, 0.25
 
 
 def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
@@ -362,9 +362,13 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
     state = _with_start(fit, state, np.array([round(mean * levels)], np.int32))
     if n_rows * fit.budget.row_epsilon >= MIN_FOR_FINE_ROUNDS:
         low, high = SPREAD_FRACTIONS
-        state = _update_residual_limit(
-            fit, state, 1, min(max(fit.budget.fraction_for(SPREAD_NEED / n_rows), low), high)
-        )
+        fraction = min(max(fit.budget.fraction_for(SPREAD_NEED / n_rows), low), high)
+        spread = _measure_residuals(fit, state, 1, fraction)
+        # The mean of the target and the middle of clipped residuals are combined by their precision.
+        error = noise / (2 * n_rows) ** 2
+        moved = spread.middle * error / max(error + spread.variance, TINY)
+        state = _with_start(fit, state, state.start + np.int32(round(moved * levels)))
+        state = replace(state, residual_limit=round(spread.limit * levels))
     return fit, state
 
 
@@ -542,9 +546,9 @@ def run_rounds(fit: Fit, state: State) -> State:
     for number in track_progress(range(n_rounds), "rounds"):
         if not fit.n_classes and number in limit_rounds:
             most = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
-            state = _update_residual_limit(
-                fit, state, number + 1, min(budget.fraction_for(SPREAD_NEED / state.n_rows), most)
-            )
+            part = min(budget.fraction_for(SPREAD_NEED / state.n_rows), most)
+            limit = round(_measure_residuals(fit, state, number + 1, part).limit * TARGET_LEVELS * LEVEL_UNITS)
+            state = replace(state, residual_limit=min(state.residual_limit, limit))  # residuals shrink
         fraction = budget.remaining / (n_rounds - number)
         if number >= SHIFT_FROM_ROUND:
             shift = fit.rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(fit.columns))
@@ -693,37 +697,47 @@ def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: 
 # Regression: need of the histogram of residuals, limits of its fraction of the budget at the start, and of a round's
 # later; of n rounds, it is taken again before rounds n // 4 and n // 2 (0-based).
 SPREAD_NEED, SPREAD_FRACTIONS, MAX_SPREAD_FRACTION, LIMIT_ROUNDS = 120.0, (0.02, 0.12), 0.5, (4, 2)
-RESIDUAL_OCTAVES: Final = 2.0 ** np.arange(-7, 1)  # upper ends of its bins, in fractions of the target's range
-# Beyond the fullest octave each is expected to hold OCTAVE_DECAY of the one before, with a standard deviation of twice
-# that or of FAR_GROUP of the rows: a small group far away is believed when it stands out.
-OCTAVE_DECAY, FAR_GROUP = 0.15, 0.02
-# Fraction of a residual beyond the limit that rounds could have predicted; the middle of an octave as a part of its
-# end; fraction of a round that remains for gradients.
-PREDICTABLE, OCTAVE_MIDDLE, GRADIENT_FRACTION = 1 / 9, 1 / 1.35, 0.7
+# Upper ends of its bins above 0, in fractions of the target's range, the middle of an octave as a part of its end, and
+# the prior fractions of rows on both sides, from the middle bin on.
+RESIDUAL_OCTAVES: Final = 2.0 ** np.arange(-7, 1)
+MIDDLE_STEPS: Final = 8
+OCTAVE_MIDDLE, OCTAVE_PRIOR = 1 / 1.35, (0.05, 0.08, 0.12, 0.2, 0.25, 0.2, 0.08, 0.02)
+# Fraction of a residual beyond the limit that rounds could have predicted; fraction of a round that remains for
+# gradients.
+PREDICTABLE, GRADIENT_FRACTION = 1 / 9, 0.7
 LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
 
 
-def _update_residual_limit(fit: Fit, state: State, number: int, fraction: float) -> State:
-    """Set the limit of residuals at which noise, and what is cut off and could be predicted, are least together.
+class ResidualSpread(NamedTuple):
+    """Limit of residuals, and the middle of residuals clipped to it, as fractions of the target's range."""
 
-    The limit rises only at the start: residuals shrink afterwards.
-    """
-    marks = np.rint(RESIDUAL_OCTAVES * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+    limit: float
+    middle: float
+    variance: float
+    """Of the noise on the middle."""
+
+
+def _measure_residuals(fit: Fit, state: State, number: int, fraction: float) -> ResidualSpread:
+    """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together."""
+    ends = np.concatenate([-RESIDUAL_OCTAVES[-2::-1], RESIDUAL_OCTAVES])
+    marks = np.rint(ends * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, ResidualHistogram(marks)
     counts, variance = _measure(fit, state, kind, query, marks.shape, fraction, number)
-    seen, error = counts / state.n_rows, variance / state.n_rows**2
-    mass = np.maximum(seen, 0.0)
-    for octave in range(int(np.argmax(seen)) + 1, len(marks)):
-        expected = mass[octave - 1] * OCTAVE_DECAY
-        free = max(2 * expected, FAR_GROUP) ** 2
-        mass[octave] = max((expected * error + seen[octave] * free) / (error + free + TINY), 0.0)
+    prior = np.array([*OCTAVE_PRIOR[:0:-1], *OCTAVE_PRIOR])
+    mass = posterior_counts(counts, prior / prior.sum(), variance, state.n_rows)
+    mass /= mass.sum()
+    octaves = OCTAVE_MIDDLE * np.append(0.0, RESIDUAL_OCTAVES[1:])
+    away = np.concatenate([-octaves[:0:-1], octaves])
     n_rounds, bins = schedule_rounds(state.n_rows, fit.budget, fit.budget.remaining, 1)
     row_budget = state.n_rows * fit.budget.row_epsilon_of(fit.budget.remaining / n_rounds)
-    beyond = np.maximum(OCTAVE_MIDDLE * RESIDUAL_OCTAVES[:, None] - LIMITS, 0) ** 2
-    cut = mass / max(float(mass.sum()), TINY) @ beyond
-    noise = n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget)) ** 2 * LIMITS**2
-    limit = round(float(LIMITS[np.argmin(PREDICTABLE * cut + noise)]) * TARGET_LEVELS * LEVEL_UNITS)
-    return replace(state, residual_limit=min(state.residual_limit, limit) if state.steps else limit)
+    middle = np.zeros(len(LIMITS))
+    for _ in range(MIDDLE_STEPS):
+        clipped = np.clip(away[:, None] - middle, -LIMITS, LIMITS)
+        middle += mass @ clipped
+    beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - LIMITS, 0) ** 2
+    best = int(np.argmin(PREDICTABLE * beyond + n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget) * LIMITS) ** 2))
+    noise = variance / state.n_rows**2 * float((clipped[:, best] ** 2).sum())
+    return ResidualSpread(float(LIMITS[best]), float(middle[best]), noise)
 
 
 # -- sparse histogram, for large budgets -------------------------------------------------------------------------------

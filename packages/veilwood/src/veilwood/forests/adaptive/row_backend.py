@@ -36,7 +36,6 @@ from veilwood.data.counts import (
     RowBackend,
     RowQuery,
     RowsByCell,
-    TargetHistogram,
     TargetSums,
 )
 from veilwood.data.encoding import TARGET_LEVELS
@@ -46,7 +45,6 @@ from veilwood.privacy.entropy import random_integers
 GRADIENT_UNITS: Final = 1 << 12
 SCORE_UNITS: Final = 1 << 10
 LEVEL_UNITS: Final = 1 << 4
-TARGET_CELLS: Final = 64
 DRAW_UNITS: Final = 1 << 16  # secret random integers for sampling are below
 PART_ROWS: Final = 1 << 18  # rows per part in memory
 MAX_SCORE: Final = 1 << 24  # limit of a score: far above any fit, and sums of scores fit into 32 bits
@@ -298,14 +296,12 @@ def answer_query(query: RowQuery, rows: ScoredRows, *, fast: bool = HAVE_NUMBA) 
             return _count_cells([table], 1, rows, fast).ravel()
         case ClassesByCell(tables, n_classes):
             return _count_cells(tables, n_classes, rows, fast)
-        case TargetHistogram(n_cells):
-            return _count_indices(rows.target.astype(np.int64) * n_cells // (TARGET_LEVELS + 1), n_cells)
         case TargetSums():
             up = int(rows.target.sum(dtype=np.int64))
             return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
         case ResidualHistogram(marks):
-            away = np.abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
-            return _count_indices(np.minimum(np.searchsorted(marks, away), len(marks) - 1), len(marks))
+            residual = rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0]
+            return _count_indices(np.minimum(np.searchsorted(marks, residual), len(marks) - 1), len(marks))
         case GradientSums():
             return (_sum_gradients_compiled if fast else _sum_gradients)(query, rows)
         case EvidenceGain(start, n_classes, limit, max_gain):
