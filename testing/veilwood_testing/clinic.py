@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood.data.encoding import Encoding
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.row_backend import ScoredRows
 
 CLINIC: list[dict[str, Any]] = [
     {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
@@ -19,6 +20,8 @@ CLINIC: list[dict[str, Any]] = [
     {"name": "debt", "kind": "numeric", "lower": -1e6, "upper": 1e6},
     {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p"},
 ]
+
+
 TARGETS: dict[str, dict[str, Any]] = {
     "two": {"name": "target", "kind": "categorical", "values": ["no", "yes"]},
     "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
@@ -58,3 +61,17 @@ COLUMNS = bin_columns(Encoding(schema_of("two")))
 
 def small_table() -> ContingencyTable:
     return ContingencyTable((COLUMNS[0].equal_mass_groups(COLUMNS[0].prior, 3), COLUMNS[1].ungrouped_axis()))
+
+
+N_CLASSES = {"two": 2, "three": 3, "regression": 0, "five": 5}
+
+
+def random_rows(n_classes: int, n: int, rng: np.random.Generator) -> ScoredRows:
+    """Rows with scores as extreme as rounds can make them, mild ones among them."""
+    outputs = n_classes if n_classes > 2 else 1
+    scale = rng.choice([10.0, 3000.0, 1e6], (n, 1))
+    return ScoredRows(
+        np.stack([rng.integers(0, column.n_bins, n) for column in COLUMNS]).astype(np.uint8),
+        rng.integers(0, n_classes or TARGET_LEVELS + 1, n).astype(np.int32),
+        np.rint(rng.normal(size=(n, outputs)) * scale).astype(np.int32),
+    )

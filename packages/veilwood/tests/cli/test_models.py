@@ -18,8 +18,7 @@ from veilwood.evaluation.evaluate import model_hash
 from veilwood.models import file as model_file
 from veilwood.models import file as signed
 from veilwood.privacy import signature
-from veilwood_testing.main_cases import answer
-from veilwood_testing.pages import Tags
+from veilwood_testing.commands import PageTags, run_json
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
@@ -33,7 +32,7 @@ def test_probabilities_come_from_the_same_walk_as_predictions(
     walks = []
     walk = ForestModel.sum_leaves
     monkeypatch.setattr(ForestModel, "sum_leaves", lambda *given: (walks.append(1), walk(*given))[1])
-    rows = answer(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
+    rows = run_json(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
     assert len(walks) == 1
     shares = model_file.load("old.veilwood").predict_proba(pd.read_csv("visits.csv"))
     assert [row["probability_yes"] for row in rows] == pytest.approx(shares[:, 1].tolist())
@@ -149,7 +148,7 @@ def test_a_signed_model_by_the_command_line(here: Path, capsys: pytest.CaptureFi
     signed.sign("car.veilwood", "clinic.key")
     assert main(["report", "car.veilwood", "--signed-by", "clinic.key.pub", "-o", "car.html"]) == 0
     assert "car.html" in capsys.readouterr().out
-    text = " ".join(Tags(Path("car.html").read_text(encoding="utf-8")).text)
+    text = " ".join(PageTags(Path("car.html").read_text(encoding="utf-8")).text)
     assert "is what the holder of clinic.key.pub has signed" in text
     assert "AUC" in text  # the evaluation beside the model was found
     assert main(["report", "car.veilwood", "-o", "car.html"]) == 2
