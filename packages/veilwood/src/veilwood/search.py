@@ -255,7 +255,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self._resolve_scoring()
         settings = self._list_settings()
         schema = _declared_schema(forest)
-        neighbours = forest._requested_privacy()[1]
+        neighbours = forest._requested_privacy(schema)[1]
         of_trial, after = whole.epsilon * share / 2, Loss.pure(whole.epsilon * (1 - share))
         apart = composes_in_parallel(neighbours)
         train = of_trial if apart else of_trial * _TRAINING_FRACTION
@@ -264,7 +264,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         for setting, trial in zip(settings, trials, strict=True):
             # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
-            if self._with(setting, after, None)._requested_privacy() != (after, neighbours):
+            if self._with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
                 raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:

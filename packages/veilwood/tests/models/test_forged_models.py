@@ -63,8 +63,8 @@ def altered(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 ODD: list[Any] = [
     ..., None, True, -1, 0, 1, 2**40, 10**250, 0.5, -0.5, 1e300, 1e-300, "", "x", "0", "-1", "1/3", LONG_EXPONENT,
-    "1e-9999999", "1e-299", "1e299", "9" * 300, f"1/{'7' * 300}", "9" * 5000, "nan", "inf", "x" * 10_000, [], [[]], ["x"], [1],
-    [2**40] * 3, {},
+    "1e-9999999", "1e-299", "1e299", "9" * 300, f"1/{'7' * 300}", "9" * 5000, "nan", "inf", "x" * 10_000, [], [[]],
+    ["x"], [1], [2**40] * 3, {},
     {"id": "x", "at_most": 10**30}, {"a": 1}, {"kind": "NoisyMax", "epsilon": "1", "score_range": "1"},
     {"kind": "SparseLaplace", "scale": "1e-299"}, {"kind": "DiscreteGaussian", "sigma_squared": "1e24"},
     {"kind": "DiscreteLaplace", "scale": "1e-299", "backend": "opendp"},

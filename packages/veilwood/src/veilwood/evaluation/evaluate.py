@@ -26,7 +26,7 @@ from veilwood.data.problems import Invalid
 from veilwood.errors import FileError, ParameterError, UseError, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
-from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.accountant import handle_of, warn_of_smaller_unit
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, record_rejection
 from veilwood.privacy.entropy import secret_key
@@ -316,6 +316,7 @@ def evaluate(
         usual.unit if privacy_unit is None else resolve_unit(privacy_unit),
     )
     plan = evaluation_plan(model, loss, neighbours, invalid)
+    warn_of_smaller_unit(neighbours.unit, model.schema_.privacy_unit, model.schema_.name)
     book = open_ledger(ledger)
     if ledger is not None and loss.is_bounded:
         book.check_affordable(loss)  # before any row is read: without a budget, not even an error may depend on them

@@ -211,7 +211,7 @@ def _plan_differences(model: BaseForest, planned: Plan) -> list[str]:
     drawn = seed is None or isinstance(seed, np.random.RandomState | np.random.Generator)
     if not drawn and not (is_int_in(seed, 0) and int(seed) == plan.public_seed):
         different.append("random_state")
-    asked, neighbours = model._requested_privacy()
+    asked, neighbours = model._requested_privacy(model.schema_)
     if plan.loss != planned.loss and not _sampled_together(model, planned.loss):
         different.append("loss")
     if neighbours != plan.neighbours:

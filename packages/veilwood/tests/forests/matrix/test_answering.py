@@ -89,7 +89,7 @@ class Prediction:
         monkeypatch.setattr(self.predictor, "_plan_batch", lambda codes, loss: planned)
         promised = self.predictor._requested_privacy()
         monkeypatch.setattr(
-            self.predictor, "_requested_privacy", lambda: promised
+            self.predictor, "_requested_privacy", lambda schema: promised
         )  # the same every time, and slow for zCDP
         self.plan: Plan = planned.plan
 

@@ -368,8 +368,11 @@ _PARAMETERS = """
     n_rows : int, optional
         The number of rows, or an estimate of it, if public; ``plan()`` then describes the fit for this number.
         Otherwise the first step measures it, with a twentieth of the budget.
-    privacy_unit, adjacency
-        Whom the guarantee protects (see the README).
+    privacy_unit : "row", int, dict or None
+        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``. Default: the unit that
+        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
+    adjacency : {"add-remove", "replace-one"}
+        Neighbouring relation: whether the data of one unit is added or removed, or replaced.
     max_weight : int, optional
         The largest ``sample_weight`` of a row that counts; noise grows with it. Classifiers also take ``class_weight``,
         by which probabilities are multiplied, at no cost.
