@@ -40,11 +40,12 @@ from veilwood.evaluation.scoring import Scoring
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, TrialDoor, record_rejection
+from veilwood.privacy.entropy import draw_below
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.plan import Layout, Plan
-from veilwood.privacy.selection import RandomStopping, TrialBudget, uniform_below
+from veilwood.privacy.selection import RandomStopping, TrialBudget
 from veilwood.privacy.steps import Step
 
 _SCORING_OPTIONS = {"classification": ("accuracy", "auc", "log_loss"), "regression": ("r2", "rmse", "mae")}
@@ -326,7 +327,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _run_trial(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
         """Draw a setting, train on one part of the units, evaluate on the other. Only the best score is released."""
-        number, forest = uniform_below(len(trials)), self.estimator
+        number, forest = draw_below(len(trials)), self.estimator
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
         door = TrialDoor(design.plan, charged)  # raises before rows are read, if the trial exceeds its budget

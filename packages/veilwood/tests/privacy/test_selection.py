@@ -29,7 +29,6 @@ from veilwood.privacy.selection import (
     PermuteAndFlip,
     RandomStopping,
     TrialBudget,
-    uniform_below,
 )
 from veilwood.privacy.steps import Step, counting_step
 from veilwood_testing.noise_checks import ALARM_P_VALUE, selection_p_value
@@ -330,10 +329,10 @@ def test_the_number_of_trials_has_its_law(odds: int) -> None:
 
 
 def test_uniform_numbers_are_uniform() -> None:
-    counts = np.bincount([uniform_below(3) for _ in range(6000)], minlength=3)
+    counts = np.bincount([entropy.draw_below(3) for _ in range(6000)], minlength=3)
     assert chisquare(counts).pvalue > CHI_SQUARE_ALARM
     with pytest.raises(vw.VeilwoodError):
-        uniform_below(0)
+        entropy.draw_below(0)
 
 
 def best_of(trial: np.ndarray, odds: int, most: int = 4000) -> np.ndarray:
