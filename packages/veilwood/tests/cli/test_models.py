@@ -46,7 +46,7 @@ def test_predictions_are_those_of_the_library(in_clinic: Path) -> None:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> Path:
+def car_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> Path:
     monkeypatch.chdir(tmp_path)
     car = vw.datasets.car()
     pd.DataFrame(car.X).assign(**{car.schema.target.name: car.y}).to_csv("rows.csv", index=False)
@@ -54,7 +54,9 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> 
     return tmp_path
 
 
-def test_the_command_charges_the_ledger_and_prints_intervals(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_charges_the_ledger_and_prints_intervals(
+    car_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ledger", "create", "spends.db", "--epsilon", "1"]) == 0
     words = ["evaluate", "model.veilwood", "rows.csv", "--epsilon", "0.6", "--ledger", "spends.db"]
     assert main(words) == 0
@@ -65,14 +67,14 @@ def test_the_command_charges_the_ledger_and_prints_intervals(clinic: Path, capsy
     assert json.loads(capsys.readouterr().err)["error"] == "BudgetExceededError"
 
 
-def test_the_command_writes_what_it_found(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_what_it_found(car_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "model.veilwood", "rows.csv", "--epsilon", "1", "-o", "quality.json"]) == 0
-    assert json.loads((clinic / "quality.json").read_text())["certificate"]["epsilon"] == 1
+    assert json.loads((car_folder / "quality.json").read_text())["certificate"]["epsilon"] == 1
     assert main(["evaluate", "model.veilwood", "rows.csv", "--epsilon", "1", "-o", "quality.json"]) == 2
     assert "--force" in capsys.readouterr().err
 
 
-def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_share_set_aside_by_the_command_line(car_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vw.datasets.car().schema.save("car.json")
     words = ["fit", "rows.csv", "--schema", "car.json", "--holdout", "0.3", "-o", "new.veilwood"]
     assert main(words) == 0
@@ -84,7 +86,9 @@ def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.Capt
     assert main([*words[:4], "-o", "new.veilwood", "--force"]) == 0  # by the same plan, another model
     assert main(["report", "new.veilwood", "--force"]) == 2
     assert "'new.quality.json' is of another model" in capsys.readouterr().err
-    (clinic / "new.quality.json").write_text((clinic / "new.quality.json").read_text().replace("with noise", "exactly"))
+    (car_folder / "new.quality.json").write_text(
+        (car_folder / "new.quality.json").read_text().replace("with noise", "exactly")
+    )
     with pytest.raises(vw.VeilwoodError, match="not an evaluation"):
         vw.Evaluation.load("new.quality.json")
 
