@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.data import counts as asked
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
@@ -24,9 +25,9 @@ from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
+from veilwood_secure.protocols.joint_forest import RING
 from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.rows_on_shares_cases import RING
+from veilwood_testing.mpc_engines import PlainEngine
 
 N = 150
 
@@ -96,13 +97,13 @@ def tables(both: Both) -> list[ContingencyTable]:
 @pytest.mark.parametrize("n_classes", [0, 2, 4])
 def test_counts_are_those_of_rows_in_memory(n_classes: int) -> None:
     both = Both(n_classes)
-    own = [asked.ClassCounts(n_classes), asked.ClassesByCell(tables(both), n_classes)]
+    own = [asked.ClassesByCell([asked.ALL_ROWS], n_classes), asked.ClassesByCell(tables(both), n_classes)]
     marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-    numbers = [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(marks)]
+    numbers = [asked.TargetHistogram(64), asked.TargetSums(), asked.ResidualHistogram(marks)]
     shift = np.arange(both.outputs)[None] * 700 + 300_000 * (n_classes == 0)
     both.add(ContingencyTable(()), shift)
     for question in [
-        asked.RowCount(), *(own if n_classes else numbers), asked.Histogram(0, both.columns[0].n_value_bins),
+        *(own if n_classes else numbers), asked.RowsByCell(ContingencyTable((both.columns[0].ungrouped_axis(),))),
         *(asked.RowsByCell(table) for table in tables(both)),
     ]:  # fmt: skip
         here, there = both.answers(question)
