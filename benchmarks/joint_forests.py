@@ -35,7 +35,7 @@ from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.local import local_servers
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 RESULTS = Path(__file__).parent / "results"
 TABLES = {"adult": "Adult", "credit-default": "Credit", "heart": "Heart", "car": "Car", "metro-traffic": "Metro"}

@@ -16,7 +16,7 @@ from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threa
 from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct, share
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols.joint_forest import RING, Parties, compute_owner_sums
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 CAR = vw.datasets.car()
 

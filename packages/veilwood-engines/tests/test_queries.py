@@ -21,9 +21,9 @@ from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows, ans
 from veilwood_engines import gpu
 from veilwood_engines.cluster.source import PartitionBackend
 from veilwood_engines.sql.source import open_sql
+from veilwood_testing.clinic import every_query, query_tables
 from veilwood_testing.databases import put, rows_of, schema_of
 from veilwood_testing.devices import stand_in
-from veilwood_testing.rows_cases import every_query, query_tables
 
 TASKS = {"two": 2, "three": 3, "number": 0}
 

@@ -21,8 +21,8 @@ from veilwood.privacy import entropy, samplers
 from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import noise
-from veilwood_testing.laws import laplace_mass
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.noise_checks import laplace_mass
 
 SCALES = [Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(50)]
 DRAWS = 30_000

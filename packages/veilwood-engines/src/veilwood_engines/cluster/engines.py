@@ -29,7 +29,7 @@ from veilwood_engines.cluster.worker import (
     sum_packed,
 )
 
-FAN_IN: Final = 8  # partial sums that one task adds up: bounds its memory
+FAN_IN: Final = 8  # partial sums that one task adds up, and so holds in memory; Spark hands as many to the driver
 
 
 class PersistedPartitions(Protocol):
