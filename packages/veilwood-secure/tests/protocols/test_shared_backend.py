@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import inspect
+from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
@@ -24,7 +26,7 @@ from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
-from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
+from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows, SharedBackend
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.rows_on_shares_cases import RING
 
@@ -126,6 +128,39 @@ def test_gradients_are_close_and_within_their_norms(n_classes: int) -> None:
     l1, _ = gradient_norms(n_classes, limit)
     alone = np.asarray(both.engine.open(both.shared._row_gradients(n_classes, limit))) * GRADIENT_UNIT
     assert np.abs(alone).sum(axis=0).max() <= l1
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_gain_of_evidence_is_close_and_bounded(n_classes: int) -> None:
+    both = Both(n_classes)
+    rng, start = np.random.default_rng(3), np.arange(both.outputs, dtype=np.int32) * 300
+    both.add(ContingencyTable(()), start[None])
+    for table in tables(both)[1:]:
+        both.add(table, rng.integers(-SCORE_UNITS, SCORE_UNITS, (table.n_cells, both.outputs)))
+    here, there = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, 5 * SCORE_UNITS))
+    assert abs(here - there)[0] <= 0.05 * SCORE_UNITS * N
+    assert abs(here)[0] > 0.2 * SCORE_UNITS * N
+    for max_gain in (1, 100):
+        _, cut = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, max_gain))
+        assert abs(cut)[0] <= max_gain * N
+
+
+def test_every_query_about_rows_is_answered() -> None:
+    """A query that joint fits cannot answer would end a training that has been charged."""
+    found = [
+        query
+        for query in vars(asked).values()
+        if isinstance(query, type) and query.__module__ == asked.__name__ and "ScoredRows" in str(signature_of(query))
+    ]
+    assert len(found) >= 10
+    dispatch = inspect.getattr_static(SharedBackend, "_evaluate_query").dispatcher
+    assert [query for query in found if dispatch.dispatch(query) is dispatch.dispatch(object)] == []
+
+
+def signature_of(query: type) -> Any:
+    """The annotations of a query's call; None for what is not one."""
+    call = query.__dict__.get("__call__")
+    return None if call is None or not is_dataclass(query) else call.__annotations__
 
 
 @pytest.mark.parametrize("extreme", [-(2**31), -(2**24), 2**24, 2**31 - 1])

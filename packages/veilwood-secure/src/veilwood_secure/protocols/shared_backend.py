@@ -217,6 +217,20 @@ class SharedBackend(NoHoldout):
                 start += size
         return concatenate([found[place] for place in range(len(query.tables))]) * GRADIENT_UNIT
 
+    @_evaluate_query.register
+    def _evidence_gain(self, query: queries.EvidenceGain) -> Shared:
+        # The product of a gradient and a score, in units of both, is GRADIENT_LEVELS times the answer: the score is
+        # rounded to that many units, and the product needs no division.
+        engine, drop = self._engine, GRADIENT_LEVELS.bit_length() - 1
+        offset = circuits.binary_digits(GRADIENT_LEVELS // 2 - query.start, SCORE_DIGITS)  # (digits, outputs)
+        scores = stack(self._scores, axis=1)
+        rounded = add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
+        weights = 1 << np.arange(len(rounded))
+        weights[-1] *= -1
+        added = (to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
+        gain = engine.dot(self._row_gradients(query.n_classes, query.limit), added, axis=0)
+        return circuits.clip(engine, gain, query.max_gain).sum().reshape(1)
+
     # Planes and indicators
 
     def _mask_padding(self, planes: Bits) -> Bits:

@@ -224,9 +224,13 @@ class MemoryBackend:
         _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Return the sum over a secret random sample of the rows, and the fraction."""
+        """Return the sum over a secret random sample of the rows, and the fraction; over all rows of several owners."""
+        if (
+            self._joint_source is not None
+        ):  # servers that hold rows in shares do not sample, and all parties do the same
+            return self.run(query), 1.0
         self.draw_sample(fraction)
-        return self._share_sums(sum_answers(_map_parts(query, self._sample, self._n_jobs))), fraction
+        return sum_answers(_map_parts(query, self._sample, self._n_jobs)), fraction
 
     def draw_sample(self, fraction: float) -> None:
         """Draw the sample of ``run_on_sample``, once."""
