@@ -25,7 +25,7 @@ SECTIONS = ["## Claim", "## Proof", "## Code", "## Attack"]
 REFERENCE = re.compile(r"((?:packages|reproductions|testing|tests)/[\w/.-]+?\.py)(?:::([\w.]+))?")
 GUARANTEED: list[Any] = [
     DiscreteGaussian, DiscreteLaplace, ExponentialMechanism, JointLaplace, NoisyMax, PermuteAndFlip,
-    *(thing for thing in (getattr(veilwood, name) for name in veilwood.__all__)
+    *(thing for thing in (getattr(veilwood, name) for name in veilwood.__all__)  # type: ignore[attr-defined]
       if isinstance(thing, type) and issubclass(thing, BaseForest)),
     SparseLaplace,
     ThresholdedGaussian,

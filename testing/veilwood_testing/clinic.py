@@ -10,8 +10,9 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.contingency import bin_columns
 
 CLINIC: list[dict[str, Any]] = [
     {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},

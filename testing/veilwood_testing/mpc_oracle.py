@@ -17,8 +17,6 @@ from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as ring
 from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, as_ring_array
 
-__all__ = ["PlainEngine"]
-
 DIGEST_BYTES = 32
 
 

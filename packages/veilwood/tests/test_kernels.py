@@ -12,9 +12,10 @@ import pytest
 
 from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
+from veilwood.data.counts import ClassesByCell, ContingencyTable, GradientSums, RowsByCell
 from veilwood.data.encoding import EncodedColumn
-from veilwood.forests.adaptive import row_backend
-from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables
+from veilwood.forests.adaptive.contingency import PackedTables
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, answer_query
 from veilwood.forests.matrix.marginals import _SetFamily
 from veilwood.trees import level_growth
 from veilwood.trees.counting import leaf_totals
@@ -32,8 +33,8 @@ def test_constants_are_those_of_the_numpy_twins() -> None:
     from veilwood import kernels
 
     assert kernels.SHIFT == level_growth.SHIFT
-    assert kernels.GRADIENT_UNITS == row_backend.GRADIENT_UNITS
-    assert kernels.LEVEL_UNITS == row_backend.LEVEL_UNITS
+    assert kernels.GRADIENT_UNITS == GRADIENT_UNITS
+    assert kernels.LEVEL_UNITS == LEVEL_UNITS
 
 
 # -- codes of numbers ------------------------------------------------------------------------------------------------
@@ -147,8 +148,8 @@ def test_row_queries_agree_with_the_numpy_twins(n_classes: int, monkeypatch: pyt
     sets = [columns for size in (1, 2, 3) for columns in itertools.combinations(range(len(COLUMNS)), size)]
     tables = [ContingencyTable(tuple(fineness[j] for j in columns)) for fineness in axes for columns in sets]
     assert PackedTables.pack(tables).merge_tables(9000, memory.scores.shape[1]) is not None
-    for limit in (1, 777, row_backend.GRADIENT_UNITS):
-        fast, slow = (row_backend.GradientSums(tables, n_classes, limit, fast)(memory) for fast in (True, False))
+    for limit in (1, 777, GRADIENT_UNITS):
+        fast, slow = (answer_query(GradientSums(tables, n_classes, limit), memory, fast=fast) for fast in (True, False))
         assert (fast == slow).all()
     steps = rng.integers(-(1 << 24), 1 << 24, (tables[-1].n_cells, memory.scores.shape[1])).astype(np.int32)
     twin = memory.select(np.ones(9000, bool))
@@ -156,9 +157,10 @@ def test_row_queries_agree_with_the_numpy_twins(n_classes: int, monkeypatch: pyt
     twin.add_scores(tables[-1], steps, fast=False)
     assert (memory.scores == twin.scores).all()
     for table in tables:
-        assert (row_backend.RowsByCell(table)(memory) == row_backend.RowsByCell(table, fast=False)(memory)).all()
+        fast, slow = (answer_query(RowsByCell(table), memory, fast=fast) for fast in (True, False))
+        assert (fast == slow).all()
     if n_classes:
-        fast, slow = (row_backend.ClassesByCell(tables, n_classes, fast)(memory) for fast in (True, False))
+        fast, slow = (answer_query(ClassesByCell(tables, n_classes), memory, fast=fast) for fast in (True, False))
         assert (fast == slow).all()
 
 

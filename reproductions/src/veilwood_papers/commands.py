@@ -15,20 +15,6 @@ from veilwood.cli.options import Delta, check_output
 from veilwood.errors import FileError, UseError
 from veilwood.safe_io import write_file
 
-__all__ = [
-    "DATA_HELP",
-    "DEFAULT_FOLDER",
-    "Out",
-    "Quick",
-    "bench",
-    "fetch_tables",
-    "list_exhibits",
-    "papers",
-    "run_exhibits",
-    "write_report",
-]
-
-
 bench = typer.Typer(help="Benchmark estimators on public tables.", no_args_is_help=True)
 
 

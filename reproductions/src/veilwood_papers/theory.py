@@ -72,26 +72,6 @@ from numpy.typing import NDArray
 
 from veilwood.errors import UseError
 
-__all__ = [
-    "Bound",
-    "ForestQuantities",
-    "Setting",
-    "balanced_split_probability",
-    "best_n_trees",
-    "bound_at_best",
-    "bound_from_accuracy",
-    "bound_from_fraction",
-    "flip_loss",
-    "forest_quantities",
-    "imbalance_of_median",
-    "imbalance_of_random",
-    "mean_goodness",
-    "mean_weight",
-    "regression_excess",
-    "trees_needed",
-]
-
-
 Voting = Literal["majority", "threshold", "probabilistic"]
 RowSet = Literal["training", "new"]
 

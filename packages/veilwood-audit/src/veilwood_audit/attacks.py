@@ -46,21 +46,6 @@ from veilwood.trees.counting import route_rows
 from veilwood_audit.noninterference import DoorEvent, force_outcomes
 from veilwood_audit.statistics import ALPHA, one_run_lower_bound
 
-__all__ = [
-    "N_CANARIES",
-    "Attack",
-    "CanaryResult",
-    "ReplayResult",
-    "attack_estimator",
-    "audit_one_run",
-    "canary_estimator",
-    "canary_schema",
-    "estimators_of",
-    "guess_rows",
-    "record_releases",
-]
-
-
 N_CANARIES = 16384
 """Canaries of one audited fit: enough for a lower bound of about 0.8 for an epsilon of 1."""
 

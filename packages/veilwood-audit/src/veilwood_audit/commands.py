@@ -11,8 +11,6 @@ import typer
 from veilwood.cli.options import AsJson, Delta, Epsilon, ModelPath, Params, print_result, read_params
 from veilwood.errors import UseError
 
-__all__ = ["audits"]
-
 audits = typer.Typer(help="Attack an estimator, a model file or another library.", rich_markup_mode=None)
 
 ReportFolder = Annotated[

@@ -18,20 +18,6 @@ from veilwood_audit.attacks import Attack, ReplayResult
 from veilwood_audit.noninterference import walk_values
 from veilwood_audit.peers import PeerAttack
 
-__all__ = [
-    "NOT_CHECKABLE",
-    "Check",
-    "attack_report",
-    "attack_table",
-    "check_file",
-    "check_model",
-    "model_report",
-    "peer_report",
-    "replay_table",
-    "write_report",
-]
-
-
 NOT_CHECKABLE = (
     "that the noise was drawn from the stated distribution with secret random bits: any numbers are possible as noise",
     "that the schema was public and was not read from the data",

@@ -56,21 +56,6 @@ from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAn
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import Assignment
 
-__all__ = [
-    "DoorEvent",
-    "Trace",
-    "compare_runs",
-    "diff_values",
-    "find_interference",
-    "find_leaks",
-    "force_outcomes",
-    "record_trace",
-    "result_or_error",
-    "visible_values",
-    "walk_values",
-]
-
-
 _OPAQUE_TYPES = (type, ModuleType, BuiltinFunctionType)
 
 

@@ -15,8 +15,6 @@ from sklearn.base import clone
 from veilwood.errors import SetupError
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
 
-__all__ = ["PEERS", "PeerAttack", "attack_diffprivlib"]
-
 _N_TREES = 6
 _N_RUNS = 1000  # fits on each of two neighbouring tables, about 20 ms each
 

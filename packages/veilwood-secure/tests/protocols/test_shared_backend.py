@@ -3,18 +3,17 @@
 
 from __future__ import annotations
 
-import inspect
-from dataclasses import is_dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 
+from veilwood.data import counts as asked
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
@@ -26,7 +25,7 @@ from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
-from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows, SharedBackend
+from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
 from veilwood_testing.mpc_oracle import PlainEngine
 from veilwood_testing.rows_on_shares_cases import RING
 
@@ -98,13 +97,13 @@ def tables(both: Both) -> list[ContingencyTable]:
 @pytest.mark.parametrize("n_classes", [0, 2, 4])
 def test_counts_are_those_of_rows_in_memory(n_classes: int) -> None:
     both = Both(n_classes)
-    own = [asked.ClassCounts(n_classes), asked.ClassesByCell(tables(both), n_classes)]
+    own = [asked.ClassesByCell([asked.ALL_ROWS], n_classes), asked.ClassesByCell(tables(both), n_classes)]
     marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-    numbers = [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(marks)]
+    numbers = [asked.TargetHistogram(64), asked.TargetSums(), asked.ResidualHistogram(marks)]
     shift = np.arange(both.outputs)[None] * 700 + 300_000 * (n_classes == 0)
     both.add(ContingencyTable(()), shift)
     for question in [
-        asked.RowCount(), *(own if n_classes else numbers), asked.Histogram(0, both.columns[0].n_value_bins),
+        *(own if n_classes else numbers), asked.RowsByCell(ContingencyTable((both.columns[0].ungrouped_axis(),))),
         *(asked.RowsByCell(table) for table in tables(both)),
     ]:  # fmt: skip
         here, there = both.answers(question)
@@ -143,24 +142,6 @@ def test_the_gain_of_evidence_is_close_and_bounded(n_classes: int) -> None:
     for max_gain in (1, 100):
         _, cut = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, max_gain))
         assert abs(cut)[0] <= max_gain * N
-
-
-def test_every_query_about_rows_is_answered() -> None:
-    """A query that joint fits cannot answer would end a training that has been charged."""
-    found = [
-        query
-        for query in vars(asked).values()
-        if isinstance(query, type) and query.__module__ == asked.__name__ and "ScoredRows" in str(signature_of(query))
-    ]
-    assert len(found) >= 10
-    dispatch = inspect.getattr_static(SharedBackend, "_evaluate_query").dispatcher
-    assert [query for query in found if dispatch.dispatch(query) is dispatch.dispatch(object)] == []
-
-
-def signature_of(query: type) -> Any:
-    """The annotations of a query's call; None for what is not one."""
-    call = query.__dict__.get("__call__")
-    return None if call is None or not is_dataclass(query) else call.__annotations__
 
 
 @pytest.mark.parametrize("extreme", [-(2**31), -(2**24), 2**24, 2**31 - 1])

@@ -25,6 +25,7 @@ from veilwood.privacy.ledger import (
     Entry,
     FinalState,
     Ledger,
+    Limit,
     Purpose,
     Reservation,
 )
@@ -149,7 +150,7 @@ class CompositeLedger(Ledger):
         self._entries: list[tuple[Ledger, int]] = []
         self._new_entries: list[tuple[Ledger, int]] = []  # reserved by this attempt, not by an earlier one
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any]) -> Reservation:
+    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         """Reserve a loss in every ledger, or in none. Resumes reservations that exist under this key."""
         self._entries, self._new_entries = [], []
         try:

@@ -22,10 +22,12 @@ def lazy_names(package: str, init_file: str) -> tuple[Callable[[str], Any], list
         match node:
             case ast.ImportFrom(module=str(home), names=[ast.alias(name="*")]):
                 homes |= {name: (home, name) for name in import_module(home).__all__}
+            case ast.ImportFrom(module=str(home), names=imported) if home == package:
+                homes |= {each.name: (f"{home}.{each.name}", None) for each in imported}
             case ast.ImportFrom(module=str(home), names=imported):
                 homes |= {each.asname or each.name: (home, each.name) for each in imported}
-            case ast.Import(names=imported):
-                homes |= {each.asname or each.name: (each.name, None) for each in imported}
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Name() | ast.Attribute() as module):
+                homes[name] = (ast.unparse(module), None)
 
     def load_name(name: str) -> Any:
         if name not in homes:

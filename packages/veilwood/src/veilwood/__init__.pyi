@@ -1,10 +1,10 @@
 # The public names, and where each is defined. ``__init__.py`` reads this file and imports a name when it is first used.
-import veilwood.datasets as datasets
-import veilwood.engines.gpu as gpu
-import veilwood.plots as plots
-import veilwood_audit as audit
-import veilwood_secure as secure
-import veilwood_service as service
+import veilwood.engines.gpu
+import veilwood_audit
+import veilwood_secure
+import veilwood_service
+from veilwood import datasets as datasets
+from veilwood import plots as plots
 from veilwood._version import __version__ as __version__
 from veilwood.data.columns import Column as Column
 from veilwood.data.dialect import Dialect as Dialect
@@ -47,3 +47,8 @@ from veilwood.reporting import report as report
 from veilwood.search import PrivateSearch as PrivateSearch
 from veilwood.tuning import Tuning as Tuning
 from veilwood.tuning import tune as tune
+
+audit = veilwood_audit
+gpu = veilwood.engines.gpu
+secure = veilwood_secure
+service = veilwood_service

@@ -11,20 +11,6 @@ from html import escape
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = [
-    "draw_budget",
-    "draw_calibration",
-    "draw_category_bars",
-    "draw_confusion_matrix",
-    "draw_heatmap",
-    "draw_intervals",
-    "draw_odds",
-    "draw_steps",
-    "draw_strengths",
-    "html_card",
-    "posterior_range",
-]  # fmt: skip
-
 # Colours of the report: text, secondary text, lines, and fills.
 INK, SOFT, RULE, BLUE, WARM, BAND = "#1d2733", "#5c6b7a", "#d9dfe5", "#1f5f8b", "#b3412e", "#cfe0ec"
 MAX_EPSILON = 30.0  # exp(30) is 1e13: a larger factor makes no visible difference

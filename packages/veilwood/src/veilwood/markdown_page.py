@@ -6,8 +6,6 @@ from __future__ import annotations
 import html
 import re
 
-__all__ = ["html_page"]
-
 _STYLE = """\
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
 table { border-collapse: collapse; font-size: 0.9em } td, th { border: 1px solid #ccc; padding: 0.3em 0.6em;

@@ -28,9 +28,6 @@ from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.signature import PublicKey, signature_path
 from veilwood.safe_io import write_file
 
-__all__ = ["STEP_PURPOSES", "describe_guarantee", "purpose_of", "render_report", "report"]
-
-
 _GROUP_BOUNDS = "Distribution of the values of columns, for the boundaries of their groups."
 _TARGET_SPREAD = "Distribution of the target or its residuals: location and outliers."
 _ROUND = "The next correction and its size. Each round improves the prediction of the rounds before it."

@@ -25,13 +25,11 @@ from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, ParameterError, SchemaError, UseError
 from veilwood.estimators.parameters import tuned_parameters
 from veilwood.forests import expected_skill as skill
-from veilwood.forests.expected_skill import expected_skill, load_weights
+from veilwood.forests.expected_skill import load_weights
 from veilwood.progress import track_progress
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-__all__ = ["Candidate", "Tuning", "expected_skill", "tunable_estimators", "tune"]
 
 
 @dataclass(frozen=True)
@@ -325,7 +323,7 @@ def _is_possible_setting(prototype: Any, values: Mapping[str, int], n_features: 
 def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, int]) -> Candidate:
     """Plan one setting and score it."""
     plan, method = forest.plan(), forest._make_method()
-    loss, neighbours = forest._requested_privacy()
+    loss, neighbours = forest._requested_privacy(schema)
     setting = skill.ForestSize.from_method(
         method,
         Encoding(schema, method.numeric_encoding),

@@ -1,28 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as a new user meets it: what works, and what each mistake says."""
+"""The command line: what works, what each mistake answers, help, completion and log levels."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import veilwood as vw
 from veilwood.cli.fit import FAMILIES
-from veilwood.cli.main import main
+from veilwood.cli.main import COMMANDS, main, whole_command
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
 from veilwood_testing.main_cases import FIT, SMALL, answer
 
 ROOT = Path(__file__).parents[4]
+
+
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src")))}
 
 
@@ -121,13 +127,13 @@ def test_warnings_are_one_line(in_clinic: Path, capsys: pytest.CaptureFixture[st
     assert err.count("\n") == 1
 
 
-def commands() -> list[list[str]]:
+def example_command_lines() -> list[list[str]]:
     groups = {"schema": ["draft", "check"], "ledger": ["create", "show", "verify"]}
     single = [["demo"], ["plan"], ["fit"], ["predict"], ["certificate"]]
     return single + [[group, name] for group, names in groups.items() for name in names]
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+@pytest.mark.parametrize("words", example_command_lines(), ids=" ".join)
 def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--help"]) == 0
     out = capsys.readouterr().out
@@ -175,6 +181,8 @@ def nothing() -> None:
 
 
 OLD = ["predict", "old.veilwood"]
+
+
 MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "nosuch.csv", "--schema", "visits.json"], "there is no table at 'nosuch.csv'", nothing),
     (["fit", ".", "--schema", "visits.json"], "column", write("other.csv", "a,b\n1,2\n")),
@@ -401,3 +409,116 @@ def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "error: interrupted. epsilon=0.3 counts as spent (ledger small.db).\n"
     assert process.returncode == 130
+
+
+def command_paths(group: Any, so_far: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command, by the words that reach it."""
+    yield so_far
+    for name, command in getattr(group, "commands", {}).items():
+        yield from command_paths(command, (*so_far, name))
+
+
+COMMAND: Any = whole_command()
+
+
+EVERY = list(command_paths(COMMAND))
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(EVERY) > 50
+    assert main(["fit", "--help"]) == 0
+    for words in EVERY:
+        COMMAND.main([*words, "-h"], prog_name="veilwood", standalone_mode=False)
+        told, wrong = capsys.readouterr()
+        assert f"Usage: {' '.join(('veilwood', *words))}" in told
+        assert wrong == ""
+
+
+def test_the_table_of_commands_has_their_help_lines() -> None:
+    assert set(COMMAND.commands) == set(COMMANDS)
+    for name, command in COMMAND.commands.items():
+        assert command.help.startswith(COMMANDS[name].help.removesuffix(".")), name
+
+
+def test_help_imports_no_other_library() -> None:
+    """Help and errors are fast, because a command's module is imported only when it runs."""
+    script = (
+        "import sys; from veilwood.cli.main import main; main(['--help']); import veilwood;"
+        "print(sorted({'numpy', 'pandas', 'sklearn', 'pyarrow', 'scipy'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "certificate  Print the privacy certificate" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """The script that --show-completion prints, sourced by bash and asked as the tab key asks it."""
+    command = tmp_path / "veilwood"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m veilwood "$@"\n')
+    command.chmod(0o755)
+    script = """
+        source /dev/stdin <<< "$(_VEILWOOD_COMPLETE=source_bash veilwood)"
+        ask() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _veilwood_completion veilwood; echo "${COMPREPLY[@]}"
+        }
+        complete -p veilwood
+        ask veilwood ledger ''
+        ask veilwood fit --eps
+    """
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src"))),
+    }
+    ran = subprocess.run(["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    bound, ledgers, options = ran.stdout.splitlines()
+    assert "_veilwood_completion veilwood" in bound
+    assert {"create", "show", "resolve"} <= set(ledgers.split())
+    assert options == "--epsilon"
+
+
+@pytest.fixture
+def _loggers_as_before() -> Iterator[None]:
+    names = ("", "veilwood", "uvicorn")
+    before = {name: (logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names}
+    yield
+    for name, (level, handlers) in before.items():
+        logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("_loggers_as_before")
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_a_log_level_reaches_the_service(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    service = SimpleNamespace(has_no_accounts=lambda: False)
+    monkeypatch.setattr(
+        "veilwood_service.app.create_app", lambda _: SimpleNamespace(state=SimpleNamespace(service=service))
+    )
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+    assert main(["serve", str(tmp_path), "--log-level", level]) == 0
+    assert logging.getLevelName(logging.getLogger("veilwood.service").getEffectiveLevel()) == level.upper()
+    assert logging.getLogger("others").getEffectiveLevel() == (logging.ERROR if level == "error" else logging.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [([], "info"), (["--log-level=warning"], "warning"), (["-q"], "error"), (["--verbose"], "debug")],
+)
+def test_a_log_level_reaches_a_server_of_shares(
+    words: list[str], level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pytest.importorskip("veilwood_secure.roles.config")
+    told: list[str] = []
+
+    class Stopped:
+        def __init__(self, _: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(config.Config, "load", lambda _: SimpleNamespace(party_name="server 0"))
+    monkeypatch.setattr("veilwood_secure.roles.monitoring.configure_logging", lambda _, level: told.append(level))
+    monkeypatch.setattr("veilwood_secure.roles.server.Server", Stopped)
+    assert main(["secure", "server", str(tmp_path), *words]) == 130
+    assert told == [level]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of the sources: the same batches from memory and from files, pass after pass, and a fair cap by id."""
+"""Opening rows: the same batches from memory and from files, pass after pass."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pyarrow as pa
 import pyarrow.dataset
 import pyarrow.feather
@@ -19,6 +20,7 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
 from veilwood.data.tables import read_table
 from veilwood.errors import OutOfSchemaError, VeilwoodError
+from veilwood.privacy.neighbours import Rows
 from veilwood_testing.open_rows_cases import ENCODING, EXPECTED, SCHEMA, N, contents, make_frame, write
 
 
@@ -123,3 +125,11 @@ def test_files_behind_a_dataset_that_change_between_two_reads_are_refused(union:
     pa.feather.write_feather(pa.Table.from_pandas(pd.concat([frame, frame])), path)
     with pytest.raises(VeilwoodError, match="changed while it was read"):
         list(source.batches())
+
+
+def test_the_target_may_come_apart_and_as_numbers_or_texts() -> None:
+    frame = make_frame()
+    y = frame.pop("class")
+    assert contents(open_rows(pl.from_pandas(frame), y.astype(str), ENCODING)) == EXPECTED
+    assert contents(open_rows(frame, y.astype(float).tolist(), ENCODING)) == EXPECTED
+    assert contents(open_rows(frame[["code", "size"]].to_numpy(), y, ENCODING, unit=Rows(3))) == EXPECTED

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of rows that other libraries hand over: the same rows as from memory, in every pass, and no word of theirs."""
+"""Relations, queries and Arrow streams of other libraries give the same rows as memory, in every pass."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError, UnreadableError, UseError
 from veilwood_testing.postgres import running
 from veilwood_testing.relations_cases import CAP, ENCODING, FORMS, SCHEMA, contents, duckdb, table, without_people
+from veilwood_testing.streams_cases import Stream
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -177,3 +178,17 @@ def test_a_list_of_texts_beside_a_target_is_a_list_of_rows() -> None:
     """Whether rows look like paths must not decide what is read."""
     batch = next(open_rows(["a", "b"], [0, 1], ENCODING, invalid="drop").batches())
     assert len(batch.codes) == 0
+
+
+def test_arrow_streams_are_read_once_unless_spooled() -> None:
+    wanted = contents(open_rows(without_people(), None, ENCODING))
+    for stream in (Stream(without_people()), without_people().to_reader(max_chunksize=77)):
+        source = open_rows(stream, None, ENCODING)
+        assert source.single_pass
+        assert contents(source) == wanted
+    with pytest.raises(UseError, match=r"vw\.spool"):
+        vw.MedianForestClassifier(SCHEMA).fit(Stream(without_people()))
+    spooled = open_rows(vw.spool(Stream(without_people())), None, ENCODING, batch_rows=300)
+    assert not spooled.single_pass
+    assert contents(spooled) == contents(spooled) == wanted
+    assert vw.MedianForestClassifier(SCHEMA, n_estimators=2, max_depth=2).fit(vw.spool(without_people().to_reader()))

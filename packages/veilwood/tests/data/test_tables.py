@@ -11,7 +11,7 @@ import pytest
 
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
-from veilwood.data.tables import read_feature_batches, read_features, read_table
+from veilwood.data.tables import read_feature_batches, read_table
 from veilwood.errors import OutOfSchemaError
 from veilwood_testing.open_rows_cases import SCHEMA, make_frame, write
 
@@ -38,7 +38,7 @@ def test_read_table_gives_plain_values(tmp_path: Path, name: str) -> None:
     assert y.tolist() == frame["class"].astype(str).tolist()
     pd.testing.assert_series_equal(X["size"], frame["size"])
     write(frame.drop(columns="class"), tmp_path / f"bare_{name}")
-    pd.testing.assert_frame_equal(read_features(tmp_path / f"bare_{name}", SCHEMA), X)
+    pd.testing.assert_frame_equal(read_table(tmp_path / f"bare_{name}", SCHEMA, target=False), X)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet"])
@@ -47,7 +47,7 @@ def test_features_in_batches_are_those_of_the_whole_table(tmp_path: Path, name: 
     batches = list(read_feature_batches(path, SCHEMA, ["size"], batch_rows=7))
     assert max(rows.n_rows for rows, _ in batches) <= 7
     codes = np.concatenate([encoding.encode(rows) for rows, _ in batches])
-    np.testing.assert_array_equal(codes, encoding.encode(read_features(path, SCHEMA)))
+    np.testing.assert_array_equal(codes, encoding.encode(read_table(path, SCHEMA, target=False)))
     kept = pd.concat([kept for _, kept in batches], ignore_index=True)
     pd.testing.assert_frame_equal(kept, make_frame()[["size"]])
 

@@ -66,7 +66,7 @@ WEIGHTS = {
     "check_all_zero_sample_weights_error": "whether all weights are 0 is private: the fit goes on, and noise comes out",
     "check_sample_weight_equivalence_on_dense_data": (
         "the schema is inferred from all rows here, those of weight 0 too; with a declared schema a weight is a number "
-        "of rows (test_weights.py)"
+        "of rows (test_contributions.py)"
     ),
 }
 

@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
+from veilwood.data.counts import ContingencyTable
 from veilwood.forests.adaptive import loop
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns, tables_to_forest
+from veilwood.forests.adaptive.contingency import bin_columns, tables_to_forest
 from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.models import file as model_file
 from veilwood.privacy.certificate import adaptive_decisions

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Counting: the compiled kernel, its numpy twin and a plain loop give the same integers, however rows arrive."""
+"""Counting: the compiled kernel, its NumPy twin, a loop and rules of trees give the same integers."""
 
 from __future__ import annotations
 
@@ -10,8 +10,12 @@ import pytest
 
 from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
-from veilwood.trees.counting import Assignment, leaf_totals, route_rows, sum_over_trees
+from veilwood.trees.counting import Assignment, leaf_queries, leaf_totals, route_rows, sum_over_trees, tree_rule
+from veilwood.trees.forest import Forest
+from veilwood.trees.random import grow_binary, grow_multiway
+from veilwood_testing.cells_cases import follow
 from veilwood_testing.counting_cases import LEVELS, batches_of, forest_of, leaf_by_loop, rows_of, totals_by_loop
+from veilwood_testing.random_columns import COLUMNS
 
 TWINS = [pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba"), id="kernel"), False]
 
@@ -119,3 +123,36 @@ def test_an_assignment_reaches_every_tree_and_no_other() -> None:
     for n_trees in (1, 2, 1000):
         trees = Assignment(b"s" * 32, n_trees).trees_of_rows(0, 0, 100_000)
         assert sorted(set(trees.tolist())) == list(range(n_trees))
+
+
+FORESTS = {"binary": grow_binary(COLUMNS, 5, 4, 0), "multiway": grow_multiway(COLUMNS, 5, 2, 0)}
+
+
+N_CODES = [column.n_codes for column in COLUMNS]
+
+
+def some_rows() -> np.ndarray:
+    rng = np.random.default_rng(0)
+    return np.column_stack([rng.integers(0, n, 300) for n in N_CODES]).astype(np.uint16)
+
+
+@pytest.mark.parametrize("kind", FORESTS)
+def test_every_row_comes_to_its_leaf(kind: str) -> None:
+    forest: Forest = FORESTS[kind]
+    codes = some_rows()
+    leaves = route_rows(forest, codes)
+    for tree in range(forest.n_trees):
+        way = tree_rule(forest, tree, N_CODES)
+        assert [follow(way, row) for row in codes.tolist()] == leaves[:, tree].tolist()
+
+
+def test_tables_number_the_leaves_of_each_tree_from_zero() -> None:
+    forest = FORESTS["binary"]
+    codes = some_rows()
+    leaves = route_rows(forest, codes)
+    for tree, table in enumerate(leaf_queries(forest, N_CODES)):
+        start, end = forest.tree_leaves[tree : tree + 2].tolist()
+        assert table.n_cells == end - start
+        way, less = table.rules
+        assert less == -start
+        assert follow(way, codes[0].tolist()) == leaves[0, tree]

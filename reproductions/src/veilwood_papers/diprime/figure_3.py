@@ -20,22 +20,6 @@ from veilwood_papers.tables import PublicTables
 if TYPE_CHECKING:
     from veilwood.estimators.base import BaseForest
 
-__all__ = [
-    "DEPTHS",
-    "EXHIBITS",
-    "FRACTIONS",
-    "LEAF_FRACTION",
-    "PANEL",
-    "SIZES",
-    "leaf_fractions",
-    "left_child_fractions",
-    "list_jobs",
-    "measure_job",
-    "plot_leaf_occupancy",
-    "plot_split_balance",
-]
-
-
 PANEL, SIZES = "Robot", "Robot, nodes of a tree"
 FRACTIONS = (0.0, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
 LEAF_FRACTION = "share of leaves (%)"

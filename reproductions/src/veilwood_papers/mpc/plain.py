@@ -20,18 +20,6 @@ from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood_secure.protocols.noise import WORD_BITS, unpack_first_bits
 from veilwood_secure.protocols.public_trees import PlainTree
 
-__all__ = [
-    "FRACTION_BITS",
-    "USED",
-    "SelectionRule",
-    "first_largest",
-    "grow_tree",
-    "log_laplace_not_private",
-    "majority_vote",
-    "noisy_largest",
-    "poisson_epsilon",
-]
-
 
 def poisson_epsilon(epsilon: float, rate: float, n_trees: int) -> float:
     """Return the loss of ``n_trees`` trees, each at ``epsilon`` on a Poisson sample of the rows at ``rate``.

@@ -28,8 +28,6 @@ from veilwood.errors import PartyError, SetupError
 from veilwood_secure.mpc.engine import Stats
 from veilwood_secure.mpc.replicated import Buffer, ReplicatedEngine
 
-__all__ = ["MpycLinks", "ServerCost", "run_three"]
-
 Result = TypeVar("Result")
 HOST = "127.0.0.1"  # by default MPyC listens on every interface
 FIRST_LABEL = 1 << 62  # MPyC labels messages by a counter; this range avoids its own labels

@@ -40,35 +40,15 @@ from sklearn.ensemble import (
 from veilwood import estimators
 from veilwood.errors import UseError, VeilwoodError
 from veilwood_papers.suite.peers import PEERS, PeerError, fit_peer_models
+from veilwood_papers.suite.synthetic_tables import Suite, SuiteTable
 from veilwood_papers.suite.tables import (
-    MAX_TEST_ROWS,
     FitJob,
-    Suite,
-    SuiteTable,
     load_table,
     result_row,
     skipped_row,
     split_rows,
     table_names,
 )
-
-__all__ = [
-    "BUDGETS",
-    "ESTIMATORS",
-    "FLOOR",
-    "MAX_TEST_ROWS",
-    "PLAIN",
-    "SIBLINGS",
-    "FitJob",
-    "add_skills",
-    "compute_results",
-    "list_jobs",
-    "read_results",
-    "render_report",
-    "run_fit",
-    "run_suite",
-    "split_rows",
-]  # fmt: skip
 
 BUDGETS: Final = (0.1, 0.5, 1.0, 2.0, 4.0, 8.0, 20.0)
 MIN_GAP: Final = 0.02

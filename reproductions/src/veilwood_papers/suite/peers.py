@@ -21,9 +21,8 @@ import numpy as np
 
 from veilwood.errors import SetupError
 from veilwood.safe_io import cache_folder
-from veilwood_papers.suite.tables import FitJob, SuiteTable, result_row, skipped_row, split_rows
-
-__all__ = ["PEERS", "Peer", "PeerError", "fit_peer_models", "peer_python"]
+from veilwood_papers.suite.synthetic_tables import SuiteTable
+from veilwood_papers.suite.tables import FitJob, result_row, skipped_row, split_rows
 
 WORKER: Final = Path(__file__).with_name("peer_worker.py")
 FOLDER_VARIABLE: Final = "VEILWOOD_PEERS"  # environment variable: folder of the virtual environments

@@ -23,8 +23,6 @@ from veilwood.errors import FileError
 from veilwood.safe_io import read_json, read_text
 from veilwood_papers.suite.peers import PEERS, PeerError, peer_python
 
-__all__ = ["find_slowdowns", "list_cases", "run_speed", "to_markdown"]
-
 WORKER: Final = Path(__file__).with_name("speed_worker.py")
 REFERENCE: Final = "HistGradientBoosting"
 MIN_SLOWDOWN: Final = 1.25  # ratio above which a slowdown is reported

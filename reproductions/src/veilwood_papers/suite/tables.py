@@ -20,23 +20,6 @@ from sklearn.metrics import log_loss, r2_score
 from veilwood.data.schema import Schema
 from veilwood_papers.suite.synthetic_tables import SYNTHETIC, Suite, SuiteTable
 
-__all__ = [
-    "MAX_ROWS",
-    "MAX_TEST_ROWS",
-    "REAL_TABLES",
-    "SYNTHETIC",
-    "UNTRUNCATED",
-    "FitJob",
-    "Suite",
-    "SuiteTable",
-    "load_table",
-    "result_row",
-    "skipped_row",
-    "split_rows",
-    "table_names",
-]
-
-
 MAX_ROWS: Final = 20_000
 """Maximum number of rows. Larger tables are sampled with a fixed seed, except those in ``UNTRUNCATED``."""
 

@@ -20,8 +20,6 @@ from numpy.typing import ArrayLike, NDArray
 from veilwood.arrays import Ints
 from veilwood.errors import MechanismError
 
-__all__ = ["Bits", "Engine", "Parts", "Product", "Shared", "Stats", "concatenate", "stack"]
-
 RingArray = NDArray[np.unsignedinteger[Any]]
 Kind = TypeVar("Kind", "Shared", "Bits")
 

@@ -32,9 +32,6 @@ from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as arithmetic
 from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, as_ring_array
 
-__all__ = ["Links", "ReplicatedEngine", "ThreadLinks", "agree_keys", "run_in_threads"]
-
-
 Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
 THREAD_TIMEOUT_S = 120.0  # seconds a thread waits for a message of another

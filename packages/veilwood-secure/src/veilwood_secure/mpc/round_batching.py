@@ -18,8 +18,6 @@ from numpy.typing import ArrayLike
 from veilwood.arrays import Ints
 from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, concatenate
 
-__all__ = ["run_in_lockstep"]
-
 Result = TypeVar("Result")
 Kind = TypeVar("Kind", Shared, Bits)
 

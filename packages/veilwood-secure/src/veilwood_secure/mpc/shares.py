@@ -21,18 +21,6 @@ from veilwood.errors import UnreadableError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc.engine import as_ring_array
 
-__all__ = [
-    "SharePair",
-    "pair_from_bytes",
-    "pair_to_bytes",
-    "reconstruct",
-    "share",
-    "sum_matrix_products",
-    "sum_products_along",
-    "to_signed",
-]
-
-
 RingArray = NDArray[np.unsignedinteger[Any]]
 
 # A word is written in limbs; the product of two limbs, added over the inner dimension, must stay below 2**53, where

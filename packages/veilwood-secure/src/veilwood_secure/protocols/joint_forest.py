@@ -83,8 +83,8 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
     _, neighbours = estimator._requested_privacy()
     if isinstance(neighbours.unit, RowsOf):
         raise UseError(
-            f"privacy_unit={estimator.privacy_unit!r}: owners cannot determine which rows of one person others hold. "
-            "Hint: protect a number of rows, counted over all owners."
+            f"{neighbours.unit} cannot be protected: owners cannot determine which rows of one person others hold. "
+            "Hint: pass privacy_unit=3 to protect any 3 rows, counted over all owners."
         )
     schema, not_private = estimator._resolve_schema()
     if not_private:

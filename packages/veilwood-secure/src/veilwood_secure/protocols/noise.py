@@ -27,8 +27,6 @@ from veilwood.privacy import entropy, samplers
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
-__all__ = ["dealt_joint_laplace", "dealt_laplace", "discrete_laplace", "geometric", "max_draw", "total_variation"]
-
 PRECISION_BITS = 80  # of the secret uniform number that is compared with a digit's probability
 WORD_BITS = 64
 WORDS_PER_BATCH = 1 << 22  # words of secret random bits per batch: bounds memory

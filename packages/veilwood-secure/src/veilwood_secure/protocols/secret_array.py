@@ -17,8 +17,6 @@ from veilwood.errors import MechanismError
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate, stack
 from veilwood_secure.protocols.circuits import absolute, floor_divide, maximum
 
-__all__ = ["SecretArray"]
-
 
 class SecretArray:
     """An array of secret integers, at one of the servers.

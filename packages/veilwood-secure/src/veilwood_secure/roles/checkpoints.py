@@ -33,9 +33,6 @@ from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.roles.sessions import agree_on_facts
 from veilwood_secure.roles.transport import TlsLinks
 
-__all__ = ["Checkpoint", "EncryptedFolder", "ModelStore", "RecordedEngine", "StoredModel"]
-
-
 _CHECKPOINT_MAGIC: Final = b"VWCHECK1"
 _SALT, _NONCE = 16, 12
 

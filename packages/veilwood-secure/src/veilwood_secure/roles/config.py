@@ -24,8 +24,6 @@ from veilwood.errors import SchemaError, SetupError, UseError, VeilwoodError
 from veilwood.safe_io import parse_fraction, read_json, read_text
 from veilwood_secure.roles.identity import Authority, Identity, PartyName, Role, generate_secret, write_private_file
 
-__all__ = ["Address", "Config", "Task", "default_task_name", "set_up_roles"]
-
 CONFIG_FILE: Final = "config.json"
 SECRET_VARIABLE: Final = "VEILWOOD_SECRET"
 _PARTICIPANTS: Final[tuple[Role, ...]] = ("owner", "user")

@@ -30,19 +30,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from veilwood.errors import PartyError, SetupError, UseError
 
-__all__ = [
-    "Authority",
-    "Identity",
-    "PartyName",
-    "generate_secret",
-    "install_certificate",
-    "peer_name",
-    "request_certificate",
-    "sign_request",
-    "tls_context",
-]
-
-
 Role = Literal["server", "owner", "user"]
 
 _DOMAIN = "veilwood"

@@ -43,9 +43,6 @@ from veilwood_secure.roles.config import Address, Task, default_task_name, set_u
 from veilwood_secure.roles.owner import Owner
 from veilwood_secure.roles.user import User
 
-__all__ = ["LocalServers", "SecureDemoResult", "local_servers", "run_demo"]
-
-
 _START_TIMEOUT_S = 60.0
 _STOP_TIMEOUT_S = 5.0
 _READY_MARK = " listens on "  # in the log of a server that is ready

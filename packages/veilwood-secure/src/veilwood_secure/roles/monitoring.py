@@ -32,8 +32,6 @@ from veilwood_secure.roles.identity import PartyName
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import Listener
 
-__all__ = ["LogFormatter", "MonitoringMixin", "configure_logging"]
-
 _TIME_FORMAT: Final = "%Y-%m-%d %H:%M:%S"  # whole seconds: finer ones would tell durations, which depend on rows
 _LOG_FIELDS: Final = ("time", "level", "who", "message", "details")
 

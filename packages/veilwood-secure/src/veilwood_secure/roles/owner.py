@@ -29,8 +29,6 @@ from veilwood_secure.roles.sessions import TaskLedgers, role_ledger
 from veilwood_secure.roles.transport import Channel, LostError, dial_server
 from veilwood_secure.roles.uploads import UploadPieces, order_key, seeded_shares
 
-__all__ = ["Owner", "ServerConnections"]
-
 
 class ServerConnections:
     """Connections of an owner or user to the three servers, for one request about a task.

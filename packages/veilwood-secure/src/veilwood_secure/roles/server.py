@@ -45,9 +45,6 @@ from veilwood_secure.roles.transport import (
 )
 from veilwood_secure.roles.uploads import Piece, piece_row_counts, share_size, split_piece
 
-__all__ = ["Server", "UserRequestsMixin", "parse_row_count"]
-
-
 IDLE_TIMEOUT_S: Final = 900.0
 """Seconds without a query after which a user's session ends."""
 

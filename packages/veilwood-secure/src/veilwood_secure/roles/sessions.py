@@ -24,9 +24,6 @@ from veilwood_secure.roles.identity import PartyName
 from veilwood_secure.roles.program import Program
 from veilwood_secure.roles.transport import Channel, LostError, TlsLinks, dial_server
 
-__all__ = ["BUDGETS_FOLDER", "SessionBroker", "TaskLedgers", "agree_on_facts", "role_ledger"]
-
-
 BUDGETS_FOLDER: Final = "budgets"
 """Folder of a role whose ledgers ``task-NAME.db`` and ``owner-NAME.db`` limit one task or one owner."""
 

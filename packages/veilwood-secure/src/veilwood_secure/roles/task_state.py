@@ -20,8 +20,6 @@ from veilwood_secure.roles.program import Program
 from veilwood_secure.roles.transport import Channel
 from veilwood_secure.roles.uploads import join_pieces, max_rows_per_piece, piece_row_counts, split_piece
 
-__all__ = ["TaskState"]
-
 MAX_BYTES_ON_DISK: Final = 1 << 36
 """Largest size of the shares of one owner's rows, in bytes, over all parts."""
 MAX_PARTS: Final = 1000

@@ -25,8 +25,6 @@ from veilwood_secure.roles.sessions import SessionBroker, TaskLedgers, agree_on_
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import LostError, TlsLinks
 
-__all__ = ["TrainingMixin"]
-
 log = logging.getLogger("veilwood.secure")
 
 RETRY_DELAYS_S: Final = (0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0)

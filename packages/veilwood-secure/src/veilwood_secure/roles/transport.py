@@ -25,9 +25,6 @@ from veilwood.errors import PartyError, VeilwoodError
 from veilwood.safe_io import read_json
 from veilwood_secure.roles.identity import PartyName, peer_name
 
-__all__ = ["Channel", "Listener", "LostError", "ReceiveQuota", "TlsLinks", "dial_server", "failure_reason"]
-
-
 log = logging.getLogger("veilwood.secure.transport")
 
 Buffer = bytes | bytearray | memoryview

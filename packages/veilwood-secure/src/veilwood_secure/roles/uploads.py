@@ -22,8 +22,6 @@ from veilwood_secure.mpc.replicated import KeyStream
 from veilwood_secure.mpc.shares import SharePair
 from veilwood_secure.roles.program import Program, Shapes
 
-__all__ = ["Piece", "UploadPieces", "expand_pair", "join_pieces", "order_key", "seeded_shares", "share_size"]
-
 PIECE_BYTES: Final = 1 << 22
 """Approximate size of one share of a piece, in bytes."""
 _ROWS: Final = 64  # pieces hold complete words of packed rows

@@ -27,8 +27,6 @@ from veilwood_secure.roles.owner import ServerConnections, wait_until_trained
 from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.public_programs import PublicTrees
 
-__all__ = ["User"]
-
 
 class User:
     """A user of a trained model, which may be public or stay in shares at the three servers.

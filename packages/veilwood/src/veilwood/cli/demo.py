@@ -34,8 +34,6 @@ from veilwood.plots import Comparison, accuracy_vs_epsilon
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.progress import track_progress
 
-__all__ = ["DemoResult", "demo", "run_demo"]
-
 EPSILONS = (0.1, 0.5, 1.0, 2.0, 5.0)
 N_RUNS = 5
 TEST_FRACTION = 0.2

@@ -25,8 +25,6 @@ from veilwood.privacy import entropy
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 
-__all__ = ["Finding", "doctor", "run_checks"]
-
 CheckState = Literal["well", "missing", "broken"]
 STATE_MARKS = {"well": "ok", "missing": "--", "broken": "BROKEN"}
 N_DRAWS = 100_000

@@ -16,8 +16,6 @@ from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
 
-__all__ = ["describe_remaining", "ledgers", "open_existing_ledger"]
-
 ledgers = typer.Typer(help="Create, show, verify or resolve a ledger.", rich_markup_mode=None)
 
 LedgerPlace = Annotated[

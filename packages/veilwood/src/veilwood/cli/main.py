@@ -22,8 +22,6 @@ from veilwood.cli.options import pop_log_level, set_log_level
 from veilwood.errors import PrivacyWarning, UseError, UtilityWarning, VeilwoodError
 from veilwood.progress import no_progress
 
-__all__ = ["main"]
-
 # Base of all errors about the arguments typed, in click and in the copy of it inside newer versions of typer.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]
 

@@ -23,8 +23,6 @@ from veilwood.privacy import signature
 from veilwood.reporting import report
 from veilwood.safe_io import write_file
 
-__all__ = ["certificate", "explain", "export", "report_model", "sign", "verify"]
-
 
 def export(
     model: ModelPath,

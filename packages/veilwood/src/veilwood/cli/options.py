@@ -23,34 +23,6 @@ if TYPE_CHECKING:  # they import numpy and pandas, which help and errors do with
     from veilwood.data.schema import Schema
     from veilwood.privacy.ledger import Ledger
 
-__all__ = [
-    "DEFAULT_CSV",
-    "DEFAULT_SPEND_OPTIONS",
-    "AsJson",
-    "CsvOptions",
-    "Delta",
-    "Epsilon",
-    "Force",
-    "LedgerPath",
-    "ModelPath",
-    "Params",
-    "ShowValues",
-    "SpendOptions",
-    "Yes",
-    "check_output",
-    "confirm_spend",
-    "explicit_options",
-    "is_quiet",
-    "log_level",
-    "option_groups",
-    "pop_log_level",
-    "print_info",
-    "print_result",
-    "read_number",
-    "read_value",
-    "set_log_level",
-]
-
 
 def read_number(value: object) -> float:
     """Parse a number of an option. Only the word inf means infinity, not a number with many digits."""

@@ -41,9 +41,6 @@ from veilwood.drafting.review import ColumnQuestion, Review, format_schema
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
 from veilwood.safe_io import parse_fraction
 
-__all__ = ["SchemaPath", "TableArgument", "run_review", "schemas"]
-
-
 _KEY_HELP = {
     "a": "accept the usual",
     "s": "confirm with a source",

@@ -44,23 +44,6 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-__all__ = [
-    "DATE_PARTS",
-    "NO_VALUE",
-    "Categories",
-    "ColumnValues",
-    "NoText",
-    "TextReader",
-    "date_part_reader",
-    "factorize_texts",
-    "iter_values",
-    "prefix_reader",
-    "to_canonical_id",
-    "to_canonical_text",
-    "to_canonical_texts",
-    "write_categories",
-]  # fmt: skip
-
 ColumnValues: TypeAlias = "pd.Series[Any] | pa.ChunkedArray"
 
 NO_VALUE: Final = object()  # marks a position without a value: neither text, nor number, nor missing

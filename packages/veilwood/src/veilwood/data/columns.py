@@ -19,8 +19,6 @@ from veilwood.arrays import Floats
 from veilwood.data.canonical import DATE_PARTS, NoText, to_canonical_text
 from veilwood.errors import SchemaError, short_repr
 
-__all__ = ["COLUMN_KEYS", "MAX_CATEGORIES", "TRANSFORMS", "Column", "did_you_mean"]
-
 ColumnKind = Literal["categorical", "numeric"]
 Label: TypeAlias = str | int | float | bool
 LabelType = Literal["text", "int", "float", "bool"]

@@ -23,22 +23,6 @@ from veilwood.privacy.entropy import random_integers
 from veilwood.privacy.neighbours import Rows, RowsOf, Unit
 from veilwood.safe_io import is_int_in
 
-__all__ = [
-    "MAX_WEIGHT",
-    "NO_ID",
-    "IdFilter",
-    "Weights",
-    "bound_contributions",
-    "check_max_weight",
-    "encode_ids",
-    "first_rows_per_id",
-    "missing_id_column_error",
-    "row_hash",
-    "scale_unit",
-    "unknown_id_error",
-]
-
-
 IdFilter = Callable[[str], bool]
 """Whether an id, by its canonical text, is in a part of the units."""
 NO_ID = -1  # a row without a usable id, which never counts
@@ -178,7 +162,7 @@ class Weights(NamedTuple):
         Guarantee
 
         A row counts at most ``max_weight`` times, whatever its weight and the draws. The number depends on no other row
-        (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_weights.py).
+        (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_contributions.py).
         """
         try:
             numbers, _ = read_numbers(

@@ -21,8 +21,6 @@ import pyarrow.compute as pc
 
 from veilwood.errors import OutOfSchemaError, SchemaError, short_repr
 
-__all__ = ["DIALECT", "Dialect", "read_header"]
-
 ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
 SEPARATORS: Final = (",", ";", "\t", "|")
 _THOUSANDS: Final = ("", ".", ",", "'", " ")

@@ -34,15 +34,6 @@ from veilwood.data.problems import Kinds, Problem, Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
-__all__ = [
-    "DEFAULT_BINS",
-    "GRID_BINS",
-    "TARGET_LEVELS",
-    "EncodedColumn",
-    "Encoding",
-    "class_labels",
-]
-
 _TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535

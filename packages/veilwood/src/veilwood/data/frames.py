@@ -25,8 +25,6 @@ from sklearn.utils.validation import column_or_1d
 from veilwood.data.canonical import NO_VALUE, ColumnValues
 from veilwood.errors import OutOfSchemaError
 
-__all__ = ["Table", "as_series", "is_dataset", "is_frame", "is_scanner", "target_values", "to_pandas"]
-
 _FEW_ROWS: Final = 1024  # up to this many rows may be copied at once
 _COLUMN_VECTOR: Final = "A column-vector y was passed when a 1d array was expected. Hint: y.ravel()."
 

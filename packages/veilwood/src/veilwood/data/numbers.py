@@ -28,9 +28,6 @@ from veilwood.arrays import Floats
 from veilwood.data.canonical import ColumnValues, NoText, iter_values, to_canonical_text
 from veilwood.data.problems import Kinds, Problem
 
-__all__ = ["read_number", "read_numbers"]
-
-
 _PLAIN_TYPES: Final = ("integer", "floating", "mixed-integer-float", "empty")
 _NUMBER_TEXT: Final = re.compile(
     r"[ \t]*([+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity))[ \t]*", re.I | re.A

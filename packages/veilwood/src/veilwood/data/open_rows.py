@@ -25,8 +25,6 @@ from veilwood.engines.sql.session import is_database, is_ibis
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.neighbours import RowsOf, Unit
 
-__all__ = ["open_rows"]
-
 
 @dataclass(frozen=True)
 class _Rows:

@@ -22,20 +22,6 @@ from veilwood.data.canonical import NoText
 from veilwood.data.columns import Column, did_you_mean
 from veilwood.errors import OutOfSchemaError, UnreadableError, VeilwoodError, short_repr, shorten_text
 
-__all__ = [
-    "Invalid",
-    "Kinds",
-    "Problem",
-    "ProblemMessage",
-    "Problems",
-    "may_show_values",
-    "raise_problems",
-    "redact_errors_of",
-    "redacted_error",
-    "show_private_values",
-]
-
-
 _SHOWS_VALUES: ContextVar[bool] = ContextVar("veilwood_shows_private_values", default=False)
 
 

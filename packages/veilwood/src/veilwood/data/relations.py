@@ -57,8 +57,8 @@ def rebatch_rows(pieces: Iterable[FramePiece], batch_rows: int) -> Iterator[Fram
         start = 0
         while start < len(piece):
             missing = batch_rows - rows
-            is_pandas = isinstance(piece, pd.DataFrame)
-            part = piece[start : start + missing] if is_pandas else piece.slice(start, missing)
+            end = start + missing
+            part = piece[start:end] if isinstance(piece, pd.DataFrame) else piece.slice(start, missing)
             held.append(part)
             start += len(part)
             rows += len(part)

@@ -34,8 +34,6 @@ from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError, s
 from veilwood.privacy.neighbours import RowsOf, Unit, resolve_unit
 from veilwood.safe_io import read_json, read_text
 
-__all__ = ["UNREVIEWED_MARK", "Schema", "TaskKind", "is_unreviewed"]
-
 TaskKind = Literal["classification", "regression"]
 
 UNREVIEWED_MARK: Final = "from data: review"
@@ -64,8 +62,7 @@ class Schema:
     ignore : sequence of str
         Unused columns that the table may have: names, or patterns such as "note_*".
     privacy_unit : optional
-        The unit to protect, as in ``Neighbours``. Default of the command line. Every table may have the column of its
-        id.
+        The unit to protect: the default of every estimator. Every table may have the column of its id.
     dialect : Dialect
         Dialect of this table's CSV files.
 

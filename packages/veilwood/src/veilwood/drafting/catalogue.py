@@ -11,8 +11,6 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-__all__ = ["CATALOGUE", "KnownColumn", "known_bounds", "known_values"]
-
 
 @dataclass(frozen=True)
 class KnownColumn:

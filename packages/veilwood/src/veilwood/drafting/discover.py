@@ -40,19 +40,6 @@ from veilwood.privacy.neighbours import Neighbours, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import counting_step, threshold_step
 
-__all__ = [
-    "N_MAGNITUDES",
-    "Discovery",
-    "Magnitude",
-    "SchemalessTable",
-    "discover",
-    "magnitude_bounds",
-    "magnitude_of",
-    "open_schemaless",
-    "plan_discovery",
-]
-
-
 Magnitude: TypeAlias = int
 # Powers of two. Numbers beyond 2^60, or below 2^-40, count as the outermost magnitudes, so that their number is fixed.
 _MIN_POWER: Final = -40

@@ -37,18 +37,6 @@ from veilwood.data.schema import UNREVIEWED_MARK
 from veilwood.drafting.catalogue import known_bounds, known_values
 from veilwood.errors import OutOfSchemaError, SchemaError
 
-__all__ = [
-    "DRAFT_NOTE",
-    "MIN_UNITS",
-    "ColumnProfile",
-    "draft_column",
-    "draft_from_table",
-    "guess_dialect",
-    "guess_privacy_unit",
-    "profile_column",
-]
-
-
 MIN_UNITS: Final = 20
 """Minimum number of people with a category in a draft."""
 _MAX_VALUES: Final = 100  # categories per column: the most frequent ones

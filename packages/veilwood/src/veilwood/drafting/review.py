@@ -22,8 +22,6 @@ from veilwood.drafting.catalogue import KnownColumn, known_bounds, known_values
 from veilwood.errors import UseError, short_repr
 from veilwood.safe_io import read_json, read_text, write_file
 
-__all__ = ["ColumnQuestion", "Review", "format_schema"]
-
 PUBLIC_PREFIX: Final = "public: "  # marks reviewed bounds; the public source follows
 _MIN_SOURCE_LENGTH: Final = 3  # characters: an answer such as "y" is not a source
 _MAX_LISTED: Final = 12  # categories shown in a question

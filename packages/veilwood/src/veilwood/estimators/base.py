@@ -37,36 +37,23 @@ from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaErr
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
 from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
-from veilwood.privacy.accountant import DataHandle, handle_of, warn_of_repeated_fits, warn_once
+from veilwood.privacy.accountant import (
+    DataHandle,
+    handle_of,
+    warn_of_repeated_fits,
+    warn_of_smaller_unit,
+    warn_once,
+)
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door, ParallelDoor, parallel_loss, record_rejection
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import MAX_DIGITS, is_int_in
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import check_random_state, public_seed
-
-__all__ = [
-    "MAX_THREADS",
-    "BaseForest",
-    "ClassWeights",
-    "Classifier",
-    "JointRows",
-    "PlanOrPath",
-    "Regressor",
-    "ReweightedModel",
-    "RunParameters",
-    "SharedParameters",
-    "compute_importances",
-    "explicit_weights",
-    "resolve_weights",
-    "to_plain_value",
-    "weighted_model",
-]
-
 
 _HINT = "pass 'balanced', or a weight above 0 for some classes, such as {'yes': 5}"
 
@@ -185,7 +172,8 @@ class SharedParameters(RunParameters):
 
     epsilon: float = parameter(1.0, role=Role.PROMISE, separate=True)
     delta: float = parameter(0.0, role=Role.PROMISE, separate=True)
-    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf = parameter("row", role=Role.PROMISE)
+    # None: the unit that the schema declares, or one row.
+    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf | None = parameter(None, role=Role.PROMISE)
     adjacency: str = parameter("add-remove", role=Role.PROMISE)
     max_weight: int | None = parameter(None, role=Role.PROMISE)
 
@@ -228,6 +216,10 @@ def _to_plain(name: str, value: Any) -> Any:
         case dict():
             return {str(key): _to_plain(name, entry) for key, entry in value.items()}
     raise ParameterError(name, value, "cannot be saved", "pass numbers or text")
+
+
+def _is_infer(schema: object) -> bool:
+    return isinstance(schema, str) and schema == "infer"
 
 
 def _equal_or_false(one: Any, other: Any) -> bool:
@@ -286,7 +278,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def plan(self) -> Plan:
         """Return the plan of ``fit``: every release and its privacy loss. Reads no data and spends nothing."""
-        if isinstance(self.schema, str) and self.schema == "infer":
+        if _is_infer(self.schema):
             raise UseError(
                 "a plan is made before the data is read, and schema='infer' reads the data. Hint: declare a schema."
             )
@@ -348,7 +340,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         design = self._design_for(schema, plan, method)
         loss, unit = design.plan.loss, design.plan.neighbours.unit
         if getattr(self, "max_weight", None) is not None:
-            unit = resolve_unit(self.privacy_unit)  # bounds rows per unit, before weights make copies of them
+            unit = self._protected_unit(schema)  # bounds rows per unit, before weights make copies of them
         aside = None if holdout_fraction is None else HoldoutSplit.draw(holdout_fraction)
         more = None
         if holdout_fraction is not None or evaluate_epsilon is not None:
@@ -400,28 +392,41 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         own = next(base for base in bases if not issubclass(base, BaseForest))  # the parameters of the family
         return method_of(self._method_class.from_parameters, own, self)
 
-    def _requested_privacy(self) -> tuple[Loss, Neighbours]:
-        """Validate the privacy parameters and return loss and neighbours. Raises before anything is spent."""
+    def _requested_privacy(self, schema: Schema | None = None) -> tuple[Loss, Neighbours]:
+        """Validate the privacy parameters and return loss and neighbours. Raises before anything is spent.
+
+        Without ``schema``, the unit is that of the schema of the estimator.
+        """
         if self.n_jobs is not None and (not is_int_in(self.n_jobs, -MAX_THREADS, MAX_THREADS) or self.n_jobs == 0):
             raise ParameterError(
                 "n_jobs", self.n_jobs, "is not a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
             raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
-        neighbours = Neighbours.from_parameters(self.adjacency, self.privacy_unit)
+        neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
         max_weight = getattr(self, "max_weight", None)
         if max_weight is not None:
             neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(max_weight)))
         return requested_loss(self.epsilon, self.delta), neighbours
 
+    def _protected_unit(self, schema: Schema | None = None) -> Unit:
+        """Return the unit to protect: that of the parameter, else that of the schema, else one row."""
+        if self.privacy_unit is not None:
+            return resolve_unit(self.privacy_unit)
+        if schema is None and self.schema is not None and not _is_infer(self.schema):
+            schema = Schema.resolve(self.schema)
+        declared = None if schema is None else schema.privacy_unit
+        return Rows() if declared is None else declared
+
     def _resolve_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
         """Return the schema, and the reason why it is not private if it was inferred from the data."""
-        if isinstance(self.schema, str) and self.schema == "infer":
+        if _is_infer(self.schema):
             schema = Schema.infer(X, y, self._task)
         else:
             schema = self.schema if isinstance(self.schema, Schema) else Schema.resolve(self.schema)
             schema = schema if y is None else schema.for_labels(y)
-            self._warn_unit_mismatch(schema)
+            if self.privacy_unit is not None:
+                warn_of_smaller_unit(resolve_unit(self.privacy_unit), schema.privacy_unit, schema.name)
         weights = getattr(self, "class_weight", None)
         if weights is not None:  # used only after the release, so validated before it
             explicit_weights(weights, class_labels(schema))
@@ -429,7 +434,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def _fit_request(self, schema: Schema, seed: int, decisions: Mapping[str, Any] | None = None) -> FitRequest:
         """Return the validated public inputs from which the method designs a fit."""
-        promise = self._requested_privacy()  # first, because its errors are the clearest
+        promise = self._requested_privacy(schema)  # first, because its errors are the clearest
         listed = parameters_in_plan(type(self))
         parameters = {
             name: to_plain_value(name, value) for name, value in self.get_params(deep=False).items() if name in listed
@@ -531,19 +536,9 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         return record_rejection(partial(Door, plan, open_ledger(self.ledger), not_private=not_private, table=table))
 
     def _encode_with(self, encoding: Encoding, X: Any) -> Codes:
-        unit = resolve_unit(self.privacy_unit)
+        unit = self._protected_unit(self.schema_)
         extra = (unit.id,) if isinstance(unit, RowsOf) else ()
         return encoding.encode(X, allowed_extra=extra, estimator=type(self).__name__)
-
-    def _warn_unit_mismatch(self, schema: Schema) -> None:
-        """Warn if the privacy unit that the schema declares is not the one that this fit protects."""
-        if schema.privacy_unit is not None and schema.privacy_unit != (unit := resolve_unit(self.privacy_unit)):
-            warnings.warn(
-                f"schema {schema.name!r} names {schema.privacy_unit} as whom to protect, and this fit protects {unit}. "
-                "Hint: privacy_unit=schema.privacy_unit.",
-                PrivacyWarning,
-                stacklevel=4,
-            )
 
     def _fitted_attributes(self) -> list[str]:
         """Return the names of the attributes that a fit has set."""

@@ -21,22 +21,6 @@ from veilwood.errors import ParameterError, PlanError
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.plan import Plan
 
-__all__ = [
-    "ParameterInfo",
-    "Role",
-    "estimator_by_name",
-    "estimator_from_plan",
-    "parameter",
-    "parameter_infos",
-    "parameter_metadata",
-    "parameters_in_file",
-    "parameters_in_plan",
-    "requestable_parameters",
-    "searchable_parameters",
-    "separate_parameters",
-    "tuned_parameters",
-]
-
 _KEY: Final = "veilwood"  # of the metadata of a dataclass field
 
 

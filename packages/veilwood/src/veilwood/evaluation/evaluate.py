@@ -26,7 +26,7 @@ from veilwood.data.problems import Invalid
 from veilwood.errors import FileError, ParameterError, UseError, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
-from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.accountant import handle_of, warn_of_smaller_unit
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, record_rejection
 from veilwood.privacy.entropy import secret_key
@@ -37,18 +37,6 @@ from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.safe_io import is_int_in, read_json, read_text, write_file
 from veilwood.trees.counting import Assignment
-
-__all__ = [
-    "Evaluation",
-    "HoldoutSplit",
-    "composes_in_parallel",
-    "evaluate",
-    "evaluation_loss",
-    "evaluation_plan",
-    "measure_quality",
-    "model_hash",
-]
-
 
 _PER_MILLE = 1000  # resolution of a holdout fraction
 
@@ -63,7 +51,7 @@ class HoldoutSplit:
 
     The draws of different units are independent and depend on no value. Under add-remove one unit is therefore in one
     of the two parts only, and releases on both parts together cost the larger loss (proofs/evaluation.md, attacked by
-    packages/veilwood/tests/evaluation/test_aside.py).
+    packages/veilwood/tests/evaluation/test_evaluate.py).
     """
 
     key: bytes
@@ -328,6 +316,7 @@ def evaluate(
         usual.unit if privacy_unit is None else resolve_unit(privacy_unit),
     )
     plan = evaluation_plan(model, loss, neighbours, invalid)
+    warn_of_smaller_unit(neighbours.unit, model.schema_.privacy_unit, model.schema_.name)
     book = open_ledger(ledger)
     if ledger is not None and loss.is_bounded:
         book.check_affordable(loss)  # before any row is read: without a budget, not even an error may depend on them

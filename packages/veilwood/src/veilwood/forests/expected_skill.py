@@ -22,18 +22,6 @@ if TYPE_CHECKING:
     from veilwood.data.encoding import Encoding
     from veilwood.forests.noisy_leaves import LeafMethod
 
-__all__ = [
-    "DECAY",
-    "ExpectedSkill",
-    "ForestSize",
-    "estimate_skill",
-    "expected_skill",
-    "load_weights",
-    "score_size",
-    "size_features",
-]
-
-
 MAX_RATIO: Final = 3.0  # benchmark tables within this factor of n_rows * row_epsilon / n_columns are used
 MIN_TABLES: Final = 5  # the factor is widened until there are this many
 PERCENTILES: Final = (25, 75)  # of the skills, reported as a range

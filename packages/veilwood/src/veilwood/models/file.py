@@ -52,9 +52,6 @@ from veilwood.privacy.signature import require_same_payload as match_signature
 from veilwood.privacy.signature import verify_signature as check_signature
 from veilwood.safe_io import is_int_in, read_file, read_json, write_file
 
-__all__ = ["FORMAT", "is_plan", "load", "save", "sign", "skops_types", "verify"]
-
-
 FORMAT: Final = 1
 """Number of the file format. A new number when a file could no longer be read by the code before; then ``load``
 keeps reading every older number. A new estimator parameter with a default needs none."""
@@ -288,7 +285,7 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
 
     estimator = family(schema=schema, **parameters)
     method = estimator._make_method()
-    requested, neighbours = estimator._requested_privacy()
+    requested, neighbours = estimator._requested_privacy(schema)
     if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement

@@ -27,9 +27,6 @@ from veilwood.trees.forest import LEAF, Forest
 if TYPE_CHECKING:
     from veilwood.data.columns import Column
 
-__all__ = ["REFUSED_NUMBER", "REFUSED_TEXT", "Graph", "add_column_inputs", "export_onnx", "tree_attributes"]
-
-
 # The operator TreeEnsemble needs ai.onnx.ml 5; the other two numbers are of the same ONNX release.
 _OPSET, _ML_OPSET, _IR_VERSION = 21, 5, 10
 

@@ -19,10 +19,10 @@ from typing import Any, Final, Literal, TypeAlias
 from veilwood._version import __version__
 from veilwood.charts import html_card
 from veilwood.errors import ModelFileError, VeilwoodError, shorten_text
+from veilwood.privacy.ledger import Durability
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 
-KeptAs: TypeAlias = Literal["file", "memory", "not"]
 ServerNoise: TypeAlias = Literal["dealt", "sampled", "both"]
 Holding: TypeAlias = Literal["counts", "rows", "columns"]
 
@@ -94,7 +94,7 @@ class Spend:
     ledger: str
     entry: int
     loss: Loss
-    durability: KeptAs = "file"
+    durability: Durability = "file"
     not_private: str | None = None
     plan: str | None = None
 
@@ -115,7 +115,7 @@ class ServerParticipation:
     shared_input: Holding
 
 
-def assumptions_of(plan: Plan, durability: KeptAs, servers: ServerParticipation | None) -> list[Assumption]:
+def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipation | None) -> list[Assumption]:
     """Return the assumptions on which the guarantee of a release rests."""
     shared = servers is not None and servers.shared_input != "counts"
     applies = {

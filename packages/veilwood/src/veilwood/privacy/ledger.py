@@ -12,13 +12,13 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 from veilwood import errors
 from veilwood.charts import html_card
@@ -28,6 +28,7 @@ from veilwood.safe_io import MAX_SUM_DIGITS, parse_fraction, read_json
 
 EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 FinalState = Literal["committed", "cancelled", "resolved"]
+Fact = TypeVar("Fact")
 Durability = Literal["file", "memory", "not"]
 """How long a ledger lasts: in a file or database, as long as the process, or not at all (no ledger was given)."""
 
@@ -79,11 +80,43 @@ class Entry:
     resolution: str | None = None  # the custodian's reason, or why the rows of a cancelled entry were rejected
     key: str = ""  # identifies retries of one charge, which are charged once
     purpose: Purpose = RELEASE  # derived from ``what`` in ledgers of earlier formats
+    account: str = ""  # who made the release, in a ledger that several people share
+    grant: str = ""  # the permission under which it was made, such as a signed plan
 
     @property
     def is_counted(self) -> bool:
         """Whether the entry counts as spent."""
         return self.state != "cancelled"
+
+
+@dataclass(frozen=True)
+class Part:
+    """The entries of one account, under one grant, in one period. An empty field does not restrict.
+
+    ``period`` is the beginning of the time of a reservation in UTC: ``2031`` or ``2031-05``.
+    """
+
+    account: str = ""
+    grant: str = ""
+    period: str = ""
+
+    def covers(self, entry: Entry) -> bool:
+        """Return True if an entry belongs to this part."""
+        return (
+            self.account in ("", entry.account)
+            and self.grant in ("", entry.grant)
+            and entry.time.startswith(self.period)
+        )
+
+
+@dataclass(frozen=True)
+class Limit:
+    """A limit on one part of a ledger, within the budget of the whole: a loss, a number of releases, or both."""
+
+    name: str  # in messages
+    part: Part
+    budget: Loss | None = None
+    max_releases: int | None = None
 
 
 def total_loss(entries: Iterable[Entry]) -> Loss:
@@ -187,6 +220,9 @@ class Ledger(ABC):
         schema: str = "",
         key: str = "",
         purpose: Purpose = RELEASE,
+        account: str = "",
+        grant: str = "",
+        limits: Sequence[Limit] = (),
     ) -> Reservation:
         """Record ``loss`` as spent, or raise BudgetExceededError and record nothing if the budget does not allow it.
 
@@ -208,6 +244,10 @@ class Ledger(ABC):
             Identifies retries of this charge.
         purpose : Purpose
             Why the entry is made, for programs that look for it later.
+        account, grant : str
+            Who makes the release, and under which permission.
+        limits : sequence of Limit
+            Limits on parts of the ledger that must grant the charge too.
         """
         # A key is never repaired: two keys could become one, and the second release would be free.
         if not isinstance(key, str) or len(key) > MAX_FACT_LENGTH or key != replace_surrogates(key):
@@ -215,12 +255,13 @@ class Ledger(ABC):
                 f"key={short_repr(key)} is not a valid key. Hint: pass text of up to {MAX_FACT_LENGTH} characters."
             )
         texts = {"what": what, "neighbours": neighbours, "plan": plan, "table": table, "schema": schema}
+        texts |= {"account": account, "grant": grant}
         facts: dict[str, Any] = {name: replace_surrogates(text) for name, text in texts.items()}
         facts["not_private"] = None if not_private is None else replace_surrogates(not_private)
-        return self._charge(exact_loss(loss), {**facts, "key": key, "purpose": purpose})
+        return self._charge(exact_loss(loss), {**facts, "key": key, "purpose": purpose}, limits)
 
     @abstractmethod
-    def _charge(self, loss: Loss, facts: Mapping[str, Any]) -> Reservation:
+    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         """Reserve an exact loss, under the checked arguments of ``reserve``."""
 
     @abstractmethod
@@ -254,7 +295,7 @@ class Ledger(ABC):
 
     def find(self, key: str) -> Entry | None:
         """Return the entry that counts under a key, or None."""
-        return entry_with_key(self.entries(), key)
+        return next((entry for entry in self.entries() if key and entry.is_counted and entry.key == key), None)
 
     @property
     def population(self) -> str | None:
@@ -337,7 +378,7 @@ class _NoLedger(Ledger):
     name = "no ledger"
     durability: Durability = "not"
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any]) -> Reservation:
+    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         return Reservation(self, 1)
 
     def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
@@ -357,11 +398,6 @@ class _NoLedger(Ledger):
 
 
 NO_LEDGER: Final = _NoLedger()
-
-
-def entry_with_key(entries: Iterable[Entry], key: str) -> Entry | None:
-    """Return the entry that counts under a key, or None."""
-    return next((entry for entry in entries if key and entry.is_counted and entry.key == key), None)
 
 
 def budget_error(name: str, balance: Balance, loss: Loss) -> errors.BudgetExceededError:
@@ -421,8 +457,9 @@ def build_loss(parts: Mapping[str, Fraction | None]) -> Loss:
 
 # -- the hash chain ---------------------------------------------------------------------------------------------------
 
-# Of the events. 1 has no tables, schemas or population; 2 has keys at the end of ``what``; 3 has no purposes.
-_FORMAT_VERSION = 4
+# Of the events. 1 has no tables, schemas or population; 2 has keys at the end of ``what``; 3 has no purposes; 4 has no
+# accounts and grants.
+_FORMAT_VERSION = 5
 _LEGACY_KEY_PATTERN = re.compile(r" \[([^\[\]]+)\]")  # formats 1 and 2
 _LEGACY_TRAINING_PATTERN = re.compile(r"secure training of (.*) \(([0-9a-f]{12})\)")  # formats 1 to 3
 _LEGACY_RECONCILIATION = "reconciled: "  # formats 1 to 3
@@ -452,6 +489,8 @@ class HashChain:
         self._number, self._head = 0, ""
         self._charged: Loss | None = Loss.zero()  # None after a cancelled entry, until recomputed
         self._unbounded: list[int] = []  # entries that count and carry no guarantee
+        self._entry_of_key: dict[str, int] = {}  # of entries that count
+        self._parts: dict[Part, tuple[Loss, int]] = {}  # loss and number of the entries of each part asked for so far
 
     def read_new_events(self, connection: Connection) -> Balance:
         """Read and verify the events added since the last call, and return the totals of all events."""
@@ -488,6 +527,34 @@ class HashChain:
         unbounded = self.entries[self._unbounded[0]] if self._unbounded else None
         return Balance(self.budget, self._charged, first, self._head, unbounded)
 
+    def find(self, key: str) -> Entry | None:
+        """Return the entry that counts under a key, or None."""
+        number = self._entry_of_key.get(key) if key else None
+        return None if number is None else self.entries[number]
+
+    def part_balance(self, limit: Limit) -> Balance:
+        """Return the totals of the part of the ledger that a limit restricts."""
+        return Balance(limit.budget, self._part_total(limit.part)[0], None, self._head)
+
+    def check_limit(self, limit: Limit, loss: Loss) -> None:
+        """Raise BudgetExceededError if a limit has no room for ``loss``."""
+        balance, n_releases = self.part_balance(limit), self._part_total(limit.part)[1]
+        if limit.max_releases is not None and n_releases >= limit.max_releases:
+            raise errors.BudgetExceededError(
+                f"{limit.name} allows {limit.max_releases} releases, and all of them were made. Hint: ask for another "
+                "signature.",
+                requested=loss,
+                remaining=Loss.zero(),
+            )
+        if not balance.can_afford(loss):
+            raise budget_error(limit.name, balance, loss)
+
+    def _part_total(self, part: Part) -> tuple[Loss, int]:
+        if part not in self._parts:
+            losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.covers(entry)]
+            self._parts[part] = Loss.total(losses), len(losses)
+        return self._parts[part]
+
     def _apply_event(self, number: int, entry: int, body: str, digest: str) -> None:
         """Apply the next event. Raise LedgerError and change nothing if it does not follow from those before it."""
         event = read_json(body)
@@ -510,12 +577,19 @@ class HashChain:
             self._charged = None if self._charged is None else Loss.total((self._charged, loss))
             self._unbounded += [] if reserved.not_private is None else [entry]
             self.entries[entry] = reserved
+            self._entry_of_key.setdefault(reserved.key, entry)
+            for part, (total, count) in self._parts.items():
+                if part.covers(reserved):
+                    self._parts[part] = Loss.total((total, loss)), count + 1
         elif state in ("committed", "cancelled", "resolved") and known is not None and known.state == "reserved":
             reason = _require_text(event["reason"] if state == "resolved" else event.get("reason"))
             self.entries[entry] = replace(known, state=state, resolution=reason)
             if state == "cancelled":
                 self._charged = None
                 self._unbounded = [number for number in self._unbounded if number != entry]
+                self._parts = {part: total for part, total in self._parts.items() if not part.covers(known)}
+                if self._entry_of_key.get(known.key) == entry:
+                    del self._entry_of_key[known.key]
         else:
             raise LedgerError(f"{self.name} was altered: event {expected} is out of order. {_ALTERED_HINT}")
         self._number, self._head = number, digest
@@ -615,11 +689,11 @@ class ChainedLedger(Ledger):
     def _is_intact(self, connection: Connection) -> bool:
         """Return True if the database itself finds no damage."""
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any]) -> Reservation:
+    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         plan, neighbours, not_private = facts["plan"], facts["neighbours"], facts["not_private"]
         with self._transaction(write=True) as connection:
             before = self._chain.read_new_events(connection)
-            if (known := entry_with_key(self._chain.entries.values(), facts["key"])) is not None:
+            if (known := self._chain.find(facts["key"])) is not None:
                 if (known.loss, known.plan) != (loss, plan):
                     raise LedgerError(
                         f"{self.name} has a charge of another loss or plan under the same key. Hint: pass a new key."
@@ -635,6 +709,8 @@ class ChainedLedger(Ledger):
                 )
             if not before.can_afford(loss):
                 raise budget_error(self.name, before, loss)
+            for limit in limits:
+                self._chain.check_limit(limit, loss)
             if before.budget and before.neighbours not in (None, neighbours):
                 raise LedgerError(
                     f"{self.name} counts losses for neighbours {before.neighbours!r}; a loss for "
@@ -669,29 +745,58 @@ class ChainedLedger(Ledger):
                 after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
             store_balance(connection, after)
 
+    def _read(self, get_fact: Callable[[HashChain], Fact]) -> Fact:
+        """Return a fact of the chain, read inside the transaction: another thread may add events afterwards."""
+        with self._transaction() as connection:
+            self._chain.read_new_events(connection)
+            return get_fact(self._chain)
+
     @property
     def population(self) -> str | None:
         """Description of the people that the ledger protects, if recorded."""
-        with self._transaction() as connection:
-            self._chain.read_new_events(connection)
-            return self._chain.population
+        return self._read(lambda chain: chain.population)
 
     def balance(self) -> Balance:
         """Return the totals of all events."""
+        return self._read(HashChain.compute_balance)
+
+    def part_balance(self, limit: Limit) -> Balance:
+        """Return the totals of the part of the ledger that a limit restricts."""
         with self._transaction() as connection:
-            return self._chain.read_new_events(connection)
+            self._chain.read_new_events(connection)
+            return self._chain.part_balance(limit)
+
+    def check_affordable(self, loss: Loss, limits: Sequence[Limit] = ()) -> None:
+        """Raise BudgetExceededError if the budget or one of the limits has no room for ``loss``."""
+        with self._transaction() as connection:
+            now = self._chain.read_new_events(connection)
+            if not now.can_afford(exact_loss(loss)):
+                raise budget_error(self.name, now, loss)
+            for limit in limits:
+                self._chain.check_limit(limit, exact_loss(loss))
+
+    def entry(self, number: int) -> Entry:
+        """Return the entry of this number. Raise NotFoundError if there is none."""
+        with self._transaction() as connection:
+            self._chain.read_new_events(connection)
+            known = self._chain.entries.get(number)
+        if known is None:
+            raise errors.NotFoundError("entry", number, where=self.name)
+        return known
+
+    def find(self, key: str) -> Entry | None:
+        """Return the entry that counts under a key, or None."""
+        with self._transaction() as connection:
+            self._chain.read_new_events(connection)
+            return self._chain.find(key)
 
     def entries(self) -> list[Entry]:
         """Return all entries in order, including cancelled ones."""
-        with self._transaction() as connection:
-            self._chain.read_new_events(connection)
-            return list(self._chain.entries.values())
+        return self._read(lambda chain: list(chain.entries.values()))
 
     def head(self) -> tuple[int, str]:
         """Return number and hash of the last event."""
-        with self._transaction() as connection:
-            self._chain.read_new_events(connection)
-            return self._chain.last_event
+        return self._read(lambda chain: chain.last_event)
 
     def hash_of(self, number: int) -> str | None:
         """Return the hash of an event, or None if there is no such event."""
@@ -713,9 +818,9 @@ class ChainedLedger(Ledger):
         return balance.head
 
     def __str__(self) -> str:
-        with self._transaction() as connection:
-            balance = self._chain.read_new_events(connection)
-            entries, population = list(self._chain.entries.values()), self._chain.population
+        balance, entries, population = self._read(
+            lambda chain: (chain.compute_balance(), list(chain.entries.values()), chain.population)
+        )
         limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
         people = "" if population is None else f" of {population}"
         lines = [f"{self.name}{people}: spent {balance.spent}, {limit}"]

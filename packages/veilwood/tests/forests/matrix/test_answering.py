@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix forests, batch prediction: what a batch measures against what it is charged, attacks, and the private object.
-
-Batch training is in test_matrix_training.py; the tools both share are in fixtures.
-"""
+"""Matrix forests, batch prediction: measured against charged, attacks, the private object."""
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import veilwood as vw
 import veilwood_audit as audit
@@ -21,13 +21,13 @@ from veilwood.arrays import Ints
 from veilwood.forests.matrix import answering, measurement
 from veilwood.forests.matrix import answering as matrix_predictor
 from veilwood.forests.matrix import training as ensembles
+from veilwood.models import file as model_file
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import route_rows
-from veilwood_testing.answering_cases import predictor_on
 from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
@@ -51,7 +51,15 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
+
+def predictor_on(car: Any, **parameters: Any) -> vw.MatrixForestPredictor:
+    usual = {"n_estimators": 4, "max_depth": 1, "random_state": 0}
+    return vw.MatrixForestPredictor(car.schema, **{**usual, **parameters}).fit(car.X, car.y)
+
+
 ONE_POINT = np.array([[0, 0], [0, 0]], object)  # the same query twice: a row can reach all it asks about
+
+
 POINTS = np.array([[0, 0], [1, 1], [2, 0]], object)
 
 
@@ -81,7 +89,7 @@ class Prediction:
         monkeypatch.setattr(self.predictor, "_plan_batch", lambda codes, loss: planned)
         promised = self.predictor._requested_privacy()
         monkeypatch.setattr(
-            self.predictor, "_requested_privacy", lambda: promised
+            self.predictor, "_requested_privacy", lambda schema: promised
         )  # the same every time, and slow for zCDP
         self.plan: Plan = planned.plan
 
@@ -464,3 +472,57 @@ def test_nothing_private_is_in_public_attributes(car: Any, parameters: dict[str,
     assert "forest_" in shown and "privacy_" in shown  # noqa: PT018
     assert audit.find_leaks([shown, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
     assert audit.find_leaks(predictor, secrets)  # the walk would have found them
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"mode": "batch", "voting": "hard"}, "mode='subsample'"),
+        ({"mode": "telepathy"}, "mode='telepathy'"),
+        ({"voting": "loud"}, "voting='loud'"),
+        ({"mechanism": "magic"}, "mechanism='magic'"),
+        ({"max_depth": 7}, "max_depth=7 exceeds"),
+        ({"n_ensembles": 9, "n_estimators": 3}, "n_estimators=3"),
+        ({"epsilon": -1}, "epsilon=-1"),
+        ({"adjacency": "near"}, "adjacency='near'"),
+    ],
+)
+def test_bad_parameters_name_themselves(car: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(vw.VeilwoodError, match=message):
+        predictor_on(car, **parameters)
+
+
+def test_a_plan_needs_queries(car: Any) -> None:
+    with pytest.raises(vw.VeilwoodError, match="plan_answer"):
+        vw.MatrixForestPredictor(car.schema).plan()
+
+
+def test_tennis_example_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 1 of the paper without noise: votes Q T' T D for three days, the first of them sunny and windy."""
+    T = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
+    D = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 1], [1, 0]])
+    expected = np.eye(6)[[1, 2, 5]] @ T.T @ T @ D
+    both = (
+        vw.MatrixForestPredictor(TENNIS, epsilon=math.inf, n_estimators=2, max_depth=1, random_state=state)
+        for state in range(20)
+    )
+    predictor = next(
+        p for p in both if set(p.fit(DAYS, PLAYED).forest_.feature[p.forest_.roots]) == {0, 1}
+    )  # fmt: skip
+    votes = predictor._release_votes(predictor._encode_rows(DAYS.iloc[[1, 2, 5]]), predictor._batch_loss(None))
+    np.testing.assert_allclose(votes, expected, atol=1e-9)
+    assert predictor.answer(DAYS.iloc[[1, 2, 5]]).tolist() == ["no", "yes", "no"]
+    assert not predictor.privacy_.is_private
+
+
+@pytest.mark.parametrize("mode", ["batch", "subsample"])
+def test_the_predictor_does_not_leave_the_process(car: Any, mode: str, tmp_path: Any) -> None:
+    predictor = predictor_on(car, mode=mode)
+    predictor.answer(car.X[:10])
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy, lambda thing: model_file.save(thing, tmp_path / "model")):
+        with pytest.raises(vw.VeilwoodError, match="cannot be"):
+            leave(predictor)
+    assert list(tmp_path.iterdir()) == []
+    assert "_exact" not in vars(clone(predictor))
+    with pytest.raises(Exception, match="not fitted"):
+        clone(predictor).answer(car.X[:10])

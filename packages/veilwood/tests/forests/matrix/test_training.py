@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix forests, batch training: what is measured against what is charged, the noise, and the estimator.
-
-Workloads and strategies by themselves are in test_workloads.py and test_strategies.py.
-"""
+"""Matrix forests, training: measured against charged, noise, ensembles, the estimator."""
 
 from __future__ import annotations
 
 import math
 import pickle
+import tracemalloc
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import veilwood as vw
@@ -21,6 +21,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.forests import noisy_leaves as counted
 from veilwood.forests.matrix import measurement
+from veilwood.forests.matrix import training as ensembles
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.strategies import Factors, Marginals
 from veilwood.forests.matrix.training import MatrixForest
@@ -32,14 +33,17 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
-from veilwood.trees.counting import leaf_totals
+from veilwood.trees.counting import leaf_totals, route_rows
 from veilwood_audit.noninterference import find_leaks
 from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
+    DAYS,
     LAWS,
+    PLAYED,
     RUNS,
     SIZES,
+    TENNIS,
     RecordingDoor,
     as_table,
     budget,
@@ -49,12 +53,16 @@ from veilwood_testing.matrix_forests import (
     schema,
     worst_cost,
 )
-from veilwood_testing.training_cases import forest_on
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
+
+
+def forest_on(car: Any, **parameters: Any) -> vw.MatrixForestClassifier:
+    usual = {"n_estimators": 8, "max_depth": 2, "random_state": 0}
+    return vw.MatrixForestClassifier(car.schema, **{**usual, **parameters})
 
 
 # -- sensitivity, by enumeration ----------------------------------------------------------------------------
@@ -376,3 +384,147 @@ def test_optimised_noise_is_never_above_the_identity_and_far_below_equal_shares(
         assert plan.expected_leaf_mse <= most * identity * (1 + 1e-9)
         baseline = paths.set_params(mechanism="laplace").plan()
         assert plan.expected_leaf_mse < baseline.expected_leaf_mse / 3
+
+
+def test_ensembles_have_their_own_features_trees_and_depths(car: Any) -> None:
+    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=[2, 3, 4], max_depth=[1, 2, 3])
+    forest.fit(car.X, car.y)
+    assert forest.forest_.n_trees == 9
+    assert forest.plan_.notes["ensembles"] == 3
+    depth_of_tree = [forest.forest_.level[start:end].max() for start, end in tree_spans(forest)]
+    assert depth_of_tree == [1] * 2 + [2] * 3 + [3] * 4
+    for group in (slice(0, 2), slice(2, 5), slice(5, 9)):
+        used = {f for start, end in tree_spans(forest)[group] for f in forest.forest_.feature[start:end] if f >= 0}
+        assert len(used) <= 4
+
+
+def tree_spans(forest: Any) -> list[tuple[int, int]]:
+    starts = [*forest.forest_.roots.tolist(), forest.forest_.n_nodes]
+    return list(pairwise(starts))
+
+
+def test_features_are_cut_into_disjoint_parts(car: Any) -> None:
+    encoding = Encoding(car.schema, "bins")
+    wanted = ensembles.EnsembleParameters(n_ensembles=4, n_estimators=8, max_depth=1, feature_subsets="disjoint")
+    seen = set()
+    for seed in range(20):
+        grown, whole = ensembles.grow_ensembles(encoding, wanted, seed)
+        parts = [each.features for each in grown]
+        assert sorted(f for part in parts for f in part) == list(range(6))  # each feature once
+        assert sorted(map(len, parts)) == [1, 1, 2, 2]
+        assert whole.n_trees == 8
+        seen.add(tuple(parts))
+    assert len(seen) > 15  # at random
+    forest = forest_on(car, n_ensembles=3, n_estimators=6, max_depth=2, feature_subsets="disjoint").fit(car.X, car.y)
+    assert forest.plan_.choices["division"] == 3
+    assert len(forest.plan_.steps) == 3  # trees of depth 2 over two features: one table each
+
+
+def test_a_total_of_trees_is_shared_out(car: Any) -> None:
+    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=8)
+    wanted = ensembles.EnsembleParameters(n_ensembles=3, max_features=4, n_estimators=8, max_depth=2)
+    _, whole = ensembles.grow_ensembles(Encoding(car.schema, "bins"), wanted, 0)
+    assert whole.n_trees == forest.plan().layout.trees == 8
+
+
+def test_the_search_measures_no_table_twice_and_covers_the_leaves() -> None:
+    """Whatever is chosen, noise-free reconstruction gives the exact leaves: W A^+ A = W."""
+    car = vw.datasets.car()
+    for parameters in ({"max_depth": 1}, {"max_depth": 3}, {"max_depth": 2, "branching": "binary"}):
+        forest = vw.MatrixForestClassifier(
+            car.schema, epsilon=math.inf, n_estimators=6, random_state=0, **parameters
+        ).fit(car.X, car.y)
+        source = open_rows(car.X, car.y, Encoding(car.schema, "bins"))
+        exact = leaf_totals(forest.forest_, source.batches(), n_classes=4)
+        np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
+        assert not forest.privacy_.is_private
+
+
+def test_a_large_domain_needs_no_table_of_all_cells() -> None:
+    wide = schema([8] * 10, 2, "wide")  # 1.1e9 cells
+    X = np.random.default_rng(0).integers(0, 8, (400, 10))
+    y = np.where(X[:, 0] > 3, "c1", "c0")
+    forest = vw.MatrixForestClassifier(wide, epsilon=math.inf, n_estimators=4, max_depth=2, random_state=0)
+    tracemalloc.start()
+    forest.fit(X, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200e6
+    leaves = route_rows(forest.forest_, X.astype(np.uint16))
+    exact = np.zeros((forest.forest_.n_leaves, 2))
+    for tree in leaves.T:
+        np.add.at(exact, (tree, (y == "c1").astype(int)), 1)
+    np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
+
+
+def test_tennis_example_end_to_end() -> None:
+    """Figure 1 of the paper: one tree on the outlook, one on the wind; leaves are T D."""
+    leaves = {
+        0: [[2, 0], [0, 2], [1, 1]],  # sunny, overcast, rainy: no, yes
+        1: [[1, 2], [2, 1]],  # not windy, windy
+    }
+    split = set()
+    for state in range(10):
+        forest = vw.MatrixForestClassifier(
+            TENNIS, epsilon=math.inf, n_estimators=2, max_depth=1, random_state=state
+        ).fit(DAYS, PLAYED)
+        chosen = tuple(forest.forest_.feature[forest.forest_.roots])
+        np.testing.assert_allclose(forest.leaf_counts_, np.concatenate([leaves[f] for f in chosen]), atol=1e-9)
+        split.add(chosen)
+    assert {(0, 1), (1, 0)} & split
+    weighing = vw.MatrixForestClassifier(
+        TENNIS, epsilon=math.inf, n_estimators=40, max_depth=2, voting="weight", random_state=0
+    )
+    assert weighing.fit(DAYS, PLAYED).score(DAYS, PLAYED) == 1
+
+
+def test_numeric_columns_are_cut_in_public_and_missing_values_are_a_value() -> None:
+    columns = [
+        {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "cutoffs": [18, 65], "nullable": True},
+        {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "bins": 4, "transform": "log1p"},
+        {"name": "y", "kind": "categorical", "values": ["no", "yes"]},
+    ]
+    facts = vw.Schema.from_dict({"name": "people", "task": "classification", "target": "y", "columns": columns})
+    rng = np.random.default_rng(0)
+    age = np.where(rng.random(600) < 0.3, np.nan, rng.uniform(0, 100, 600))
+    X = pd.DataFrame({"age": age, "income": rng.uniform(0, 1e6, 600)})
+    y = np.where(np.isnan(age) | (age < 18), "yes", "no")
+    forest = vw.MatrixForestClassifier(facts, epsilon=20.0, n_estimators=16, max_depth=2, random_state=0).fit(X, y)
+    assert forest.score(X, y) == 1
+    assert forest.forest_.n_leaves == 16 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("facts", "parameters", "message"),
+    [
+        (schema((500,) * 5, 2), {"n_estimators": 128, "max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
+        (schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
+        (schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
+        (schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
+        (schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
+        (schema((3, 2), 2), {"n_ensembles": 0}, r"n_ensembles=0"),
+        (schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"n_estimators=2 is less than one tree"),
+        (schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"one entry per ensemble, 3"),
+        (schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
+        (schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
+        (schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
+        (schema((3, 2), 2), {"feature_subsets": "odd"}, r"feature_subsets='odd'"),
+        (
+            schema((3, 2), 2),
+            {"feature_subsets": "disjoint", "max_features": 1},
+            r"max_features=1 cannot be combined with disjoint",
+        ),
+        (schema((3, 2), 2), {"feature_subsets": "disjoint", "n_ensembles": 3}, r"n_ensembles=3 exceeds the 2"),
+        (schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
+        (schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),
+    ],
+)
+def test_what_cannot_be_built_says_why_and_costs_nothing(
+    facts: vw.Schema, parameters: dict[str, Any], message: str
+) -> None:
+    ledger = vw.MemoryLedger(epsilon=1)
+    X = np.zeros((4, len(facts.features)), int)
+    with pytest.raises(vw.VeilwoodError, match=message):
+        vw.MatrixForestClassifier(facts, ledger=ledger, **parameters).fit(X, ["c0", "c1"] * 2)
+    assert ledger.spent.epsilon == 0
+    assert ledger.entries() == []

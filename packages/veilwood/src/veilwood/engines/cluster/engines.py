@@ -29,21 +29,6 @@ from veilwood.engines.cluster.worker import (
 )
 from veilwood.errors import OutOfSchemaError
 
-__all__ = [
-    "FAN_IN",
-    "BucketedPartitions",
-    "ClusterEngine",
-    "DaskPartitions",
-    "PersistedPartitions",
-    "RayPartitions",
-    "SparkPartitions",
-    "find_engine",
-    "predict_on_clusters",
-    "sum_with_dask",
-    "sum_with_ray",
-]
-
-
 FAN_IN: Final = 8  # partial sums that one task adds up: bounds its memory
 
 

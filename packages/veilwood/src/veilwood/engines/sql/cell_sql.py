@@ -17,8 +17,6 @@ from veilwood.data.encoding import Encoding
 from veilwood.engines.sql.dialects import SqlDialect
 from veilwood.errors import DomainTooLargeError
 
-__all__ = ["BinSqlWriter", "CellSqlWriter", "join_selects"]
-
 MAX_BATCH_LENGTH: Final = 250_000  # characters of a statement that joins queries
 MAX_QUERY_LENGTH: Final = 8_000_000  # characters of a single query, the upper limit of a statement
 MAX_SELECTS: Final = 64  # queries per statement; SQLite allows 500

@@ -17,8 +17,6 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from veilwood.errors import SetupError, UseError
 
-__all__ = ["ENGINES", "SqlDialect", "SqlEngine", "SqlKind", "column_kind"]
-
 SqlEngine: TypeAlias = Literal["duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark"]
 ENGINES: Final[tuple[SqlEngine, ...]] = ("duckdb", "postgres", "sqlite", "bigquery", "snowflake", "spark")
 

@@ -32,15 +32,6 @@ from veilwood.data.problems import Problem
 from veilwood.engines.sql.dialects import SqlDialect, SqlKind
 from veilwood.errors import OutOfSchemaError
 
-__all__ = [
-    "TypedColumn",
-    "ValueExpression",
-    "category_expression",
-    "id_expression",
-    "number_expression",
-    "target_level_expression",
-]
-
 _MAX_FLOAT: Final = 1.7976931348623157e308  # largest finite float of 64 bits
 # Half of the smallest positive float, rounded up: decimals up to it become 0.
 _MAX_ZERO_DECIMAL: Final = "2.470328229206232720882843964341106861826e-324"

@@ -19,8 +19,6 @@ from veilwood.engines.sql.source import EncodedRows, SqlSource, assumed_types, s
 from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.privacy.neighbours import RowsOf
 
-__all__ = ["preview_statements"]
-
 _KEY: Final = bytes(32)  # stands in for a secret key, and is replaced by "KEY" in the preview
 _MAX_STATEMENT_LENGTH: Final = 1500  # characters shown of a statement: those that fill lookup tables are much longer
 

@@ -30,17 +30,6 @@ from veilwood.forests.matrix.training import MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
 from veilwood.trees.counting import tree_rule
 
-__all__ = [
-    "argmax_sql",
-    "count_edges_below",
-    "count_in_sql",
-    "count_scores",
-    "decode_target_sql",
-    "model_to_sql",
-    "scores_to_sql",
-    "smooth_probabilities_sql",
-]
-
 MAX_VALUES = 200_000  # leaves times outputs that one query can hold
 
 

@@ -22,8 +22,6 @@ from veilwood.data.relations import inferred_types_error, reads_text_files
 from veilwood.engines.sql.dialects import SqlDialect, SqlEngine
 from veilwood.errors import SetupError, UnreadableError, UseError
 
-__all__ = ["Session", "is_database", "is_ibis", "open_session"]
-
 ResultRows: TypeAlias = "list[tuple[Any, ...]]"
 
 _ENGINES: Final[dict[str, SqlEngine]] = {

@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from veilwood.engines.sql.backend import SqlBackend
     from veilwood.forests.adaptive.contingency import BinnedColumn
 
-__all__ = ["EncodedRows", "SqlSource", "assumed_types", "open_sql"]
-
 ROWS_TABLE: Final = "veilwood_rows"
 MAX_DIRECT_QUERIES: Final = 4  # more queries of a pass are run on a temporary table of encoded rows
 _PER_MILLE: Final = 1000  # unit of the holdout fraction
@@ -224,7 +222,7 @@ class SqlSource(Source):
         )
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SqlBackend:
-        """Return the rows with their scores, in temporary tables (``row_backend.ProvidesBackend``)."""
+        """Return the rows with their scores, in temporary tables."""
         from veilwood.engines.sql.backend import SqlBackend  # imports this module
 
         return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))

@@ -17,26 +17,12 @@ from scipy.stats import qmc
 
 from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.charts import draw_category_bars, draw_steps, html_card
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError
-from veilwood.forests.adaptive.contingency import Axis, ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.contingency import tables_to_forest
 from veilwood.forests.adaptive.row_backend import scores_to_probabilities
 from veilwood.trees.forest import LEAF, Forest
-
-__all__ = [
-    "MAX_PAIRS",
-    "EffectEstimate",
-    "EffectForest",
-    "Effects",
-    "Interaction",
-    "MainEffect",
-    "StepMeasurement",
-    "TableScores",
-    "check_effects",
-    "estimate_effects",
-    "read_effects",
-]
-
 
 RAKING_SWEEPS: Final = 3  # sweeps of iterative proportional fitting; more have no visible effect
 DRAWS: Final = 256  # synthetic rows per column; 512 gave no better estimates

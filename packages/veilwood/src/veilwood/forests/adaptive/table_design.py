@@ -21,15 +21,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from veilwood.arrays import Floats, Ints
-from veilwood.forests.adaptive.contingency import TINY, Axis, BinnedColumn, ContingencyTable, posterior_counts
-from veilwood.forests.adaptive.row_backend import (
-    SCORE_UNITS,
-    ClassesByCell,
-    Histogram,
-    RowBackend,
-    scores_to_probabilities,
-    sensitivity_factor,
-)
+from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend, RowsByCell
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
+from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities, sensitivity_factor
 from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveStep
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 
@@ -80,8 +74,10 @@ class GroupBounds:
             return self
         name = AdaptiveStep.ROUND_HISTOGRAM.at(number, column.feature)
         step = budget.plan_counts(name, (column.n_value_bins,), part)
-        seen = budget.release_counts(step, backend.run(Histogram(column.feature, column.n_value_bins)))
-        return self.with_histogram(column, column.ungrouped_axis(), seen, step.variance, n_rows)
+        axis = column.ungrouped_axis()
+        counts = backend.run(RowsByCell(ContingencyTable((axis,))))[: column.n_value_bins]  # without missing values
+        seen = budget.release_counts(step, counts)
+        return self.with_histogram(column, axis, seen, step.variance, n_rows)
 
     def release_histograms(
         self, columns: Sequence[BinnedColumn], n_classes: int, backend: RowBackend, budget: AdaptiveBudget,

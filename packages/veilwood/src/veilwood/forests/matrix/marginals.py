@@ -19,9 +19,6 @@ from veilwood.errors import DomainTooLargeError, MechanismError
 from veilwood.forests.matrix.strategies import Marginals, MarginalSource, NoiseName, nonzero_spaces
 from veilwood.forests.matrix.workloads import PathWorkload, Workload, features_of
 
-__all__ = ["Mixture", "candidate_mixtures", "direct_error", "search_marginals"]
-
-
 Objective = Callable[[Floats], tuple[float, Floats]]
 
 _MAX_SETS = 1 << 16  # sets of features considered as marginals

@@ -21,21 +21,6 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.steps import Step, StepKind, StepName, counting_step
 
-__all__ = [
-    "FRACTION_UNITS",
-    "MECHANISMS",
-    "Measurement",
-    "alternative_errors",
-    "ensemble_errors",
-    "max_table_cells",
-    "noise_and_budget",
-    "plan_measurement",
-    "row_sensitivity",
-    "split_budget",
-    "strategy_from_json",
-    "strategy_to_json",
-]
-
 
 def strategy_to_json(strategy: Strategy) -> dict[str, Any]:
     """Return a strategy as JSON, as a plan records it."""

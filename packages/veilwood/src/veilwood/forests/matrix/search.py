@@ -48,19 +48,6 @@ from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.forests.noisy_leaves import SupportsPlan
 from veilwood.safe_io import cache_folder, is_int_in, read_json, read_text, write_file
 
-__all__ = [
-    "CACHED_DECISIONS",
-    "MAX_BYTES",
-    "MAX_FILES",
-    "H",
-    "cached_comparison",
-    "cached_design",
-    "candidate_strategies",
-    "lower_bound",
-    "optimize",
-]
-
-
 MAX_BYTES: Final = 1 << 24  # of a file
 MAX_FILES: Final = 1024  # beyond it the oldest is deleted
 CACHED_DECISIONS: Final = ("structure", "division", "shares", "strategies", "alternatives", "divisions")

@@ -42,18 +42,6 @@ from veilwood.forests.matrix.workloads import PathWorkload, Workload
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.trees.counting import leaf_queries, leaf_totals
 
-__all__ = [
-    "Factors",
-    "MarginalSource",
-    "Marginals",
-    "NoiseName",
-    "QueriedMarginals",
-    "RowMarginals",
-    "Strategy",
-    "TableMarginals",
-    "expected_error",
-]
-
 
 class MarginalSource(ABC):
     """Exact counts of rows, one marginal table or forest at a time."""

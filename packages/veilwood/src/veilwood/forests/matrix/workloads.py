@@ -41,9 +41,6 @@ from veilwood.arrays import Bools, Floats, Int32s, Ints
 from veilwood.errors import DomainTooLargeError, MechanismError, OutOfSchemaError
 from veilwood.trees.forest import Forest, leaf_masks
 
-__all__ = ["LeafVoteWorkload", "PathWorkload", "VoteWorkload", "Workload", "features_of"]
-
-
 Marginal = Callable[[tuple[int, ...]], Floats]
 
 _MAX_ENTRIES = 1 << 26  # of an explicit matrix: half a gigabyte of float64
