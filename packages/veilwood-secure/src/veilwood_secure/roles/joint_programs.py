@@ -138,8 +138,9 @@ class ForestOnShares(JointForest):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.needs_online_owners = False
-        shared_input = "columns" if task.is_vertical else "rows"
-        self.participation = joint.server_participation(self.estimator, self.noise_protocol, shared_input)
+        self.participation = joint.server_participation(
+            self.estimator, self.noise_protocol, "columns" if task.is_vertical else "rows"
+        )
         self._columns = bin_columns(Encoding(task.public_schema, "grid"))
         self._digits = [max((column.n_bins - 1).bit_length(), 1) for column in self._columns]
         classes = len(task.public_schema.classes)
