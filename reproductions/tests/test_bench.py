@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from veilwood.cli.main import main
-from veilwood_testing.suite_cases import CHEAP
+from veilwood_testing.exhibits import CHEAP_ESTIMATOR
 
 
 @pytest.fixture(autouse=True)
 def _cheap(here: Path) -> None:
-    (here / "cheap.py").write_text(CHEAP)
+    (here / "cheap.py").write_text(CHEAP_ESTIMATOR)
 
 
 def test_the_command_measures_reports_and_goes_on(here: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ from veilwood_papers.exhibit import (
     curve_means,
 )
 from veilwood_papers.show import ExhibitResults, format_value
-from veilwood_testing.toy_exhibit import jobs, measure
+from veilwood_testing.exhibits import measure_toy, toy_jobs
 
 
 def curve(name: str, *means: float) -> Values:
@@ -49,7 +49,9 @@ def test_sentences_are_checked_by_code() -> None:
 
 def test_a_sentence_without_its_cells_is_not_measured() -> None:
     claims = (Claim("Up.", check_rises("b")), Claim("Down.", check_falls("b")), Claim("Elsewhere.", check_rises("c")))
-    made = Exhibit("rdt", "table 1", "", "", Experiment("toy", jobs, measure), line_chart("x", "y"), claims=claims)
+    made = Exhibit(
+        "rdt", "table 1", "", "", Experiment("toy", toy_jobs, measure_toy), line_chart("x", "y"), claims=claims
+    )
     words = [word for _, word in ExhibitResults(made, curve("b", 0.4, 0.5), {}, True).sentences()]
     assert words == ["true", "false", "not measured"]
     assert format_value(Value(123.4, 5.0)) == "123 ± 5.00"

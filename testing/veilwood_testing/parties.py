@@ -22,7 +22,7 @@ from veilwood_secure.protocols.joint_forest import RING, Parties, compute_owner_
 from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 CAR = vw.datasets.car()
 

@@ -20,7 +20,14 @@ from veilwood.data.open_rows import open_rows
 from veilwood.privacy import entropy
 from veilwood.trees.counting import Assignment, leaf_totals
 from veilwood_audit.noninterference import find_leaks
-from veilwood_testing.small_forests import ESTIMATORS, SCHEMAS, TASKS, fitted, patch_estimators, table_of
+from veilwood_testing.small_forests import (
+    RANDOM_TREES,
+    TASKS,
+    TWO_COLUMN_SCHEMAS,
+    fit_two_columns,
+    patch_estimators,
+    two_column_table,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -40,11 +47,11 @@ def public_parts(forest: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("params", [{}, {"trees": "disjoint"}, {"delta": 1e-6}, {"adjacency": "replace-one"}], ids=str)
 @pytest.mark.parametrize("task", TASKS)
 def test_everything_but_the_released_numbers_is_independent_of_the_data(task: str, params: dict[str, Any]) -> None:
-    X, y = table_of(task, 300)
+    X, y = two_column_table(task, 300)
     fits = []
     for rows in (slice(0, 299), slice(0, 300), slice(0, 1)):
         with entropy.seeded_for_tests(16):
-            fits.append(public_parts(fitted(task, X[rows], y[rows], **params)))
+            fits.append(public_parts(fit_two_columns(task, X[rows], y[rows], **params)))
     assert audit.diff_values(fits[0], fits[1]) == []
     assert audit.diff_values(fits[0], fits[2]) == []
 
@@ -55,11 +62,13 @@ def test_the_comparison_catches_a_depth_chosen_by_n() -> None:
             self.max_depth = len(X).bit_length()
             return super().fit(X, y, **unsupported)
 
-    X, y = table_of("classification", 256)
+    X, y = two_column_table("classification", 256)
     fits = []
     for rows in (255, 256):
         with entropy.seeded_for_tests(16):
-            fits.append(DepthByN(SCHEMAS["classification"], n_estimators=2, random_state=0).fit(X[:rows], y[:rows]))
+            fits.append(
+                DepthByN(TWO_COLUMN_SCHEMAS["classification"], n_estimators=2, random_state=0).fit(X[:rows], y[:rows])
+            )
     assert audit.diff_values(public_parts(fits[0]), public_parts(fits[1])) != []
 
 
@@ -72,14 +81,14 @@ def test_records_keep_their_tree_whatever_the_others_are(monkeypatch: pytest.Mon
         return assigned[-1]
 
     monkeypatch.setattr(Assignment, "trees_of_rows", spy)
-    X, y = table_of("classification", 300)
+    X, y = two_column_table("classification", 300)
     for rows in (299, 300):
         with entropy.seeded_for_tests(17):
-            fitted("classification", X[:rows], y[:rows], trees="disjoint")
+            fit_two_columns("classification", X[:rows], y[:rows], trees="disjoint")
     changed = X.copy()
     changed[7] = 0.99
     with entropy.seeded_for_tests(17):
-        fitted("classification", changed, y, trees="disjoint")
+        fit_two_columns("classification", changed, y, trees="disjoint")
     shorter, longer, replaced = assigned
     assert (shorter == longer[:299]).all()
     assert (longer == replaced).all()
@@ -101,8 +110,8 @@ def test_the_trees_of_records_are_independent_uniform_and_keyed() -> None:
 
 @pytest.mark.parametrize("params", [{}, {"trees": "disjoint"}, {"delta": 1e-6}], ids=str)
 def test_the_same_random_state_gives_the_same_structure_and_other_noise(params: dict[str, Any]) -> None:
-    X, y = table_of("classification", 300)
-    one, other = (fitted("classification", X, y, **params) for _ in range(2))
+    X, y = two_column_table("classification", 300)
+    one, other = (fit_two_columns("classification", X, y, **params) for _ in range(2))
     assert audit.diff_values(one.forest_, other.forest_) == []
     assert (one.leaf_counts_ != other.leaf_counts_).any()
     assert one.privacy_.is_private
@@ -116,7 +125,7 @@ NOISE_SEED = 90_210_481
 
 def fit_and_secrets(kind: Any, task: str, trees: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, dict[str, Any]]:
     """Fit, and collect what must not be found in the result."""
-    X, y = table_of(task, N_ROWS)
+    X, y = two_column_table(task, N_ROWS)
     keys: list[bytes] = []
     exact: list[Ints] = []
 
@@ -131,7 +140,9 @@ def fit_and_secrets(kind: Any, task: str, trees: str, monkeypatch: pytest.Monkey
     patch_estimators(monkeypatch, "secret_key", spy_key)
     patch_estimators(monkeypatch, "leaf_totals", spy_totals)
     with entropy.seeded_for_tests(NOISE_SEED):
-        forest = kind(SCHEMAS[task], n_estimators=3, max_depth=3, trees=trees, random_state=0, n_jobs=1).fit(X, y)
+        forest = kind(TWO_COLUMN_SCHEMAS[task], n_estimators=3, max_depth=3, trees=trees, random_state=0, n_jobs=1).fit(
+            X, y
+        )
     assert len(keys) == (trees == "disjoint")
     counts = exact[0]
     secrets: dict[str, Any] = {
@@ -142,7 +153,7 @@ def fit_and_secrets(kind: Any, task: str, trees: str, monkeypatch: pytest.Monkey
         "exact counts of four leaves": counts[:4].copy(),
         "noise": forest.leaf_counts_ - counts,
         "first row": X[0],
-        "a code": Encoding(SCHEMAS[task]).encode(X[:1])[0],
+        "a code": Encoding(TWO_COLUMN_SCHEMAS[task]).encode(X[:1])[0],
     }
     if keys:
         secrets["assignment key"] = keys[0]
@@ -152,8 +163,8 @@ def fit_and_secrets(kind: Any, task: str, trees: str, monkeypatch: pytest.Monkey
 @pytest.mark.parametrize("trees", ["shared", "disjoint"])
 @pytest.mark.parametrize("task", TASKS)
 def test_a_fitted_forest_holds_nothing_private(task: str, trees: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    forest, secrets = fit_and_secrets(ESTIMATORS[task], task, trees, monkeypatch)
-    X, _ = table_of(task, 10, seed=1)
+    forest, secrets = fit_and_secrets(RANDOM_TREES[task], task, trees, monkeypatch)
+    X, _ = two_column_table(task, 10, seed=1)
     forest.predict(X)  # caches, if any, are part of the object
     shown = {
         "object": forest,
@@ -217,8 +228,8 @@ def test_leaky_forests_are_caught(mutant: Any, secret: str, monkeypatch: pytest.
 
 
 def test_a_kept_key_is_caught() -> None:
-    X, y = table_of("classification", 50)
-    forest = KeepsKey(SCHEMAS["classification"], trees="disjoint", random_state=0).fit(X, y)
+    X, y = two_column_table("classification", 50)
+    forest = KeepsKey(TWO_COLUMN_SCHEMAS["classification"], trees="disjoint", random_state=0).fit(X, y)
     assert find_leaks(forest, {"key": KEPT_KEY}) == ["key at .assignment_[0]"]
     assert find_leaks(pickle.dumps(forest), {"key": KEPT_KEY})
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from veilwood.markdown_page import html_page
-from veilwood_testing.pages import Nested
+from veilwood_testing.commands import NestedTags
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -19,4 +19,4 @@ def test_html_is_escaped() -> None:
     assert "<script>" not in page
     assert "<b>" not in page
     assert "<code>x&lt;y</code>" in page
-    assert Nested(page).seen.count("li") == 2
+    assert NestedTags(page).seen.count("li") == 2

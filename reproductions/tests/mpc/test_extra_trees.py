@@ -13,20 +13,20 @@ from veilwood_papers.mpc.plain import poisson_epsilon
 from veilwood_secure.protocols.hidden_forest import assign_rows_to_trees
 from veilwood_secure.protocols.public_trees import grow_extra_trees
 from veilwood_secure.protocols.records import Domain
-from veilwood_testing.hidden_trees import loaded, table
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import load_rows, random_table
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 def test_extra_trees_equal_their_twins_and_ignore_rows_in_their_structure() -> None:
     domain = Domain((2, 3, 2), 2)
-    codes, target = table(60, domain)
+    codes, target = random_table(60, domain)
     engine = PlainEngine()
     grown = []
     for rows in (slice(None), slice(0, 7)):
         with entropy.seeded_for_tests(5):
             grown.append(
                 grow_extra_trees(
-                    engine, loaded(engine, codes[rows], target[rows], domain), domain,
+                    engine, load_rows(engine, codes[rows], target[rows], domain), domain,
                     depth=2, n_trees=2, leaf_scale=Fraction(1, 50), random_state=3,
                 )
             )  # fmt: skip

@@ -17,8 +17,8 @@ from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy
 from veilwood_papers.mpc import plain as fixed_point
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
-from veilwood_testing.laws import laplace_mass
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.noise_checks import laplace_mass
 
 
 @pytest.fixture

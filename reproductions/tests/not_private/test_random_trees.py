@@ -16,13 +16,13 @@ from veilwood.datasets import balance_scale, car
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood_papers.not_private import as_published
 from veilwood_papers.not_private.as_published import RandomTreesAsPrintedNotPrivate, frequencies_as_printed
-from veilwood_testing.random_trees_cases import forest
+from veilwood_testing.exhibits import forest_as_printed
 
 
 @pytest.fixture
 def fitted() -> RandomTreesAsPrintedNotPrivate:
     with pytest.warns(vw.PrivacyWarning, match="eta/k"):
-        return forest().fit(car().X, car().y)
+        return forest_as_printed().fit(car().X, car().y)
 
 
 def test_every_class_here_says_so_by_name_and_parameter() -> None:
@@ -42,13 +42,13 @@ def test_statement_repr_and_plan_say_not_private(fitted: RandomTreesAsPrintedNot
     assert "no noise was added" not in statement.reason
     assert "NOT PRIVATE" in str(statement)
     assert "NOT PRIVATE" in repr(fitted)
-    assert "NOT PRIVATE" in str(forest().plan())
+    assert "NOT PRIVATE" in str(forest_as_printed().plan())
 
 
 def test_the_ledger_records_it_without_a_bound() -> None:
     ledger = vw.MemoryLedger()
     with pytest.warns(vw.PrivacyWarning):
-        forest(ledger=ledger).fit(car().X, car().y)
+        forest_as_printed(ledger=ledger).fit(car().X, car().y)
     (entry,) = ledger.entries()
     assert not entry.loss.is_bounded
     assert entry.not_private is not None
@@ -58,13 +58,13 @@ def test_the_ledger_records_it_without_a_bound() -> None:
 def test_a_ledger_with_a_budget_refuses_it() -> None:
     ledger = vw.MemoryLedger(epsilon=1000)
     with pytest.raises(vw.BudgetExceededError):  # nothing was released, so nothing is warned of
-        forest(ledger=ledger).fit(car().X, car().y)
+        forest_as_printed(ledger=ledger).fit(car().X, car().y)
 
 
 def test_one_warning_for_one_release() -> None:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        forest().fit(car().X, car().y)
+        forest_as_printed().fit(car().X, car().y)
     (warning,) = (warning for warning in caught if warning.category is vw.PrivacyWarning)
     assert "eta/k" in str(warning.message)
     assert warning.filename == __file__
@@ -98,17 +98,17 @@ def test_trees_are_grown_as_printed() -> None:
     sound: dict[str, Any] = {"n_estimators": 4, "max_depth": 3, "random_state": 0}
     for thresholds in ("range", "path"):
         ours = vw.RandomTreesClassifier(car().schema, thresholds=thresholds, **sound).plan()
-        same = ours.choices["structure"] == forest().plan().choices["structure"]
+        same = ours.choices["structure"] == forest_as_printed().plan().choices["structure"]
         assert same == (thresholds == "range")
     with pytest.raises(vw.VeilwoodError, match=r"thresholds='bounds' is not known"):
         vw.RandomTreesClassifier(car().schema, thresholds="bounds").plan()
 
 
 def test_clone_keeps_parameters() -> None:
-    assert clone(forest(epsilon_in_paper=0.25)).get_params()["epsilon_in_paper"] == 0.25
+    assert clone(forest_as_printed(epsilon_in_paper=0.25)).get_params()["epsilon_in_paper"] == 0.25
 
 
 @pytest.mark.parametrize("value", [0, -1, float("inf"), "x"])
 def test_bad_epsilon_is_refused(value: object) -> None:
     with pytest.raises(vw.VeilwoodError, match="epsilon_in_paper"):
-        forest(epsilon_in_paper=value).plan()
+        forest_as_printed(epsilon_in_paper=value).plan()

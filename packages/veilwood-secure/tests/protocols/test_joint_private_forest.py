@@ -33,7 +33,7 @@ from veilwood_secure.protocols.joint_forest import RING, ServerDoor
 from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Recorded, Tap, Threads, Whisper, fit_on_shares, fit_online
 
 pytestmark = [

@@ -24,8 +24,8 @@ from veilwood_secure.mpc.engine import Bits, Shared
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.joint_forest import DEALT_JOINT_VARIANCE
-from veilwood_testing.laws import laplace_mass
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.noise_checks import laplace_mass
 
 SCALES = [Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(50)]
 DRAWS = 30_000

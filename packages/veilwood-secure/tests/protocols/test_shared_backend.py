@@ -25,9 +25,9 @@ from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
+from veilwood_secure.protocols.joint_forest import RING
 from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.rows_on_shares_cases import RING
+from veilwood_testing.mpc_engines import PlainEngine
 
 N = 150
 

@@ -19,9 +19,8 @@ from veilwood.engines import gpu
 from veilwood.engines import gpu as gpu_rows
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, answer_query
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
+from veilwood_testing.clinic import COLUMNS, every_query, forest_of, query_tables, schema_of, small_table, table_of
 from veilwood_testing.devices import DEVICES, stand_in
-from veilwood_testing.rows_cases import every_query, query_tables
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

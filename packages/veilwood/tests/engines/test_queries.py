@@ -21,9 +21,9 @@ from veilwood.engines import gpu
 from veilwood.engines.cluster.source import PartitionBackend
 from veilwood.engines.sql.source import open_sql
 from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows, answer_query, n_outputs
+from veilwood_testing.clinic import every_query, query_tables
 from veilwood_testing.databases import put, rows_of, schema_of
 from veilwood_testing.devices import stand_in
-from veilwood_testing.rows_cases import every_query, query_tables
 
 TASKS = {"two": 2, "three": 3, "number": 0}
 

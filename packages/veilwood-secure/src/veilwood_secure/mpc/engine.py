@@ -119,7 +119,7 @@ class Shared(Parts):
 
     Examples
     --------
-    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> from veilwood_testing.mpc_engines import PlainEngine
     >>> engine = PlainEngine()
     >>> x = engine.constant([1, 2, 3])
     >>> engine.open(2 * x - 5)

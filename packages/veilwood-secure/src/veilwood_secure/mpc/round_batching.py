@@ -27,7 +27,7 @@ def run_in_lockstep(engine: Engine, programs: Sequence[Callable[[Engine], Result
 
     Examples
     --------
-    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> from veilwood_testing.mpc_engines import PlainEngine
     >>> engine = PlainEngine()
     >>> x = engine.constant([3, -4])
     >>> found = run_in_lockstep(engine, [lambda e: e.is_negative(x), lambda e: e.is_negative(x - 5)])

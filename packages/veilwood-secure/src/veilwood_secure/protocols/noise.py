@@ -39,7 +39,7 @@ def geometric(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Shared
 
     Examples
     --------
-    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> from veilwood_testing.mpc_engines import PlainEngine
     >>> engine = PlainEngine()
     >>> draws = engine.open(geometric(engine, Fraction(2), (1000,)))
     >>> bool((draws >= 0).all()), int(draws.max()) <= max_draw(Fraction(2))
@@ -55,7 +55,7 @@ def discrete_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) ->
 
     Examples
     --------
-    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> from veilwood_testing.mpc_engines import PlainEngine
     >>> engine = PlainEngine()
     >>> discrete_laplace(engine, Fraction(1), (10, 3))
     Shared(shape=(10, 3), dtype=uint32)

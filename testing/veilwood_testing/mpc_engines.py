@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`PlainEngine`: every protocol in one process and in the clear, with rounds and bytes counted as if it were shared.
-
-Nothing is secret here: it is for tests, and to see what a protocol would cost.
-"""
+"""Engines for programs on shares: in the clear, and at three servers that are threads."""
 
 from __future__ import annotations
 
@@ -16,6 +13,8 @@ from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as ring
 from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, as_ring_array
+from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
+from veilwood_secure.mpc.shares import share
 
 DIGEST_BYTES = 32
 
@@ -137,3 +136,35 @@ class PlainEngine(Engine):
         """Count one round in which this server sent `count` bytes."""
         self.stats.rounds += 1
         self.stats.bytes_sent += count
+
+
+RINGS = [np.uint32, np.uint64]
+
+
+Program = Callable[..., Any]
+
+
+EDGE_VALUES = np.array([0, 1, -1, 2, -2, 2**30, -(2**30), 2**31 - 1, -(2**31 - 1), -(2**31), 255, -256])
+
+
+N_DRAWS = 20_000
+
+
+def at_three(program: Program, *secrets: Any, ring: Any = np.uint32) -> list[Any]:
+    """Share the secrets, run the program at three servers, return what each of them returns."""
+    shared = [share(secret, ring) for secret in secrets]
+
+    def serve(links: Links) -> Any:
+        engine = ReplicatedEngine(links, ring=ring)
+        return program(engine, *(engine.load(pairs[engine.party]) for pairs in shared))
+
+    return run_in_threads(serve)
+
+
+def in_the_clear(program: Program, *secrets: Any, ring: Any = np.uint32) -> Any:
+    engine = PlainEngine(ring)
+    return program(engine, *(engine.load((secret,)) for secret in secrets))
+
+
+def random_integers(*shape: int, bits: int = 32, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng([seed, *shape]).integers(-(2 ** (bits - 1)), 2 ** (bits - 1), shape)

@@ -1,41 +1,115 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Services for tests, in a temporary folder, with one account per role and a table of cars."""
+"""Services for tests: one account per role, a table of cars, logs that are searched for secrets."""
 
 from __future__ import annotations
 
+import json
+import logging
+import re
+import secrets
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from fractions import Fraction
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pandas as pd
+import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
 import veilwood as vw
+from veilwood.privacy.loss import Loss
 from veilwood_service import store
-from veilwood_service.access import Service
+from veilwood_service.access import JsonLogFormatter, Service
 from veilwood_service.accounts import ROLES
 from veilwood_service.app import create_app
 from veilwood_service.jobs import execute_job
 from veilwood_service.settings import Settings
-from veilwood_testing import postgres
-from veilwood_testing.logbook import CANARY
-from veilwood_testing.ports import free_ports
+from veilwood_testing.processes import free_ports, running_postgres
+
+CANARY = "Ottokar7781"
+
+
+"""Value in a row of every table that tests register. It matches no schema, so the row is dropped."""
+
+
+_WORDS = re.compile(r"vw_[\w-]{20,}")  # tokens, sessions and invitations, also of other processes
+
+
+class _Written(logging.FileHandler):
+    """Handler of one logbook. Only one is active: lines that a test plants in its own do not reach that of the run."""
+
+
+class Logbook:
+    """Logs in a folder, with the secrets that none of them may contain."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.secrets = folder, {CANARY}
+
+    @contextmanager
+    def written(self) -> Iterator[None]:
+        """Record the logs of services in this process and its forks, and every token that they create."""
+        handler, token_urlsafe = _Written(self.folder / "here.log"), secrets.token_urlsafe
+        handler.setFormatter(JsonLogFormatter())
+
+        def recorded_token(size: int | None = None) -> str:
+            token = token_urlsafe(size)
+            self.secrets.add(token)
+            return token
+
+        root, service = logging.getLogger(), logging.getLogger("veilwood.service")
+        level, others = service.level, [one for one in root.handlers if isinstance(one, _Written)]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(secrets, "token_urlsafe", recorded_token)
+            root.handlers[:] = [one for one in root.handlers if one not in others] + [handler]
+            service.setLevel(logging.INFO)
+            try:
+                yield
+            finally:
+                root.removeHandler(handler)
+                root.handlers += others
+                service.setLevel(level)
+                handler.close()
+
+    def leaks(self) -> list[str]:
+        """Return the lines that contain a secret or a private value, or that are not JSON."""
+        return [
+            f"{path.name}: {line}"
+            for path in sorted(self.folder.iterdir())
+            for line in path.read_text().splitlines()
+            if not line.startswith("{") or _WORDS.search(line) or any(word in line for word in self.secrets)
+        ]
+
+    def requests(self) -> int:
+        """Return the number of logged requests, to check that the search was not empty."""
+        lines = [line for path in self.folder.iterdir() for line in path.read_text().splitlines()]
+        return sum("route" in json.loads(line) for line in lines if line.startswith("{"))
+
 
 PASSWORD = "a long enough password"
+
+
 CAR = vw.datasets.car()
+
+
 TABLE = CAR.X.assign(**{str(CAR.y.name): CAR.y})
+
+
 CSV = TABLE.to_csv(index=False).encode()
+
+
 VISITS = pd.DataFrame(
     [(18 + i % 70, f"{i % 9}.5", "AB"[i % 2], "yes" if i % 70 > 40 else "no") for i in range(280)],
     columns=["age", "days", "ward", "ill"],
 ).astype({"days": float})
+
+
 VISITS_SCHEMA = vw.Schema.from_dict(
     {
         "name": "visits",
@@ -165,12 +239,12 @@ def wait_until_ready(port: int) -> None:
 
 
 @contextmanager
-def kept_in(kind: str, folder: Path) -> Iterator[Settings]:
+def settings_for_store(kind: str, folder: Path) -> Iterator[Settings]:
     """Yield settings of a service with SQLite, or with a PostgreSQL server that is started for it."""
     if kind == "SQLite":
         yield Settings(folder)
         return
-    with postgres.running() as address:
+    with running_postgres() as address:
         yield Settings(folder, database=address)
 
 
@@ -185,3 +259,21 @@ def start_process(settings: Settings) -> tuple[Any, int]:
 
 def _serve(settings: Settings, port: int) -> None:
     uvicorn.run(create_app(settings), host="127.0.0.1", port=port, log_level="critical")
+
+
+def upload_table(running: Running, content: bytes, kind: str, **headers: str) -> Any:
+    told = {"Content-Type": kind, **headers}
+    return running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=content, headers=told)
+
+
+SMALL_JOB: dict[str, Any] = {
+    "estimator": "random-trees",
+    "epsilon": 0.5,
+    "parameters": {"n_estimators": 2, "max_depth": 2},
+}
+
+
+EPSILON_TENTH = Loss.pure(Fraction(1, 10))
+
+
+ENTRY_FACTS: dict[str, Any] = {"what": "leaves", "neighbours": "one row", "plan": "1f3a"}
