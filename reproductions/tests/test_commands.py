@@ -84,7 +84,7 @@ def test_the_command_measures_reports_and_goes_on(cheap_folder: Path, capsys: py
     ("words", "says"),
     [
         (["--suite", "other"], "development or validation"),
-        (["--table", "adult"], "no table 'adult' cheap_folder"),
+        (["--table", "adult"], "no table 'adult' here"),
         (["--estimator", "Forest"], "no estimator 'Forest'"),
         (["--data", "nowhere"], "not a folder"),
     ],
