@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command ``papers``: what it prints, writes, skips and refuses."""
+"""The commands ``papers`` and ``bench``: what they print, write, skip and reject."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import pytest
 
 from veilwood.cli.main import main
 from veilwood_papers.tables import cache_folder
+from veilwood_testing.exhibits import CHEAP_ESTIMATOR
 
 
 @pytest.fixture(autouse=True)
@@ -60,3 +61,37 @@ def test_what_cannot_be_done_is_one_line_with_the_next_step(
 
 def test_fetched_tables_go_where_the_user_says(tmp_path: Path) -> None:
     assert cache_folder() == tmp_path / "cache"
+
+
+@pytest.fixture
+def cheap_folder(here: Path) -> Path:
+    """An empty folder with an estimator in a file, as the working directory."""
+    (here / "cheap.py").write_text(CHEAP_ESTIMATOR)
+    return here
+
+
+def test_the_command_measures_reports_and_goes_on(cheap_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["bench", "accuracy", "--table", "iris", "--seeds", "1", "--epsilon", "4", "--estimator", "cheap.py:Cheap"]
+    assert main([*words, "-o", "skill.md"]) == 0
+    assert "| cheap.py:Cheap | 0.000 |" in capsys.readouterr().out
+    assert "## iris" in (cheap_folder / "skill.md").read_text()
+    assert (cheap_folder / "fits").read_text() == "x"
+    assert main([*words, "-o", "skill.md", "--force"]) == 0
+    assert (cheap_folder / "fits").read_text() == "x"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--suite", "other"], "development or validation"),
+        (["--table", "adult"], "no table 'adult' here"),
+        (["--estimator", "Forest"], "no estimator 'Forest'"),
+        (["--data", "nowhere"], "not a folder"),
+    ],
+)
+def test_words_that_are_not_understood(
+    words: list[str], says: str, cheap_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["bench", "accuracy", *words]) == 2
+    assert says in capsys.readouterr().err
+    assert not (cheap_folder / "accuracy.csv").exists()
