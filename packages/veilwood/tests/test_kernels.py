@@ -20,10 +20,16 @@ from veilwood.forests.matrix.marginals import _SetFamily
 from veilwood.trees import level_growth
 from veilwood.trees.counting import leaf_totals
 from veilwood.trees.random import grow_binary, grow_multiway
-from veilwood_testing.clinic import COLUMNS
-from veilwood_testing.counting_cases import batches_of, forest_of, rows_of, totals_by_loop
-from veilwood_testing.histograms_cases import filled, grown, rows
-from veilwood_testing.rows_cases import N_CLASSES, random_rows
+from veilwood_testing.clinic import COLUMNS, N_CLASSES, random_rows
+from veilwood_testing.forest_structures import (
+    random_batch,
+    random_codes,
+    random_forest,
+    random_growth,
+    score_candidates,
+    split_batches,
+    totals_by_loop,
+)
 
 needs_numba = pytest.mark.skipif(not HAVE_NUMBA, reason="tests compiled loops")
 
@@ -65,12 +71,12 @@ def test_missing_numbers_are_counted_and_infinite_ones_clamped() -> None:
 
 def test_a_twin_that_forgets_the_missing_branch_is_caught() -> None:
     """Mutant: missing values clamped into the last number bin instead of taking their own branch."""
-    forest = forest_of("binary", 0)
-    codes, target = rows_of(400, 0)
+    forest = random_forest("binary", 0)
+    codes, target = random_codes(400, 0)
     clamped = codes.copy()
     clamped[:, 1] = np.minimum(clamped[:, 1], 10)
     right = totals_by_loop(forest, codes, target, 3, None)
-    wrong = leaf_totals(forest, batches_of(clamped, target, 100), n_classes=3)
+    wrong = leaf_totals(forest, split_batches(clamped, target, 100), n_classes=3)
     assert (right != wrong).any()
 
 
@@ -106,9 +112,9 @@ def test_sweeps_agree_with_the_numpy_walk(depth: int, n_classes: int | None, mon
 @needs_numba
 @pytest.mark.parametrize("n_classes", [3, None])
 def test_histograms_agree_with_the_numpy_twin(n_classes: int | None) -> None:
-    growing, slots = grown(4)
-    batch = rows(2000, n_classes or 65536)
-    both = [filled(growing, slots, batch, fast, n_classes=n_classes) for fast in (False, True)]
+    growing, slots = random_growth(4)
+    batch = random_batch(2000, n_classes or 65536)
+    both = [score_candidates(growing, slots, batch, fast, n_classes=n_classes) for fast in (False, True)]
     assert (both[0] == both[1]).all()
 
 

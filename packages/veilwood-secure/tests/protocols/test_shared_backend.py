@@ -25,9 +25,9 @@ from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
+from veilwood_secure.protocols.joint_forest import RING
 from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.rows_on_shares_cases import RING
+from veilwood_testing.mpc_engines import PlainEngine
 
 N = 150
 
@@ -131,6 +131,21 @@ def test_gradients_are_close_and_within_their_norms(n_classes: int) -> None:
     l1, _ = gradient_norms(n_classes, limit)
     alone = np.asarray(both.engine.open(both.shared._row_gradients(n_classes, limit))) * GRADIENT_UNIT
     assert np.abs(alone).sum(axis=0).max() <= l1
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_gain_of_evidence_is_close_and_bounded(n_classes: int) -> None:
+    both = Both(n_classes)
+    rng, start = np.random.default_rng(3), np.arange(both.outputs, dtype=np.int32) * 300
+    both.add(ContingencyTable(()), start[None])
+    for table in tables(both)[1:]:
+        both.add(table, rng.integers(-SCORE_UNITS, SCORE_UNITS, (table.n_cells, both.outputs)))
+    here, there = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, 5 * SCORE_UNITS))
+    assert abs(here - there)[0] <= 0.05 * SCORE_UNITS * N
+    assert abs(here)[0] > 0.2 * SCORE_UNITS * N
+    for max_gain in (1, 100):
+        _, cut = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, max_gain))
+        assert abs(cut)[0] <= max_gain * N
 
 
 @pytest.mark.parametrize("extreme", [-(2**31), -(2**24), 2**24, 2**31 - 1])

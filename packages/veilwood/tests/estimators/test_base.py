@@ -19,7 +19,7 @@ import veilwood as vw
 from veilwood.errors import ParameterError, VeilwoodError
 from veilwood.estimators.base import compute_importances, to_plain_value
 from veilwood.privacy import accountant as spending
-from veilwood_testing.weights_cases import SMALL
+from veilwood_testing.small_forests import SMALL_TREES
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")]
 
@@ -99,7 +99,7 @@ class TestClasses:
 
     @pytest.mark.parametrize("given", ["heavy", {"superb": 2.0}, {"acc": 0.0}, {"acc": -1}, {"acc": "x"}, 3.0])
     def test_other_weights_are_refused(self, given: Any) -> None:
-        forest = vw.RandomTreesClassifier(CAR.schema, **SMALL).fit(CAR.X, CAR.y)
+        forest = vw.RandomTreesClassifier(CAR.schema, **SMALL_TREES).fit(CAR.X, CAR.y)
         with pytest.raises(vw.VeilwoodError, match="class_weight"):
             forest.set_params(class_weight=given).predict(CAR.X)
         ledger = vw.MemoryLedger()

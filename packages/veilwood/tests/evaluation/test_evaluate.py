@@ -27,8 +27,8 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood_audit.noninterference import find_interference
-from veilwood_testing.aside_cases import SMALL
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
+from veilwood_testing.small_forests import TINY_TREES
 
 KINDS = ["RandomTreesClassifier", "PrivateForestRegressor"]
 
@@ -249,7 +249,7 @@ def test_fit_and_evaluation_cost_one_entry_together() -> None:
 @pytest.mark.parametrize("promise", [{"adjacency": "replace-one"}, {"privacy_unit": 2}], ids=str)
 def test_where_a_unit_can_be_in_both_parts_losses_add_up(promise: dict[str, Any]) -> None:
     car, ledger = vw.datasets.car(), vw.MemoryLedger(2)
-    forest = vw.RandomTreesClassifier(car.schema, epsilon=1.0, ledger=ledger, **SMALL, **promise)
+    forest = vw.RandomTreesClassifier(car.schema, epsilon=1.0, ledger=ledger, **TINY_TREES, **promise)
     with pytest.raises(vw.VeilwoodError, match="evaluate_epsilon"):
         forest.fit(car.X, car.y, holdout_fraction=0.3)
     assert ledger.entries() == []
@@ -263,7 +263,7 @@ def test_where_a_unit_can_be_in_both_parts_losses_add_up(promise: dict[str, Any]
 
 def test_wrong_shares_are_refused_before_anything_is_spent() -> None:
     car, ledger = vw.datasets.car(), vw.MemoryLedger(1)
-    forest = vw.RandomTreesClassifier(car.schema, ledger=ledger, **SMALL)
+    forest = vw.RandomTreesClassifier(car.schema, ledger=ledger, **TINY_TREES)
     wrong: list[dict[str, Any]] = [
         *({"holdout_fraction": fraction} for fraction in (0, True, "x", 0.95)),
         {"evaluate_epsilon": 1.0},
@@ -284,7 +284,7 @@ def fitting(name: str, unit: Any, form: Any, epsilon: float = 0.5) -> Any:
     task = "classification" if name.endswith("Classifier") else "regression"
 
     def run(rows: list[Row], folder: Path) -> list[Any]:
-        own = SMALL if name.startswith("Random") else {"random_state": 0}
+        own = TINY_TREES if name.startswith("Random") else {"random_state": 0}
         forest = getattr(vw, name)(
             SCHEMAS[task], epsilon=epsilon, invalid="drop", privacy_unit=unit, ledger="spends.db", **own
         )

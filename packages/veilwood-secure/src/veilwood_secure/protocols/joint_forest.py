@@ -25,8 +25,10 @@ from veilwood.errors import MechanismError, ParameterError, PartyError, PlanErro
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Design
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.privacy.certificate import ServerParticipation
 from veilwood.privacy.door import Door, UnchargedDoor
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss
@@ -51,6 +53,9 @@ RING = np.uint64
 
 DEALT_VARIANCE_FACTOR = Fraction(3, 2)
 """Three servers deal half a discrete Laplace each, so that any two parts suffice."""
+
+DEALT_JOINT_VARIANCE: Final = 2.0
+"""Variance of joint noise, in multiples of one draw: two servers deal a draw each, so that either one suffices."""
 
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 """Bound on the delta of all noise in an adaptive fit; the door rejects any step beyond it."""
@@ -140,6 +145,14 @@ def default_noise_protocol(estimator: Any) -> NoiseProtocol:
     return "sampled" if wide else "dealt"
 
 
+def server_participation(
+    estimator: BaseForest, noise_protocol: NoiseProtocol, shared_input: Literal["counts", "rows", "columns"]
+) -> ServerParticipation:
+    """Return the role of the servers. If the estimator may release several tables at once, they deal joint noise."""
+    deals_joint_noise = noise_protocol == "sampled" and isinstance(estimator._make_method(), PrivateForest)
+    return ServerParticipation("both" if deals_joint_noise else noise_protocol, shared_input)
+
+
 def _laplace_scale(step: Step) -> Fraction:
     assert isinstance(step.mechanism, DiscreteLaplace)
     return step.mechanism.scale
@@ -221,7 +234,8 @@ def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Seque
     own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
     own.check_passes(method.multi_pass, type(estimator).__name__)
     source = OwnerRowSource(own._read, own.single_pass, own.n_partitions, servers)
-    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, "sampled") as door:
+    participation = server_participation(estimator, "sampled", "counts")
+    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, participation) as door:
         method.measure_rows(design, source, door, estimator.n_jobs)
 
 
@@ -338,7 +352,7 @@ class ServerDoor(UnchargedDoor):
     The server's ledger is charged before the door is created. Owners and analyst have doors and ledgers of their own.
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
+    joint_noise_variance = DEALT_JOINT_VARIANCE
 
     def __init__(
         self, plan: Plan, engine: Engine, noise_protocol: NoiseProtocol, broadcast: Callable[[Ints], None] | None = None
@@ -355,14 +369,16 @@ class ServerDoor(UnchargedDoor):
     def release_counts(self, step: Step, exact: Any) -> Ints:
         """Add the planned noise on shares and open the result."""
         self._admit(step, exact.shape)
-        if not isinstance(step.mechanism, DiscreteLaplace):
+        shared, mechanism = _to_shared(self._engine, exact), step.mechanism
+        if isinstance(mechanism, JointLaplace):
+            added = noise.dealt_joint_laplace(self._engine, mechanism, shared.shape)
+        elif not isinstance(mechanism, DiscreteLaplace):
             raise PlanError(f"step {step.name!r} is planned with {step.mechanism_text}, but servers add Laplace noise.")
-        shared, scale = _to_shared(self._engine, exact), step.mechanism.scale
-        if self._noise_protocol == "dealt":
-            added = noise.dealt_laplace(self._engine, scale, shared.shape)
+        elif self._noise_protocol == "dealt":
+            added = noise.dealt_laplace(self._engine, mechanism.scale, shared.shape)
         else:
-            self._check_delta(scale, 2 * shared.size)
-            added = noise.discrete_laplace(self._engine, scale, shared.shape)
+            self._check_delta(mechanism.scale, 2 * shared.size)
+            added = noise.discrete_laplace(self._engine, mechanism.scale, shared.shape)
         return self._record_opened(self._engine.open(shared + added))
 
     def select(self, step: Step, scores: Any, admissible: Bools | None = None) -> Ints:
@@ -437,13 +453,13 @@ class JointDoor(Door):
     packages/veilwood-secure/tests/protocols/test_joint_forest.py).
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
+    joint_noise_variance = DEALT_JOINT_VARIANCE
 
     def __init__(
-        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], noise_protocol: NoiseProtocol
+        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], participation: ServerParticipation
     ) -> None:
         super().__init__(plan, ledger)
-        self._receive_opened, self._participation = receive_opened, ServerParticipation(noise_protocol, "counts")
+        self._receive_opened, self._participation = receive_opened, participation
 
     def refine(self, plan: Plan) -> None:
         """Replace the plan by one derived from opened values, and keep the delta allowed for sampled noise."""
@@ -512,7 +528,8 @@ class Parties(ABC):
             first, remaining[0] = remaining[0][:count], remaining[0][count:]
             return first
 
-        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, noise_protocol)
+        participation = server_participation(estimator, noise_protocol, "counts")
+        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, participation)
         method = estimator._make_method()
         estimator._run_release(
             door, design, method, lambda door: method.measure_rows(design, NoRows(no_batches), door, estimator.n_jobs)

@@ -32,7 +32,6 @@ from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.engines.cluster.engines import predict_on_clusters
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
@@ -52,6 +51,7 @@ from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import MAX_DIGITS, is_int_in
+from veilwood.siblings import predict_on_clusters
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import check_random_state, public_seed
 

@@ -56,7 +56,7 @@ class Door:
     (proofs/door.md, attacked by packages/veilwood/tests/guarantees/test_door.py).
     """
 
-    supports_joint_noise: bool = True  # whether steps may use ``JointLaplace``
+    joint_noise_variance: float = 1.0  # of joint noise, in multiples of ``JointLaplace``: servers deal two draws of it
     parallel_release_done: bool = False  # whether a ``ParallelDoor`` has used this release
     _participation: ServerParticipation | None = None  # of servers that draw the noise
 

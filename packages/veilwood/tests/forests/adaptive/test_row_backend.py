@@ -37,8 +37,7 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
-from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
-from veilwood_testing.rows_cases import N_CLASSES, random_rows
+from veilwood_testing.clinic import COLUMNS, N_CLASSES, forest_of, random_rows, schema_of, small_table, table_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
