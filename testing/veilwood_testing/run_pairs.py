@@ -47,14 +47,15 @@ NOT_WITH_DELTA = {
 }  # fmt: skip
 OF_FINE_CELLS = ("classes by column", "fine cells", "weight of fine cells")
 OF_NUMBERS = (
-    "number of rows", "sums of the target", "histogram of the target", "sum of residuals", "histogram of column",
-    "histogram of residuals before round", "choice", "rows", "gradients", "interactions",
+    "number of rows", "sums of the target", "histogram of residuals before round", "histogram of column", "choice",
+    "interactions",
 )  # fmt: skip
+ROUNDS_OF_NUMBERS = {"0": ("rows and residuals",), "> 0": ("rows", "gradients")}
 PARTS = frozenset(
     f"{task}, delta {delta}: {part}"
     for task in ("classification", TWO_CLASSES, "regression")
     for delta in ("0", "> 0")
-    for part in (OF_NUMBERS if task == "regression" else OF_CLASSES + OF_FINE_CELLS)
+    for part in (OF_NUMBERS + ROUNDS_OF_NUMBERS[delta] if task == "regression" else OF_CLASSES + OF_FINE_CELLS)
     if delta == "0" or part not in {*NOT_WITH_DELTA, *OF_FINE_CELLS}
 )
 

@@ -176,10 +176,13 @@ def test_no_step_of_a_fit_moves_further_than_planned(
         assert {"fine cells", "weight of fine cells"} <= set(moved)  # in its own budget, every part has been used
 
 
-MUTANTS: dict[str, tuple[type, int]] = {
-    "a row counted twice": (counts.RowsByCell, 2),
-    "gradients that are not cut": (counts.GradientSums, 3),
-    "classes counted twice": (counts.ClassesByCell, 2),
+MUTANTS: dict[str, tuple[str, type, int]] = {
+    "a row counted twice": ("two", counts.RowsByCell, 2),
+    "gradients that are not cut": ("two", counts.GradientSums, 3),
+    "classes counted twice": ("two", counts.ClassesByCell, 2),
+    "rows beside residuals counted twice": ("regression", counts.RowsByCell, 2),
+    "residuals that are not cut": ("regression", counts.GradientSums, 5),
+    "residuals in two bins": ("regression", counts.ResidualHistogram, 2),
 }
 
 
@@ -193,9 +196,9 @@ def answer_wrongly(monkeypatch: pytest.MonkeyPatch, kind: type, change: Callable
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_whose_sums_move_further_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    what, times = MUTANTS[name]
+    task, what, times = MUTANTS[name]
     answer_wrongly(monkeypatch, what, lambda query, rows: times * answer_query(query, rows))
-    assert max(movement("two", monkeypatch, epsilon=9.0, n_rows=3000).values()) > 1
+    assert max(movement(task, monkeypatch, epsilon=9.0, n_rows=3000).values()) > 1
 
 
 @pytest.mark.parametrize("adjacency", ["add-remove", "replace-one"])
@@ -324,6 +327,21 @@ def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught(n_classes: 
     l1, squared = gradient_norms(n_classes, GRADIENT_UNITS)
     purse = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours())
     step = purse.plan_counts("gradients", (1, 1), 0.9, l1=l1, squared_l2=squared, signed=True)
+    with seeded_for_tests(1):
+        assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
+    with seeded_for_tests(1):
+        assert lower_bound(step, present, Fraction(1, 2)) > 1.7
+
+
+@pytest.mark.parametrize("target", [0, 65535])
+def test_rows_beside_residuals_keep_their_epsilon_and_halved_noise_is_caught(target: int) -> None:
+    row = ScoredRows(np.zeros((1, 1), np.uint8), np.array([target], np.int32), np.full((1, 1), 1 << 19, np.int32))
+    table, facts = ContingencyTable(()), steps.RowFacts(1, 0, 10**5)
+    sums = answer_query(counts.GradientSums([table], 0, facts.limit), row)
+    present = loop.rotate_sums(answer_query(counts.RowsByCell(table), row), sums)[0]
+    assert sorted(present.tolist()) == [0, 2 * GRADIENT_UNITS]  # as far as a row can move it
+    purse, kind = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours()), steps.AdaptiveStep.ROUND_PAIRS
+    step = steps.plan_sums(purse, kind, (1, 2), 0.9, facts, 1)
     with seeded_for_tests(1):
         assert 0.9 < lower_bound(step, present, Fraction(1)) <= 1
     with seeded_for_tests(1):

@@ -13,8 +13,8 @@ from veilwood.data.counts import ContingencyTable
 from veilwood.forests.adaptive import shrinkage as shrinking
 from veilwood.forests.adaptive.shrinkage import (
     log_ratios,
-    newton_step,
     pool_class_counts,
+    posterior_means,
     shrunken_counts,
     split_components,
 )
@@ -39,9 +39,9 @@ def test_components_are_orthogonal_and_add_up(axes: tuple[int, ...]) -> None:
 def test_a_step_is_none_where_noise_rules_and_newtons_where_there_is_none() -> None:
     table, cells = ContingencyTable((COLUMNS[1].ungrouped_axis(),)), np.full(4, 1e6)
     sums = np.array([[1e5], [2e5], [-1e5], [0.0]])
-    values = newton_step(sums, 0.0, cells, table, 0, 0.2)
+    values = posterior_means(sums, 0.0, cells, table, 0.2)
     assert np.allclose(values, sums / 1e6, atol=1e-3)
-    nothing = newton_step(sums, 1e14, cells, table, 0, 0.2)
+    nothing = posterior_means(sums, 1e14, cells, table, 0.2)
     assert np.abs(nothing).max() < 1e-2
     even = pool_class_counts([np.array([5.0, -3.0])], [1e9], None)
     assert even[0] == even[1] > 0

@@ -37,8 +37,6 @@ MIN_PULL: Final = 0.05  # lower limit of the attenuation, which is a divisor
 # Upper limit of the corrected score, in units of the uncorrected one. Synthetic rows have independent columns, so
 # columns that carry the same information would raise each other without limit: iris +340 log-odds at e = 2.
 MAX_RESTORED: Final = 3.0
-# Variance of a clipped gradient in regression, for normal residuals at the limit that ``loop`` sets.
-RESIDUAL_VARIANCE: Final = 0.3
 MAX_PAIRS: Final = 10  # interactions that are reported
 TINY: Final = 1e-12  # avoids divisions by zero
 
@@ -58,8 +56,8 @@ class StepMeasurement(NamedTuple):
         Noisy number of rows per cell, or None if ``sums`` are class counts.
     rows_noise : float
         Variance of the noise on each number of rows.
-    limit : float
-        Scores per unit of gradient, for regression.
+    limit, spread : float
+        For regression: scores per unit of gradient, and variance of the gradient of a row.
     """
 
     sums: Floats
@@ -67,6 +65,7 @@ class StepMeasurement(NamedTuple):
     rows: Floats | None = None
     rows_noise: float = 0.0
     limit: float = 1.0
+    spread: float = 1.0
 
     @property
     def cell_rows(self) -> Floats:
@@ -258,7 +257,7 @@ class _EffectReader:
         if not self._n_classes:
             moved = seen.limit * sums / rows
             noisy = (seen.limit**2 * noise + moved**2 * by_rows) / rows**2
-            return _EffectReading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * RESIDUAL_VARIANCE / rows)
+            return _EffectReading(cells, scores.mean(axis=1) + moved, noisy, seen.limit**2 * seen.spread / rows)
         shares = _class_probabilities(scores).mean(axis=1)
         sums = np.column_stack([-sums, sums]) if self._n_classes == 2 else sums
         least = np.minimum(max(noise**0.5, 1.0), rows / (2 * self._n_classes))

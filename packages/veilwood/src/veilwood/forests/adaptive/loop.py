@@ -193,10 +193,11 @@ def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budge
         return "too little budget for any column: the model would predict the mean of the target"
     if left > 0:
         n_rounds, bins = schedule_rounds(rows, budget, left, sensitivity_factor(n_classes))
-        rounds = "1 round, which" if n_rounds == 1 else f"{n_rounds} rounds; each"
+        rounds, what = "1 round, which" if n_rounds == 1 else f"{n_rounds} rounds; each", "column or pair"
+        if not n_classes and rows * budget.row_epsilon_of(left / n_rounds) < MIN_FOR_FINE_ROUNDS:
+            what, bins = "column", COARSE_GROUPS
         phases.append(
-            f"{rounds} selects a column or pair by its residual gain and measures it, with up to {bins} bins per "
-            "numeric column"
+            f"{rounds} selects a {what} by its residual gain and measures it, with up to {bins} bins per numeric column"
         )
     return "; then ".join(phases)
 
@@ -237,6 +238,8 @@ class State:
     start_limit: int = GRADIENT_UNITS
     residual_limit: int = GRADIENT_UNITS
     """Limit of the gradient of a row, after the first step and now."""
+    residual_variance: float = 0.2
+    """Regression: variance of the gradient of a row, assumed until it is estimated."""
     bounds: table_design.GroupBounds = field(default_factory=table_design.GroupBounds)
     steps: tuple[TableScores, ...] = ()
     n_tables: int = 0
@@ -368,7 +371,7 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
         error = noise / (2 * n_rows) ** 2
         moved = spread.middle * error / max(error + spread.variance, TINY)
         state = _with_start(fit, state, state.start + np.int32(round(moved * levels)))
-        state = replace(state, residual_limit=round(spread.limit * levels))
+        state = replace(state, residual_limit=round(spread.limit * levels), residual_variance=spread.gradient_variance)
     return fit, state
 
 
@@ -376,12 +379,11 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
 
 SCORE_SAMPLE_ROWS: Final = 1 << 16  # rows in the sample that scores candidates of large tables
 NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
-RESIDUAL_VARIANCE: Final = 0.2  # assumed variance of a regression gradient
 
 
 def _gradient_variance(fit: Fit, state: State) -> float:
-    """Variance of the gradient of a row under the initial scores."""
-    return float((state.frequencies * (1 - state.frequencies)).mean()) if fit.n_classes else RESIDUAL_VARIANCE
+    """Variance of the gradient of a row: of classes under the initial scores, of residuals as last measured."""
+    return float((state.frequencies * (1 - state.frequencies)).mean()) if fit.n_classes else state.residual_variance
 
 
 def _score_tables(
@@ -546,8 +548,9 @@ def run_rounds(fit: Fit, state: State) -> State:
         if not fit.n_classes and number in limit_rounds:
             most = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
             part = min(budget.fraction_for(SPREAD_NEED / state.n_rows), most)
-            limit = round(_measure_residuals(fit, state, number + 1, part).limit * TARGET_LEVELS * LEVEL_UNITS)
-            state = replace(state, residual_limit=min(state.residual_limit, limit))  # residuals shrink
+            spread = _measure_residuals(fit, state, number + 1, part)
+            limit = min(state.residual_limit, round(spread.limit * TARGET_LEVELS * LEVEL_UNITS))  # residuals shrink
+            state = replace(state, residual_limit=limit, residual_variance=spread.gradient_variance)
         fraction = budget.remaining / (n_rounds - number)
         if number >= SHIFT_FROM_ROUND:
             shift = fit.rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(fit.columns))
@@ -595,9 +598,9 @@ def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, 
         sums, noise, counts, variance = _measure_pairs(fit, state, table, number, left)
     cells = _cell_rows(state, table, counts, variance)
     update = shrinkage.newton_step if fit.n_classes else shrinkage.posterior_means
-    values = update(sums, noise, cells, table, _gradient_variance(fit, state))
-    scores_per_gradient = state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
-    measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient)
+    spread, scores_per_gradient = _gradient_variance(fit, state), state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
+    values = update(sums, noise, cells, table, spread)
+    measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient, spread)
     return _with_step(fit, state, table, values, measurement, SCORE_UNITS if fit.n_classes else state.residual_limit)
 
 
@@ -632,17 +635,21 @@ def _measure_apart(
 def _measure_pairs(
     fit: Fit, state: State, table: ContingencyTable, number: int, fraction: float
 ) -> tuple[Floats, float, Floats, float]:
-    """Measure residuals and rows of cells at once: a row adds Q + g and Q - g, which is 2Q whatever its gradient g.
+    """Measure residuals and rows of cells in one step. Return as ``_measure_apart``.
 
-    At the same loss gradients have 12 % more variance than after a separate count of rows, and rows an eighth.
+    At the same loss residuals have 12 % more variance than after a separate count of rows, and rows an eighth.
     """
     kind, facts = AdaptiveStep.ROUND_PAIRS, _facts(fit, state)
     step = plan_sums(fit.budget, kind, (table.n_cells, 2), fraction, facts, number)
-    rows = GRADIENT_UNITS * fit.backend.run(RowsByCell(table))
-    sums = fit.backend.run(_gradient_sums(fit, state, [table])).ravel()
-    seen = fit.budget.release_counts(step, np.stack([rows + sums, rows - sums], axis=1)) / (2 * GRADIENT_UNITS)
+    rows, sums = fit.backend.run(RowsByCell(table)), fit.backend.run(_gradient_sums(fit, state, [table]))
+    seen = fit.budget.release_counts(step, rotate_sums(rows, sums)) / (2 * GRADIENT_UNITS)
     variance = 2 * step.variance / (2 * GRADIENT_UNITS) ** 2
     return seen[:, :1] - seen[:, 1:], variance, seen.sum(axis=1), variance
+
+
+def rotate_sums(rows: Ints, sums: Ints) -> Ints:
+    """Return Q rows + sums and Q rows - sums of each cell: a row of gradient g adds Q + g and Q - g, together 2Q."""
+    return np.stack([GRADIENT_UNITS * rows + sums.ravel(), GRADIENT_UNITS * rows - sums.ravel()], axis=1)
 
 
 def _select_table(
@@ -704,16 +711,27 @@ OCTAVE_MIDDLE, OCTAVE_PRIOR = 1 / 1.35, (0.05, 0.08, 0.12, 0.2, 0.25, 0.2, 0.08,
 # Fraction of a residual beyond the limit that rounds could have predicted; fraction of a round that remains for
 # gradients.
 PREDICTABLE, GRADIENT_FRACTION = 1 / 9, 0.7
+MIN_GRADIENT_VARIANCE: Final = 0.05
 LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
 
 
 class ResidualSpread(NamedTuple):
-    """Limit of residuals, and the middle of residuals clipped to it, as fractions of the target's range."""
+    """Limit of residuals, as a fraction of the target's range, and what follows for residuals clipped to it.
+
+    Attributes
+    ----------
+    limit, middle : float
+        The limit, and the middle of the clipped residuals.
+    variance : float
+        Variance of the noise on the middle.
+    gradient_variance : float
+        Mean square of clipped residuals, in units of the limit.
+    """
 
     limit: float
     middle: float
     variance: float
-    """Of the noise on the middle."""
+    gradient_variance: float
 
 
 def _measure_residuals(fit: Fit, state: State, number: int, fraction: float) -> ResidualSpread:
@@ -735,8 +753,10 @@ def _measure_residuals(fit: Fit, state: State, number: int, fraction: float) -> 
         middle += mass @ clipped
     beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - LIMITS, 0) ** 2
     best = int(np.argmin(PREDICTABLE * beyond + n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget) * LIMITS) ** 2))
-    noise = variance / state.n_rows**2 * float((clipped[:, best] ** 2).sum())
-    return ResidualSpread(float(LIMITS[best]), float(middle[best]), noise)
+    squares, limit = clipped[:, best] ** 2, float(LIMITS[best])
+    noise = variance / state.n_rows**2 * float(squares.sum())
+    gradient_variance = max(float(mass @ squares) / limit**2, MIN_GRADIENT_VARIANCE)
+    return ResidualSpread(limit, float(middle[best]), noise, gradient_variance)
 
 
 # -- sparse histogram, for large budgets -------------------------------------------------------------------------------
