@@ -534,11 +534,11 @@ class HashChain:
 
     def part_balance(self, limit: Limit) -> Balance:
         """Return the totals of the part of the ledger that a limit restricts."""
-        return Balance(limit.budget, self._part_total(limit.part)[0], None, self._head)
+        return Balance(limit.budget, self.part_total(limit.part)[0], None, self._head)
 
     def check_limit(self, limit: Limit, loss: Loss) -> None:
         """Raise BudgetExceededError if a limit has no room for ``loss``."""
-        balance, n_releases = self.part_balance(limit), self._part_total(limit.part)[1]
+        balance, n_releases = self.part_balance(limit), self.part_total(limit.part)[1]
         if limit.max_releases is not None and n_releases >= limit.max_releases:
             raise errors.BudgetExceededError(
                 f"{limit.name} allows {limit.max_releases} releases, and all of them were made. Hint: ask for another "
@@ -549,7 +549,8 @@ class HashChain:
         if not balance.can_afford(loss):
             raise budget_error(limit.name, balance, loss)
 
-    def _part_total(self, part: Part) -> tuple[Loss, int]:
+    def part_total(self, part: Part) -> tuple[Loss, int]:
+        """Return the loss and the number of the entries of a part that count."""
         if part not in self._parts:
             losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.covers(entry)]
             self._parts[part] = Loss.total(losses), len(losses)
@@ -765,6 +766,18 @@ class ChainedLedger(Ledger):
         with self._transaction() as connection:
             self._chain.read_new_events(connection)
             return self._chain.part_balance(limit)
+
+    def count_releases(self, part: Part) -> int:
+        """Return the number of entries of a part that count."""
+        with self._transaction() as connection:
+            self._chain.read_new_events(connection)
+            return self._chain.part_total(part)[1]
+
+    def events(self) -> list[tuple[int, int, str, str]]:
+        """Return number, entry, body and hash of every event, as they are stored."""
+        with self._transaction() as connection:
+            rows = connection.execute("SELECT number, entry, body, hash FROM events ORDER BY number")
+            return [tuple(row) for row in rows]
 
     def check_affordable(self, loss: Loss, limits: Sequence[Limit] = ()) -> None:
         """Raise BudgetExceededError if the budget or one of the limits has no room for ``loss``."""
