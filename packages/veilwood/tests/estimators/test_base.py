@@ -13,7 +13,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import ParameterError, VeilwoodError
-from veilwood.estimators.base import to_plain_value
+from veilwood.estimators.parameters import to_plain_value
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 

@@ -13,6 +13,7 @@ from veilwood.data.open_rows import open_rows
 from veilwood.evaluation.evaluate import evaluation_plan, measure_quality
 from veilwood.privacy.door import Door, ParallelDoor, TrialDoor
 from veilwood.privacy.neighbours import Neighbours, Rows
+from veilwood.privacy.release import Release
 from veilwood.privacy.selection import TrialBudget
 from veilwood_testing.aside_cases import SMALL
 
@@ -30,11 +31,11 @@ def test_a_release_covers_one_other_of_the_same_loss() -> None:
     source = open_rows(car.X, car.y, encoding)
     dearer = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0)._requested_privacy()[0], plan.neighbours)
     with pytest.raises(vw.VeilwoodError, match="not covered"):
-        measure_quality(forest, source, ParallelDoor(dearer, door))
+        measure_quality(forest, source, Release(ParallelDoor(dearer, door)))
     same = evaluation_plan(forest, plan.loss, plan.neighbours)
-    assert measure_quality(forest, source, ParallelDoor(same, door)).privacy.epsilon == 1.0
+    assert measure_quality(forest, source, Release(ParallelDoor(same, door))).privacy.epsilon == 1.0
     with pytest.raises(vw.VeilwoodError, match="and only one"):
-        measure_quality(forest, source, ParallelDoor(same, door))
+        measure_quality(forest, source, Release(ParallelDoor(same, door)))
 
 
 @pytest.mark.parametrize("promise", [{"adjacency": "replace-one"}, {"privacy_unit": 2}], ids=str)

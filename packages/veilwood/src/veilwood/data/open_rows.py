@@ -7,6 +7,7 @@ object, file or message may hold one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -23,7 +24,21 @@ from veilwood.data.relations import as_batch_stream
 from veilwood.engines.cluster.engines import find_engine
 from veilwood.engines.sql.session import is_database, is_ibis
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
+from veilwood.privacy.door import Door
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.neighbours import RowsOf, Unit
+
+
+class JointRows(ABC):
+    """Rows of several owners, which only three servers together can count (``veilwood_secure``)."""
+
+    @abstractmethod
+    def open_source(self) -> Source:
+        """Return the source of the analyst, which holds no rows."""
+
+    @abstractmethod
+    def make_door(self, estimator: Any, ledger: Ledger) -> Door:
+        """Return the door that releases what the servers open. Raise an error if they cannot fit the estimator."""
 
 
 @dataclass(frozen=True)
@@ -139,9 +154,14 @@ def _open_memory(_: Any, rows: _Rows) -> Source:
     )  # fmt: skip
 
 
+def _match_owners(X: Any, y: Any) -> Any:
+    return X if isinstance(X, JointRows) else None
+
+
 _STREAM_HINT: Final = "let it give tables with the target, or (X, y)"
 
 OPENERS: Final = (
+    Opener(_match_owners, lambda X, rows: X.open_source(), "rows of several owners", "owners hold the target column"),
     Opener(_match_database, _open_database, "a table of a database", "it holds the target column itself"),
     Opener(_match_files, _open_files, "a file", "files hold the target column themselves", can_hold_out=True),
     Opener(_match_cluster, _open_cluster, "a {0.name} frame", "the frame holds the target column"),
