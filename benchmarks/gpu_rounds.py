@@ -96,7 +96,7 @@ class Watch:
             return cell * len(given.axes) + 2 * score
         tables = given.tables if hasattr(given, "tables") else [given.table] if hasattr(given, "table") else []
         columns = {feature for table in tables for feature in table.features}
-        more = {"GradientSums": 4 + score, "ClassesByCell": 4, "ClassCounts": 4, "Histogram": cell}
+        more = {"GradientSums": 4 + score, "ClassesByCell": 4}
         return cell * len(columns) + more.get(type(given).__name__, 0)
 
 

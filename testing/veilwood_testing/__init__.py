@@ -9,7 +9,7 @@ from typing import Final
 ROOT: Final = Path(__file__).parents[2]
 """The clone."""
 FILES: Final = Path(__file__).parent
-"""Files that tests read: old ledgers, settled plans."""
+"""Files that tests read: ledgers of version 0.1.0, chosen constants."""
 SOURCES: Final = {
     folder.name: folder
     for folder in (*ROOT.glob("packages/*/src/*"), *ROOT.glob("reproductions/src/*"))

@@ -1,12 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Errors say what is wrong in one sentence, carry the offending thing, and are of one family."""
+"""Fields and families of errors, and one-line representations of values."""
 
 from __future__ import annotations
 
 import inspect
+from typing import Any
+
+import numpy as np
+import pytest
 
 from veilwood import errors
-from veilwood.errors import BudgetExceededError, OutOfSchemaError, ParameterError, PartyError, VeilwoodError
+from veilwood.errors import BudgetExceededError, OutOfSchemaError, ParameterError, PartyError, VeilwoodError, short_repr
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
+    pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
+]
 
 
 def test_a_parameter_is_named_with_its_value_and_the_next_step() -> None:
@@ -39,3 +48,18 @@ def test_every_error_is_a_veilwood_error() -> None:
     assert len(found) > 10
     kinds = [kind for kind in found.values() if not issubclass(kind, Warning)]
     assert all(issubclass(kind, VeilwoodError) and issubclass(kind, ValueError) for kind in kinds)
+
+
+def test_any_value_is_shown_in_a_short_line() -> None:
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+
+    class Silent:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    for value in (10**5000, deep, Silent(), "x" * 10**6, "a\nb\r\tc", "\ud800", np.zeros((99, 99)), None):
+        text = short_repr(value)
+        assert len(text) < 150
+        assert text.isprintable()

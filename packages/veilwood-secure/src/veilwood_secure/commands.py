@@ -259,7 +259,7 @@ def owner(
     Example:
       veilwood secure owner clinics/owner-north rows.csv
     """
-    from veilwood.data.tables import read_features, read_table
+    from veilwood.data.tables import read_table
     from veilwood_secure.roles.owner import Owner
 
     party = Owner(folder, task, ledger)
@@ -278,7 +278,7 @@ def owner(
         X, y = read_table(table, party.schema)
         party.contribute(X, y, pad_to=pad_to, part=part, more=more)
     else:
-        X = read_features(table, party.schema)
+        X = read_table(table, party.schema, target=False)
         party.contribute(X, pad_to=pad_to, part=part, more=more)
     if not as_json and not party.participates:
         print("The rows are shared and were checked by the three servers.", flush=True)
@@ -313,13 +313,13 @@ def user(
     """
     import pandas as pd
 
-    from veilwood.data.tables import read_features
+    from veilwood.data.tables import read_table
     from veilwood_secure.roles.user import User
 
     if out is not None:
         check_output(out, force)
     with User(folder, task) as party:
-        labels = party.predict(read_features(table, party.task.public_schema))
+        labels = party.predict(read_table(table, party.task.public_schema, target=False))
         certificate = party.privacy_
     answers = pd.DataFrame({"row": range(len(labels)), party.task.public_schema.target.name: labels})
     if out is not None:

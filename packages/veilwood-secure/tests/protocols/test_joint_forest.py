@@ -37,7 +37,7 @@ from veilwood_secure.protocols.joint_forest import (
     run_server,
 )
 from veilwood_secure.protocols.secret_array import SecretArray
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Threads
 
 pytestmark = [

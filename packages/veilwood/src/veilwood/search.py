@@ -37,12 +37,13 @@ from veilwood.evaluation.scoring import Scoring
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, TrialDoor
+from veilwood.privacy.entropy import draw_below
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.release import Release
-from veilwood.privacy.selection import RandomStopping, TrialBudget, uniform_below
+from veilwood.privacy.selection import RandomStopping, TrialBudget
 from veilwood.privacy.steps import Step
 
 _SCORING_OPTIONS = {"classification": ("accuracy", "auc", "log_loss"), "regression": ("r2", "rmse", "mae")}
@@ -123,7 +124,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
     Guarantee
 
     epsilon-differential privacy for the estimator's unit and adjacency: proofs/private-search.md, attacked by
-    packages/veilwood/tests/test_search.py and packages/veilwood/tests/privacy/test_stopping.py. It assumes
+    packages/veilwood/tests/test_search.py and packages/veilwood/tests/privacy/test_selection.py. It assumes
     that no outsider observes the running time of the search, which depends on the number of trials.
 
     Examples
@@ -246,7 +247,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         self._resolve_scoring()
         settings = self._list_settings()
         schema = forest._resolve_schema()[0]
-        neighbours = forest._requested_privacy()[1]
+        neighbours = forest._requested_privacy(schema)[1]
         of_trial, after = whole.epsilon * share / 2, Loss.pure(whole.epsilon * (1 - share))
         apart = neighbours.in_one_part
         train = of_trial if apart else of_trial * _TRAINING_FRACTION
@@ -255,7 +256,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         for setting, trial in zip(settings, trials, strict=True):
             # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
-            if self._with(setting, after, None)._requested_privacy() != (after, neighbours):
+            if self._with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
                 raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
@@ -317,7 +318,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 
     def _run_trial(self, trials: list[_Trial], X: Any, y: Any, charged: TrialBudget) -> TrialScore:
         """Draw a setting, train on one part of the units, evaluate on the other. Only the best score is released."""
-        number, forest = uniform_below(len(trials)), self.estimator
+        number, forest = draw_below(len(trials)), self.estimator
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
         door = TrialDoor(design.plan, charged)  # raises before rows are read, if the trial exceeds its budget

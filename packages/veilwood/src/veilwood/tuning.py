@@ -323,7 +323,7 @@ def _is_possible_setting(prototype: Any, values: Mapping[str, int], n_features: 
 def _score_setting(forest: Any, schema: Schema, n_rows: int, values: dict[str, int]) -> Candidate:
     """Plan one setting and score it."""
     plan, method = forest.plan(), forest._make_method()
-    loss, neighbours = forest._requested_privacy()
+    loss, neighbours = forest._requested_privacy(schema)
     setting = skill.ForestSize.from_method(
         method,
         Encoding(schema, method.numeric_encoding),

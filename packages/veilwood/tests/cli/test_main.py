@@ -1,38 +1,44 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line as a new user meets it: what works, and what each mistake says."""
+"""The command line: what works, what each mistake answers, help, completion and log levels."""
 
 from __future__ import annotations
 
 import json
+import logging
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 
 import veilwood as vw
 from veilwood.cli.fit import FAMILIES
-from veilwood.cli.main import main
+from veilwood.cli.main import COMMANDS, main, whole_command
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
-from veilwood_testing.main_cases import FIT, SMALL, answer
+from veilwood_testing.commands import FIT_VISITS, SMALL_TREES_OPTIONS, run_json
 
 ROOT = Path(__file__).parents[4]
+
+
 ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src")))}
 
 
 def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [
-        answer(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
+        run_json(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
         for more in ([], ["--estimator", "private-forest"], ["--estimator", "PrivateForestClassifier"])
     ]
     assert names == ["PrivateForestClassifier"] * 3
-    assert answer(capsys, "plan", "--schema", "visits.json", "--estimator", "RandomTreesRegressor")["estimator"] == (
+    assert run_json(capsys, "plan", "--schema", "visits.json", "--estimator", "RandomTreesRegressor")["estimator"] == (
         "RandomTreesClassifier"  # the schema's task picks the one of a family
     )
 
@@ -41,29 +47,29 @@ def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsy
 
 
 def test_from_draft_to_predictions(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
+    found = run_json(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
     assert found == {"schema": "draft.json", "task": "classification", "target": "ill", "left_out": {}}
-    assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
-    plan = answer(capsys, "plan", "--schema", "visits.json", *SMALL)
+    assert run_json(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
+    plan = run_json(capsys, "plan", "--schema", "visits.json", *SMALL_TREES_OPTIONS)
     assert (plan["epsilon"], plan["layout"]["trees"]) == ("1", 4)
-    assert answer(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
+    assert run_json(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
 
-    made = answer(capsys, *FIT, "--ledger", "visits.db")
+    made = run_json(capsys, *FIT_VISITS, "--ledger", "visits.db")
     assert made["plan"] == plan  # what was shown is what was done
     assert made["model"] == "visits.veilwood"
-    assert answer(capsys, "certificate", "visits.veilwood") == made["certificate"]
+    assert run_json(capsys, "certificate", "visits.veilwood") == made["certificate"]
     assert made["certificate"]["is_private"]
-    shown = answer(capsys, "ledger", "show", "visits.db")
+    shown = run_json(capsys, "ledger", "show", "visits.db")
     assert (shown["remaining"], shown["entries"][0]["state"]) == ("epsilon=0.5", "committed")
-    assert answer(capsys, "ledger", "verify", "visits.db")["intact"]
+    assert run_json(capsys, "ledger", "verify", "visits.db")["intact"]
 
-    rows = answer(capsys, "predict", "visits.veilwood", "visits.csv", "--proba")
+    rows = run_json(capsys, "predict", "visits.veilwood", "visits.csv", "--proba")
     assert len(rows) == 400
     assert set(rows[0]) == {"prediction", "probability_no", "probability_yes"}
 
 
 def test_text_for_people(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*FIT, "--delta", "1e-6"]) == 0
+    assert main([*FIT_VISITS, "--delta", "1e-6"]) == 0
     out = capsys.readouterr().out
     assert "Delta: not spent, as pure noise is the smaller one here" in out
     assert "Costs epsilon=1, protecting one row" in out
@@ -79,36 +85,36 @@ def test_regression_is_picked_by_the_schema(in_clinic: Path, capsys: pytest.Capt
     schema = json.loads(Path("visits.json").read_text())
     schema |= {"task": "regression", "target": "age"}
     Path("ages.json").write_text(json.dumps(schema))
-    fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL]
-    assert answer(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
+    fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL_TREES_OPTIONS]
+    assert run_json(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
     assert main(["predict", "ages.veilwood", "visits.csv", "--proba"]) == 2
     assert "omit --proba" in capsys.readouterr().err
 
 
 def test_an_unreviewed_draft_is_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "draft", "visits.csv", "-o", "draft.json"]) == 0
-    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL_TREES_OPTIONS]) == 0
     captured = capsys.readouterr()
     assert "warning: draft.json is an unreviewed draft" in captured.err
     assert "Certificate: NOT PRIVATE: the schema was inferred" in captured.out
-    assert not answer(capsys, "certificate", "visits.veilwood")["is_private"]
+    assert not run_json(capsys, "certificate", "visits.veilwood")["is_private"]
     # A reviewer deletes the marks; a half-reviewed draft is still a draft.
     draft = json.loads(Path("draft.json").read_text())
     del draft["notes"], draft["inferred"]
     Path("draft.json").write_text(json.dumps(draft))
-    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL_TREES_OPTIONS, "--force"]) == 0
     assert "Certificate: NOT PRIVATE" in capsys.readouterr().out
     for column in draft["columns"]:
         del column["bounds"]
     Path("draft.json").write_text(json.dumps(draft))
-    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL_TREES_OPTIONS, "--force"]) == 0
     captured = capsys.readouterr()
     assert "warning" not in captured.err
     assert "NOT PRIVATE" not in captured.out
 
 
 def test_infinite_epsilon_says_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*FIT, "--epsilon", "inf"]) == 0
+    assert main([*FIT_VISITS, "--epsilon", "inf"]) == 0
     assert "Certificate: NOT PRIVATE: epsilon is infinite" in capsys.readouterr().out
 
 
@@ -121,13 +127,13 @@ def test_warnings_are_one_line(in_clinic: Path, capsys: pytest.CaptureFixture[st
     assert err.count("\n") == 1
 
 
-def commands() -> list[list[str]]:
+def example_command_lines() -> list[list[str]]:
     groups = {"schema": ["draft", "check"], "ledger": ["create", "show", "verify"]}
     single = [["demo"], ["plan"], ["fit"], ["predict"], ["certificate"]]
     return single + [[group, name] for group, names in groups.items() for name in names]
 
 
-@pytest.mark.parametrize("words", commands(), ids=" ".join)
+@pytest.mark.parametrize("words", example_command_lines(), ids=" ".join)
 def test_help_has_an_example(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words, "--help"]) == 0
     out = capsys.readouterr().out
@@ -144,12 +150,12 @@ def test_every_family_goes_from_fit_to_predictions(
     Path("other.json").write_text(json.dumps(schema))
     params = ["n_rows=400"] if family == "private-forest" else ["n_estimators=2", "max_depth=2"]
     words = ["--estimator", family, *(word for param in params for word in ("--param", param))]
-    made = answer(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
+    made = run_json(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
     assert made["certificate"]["is_private"]
-    planned = vw.Plan.from_dict(answer(capsys, "plan", "--schema", "other.json", *words))
+    planned = vw.Plan.from_dict(run_json(capsys, "plan", "--schema", "other.json", *words))
     assert made["certificate"]["plan_hash"] == planned.fingerprint()
     assert made["plan"] == planned.to_dict() or made["plan"]["opened_as"] == planned.fingerprint()
-    assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
+    assert len(run_json(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
 
 
 def test_what_was_chosen_on_the_way_is_told(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -175,6 +181,8 @@ def nothing() -> None:
 
 
 OLD = ["predict", "old.veilwood"]
+
+
 MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "nosuch.csv", "--schema", "visits.json"], "there is no table at 'nosuch.csv'", nothing),
     (["fit", ".", "--schema", "visits.json"], "column", write("other.csv", "a,b\n1,2\n")),
@@ -192,26 +200,26 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "visits.csv", "--schema", "bad.json"], "has no 'name'", write("bad.json", "{}")),
     (["fit", "visits.csv", "--schema", "."], "cannot read schema file", nothing),
     (["fit", "visits.csv"], "--schema", nothing),
-    ([*FIT, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
-    ([*FIT, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
-    ([*FIT, "--epsilon", "-1"], "must be above 0", nothing),
-    ([*FIT, "--epsilon", "nan"], "not a finite number", nothing),
-    ([*FIT, "--epsilon", "lots"], "Invalid value for '--epsilon'", nothing),
-    ([*FIT, "--delta", "2"], "delta=2.0 must be", nothing),
-    ([*FIT, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
-    ([*FIT, "--param", "max_depth"], "KEY=VALUE", nothing),
-    ([*FIT, "--param", "epsilon=3"], "use the option --epsilon", nothing),
-    ([*FIT, "--param", "max_depth=deep"], "max_depth", nothing),
-    ([*FIT, "--param", "n_estimators=0"], "n_estimators", nothing),
-    ([*FIT, "--param", "n_estimators=2.5"], "n_estimators", nothing),
-    ([*FIT, "--param", "voting=loud"], "voting='loud'", nothing),
-    ([*FIT, "-o", "old.veilwood"], "exists already", nothing),
-    ([*FIT, "-o", "."], "is a folder", nothing),
-    ([*FIT, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
-    ([*FIT, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
-    ([*FIT, "--ledger", "visits.csv"], "visits.csv", nothing),
+    ([*FIT_VISITS, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
+    ([*FIT_VISITS, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
+    ([*FIT_VISITS, "--epsilon", "-1"], "must be above 0", nothing),
+    ([*FIT_VISITS, "--epsilon", "nan"], "not a finite number", nothing),
+    ([*FIT_VISITS, "--epsilon", "lots"], "Invalid value for '--epsilon'", nothing),
+    ([*FIT_VISITS, "--delta", "2"], "delta=2.0 must be", nothing),
+    ([*FIT_VISITS, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
+    ([*FIT_VISITS, "--param", "max_depth"], "KEY=VALUE", nothing),
+    ([*FIT_VISITS, "--param", "epsilon=3"], "use the option --epsilon", nothing),
+    ([*FIT_VISITS, "--param", "max_depth=deep"], "max_depth", nothing),
+    ([*FIT_VISITS, "--param", "n_estimators=0"], "n_estimators", nothing),
+    ([*FIT_VISITS, "--param", "n_estimators=2.5"], "n_estimators", nothing),
+    ([*FIT_VISITS, "--param", "voting=loud"], "voting='loud'", nothing),
+    ([*FIT_VISITS, "-o", "old.veilwood"], "exists already", nothing),
+    ([*FIT_VISITS, "-o", "."], "is a folder", nothing),
+    ([*FIT_VISITS, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
+    ([*FIT_VISITS, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
+    ([*FIT_VISITS, "--ledger", "visits.csv"], "visits.csv", nothing),
     (
-        [*FIT, "--ledger", "small.db"],
+        [*FIT_VISITS, "--ledger", "small.db"],
         "in ledger small.db: requested epsilon=1, remaining epsilon=0.5 (of 0.5). Hint: request at most epsilon=0.5. "
         "Nothing was spent.",
         nothing,
@@ -288,7 +296,7 @@ def test_a_full_disk_says_that_the_budget_is_spent(
         raise OSError(28, "No space left on device", "visits.veilwood")
 
     monkeypatch.setattr(model_file, "save", full)
-    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 4
+    assert main([*FIT_VISITS, "--epsilon", "0.3", "--ledger", "small.db"]) == 4
     err = capsys.readouterr().err
     assert err == ("error: No space left on device: visits.veilwood. epsilon=0.3 counts as spent (ledger small.db).\n")
 
@@ -303,7 +311,7 @@ def test_interrupted(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RandomTrees, where, interrupt)
-    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 130
+    assert main([*FIT_VISITS, "--epsilon", "0.3", "--ledger", "small.db"]) == 130
     err = capsys.readouterr().err
     assert note in err
     assert err.startswith("error: interrupted.")
@@ -389,7 +397,7 @@ def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
         "import time, veilwood as vw; from veilwood.cli.main import main; import sys\n"
         "from veilwood.forests.random_trees import RandomTrees\n"
         "RandomTrees.measure_rows = lambda *a: (print('counting', flush=True), time.sleep(60))\n"
-        f"sys.exit(main({[*FIT, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
+        f"sys.exit(main({[*FIT_VISITS, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
     )
     words = [sys.executable, "-c", stall]
     with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -401,3 +409,116 @@ def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
         process.send_signal(signal.SIGINT)
         assert process.stderr.read() == "error: interrupted. epsilon=0.3 counts as spent (ledger small.db).\n"
     assert process.returncode == 130
+
+
+def command_paths(group: Any, so_far: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command, by the words that reach it."""
+    yield so_far
+    for name, command in getattr(group, "commands", {}).items():
+        yield from command_paths(command, (*so_far, name))
+
+
+COMMAND: Any = whole_command()
+
+
+EVERY = list(command_paths(COMMAND))
+
+
+def test_every_command_has_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert len(EVERY) > 50
+    assert main(["fit", "--help"]) == 0
+    for words in EVERY:
+        COMMAND.main([*words, "-h"], prog_name="veilwood", standalone_mode=False)
+        told, wrong = capsys.readouterr()
+        assert f"Usage: {' '.join(('veilwood', *words))}" in told
+        assert wrong == ""
+
+
+def test_the_table_of_commands_has_their_help_lines() -> None:
+    assert set(COMMAND.commands) == set(COMMANDS)
+    for name, command in COMMAND.commands.items():
+        assert command.help.startswith(COMMANDS[name].help.removesuffix(".")), name
+
+
+def test_help_imports_no_other_library() -> None:
+    """Help and errors are fast, because a command's module is imported only when it runs."""
+    script = (
+        "import sys; from veilwood.cli.main import main; main(['--help']); import veilwood;"
+        "print(sorted({'numpy', 'pandas', 'sklearn', 'pyarrow', 'scipy'} & set(sys.modules)))"
+    )
+    ran = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "certificate  Print the privacy certificate" in ran.stdout
+    assert ran.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_and_options(tmp_path: Path) -> None:
+    """The script that --show-completion prints, sourced by bash and asked as the tab key asks it."""
+    command = tmp_path / "veilwood"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m veilwood "$@"\n')
+    command.chmod(0o755)
+    script = """
+        source /dev/stdin <<< "$(_VEILWOOD_COMPLETE=source_bash veilwood)"
+        ask() {
+            COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
+            _veilwood_completion veilwood; echo "${COMPREPLY[@]}"
+        }
+        complete -p veilwood
+        ask veilwood ledger ''
+        ask veilwood fit --eps
+    """
+    environment = os.environ | {
+        "PATH": f"{tmp_path}:{os.environ['PATH']}",
+        "PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("packages/*/src"))),
+    }
+    ran = subprocess.run(["bash", "--norc", "-c", script], env=environment, capture_output=True, text=True, check=False)
+    bound, ledgers, options = ran.stdout.splitlines()
+    assert "_veilwood_completion veilwood" in bound
+    assert {"create", "show", "resolve"} <= set(ledgers.split())
+    assert options == "--epsilon"
+
+
+@pytest.fixture
+def _loggers_as_before() -> Iterator[None]:
+    names = ("", "veilwood", "uvicorn")
+    before = {name: (logging.getLogger(name).level, list(logging.getLogger(name).handlers)) for name in names}
+    yield
+    for name, (level, handlers) in before.items():
+        logging.getLogger(name).setLevel(level)
+        logging.getLogger(name).handlers[:] = handlers
+
+
+@pytest.mark.usefixtures("_loggers_as_before")
+@pytest.mark.parametrize("level", ["debug", "info", "warning", "error"])
+def test_a_log_level_reaches_the_service(level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uvicorn = pytest.importorskip("uvicorn")
+    pytest.importorskip("fastapi")
+    service = SimpleNamespace(has_no_accounts=lambda: False)
+    monkeypatch.setattr(
+        "veilwood_service.app.create_app", lambda _: SimpleNamespace(state=SimpleNamespace(service=service))
+    )
+    monkeypatch.setattr(uvicorn, "run", lambda *_, **__: None)
+    assert main(["serve", str(tmp_path), "--log-level", level]) == 0
+    assert logging.getLevelName(logging.getLogger("veilwood.service").getEffectiveLevel()) == level.upper()
+    assert logging.getLogger("others").getEffectiveLevel() == (logging.ERROR if level == "error" else logging.WARNING)
+
+
+@pytest.mark.parametrize(
+    ("words", "level"),
+    [([], "info"), (["--log-level=warning"], "warning"), (["-q"], "error"), (["--verbose"], "debug")],
+)
+def test_a_log_level_reaches_a_server_of_shares(
+    words: list[str], level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = pytest.importorskip("veilwood_secure.roles.config")
+    told: list[str] = []
+
+    class Stopped:
+        def __init__(self, _: object) -> None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(config.Config, "load", lambda _: SimpleNamespace(party_name="server 0"))
+    monkeypatch.setattr("veilwood_secure.roles.monitoring.configure_logging", lambda _, level: told.append(level))
+    monkeypatch.setattr("veilwood_secure.roles.server.Server", Stopped)
+    assert main(["secure", "server", str(tmp_path), *words]) == 130
+    assert told == [level]

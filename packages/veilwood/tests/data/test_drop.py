@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""``invalid="drop"``: every row is encoded or dropped by itself, and nothing about rows is refused or told."""
+"""``invalid="drop"``: every row is encoded or dropped by itself, without an error or message about rows."""
 
 from __future__ import annotations
 
 import warnings
+from decimal import Decimal
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -18,12 +19,25 @@ from hypothesis import strategies as st
 
 import veilwood as vw
 from veilwood.data.encoding import Encoding
+from veilwood.data.numbers import read_number, read_numbers
 from veilwood.data.open_rows import open_rows
+from veilwood.data.problems import Problem
 from veilwood.errors import ParameterError
 from veilwood.privacy.certificate import Assumption
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_testing.drop_cases import ODD
+
+NAN, INF = float("nan"), float("inf")
+
+
+ODD: list[Any] = [
+    None, NAN, INF, -INF, "", "x", "31", " 31 ", "1e999", "37,5", "1_0", "\x00", "\ud800", "x" * 9000, 10**400,
+    -(10**400), Decimal("sNaN"), Decimal("1e999999"), Decimal("2.5"), True, b"\xff\xfe", b"31", [1], [], {"a": 1},
+    (1, 2), {1}, object(), np.array([1, 2]), np.array(3), np.datetime64("NaT"), np.timedelta64(3, "M"), 1j, pd.NA,
+    np.longdouble("1e4000"), pd.NaT, pd.Timestamp("2020"), pd.Interval(0, 1), float, np.float16(3), 2**64, "nan",
+    "inf", "\u0661",
+]  # fmt: skip
+
 
 COLUMNS: list[dict[str, Any]] = [
     {"name": "age", "kind": "numeric", "lower": 0, "upper": 100},
@@ -31,13 +45,23 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "ward", "kind": "categorical", "values": ["A", "B", 7]},
     {"name": "city", "kind": "categorical", "values": ["Lima", "rest"], "other": "rest", "nullable": True},
 ]
+
+
 ILL = {"name": "ill", "kind": "categorical", "values": ["no", "yes"]}
+
+
 COST = {"name": "ill", "kind": "numeric", "lower": 0, "upper": 10}
+
+
 SCHEMAS = {
     task: vw.Schema.from_dict({"name": "clinic", "task": task, "target": "ill", "columns": [*COLUMNS, target]})
     for task, target in (("classification", ILL), ("regression", COST))
 }
+
+
 NAMES = ("age", "dose", "ward", "city", "ill")
+
+
 GOOD: dict[str, list[Any]] = {
     "age": [0, 31.5, 100],
     "dose": [0.5, None, 10],
@@ -46,6 +70,8 @@ GOOD: dict[str, list[Any]] = {
     "classification": ["no", "yes"],
     "regression": [0, 2.5],
 }
+
+
 Row = dict[str, Any]
 
 
@@ -218,3 +244,29 @@ def test_the_certificate_says_whether_refusals_can_be_seen() -> None:
     for invalid in ("refuse", "drop"):
         forest = vw.RandomTreesClassifier(SCHEMAS["classification"], n_estimators=2, max_depth=2, invalid=invalid)
         assert (Assumption.ROWS_FIT_SCHEMA.value in forest.fit(X, y).privacy_.assumptions) == (invalid == "refuse")
+
+
+@given(st.lists(st.one_of(st.sampled_from(ODD), st.floats(), st.integers(), st.text(max_size=5)), max_size=8))
+def test_a_column_is_read_as_its_cells_are(cells: list[Any]) -> None:
+    """All at once or one by one: the same numbers and the same problems."""
+    for parse in (False, True):
+        column = pd.Series(np.empty(len(cells)), dtype=object)
+        for place, cell in enumerate(cells):
+            column.iat[place] = cell
+        found, kinds = read_numbers(column, parse)
+        kinds = np.zeros(len(cells), np.uint8) if kinds is None else kinds
+        for cell, number, kind in zip(cells, found, kinds, strict=True):
+            alone = read_number(cell, parse)
+            assert kind == (alone if isinstance(alone, Problem) else 0)
+            assert np.array_equal(number, NAN if isinstance(alone, Problem) else alone, equal_nan=True)
+
+
+@given(st.lists(st.one_of(st.text(max_size=8), st.floats().map(repr), st.integers().map(str), st.none()), max_size=8))
+def test_texts_are_parsed_as_their_cells_are(texts: list[str | None]) -> None:
+    cells = [None if text is None else text.encode(errors="replace") for text in texts]
+    found, kinds = read_numbers(pa.chunked_array([pa.array(cells, pa.binary())]), parse=True)
+    kinds = np.zeros(len(cells), np.uint8) if kinds is None else kinds
+    for cell, number, kind in zip(cells, found, kinds, strict=True):
+        alone = read_number(cell, parse=True)
+        assert kind == (alone if isinstance(alone, Problem) else 0)
+        assert np.array_equal(number, NAN if isinstance(alone, Problem) else alone, equal_nan=True)

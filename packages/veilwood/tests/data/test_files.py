@@ -1,183 +1,177 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of files elsewhere: behind addresses they give the rows of files here, and no secret of an address is shown."""
+"""Files: Excel sheets, rows too long for a block, and files that cannot be read."""
 
 from __future__ import annotations
 
 import gzip
-import re
-import threading
-from collections.abc import Iterator
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+import io
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
-import pyarrow.dataset
-import pyarrow.parquet
+import pyarrow.csv
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import veilwood as vw
+from veilwood.data.dialect import DIALECT
+from veilwood.data.encoding import Encoding
+from veilwood.data.file_source import check_files
+from veilwood.data.files import MAX_ROW_BYTES, diagnose_header, drop_long_rows, excel_dataset, unreadable_error
 from veilwood.data.open_rows import open_rows
-from veilwood.data.places import find_locations
-from veilwood.drafting.draft import draft_from_table
-from veilwood.errors import FileError, OutOfSchemaError, VeilwoodError
-from veilwood.privacy.accountant import handle_of
+from veilwood.data.places import local_file
+from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_testing.relations_cases import ENCODING, SCHEMA, as_delta, contents, table, without_people
-
-fsspec = pytest.importorskip("fsspec")
+from veilwood_testing.tables import GERMAN_SCHEMA, ID_ENCODING, read_codes, read_first_codes
 
 
-@pytest.fixture
-def memory() -> Iterator[Any]:
-    filesystem = fsspec.filesystem("memory")
-    yield filesystem
-    filesystem.store.clear()
-    filesystem.pseudo_dirs[:] = [""]
+def test_excel_gives_the_same_codes(tmp_path: Path, two_dialects: tuple[Path, Path]) -> None:
+    pytest.importorskip("python_calamine")
+    openpyxl = pytest.importorskip("openpyxl")
+    frame = pd.read_csv(two_dialects[0])
+    frame.to_excel(tmp_path / "t.xlsx", index=False)
+    for invalid in ("refuse", "drop"):
+        assert read_codes(tmp_path / "t.xlsx", GERMAN_SCHEMA, invalid) == read_codes(
+            two_dialects[0], GERMAN_SCHEMA, invalid
+        )
+    assert check_files(tmp_path / "t.xlsx", GERMAN_SCHEMA).violations == []
+    place = local_file(tmp_path / "t.xlsx")
+    sheet = excel_dataset(place.display_name, place.open, nulls=["Bonn"]).to_table()
+    assert sheet["ort"].to_pylist() == ["Köln", None, None]
+    frame.assign(kosten="viel").to_excel(tmp_path / "odd.xlsx", index=False)
+    with pytest.raises(OutOfSchemaError, match="'kosten' must hold numbers") as caught:
+        read_codes(tmp_path / "odd.xlsx", GERMAN_SCHEMA)
+    assert "viel" not in str(caught.value)
+    assert read_codes(tmp_path / "odd.xlsx", GERMAN_SCHEMA, "drop") == [[], []]
+    # A duration that Python cannot hold had the whole workbook refused.
+    book = openpyxl.load_workbook(tmp_path / "t.xlsx")
+    book.active.append([1e300] * frame.shape[1])
+    for cell in book.active[len(frame) + 2]:
+        cell.number_format = "[h]:mm:ss"
+    book.save(tmp_path / "long.xlsx")
+    assert read_codes(tmp_path / "long.xlsx", GERMAN_SCHEMA, "drop") == read_codes(
+        two_dialects[0], GERMAN_SCHEMA, "drop"
+    )
+    with pytest.raises(OutOfSchemaError):
+        read_codes(tmp_path / "long.xlsx", GERMAN_SCHEMA)
+    (tmp_path / "no.xlsx").write_bytes(b"PK nothing")
+    with pytest.raises(OutOfSchemaError, match="damaged"):
+        read_codes(tmp_path / "no.xlsx", GERMAN_SCHEMA)
 
 
-@pytest.fixture
-def web(server: str, tmp_path: Path) -> str:
-    """The address of this test's folder."""
-    return f"{server}/{tmp_path.name}"
+def test_numbers_that_a_sheet_has_rounded_are_no_ids(tmp_path: Path) -> None:
+    """2^53 and 2^53 + 1 are one number in a sheet, and were one person."""
+    pytest.importorskip("python_calamine")
+    pytest.importorskip("openpyxl")
+    frame = pd.DataFrame({"row": [0.5, 1.5, 2.5], "who": [2.0**53, 2.0**60, 7.0], "target": 0})
+    frame.to_excel(tmp_path / "v.xlsx", index=False)
+    unit = RowsOf("who", at_most=1)
+    with pytest.raises(OutOfSchemaError, match="rounded"):
+        open_rows(tmp_path / "v.xlsx", None, ID_ENCODING, unit=unit)
+    assert read_first_codes(open_rows(tmp_path / "v.xlsx", None, ID_ENCODING, unit=unit, invalid="drop")) == [2]
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A server on this computer, for the folders of all tests."""
-    pytest.importorskip("aiohttp")
-
-    class Quiet(SimpleHTTPRequestHandler):
-        """Answers requests for a part of a file too, as servers do."""
-
-        def do_GET(self) -> None:
-            wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
-            path = Path(self.translate_path(self.path))
-            if wanted is None or not path.is_file():
-                return super().do_GET()
-            raw = path.read_bytes()[int(wanted[1]) : int(wanted[2]) + 1]
-            self.send_response(206)
-            self.send_header("Content-Range", f"bytes {wanted[1]}-{wanted[2]}/{path.stat().st_size}")
-            self.send_header("Content-Length", str(len(raw)))
-            self.end_headers()
-            self.wfile.write(raw)
-            return None
-
-        def end_headers(self) -> None:
-            self.send_header("Accept-Ranges", "bytes")
-            super().end_headers()
-
-        def log_message(self, *args: Any) -> None:
-            pass
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(tmp_path_factory.getbasetemp()))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+LONG_ROWS_SCHEMA = vw.Schema.from_dict({
+    "name": "notes", "task": "classification", "target": "ill",
+    "columns": [
+        {"name": "note", "kind": "categorical", "values": ["short", "rest"], "other": "rest"},
+        {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
+    ],
+})  # fmt: skip
 
 
-def written(rows: pa.Table, name: str) -> bytes:
-    frame = rows.to_pandas()
-    if ".csv" in name or ".tsv" in name:
-        text = frame.to_csv(index=False, sep="\t" if ".tsv" in name else ",").encode()
-        return gzip.compress(text) if name.endswith(".gz") else text
-    sink = pa.BufferOutputStream()
-    if name.endswith(".parquet"):
-        pa.parquet.write_table(rows, sink, row_group_size=300)
-    else:
-        with pa.ipc.new_file(sink, rows.schema) as writer:
-            writer.write_table(rows)
-    return sink.getvalue().to_pybytes()
+def rows_of(raw: bytes) -> list[bytes]:
+    """Cut CSV into rows, byte by byte."""
+    rows, inside, closed, before = [b""], False, False, ord("\n")
+    for byte in raw:
+        rows[-1] += bytes([byte])
+        if byte == ord('"'):
+            inside, closed = (False, True) if inside else (closed or before in b",\r\n", False)
+        else:
+            closed = closed and inside
+            if byte in b"\r\n" and not inside:
+                rows.append(b"")
+        before = byte
+    return rows
 
 
-NAMES = ["rows.parquet", "rows.arrow", "rows.csv", "rows.csv.gz", "rows.tsv", "rows.tsv.gz"]
+PIECES = st.sampled_from([b"a", b'"', b",", b"\n", b"\r", b"\r\n", b'""', b'"a"'])
+
+
+@given(st.lists(PIECES, max_size=40), st.integers(1, 12))
+def test_exactly_the_long_rows_are_left_out(parts: list[bytes], chunk: int) -> None:
+    raw = b"".join(parts)
+    kept = b"".join(row for row in rows_of(raw) if len(row) <= 12)
+    assert b"".join(drop_long_rows(io.BytesIO(raw), max_bytes=12, chunk=chunk)) == kept
+
+
+@given(st.lists(st.tuples(st.text('a",\n', max_size=6), st.sampled_from(["no", "yes"])), min_size=1, max_size=8))
+def test_rows_end_where_arrow_ends_them(cells: list[tuple[str, str]]) -> None:
+    file = io.BytesIO()
+    columns = [pa.array([cell[place] for cell in cells], pa.string()) for place in (0, 1)]
+    pa.csv.write_csv(pa.table(columns, names=["note", "ill"]), file)
+    assert len([row for row in rows_of(file.getvalue()) if row]) == 1 + len(cells)
+
+
+def long_table(path: Path, long: str) -> None:
+    text = "\n".join(["note,ill", *['"short",yes'] * 5, f"{long},no", *["rest,no"] * 7, ""])
+    path.write_bytes(gzip.compress(text.encode()) if path.suffix == ".gz" else text.encode())
+
+
+@pytest.mark.parametrize("name", ["rows.csv", pytest.param("rows.csv.gz", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "long", ["x" * (9 << 20), '"' + "line,\n" * (2 << 20) + '"', '"' + '""' * (5 << 20) + '"', "," * (9 << 20)],
+    ids=["a word", "lines", "quotes", "cells"],
+)  # fmt: skip
+def test_a_row_of_many_megabytes_is_dropped_alone(long: str, name: str, tmp_path: Path) -> None:
+    assert len(long) > 2 * MAX_ROW_BYTES
+    long_table(tmp_path / name, long)
+    encoding = Encoding(LONG_ROWS_SCHEMA)
+    source = open_rows(str(tmp_path / name), None, encoding, invalid="drop")
+    labels = [label for batch in source.batches() for label in batch.target.tolist()]
+    assert sorted(labels) == [0] * 7 + [1] * 5
 
 
 @pytest.mark.parametrize("invalid", ["refuse", "drop"])
-@pytest.mark.parametrize("name", NAMES)
-def test_addresses_give_what_files_give(memory: Any, web: str, tmp_path: Path, name: str, invalid: Any) -> None:
-    raw = written(without_people(), name)
-    (tmp_path / name).write_bytes(raw)
-    memory.pipe(f"/clinic/{name}", raw)
-    wanted = contents(open_rows(tmp_path / name, None, ENCODING, invalid=invalid))
-    assert len(wanted[0]) == 1000
-    addresses = [f"memory://clinic/{name}", f"{web}/{name}", f"{web}/{name}?token=SECRET", (tmp_path / name).as_uri()]
-    for address in addresses:
-        source = open_rows(address, None, ENCODING, invalid=invalid, batch_rows=300)
-        assert contents(source) == contents(source) == wanted
+@pytest.mark.parametrize("header", ["x" * 200_000 + ",ill", '"note,ill', '"note\nsecret",ill'])
+def test_a_header_without_an_end_is_refused_without_a_row(header: str, invalid: Any, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text(f"{header}\nsecret,yes\nsecret,no\n" * 3)
+    with pytest.raises(OutOfSchemaError) as refusal:
+        vw.RandomTreesClassifier(LONG_ROWS_SCHEMA, n_estimators=1, invalid=invalid).fit(str(tmp_path / "rows.csv"))
+    assert "secret" not in str(refusal.value)
+    assert len(str(refusal.value)) < 1000
 
 
-def test_folders_globs_and_lists_of_addresses(memory: Any) -> None:
-    rows = without_people()
-    for number in range(3):
-        memory.pipe(f"/clinic/year/{number}.parquet", written(rows.slice(number * 300, 300), "rows.parquet"))
-    memory.pipe("/clinic/year/notes.txt", b"not a table")
-    wanted = contents(open_rows(rows.slice(0, 900), None, ENCODING))
-    one_by_one = [f"memory://clinic/year/{number}.parquet" for number in range(3)]
-    for address in ("memory://clinic", "memory://clinic/year/*.parquet", one_by_one):
-        source = open_rows(address, None, ENCODING)
-        assert source.n_partitions == 3
-        assert contents(source) == wanted
-    X, y = vw.read_table("memory://clinic", SCHEMA)
-    assert len(X) == len(y) == 900
-    assert draft_from_table("memory://clinic", "ill")["name"] == "0"
+def opens(content: bytes) -> Callable[[], io.BytesIO]:
+    return lambda: io.BytesIO(content)
 
 
-def test_a_folder_is_listed_anew_each_time(memory: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """File systems of buckets remember listings, and others may have written since."""
-    listed: list[list[str]] = []
-    find = type(memory).find
-
-    def remembered(self: Any, path: str, *given: Any, **more: Any) -> Any:
-        return listed[0] if listed and path == "/ward" else find(self, path, *given, **more)
-
-    monkeypatch.setattr(type(memory), "find", remembered)
-    monkeypatch.setattr(type(memory), "invalidate_cache", lambda self, path=None: listed.clear())
-    for number in range(2):
-        memory.pipe(f"/ward/{number}.csv", b"age")
-        found = find_locations("memory://ward")
-        assert isinstance(found, list)
-        assert len(found) == number + 1
-        listed.append(find(memory, "/ward"))  # what it would remember
+def test_a_header_tells_another_separator_or_encoding() -> None:
+    said = diagnose_header("t.csv", opens(b"age;ward\n31;A\n"), DIALECT, ["age", "ward"])
+    assert said is not None
+    assert "separated by ';' and not by ','" in said
+    assert '--sep ";"' in said
+    assert "--encoding latin-1" in str(diagnose_header("t.csv", opens("größe,ort\n".encode("latin-1")), DIALECT, []))
+    assert diagnose_header("t.csv", opens(b"age,ward\n"), DIALECT, ["age", "ward"]) is None
 
 
-def test_a_cap_by_id_holds_elsewhere(memory: Any) -> None:
-    memory.pipe("/rows.csv", written(table(), "rows.csv"))
-    source = open_rows("memory://rows.csv", None, ENCODING, unit=RowsOf("person", at_most=2))
-    assert len(contents(source)[0]) == 600
-    assert contents(source) == contents(source)
-
-
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.csv"])
-def test_files_that_change_elsewhere_are_refused(memory: Any, name: str) -> None:
-    memory.pipe(f"/{name}", written(without_people(), name))
-    source = open_rows(f"memory://{name}", None, ENCODING)
-    contents(source)
-    other = without_people().to_pandas().iloc[::-1]
-    memory.pipe(f"/{name}", written(pa.Table.from_pandas(other, preserve_index=False), name))
-    with pytest.raises((FileError, OutOfSchemaError), match=r"changed|cannot read"):
-        contents(source)
-
-
-def test_what_is_not_there_is_refused_without_secrets(web: str, memory: Any) -> None:
-    hidden = web.replace("http://", "http://me:SECRET@")
-    for address in (f"{hidden}/rows.csv?token=SECRET", "memory://nowhere/*.csv", "memory://nowhere", "odd://SECRET@x"):
-        with pytest.raises(VeilwoodError, match=r"cannot read|no table|not a table") as refusal:
-            open_rows(address, None, ENCODING)
-        assert "SECRET" not in str(refusal.value)
-    assert "SECRET" not in str(handle_of(f"{hidden}/rows.csv?token=SECRET"))
-
-
-def test_a_lake_elsewhere_is_not_read_file_by_file(memory: Any, tmp_path: Path) -> None:
-    folder = as_delta(without_people(), tmp_path)
-    memory.put(str(folder), "/lake", recursive=True)
-    (part, *_) = memory.glob("/lake/*.parquet")
-    for address in (f"memory://{part}", "memory://lake/*.parquet"):
-        with pytest.raises(OutOfSchemaError, match="deleted rows"):
-            open_rows(address, None, ENCODING)
-    with pytest.raises(VeilwoodError):  # deltalake cannot reach this memory
-        open_rows("memory://lake", None, ENCODING)
-    assert len(contents(open_rows(folder.as_uri(), None, ENCODING))[0]) == 1000
+@pytest.mark.parametrize(
+    ("error", "says"),
+    [
+        (ValueError("In CSV column #1: conversion error: 'Anna Secret'"), "column 'ward' contains a value"),
+        (ValueError("CSV parse error: Expected 2 columns, got 3: 31,A,Anna Secret"), "more or fewer values"),
+        (ValueError("invalid UTF8 data: Anna Secret"), "not in UTF-8"),
+        (ValueError("Empty CSV file"), "the file is empty"),
+        (ValueError("Multiple matches for FieldRef Anna Secret"), "the same name"),
+        (PermissionError(13, "Anna Secret"), "Permission denied"),
+        (ValueError("Anna Secret"), "damaged or has another format"),
+    ],
+)
+def test_each_kind_has_its_line_and_no_record_is_shown(error: Exception, says: str) -> None:
+    said = str(unreadable_error("t.csv", opens(b"age,ward\n31,A\n"), error, DIALECT))
+    assert says in said
+    assert "Anna" not in said
+    assert said.count("\n") == 0

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tests of drafts: what is left out and why, what is never written into one, and what counts as unreviewed."""
+"""Drafts of schemas: what is left out, never written, inferred, and marked as unreviewed."""
 
 from __future__ import annotations
 
@@ -15,31 +15,35 @@ import pytest
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema, is_unreviewed
 from veilwood.data.tables import read_table
-from veilwood.drafting.draft import draft_from_table
+from veilwood.drafting.draft import MIN_UNITS, draft_from_table
+from veilwood.drafting.review import format_schema
 from veilwood.errors import OutOfSchemaError, SchemaError
-from veilwood_testing.draft_cases import column
-from veilwood_testing.messy import NAMES
+from veilwood_testing.tables import FIRST_NAMES
 
 
-def test_a_messy_table_is_drafted(found: dict[str, Any]) -> None:
-    reasons = found["left_out"]
-    assert set(reasons) == {"fallnummer", "patient_id", "name", "uhrzeit", "notiz"} == set(found["ignore"])
+def column(found: dict[str, Any], name: str) -> dict[str, Any]:
+    return next(each for each in found["columns"] if each["name"] == name)
+
+
+def test_a_messy_table_is_drafted(messy_draft: dict[str, Any]) -> None:
+    reasons = messy_draft["left_out"]
+    assert set(reasons) == {"fallnummer", "patient_id", "name", "uhrzeit", "notiz"} == set(messy_draft["ignore"])
     assert reasons["notiz"] == "free text"
-    assert found["privacy_unit"] == {"id": "patient_id", "at_most": 3}
-    assert found["dialect"] == {
+    assert messy_draft["privacy_unit"] == {"id": "patient_id", "at_most": 3}
+    assert messy_draft["dialect"] == {
         "sep": ";", "decimal": ",", "thousands": ".", "encoding": "cp1252", "nulls": ["k.A."], "money": True,
     }  # fmt: skip
-    assert column(found, "kosten")["kind"] == "numeric"
-    assert column(found, "diabetes")["values"] == [0, 1]
-    assert column(found, "raucher")["values"] == ["nein", "ja"]
-    assert (column(found, "alter")["lower"], column(found, "alter")["upper"]) == (0, 120)
-    assert column(found, "plz")["prefix"] == 2
-    assert {"aufnahme_month", "aufnahme_weekday"} <= {each["name"] for each in found["columns"]}
-    assert Schema.from_dict(found).inferred
+    assert column(messy_draft, "kosten")["kind"] == "numeric"
+    assert column(messy_draft, "diabetes")["values"] == [0, 1]
+    assert column(messy_draft, "raucher")["values"] == ["nein", "ja"]
+    assert (column(messy_draft, "alter")["lower"], column(messy_draft, "alter")["upper"]) == (0, 120)
+    assert column(messy_draft, "plz")["prefix"] == 2
+    assert {"aufnahme_month", "aufnahme_weekday"} <= {each["name"] for each in messy_draft["columns"]}
+    assert Schema.from_dict(messy_draft).inferred
 
 
-def test_dates_are_left_out_unless_wanted(messy: Path) -> None:
-    found = draft_from_table(messy, "wiederaufnahme")
+def test_dates_are_left_out_unless_wanted(messy_csv: Path) -> None:
+    found = draft_from_table(messy_csv, "wiederaufnahme")
     assert {"geburtsdatum", "aufnahme", "entlassung"} <= set(found["left_out"])
     assert "date" in found["left_out"]["aufnahme"]
 
@@ -118,4 +122,35 @@ def test_any_mark_of_a_bound_read_off_the_data_counts(mark: str) -> None:
 
 
 def test_the_example_table_has_33_columns() -> None:
-    assert len(NAMES) == 33
+    assert len(FIRST_NAMES) == 33
+
+
+def test_no_category_of_few_people_is_in_a_draft(messy_csv: Path, messy_draft: dict[str, Any]) -> None:
+    """Counted by hand: every category that is not from the catalogue has twenty patients or more."""
+    table = pd.read_csv(messy_csv, sep=";", encoding="cp1252", dtype=str, na_values=["k.A."], keep_default_na=False)
+    checked = 0
+    for each in messy_draft["columns"]:
+        if each["kind"] == "categorical" and "usual" not in each["bounds"]:
+            patients = table.groupby(each["name"])["patient_id"].nunique()
+            kept = [str(value) for value in each["values"] if value != each.get("other")]
+            assert all(patients[value] >= MIN_UNITS for value in kept)
+            checked += 1
+    assert checked >= 2
+    rare = table.groupby("station")["patient_id"].nunique()
+    assert rare.min() < MIN_UNITS  # else the test would say nothing
+    assert str(rare.idxmin()) not in format_schema(messy_draft)
+
+
+def test_numbers_that_only_count_rows_are_left_out_and_measurements_are_not() -> None:
+    rng = np.random.default_rng(0)
+    found = draft_from_table(pd.DataFrame({
+        "line": range(1000, 1200), "card": rng.permutation(200) + 4_000_000_000,
+        "income": rng.integers(9_000, 90_000, 200), "level": rng.normal(size=200), "y": ["n", "j"] * 100,
+    }))  # fmt: skip
+    assert set(found["left_out"]) == {"line", "card"}
+
+
+def test_codes_with_leading_zeros_stay_texts(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("code,y\n" + "".join(f"0{n % 3}1,{'jn'[n % 2]}\n" for n in range(120)))
+    assert column(draft_from_table(path), "code")["values"] == ["001", "011", "021"]

@@ -13,14 +13,13 @@ import numpy as np
 import pytest
 
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import ALL_ROWS, GradientSums, RowsByCell
 from veilwood.data.encoding import Encoding
 from veilwood.engines import gpu
 from veilwood.engines import gpu as gpu_rows
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import ContingencyTable
-from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, RowQuery
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, MemoryBackend, answer_query
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
+from veilwood_testing.clinic import COLUMNS, every_query, forest_of, query_tables, schema_of, small_table, table_of
 from veilwood_testing.devices import DEVICES, stand_in
 
 pytestmark = [
@@ -63,18 +62,7 @@ def test_answers_are_those_of_the_processor(task: str, room: int, device: str, m
     width = n_classes if n_classes > 2 else 1
     held, there = MemoryBackend(COLUMNS, source_of(task), width), gpu_rows.GpuBackend(COLUMNS, source_of(task), width)
     rng = np.random.default_rng(0)
-    tables = [
-        small_table(),
-        ContingencyTable(()),
-        *(ContingencyTable((column.ungrouped_axis(),)) for column in COLUMNS),
-    ]
-    questions: list[RowQuery] = [asked.RowCount(), *(asked.RowsByCell(table) for table in tables)]
-    questions += [asked.Histogram(0, COLUMNS[0].n_value_bins), asked.GradientSums(tables, n_classes, 700)]
-    if n_classes:
-        questions += [asked.ClassCounts(n_classes), asked.ClassesByCell(tables, n_classes)]
-        questions += [asked.EvidenceGain(np.zeros(width, np.int32), n_classes, 700, 500)]
-    else:
-        questions += [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(np.arange(0, 2**20, 9999))]
+    tables, questions = query_tables(COLUMNS), every_query(COLUMNS, n_classes)
     for table in tables:
         values = rng.integers(-2000, 2000, (table.n_cells, width)).astype(np.int32)
         held.add_scores(table, values)
@@ -86,8 +74,9 @@ def test_answers_are_those_of_the_processor(task: str, room: int, device: str, m
     ):
         assert (mine == theirs).all()
     there.hold_out(0.3)
-    assert there.run(asked.RowCount()) + there.run_on_holdout(asked.RowCount()) == 500
-    few, share = there.run_on_sample(asked.GradientSums([ContingencyTable(())], n_classes, GRADIENT_UNITS), 0.5)
+    count = RowsByCell(ALL_ROWS)
+    assert there.run(count) + there.run_on_holdout(partial(answer_query, count)) == 500
+    few, share = there.run_on_sample(GradientSums([ALL_ROWS], n_classes, GRADIENT_UNITS), 0.5)
     assert few.shape == (1, width)
     assert share == 0.5
 
@@ -105,4 +94,4 @@ def test_a_fit_is_the_same(task: str, device: str, monkeypatch: pytest.MonkeyPat
 
 def test_no_rows_are_asked_too(device: str) -> None:
     rows = gpu_rows.GpuBackend(COLUMNS, Source(lambda: iter(())), 1)
-    assert rows.run(asked.RowsByCell(small_table())).tolist() == [0] * small_table().n_cells
+    assert rows.run(RowsByCell(small_table())).tolist() == [0] * small_table().n_cells

@@ -24,7 +24,7 @@ from veilwood.estimators.parameters import SharedParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
-from veilwood_testing.laws import prefer_zcdp
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -1,16 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Greedy forests: qualities by hand and their ranges by enumeration, plans, distinguishers with mutants, accuracy."""
+"""Greedy forests: qualities by hand, ranges by enumeration, plans, distinguishers with mutants, accuracy."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import replace
 from fractions import Fraction
-from itertools import product
+from itertools import pairwise, product
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import veilwood as vw
 import veilwood_audit as audit
@@ -29,6 +30,7 @@ from veilwood.forests.greedy import (
 )
 from veilwood.forests.levelwise import LevelNodes, Splitter
 from veilwood.privacy.door import Door
+from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -37,12 +39,15 @@ from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood.trees.level_growth import GrowingForest
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_testing.greedy_cases import SCHEMA
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
+
+
+SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=3)
 
 
 # -- 1. qualities --------------------------------------------------------------------------------------------
@@ -124,6 +129,8 @@ def chosen_columns(rows: Any, quality: Any, mutate: Any = None) -> Any:
 
 # Section 4.3 of the analysis: both attributes separate the classes; one more row makes the second one better.
 TIED = [(0, 0, 0)] * 10 + [(1, 1, 1)] * 10
+
+
 BROKEN = [*TIED, (0, 1, 1)]
 
 
@@ -184,3 +191,100 @@ def test_without_noise_the_right_attribute_is_found(quality: str, branching: str
     ).fit(X, y)
     assert forest.forest_.feature[0] == 1
     assert forest.score(X, y) > 0.95
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("quality", "best"), ("selection", "loud"), ("leaf_update", "none"), ("branching", "none"), ("split_budget", 2),
+     ("candidates", 0), ("max_depth", 0), ("voting", "loud")],
+)  # fmt: skip
+def test_bad_parameters_name_themselves(parameter: str, value: Any) -> None:
+    with pytest.raises(vw.VeilwoodError, match=parameter):
+        vw.GreedyForestClassifier(SCHEMA).set_params(**{parameter: value}).plan()
+
+
+def test_labels_cannot_be_shrunk() -> None:
+    with pytest.raises(vw.VeilwoodError, match="leaf_update"):
+        vw.GreedyForestClassifier(SCHEMA, leaf_update="exponential", leaves="empirical-bayes").plan()
+
+
+def test_id3_uses_a_feature_once_on_a_path() -> None:
+    car = vw.datasets.car()
+    forest = vw.GreedyForestClassifier(car.schema, epsilon=math.inf, n_estimators=1, max_depth=6).fit(car.X, car.y)
+    assert forest.forest_.n_leaves == 1728
+    assert forest.score(car.X, car.y) == 1.0
+
+
+def test_regression_and_delta(monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
+    schema = vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=3)
+    rng = np.random.default_rng(0)
+    X = rng.random((5000, 3))
+    y = X[:, 2] ** 2
+    for branching in ("multiway", "binary"):
+        forest = vw.GreedyForestRegressor(
+            schema, epsilon=5.0, delta=1e-6, n_estimators=3, max_depth=2, branching=branching, random_state=0
+        ).fit(X, y)
+        assert forest.privacy_.delta == 1e-6
+        assert forest.score(X, y) > 0.6
+
+
+@pytest.mark.parametrize("leaf_update", ["laplace", "exponential"])
+@pytest.mark.parametrize("branching", ["multiway", "binary"])
+@pytest.mark.parametrize("trees", ["disjoint", "shared"])
+def test_a_plan_spends_exactly_epsilon(
+    leaf_update: str, branching: str, trees: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prefer_zcdp(monkeypatch)
+    forest = vw.GreedyForestClassifier(
+        SCHEMA, epsilon=0.7, n_estimators=4, max_depth=3, leaf_update=leaf_update, branching=branching, trees=trees
+    )
+    plan = forest.plan()
+    losses = [Fraction(step.loss.epsilon or 0) for step in plan.steps]
+    assert sum(losses) == Fraction(7, 10)
+    assert losses.pop() == Fraction(7, 10) * Fraction(7, 10)
+    assert [b / a for a, b in pairwise(losses)] == [Fraction(3, 2)] * 2
+    first = plan.steps[0].mechanism
+    assert isinstance(first, PermuteAndFlip | ExponentialMechanism)
+    assert first.epsilon * (4 if trees == "shared" else 1) == losses[0]
+    assert clone(forest).set_params(delta=1e-6).plan().loss.delta == Fraction(1, 10**6)
+
+
+def test_multiway_sizes_are_planned_and_limited() -> None:
+    car = vw.datasets.car()
+    plan = vw.GreedyForestClassifier(car.schema, n_estimators=2, max_depth=3).plan()
+    assert plan.n_leaves == 2 * 4 * 4 * 4
+    with pytest.raises(vw.VeilwoodError, match="max_depth=7"):
+        vw.GreedyForestClassifier(car.schema, n_estimators=10, max_depth=7).plan()
+    wide = vw.Schema.from_dict({
+        "name": "wide", "task": "classification", "target": "y",
+        "columns": [
+            *({"name": f"c{i}", "kind": "categorical", "values": [str(v) for v in range(300)]} for i in range(4)),
+            {"name": "y", "kind": "categorical", "values": ["a", "b"]},
+        ],
+    })  # fmt: skip
+    with pytest.raises(vw.DomainTooLargeError, match="max_depth=4"):
+        vw.GreedyForestClassifier(wide, n_estimators=10, max_depth=4).plan()
+
+
+def test_a_fitted_forest_holds_nothing_private_and_charges_once() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((1613, 3))
+    y = np.where(X[:, 0] > 0.5, "yes", "no")
+    for leaf_update in ("laplace", "exponential"):
+        ledger = MemoryLedger()  # without a budget, which would refuse seeded noise
+        forest = vw.GreedyForestClassifier(SCHEMA, max_depth=2, leaf_update=leaf_update, ledger=ledger, random_state=0)
+        with seeded_for_tests(0):  # by chance, a cut or a noisy count could be n
+            forest.fit(X, y)
+        assert audit.find_leaks(vars(forest), {"n": 1613, "rows": X[:20].ravel(), "column": X[:20, 0]}) == []
+        assert [entry.loss.epsilon for entry in ledger.entries()] == [1]
+    assert (forest.leaf_counts_.sum(axis=1) == 1).all()  # labels only
+
+
+def test_candidates_are_drawn_at_random() -> None:
+    rng = np.random.default_rng(0)
+    X = rng.random((500, 3))
+    forest = vw.GreedyForestClassifier(
+        SCHEMA, epsilon=math.inf, n_estimators=60, max_depth=1, candidates=1, random_state=0
+    ).fit(X, np.where(X[:, 0] > 0.5, "yes", "no"))
+    assert set(forest.forest_.feature[forest.forest_.roots]) == {0, 1, 2}

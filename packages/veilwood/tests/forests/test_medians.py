@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Median forests: score ranges by enumeration, what a plan adds up to, distinguishers with mutants, and accuracy.
-
-Choices at the nodes of a level as such are attacked in test_audit.py; histograms in test_histograms.py.
-"""
+"""Median forests: score ranges by enumeration, plans, distinguishers with mutants, accuracy, tables of any kind."""
 
 from __future__ import annotations
 
@@ -13,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 import veilwood as vw
 import veilwood_audit as audit
@@ -32,12 +30,26 @@ from veilwood.trees.histograms import edge_scores, impurity_range, level_scores
 from veilwood.trees.level_growth import GrowingForest
 from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_papers.not_private.as_published import PARTS_PER_ROW, means_as_published
-from veilwood_testing.medians_cases import SCHEMAS, table
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
+
+
+SCHEMAS = {
+    "classification": vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=3),
+    "regression": vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=3),
+}
+
+
+def table(task: str, n: int = 400, seed: int = 0) -> tuple[Any, Any]:
+    rng = np.random.default_rng(seed)
+    X = rng.random((n, 3))
+    return X, X[:, 0] if task == "regression" else np.where(X[:, 0] > 0.5, "yes", "no")
+
+
 TOP = TARGET_LEVELS
 
 
@@ -45,6 +57,8 @@ TOP = TARGET_LEVELS
 
 # Six cells: two columns, targets at both ends and (regression) in the middle.
 CODES = [(0, 1), (1, 0), (1, 1), (2, 0), (2, 1), (0, 0)]
+
+
 GRID = [EncodedColumn(name, ordered=True, n_codes=3, missing_code=None) for name in ("a", "b")]
 
 
@@ -101,6 +115,8 @@ def test_planned_ranges_are_right_by_enumeration(n_classes: int | None, adjacenc
 # -- 3. distinguishers, each with the mutant it must catch ---------------------------------------------------
 
 RUNS = 40_000
+
+
 K = 5
 
 
@@ -126,6 +142,8 @@ def published_splits(rows: Any, variant: Any, mutant: bool) -> Any:
 # Section 4.4 (a) of the analysis: K equal columns with three values. Splitting off the last value is nearly as balanced
 # as splitting off the first, separates the target badly, and one more row at the end makes it more balanced.
 WITHOUT = [(0, TOP)] * 20 + [(1, 0)] * 20 + [(2, 0)] * 19
+
+
 WITH = [*WITHOUT, (2, 0)]
 
 
@@ -272,3 +290,141 @@ def test_accuracy_beats_random_trees_on_banknote_like_data() -> None:
         random = vw.RandomTreesClassifier(SCHEMAS["classification"], trees="disjoint", **common).fit(X, y).score(X, y)
     assert median > 0.93
     assert median > random
+
+
+@pytest.mark.parametrize(
+    ("parameter", "value"),
+    [("variant", "mode"), ("selection", "loud"), ("split_budget", 1), ("split_budget", 0), ("candidates", 0),
+     ("candidates", 2.5), ("max_depth", 0), ("max_depth", 40), ("max_depth", 4000), ("n_estimators", 0),
+     ("trees", "oak"), ("leaves", "gold"), ("voting", "loud")],
+)  # fmt: skip
+def test_bad_parameters_name_themselves(parameter: str, value: Any) -> None:
+    ledger = MemoryLedger(epsilon=1)
+    forest = vw.MedianForestClassifier(SCHEMAS["classification"], ledger=ledger).set_params(**{parameter: value})
+    with pytest.raises(vw.VeilwoodError, match=parameter):
+        forest.fit(*table("classification"))
+    assert ledger.spent.epsilon == 0
+
+
+def test_categories_are_split_into_balanced_subsets() -> None:
+    car = vw.datasets.car()
+    forest = vw.MedianForestClassifier(
+        car.schema, epsilon=math.inf, max_depth=6, n_estimators=4, trees="shared", random_state=0
+    ).fit(car.X, car.y)
+    rows = forest.leaf_counts_.sum(axis=1)
+    assert rows.min() >= 1728 / 4**6 * 0  # every cell of the design is equally full; none is lost
+    assert rows.reshape(-1).sum() == 4 * 1728
+    assert forest.score(car.X, car.y) > 0.8
+
+
+def test_missing_values_and_skewed_numbers() -> None:
+    rng = np.random.default_rng(1)
+    schema = vw.Schema.from_dict({
+        "name": "skewed", "task": "classification", "target": "y",
+        "columns": [
+            {"name": "x", "kind": "numeric", "lower": 0, "upper": 1e6, "nullable": True},
+            {"name": "y", "kind": "categorical", "values": ["a", "b"]},
+        ],
+    })  # fmt: skip
+    x = rng.exponential(1.0, 4000)
+    y = np.where(x > 0.7, "b", "a")
+    x[:1500] = np.nan
+    y[:1500] = "b"
+    forest = vw.MedianForestClassifier(schema, epsilon=math.inf, max_depth=6, n_estimators=3, random_state=0)
+    forest.fit(x[:, None], y)
+    assert (forest.predict([[np.nan]]) == "b").all()
+
+
+def test_source_files_and_frames_give_the_same_forest(tmp_path: Any) -> None:
+    car = vw.datasets.car()
+    path = tmp_path / "car.csv"
+    car.X.assign(**{car.schema.target.name: car.y}).to_csv(path, index=False)
+    parameters: dict[str, Any] = {"epsilon": math.inf, "max_depth": 3, "trees": "shared", "random_state": 1}
+    one = vw.MedianForestClassifier(car.schema, **parameters).fit(car.X, car.y)
+    other = vw.MedianForestClassifier(car.schema, **parameters).fit(str(path))
+    assert (one.leaf_counts_ == other.leaf_counts_).all()
+    assert (one.forest_.cut == other.forest_.cut).all()
+
+
+FORESTS: dict[str, Any] = {
+    "classification": vw.MedianForestClassifier,
+    "regression": vw.MedianForestRegressor,
+}
+
+
+@pytest.mark.parametrize("task", FORESTS)
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("trees", ["disjoint", "shared"])
+def test_a_plan_spends_exactly_epsilon(task: str, variant: str, trees: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
+    forest = FORESTS[task](
+        SCHEMAS[task], epsilon=0.7, n_estimators=4, max_depth=3, candidates=2, variant=variant, trees=trees,
+        split_budget=0.4,
+    )  # fmt: skip
+    plan = forest.plan()
+    assert sum(step.loss.epsilon for step in plan.steps) == Fraction(7, 10)
+    assert plan.steps[-1].loss.epsilon == Fraction(7, 10) * Fraction(6, 10)
+    per_row = 4 if trees == "shared" else 1
+    for step in plan.steps[:-1]:
+        choices = per_row * (2 if variant == "k-medians" and "median" in step.name else 1)
+        assert step.mechanism.epsilon * choices == step.loss.epsilon
+    assert plan.n_leaves == 4 * 8
+    approximate = clone(forest).set_params(delta=1e-6).plan()
+    assert sum(step.loss.rho for step in approximate.steps) <= approximate.loss.rho
+    assert approximate.steps[-1].loss.rho == approximate.loss.rho * Fraction(6, 10)
+
+
+def test_the_paper_splits_its_budget_as_we_do() -> None:
+    """Section 4: epsilon_l = (1 - rho) epsilon, epsilon_s = epsilon_a = rho epsilon / (2 d)."""
+    plan = vw.MedianForestRegressor(SCHEMAS["regression"], epsilon=10, n_estimators=10, max_depth=5).plan()
+    assert plan.steps[-1].loss.epsilon == 5
+    assert {step.loss.epsilon for step in plan.steps[:-1]} == {Fraction(1, 2)}
+    assert len(plan.steps) == 11
+
+
+@pytest.mark.parametrize("task", FORESTS)
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_door_sees_every_planned_step_and_the_ledger_one_charge(
+    task: str, variant: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    passing = Door._admit
+
+    def spy(door: Door, step: Any, shape: Any) -> None:
+        seen.append(step.name)
+        passing(door, step, shape)
+
+    monkeypatch.setattr(Door, "_admit", spy)
+    ledger = MemoryLedger(epsilon=1)
+    forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, candidates=2, variant=variant, ledger=ledger)
+    forest.fit(*table(task))
+    assert sorted(seen) == sorted(step.name for step in forest.plan_.steps)
+    assert ledger.spent.epsilon == 1
+    assert forest.privacy_.epsilon == 1.0
+    assert forest.forest_.n_leaves <= forest.plan_.n_leaves
+    assert forest.leaf_counts_.shape[0] == forest.forest_.n_leaves
+
+
+@pytest.mark.parametrize("task", FORESTS)
+def test_a_fitted_forest_holds_nothing_private(task: str) -> None:
+    X, y = table(task, n=1613)
+    secrets: dict[str, object] = {"n": 1613, "rows": X[:20].ravel(), "column": X[:20, 0]}
+    forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, trees="shared", random_state=0)
+    with seeded_for_tests(0):  # by chance, a cut or a noisy count could be n
+        forest.fit(X, y)
+    assert audit.find_leaks(vars(forest), secrets) == []
+    forest.kept_ = X
+    assert audit.find_leaks(vars(forest), secrets)
+
+
+@pytest.mark.parametrize("task", FORESTS)
+def test_delta_and_no_noise_work(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    prefer_zcdp(monkeypatch)
+    X, y = table(task, 2000)
+    promise: dict[str, Any] = {"epsilon": 2.0, "delta": 1e-6, "selection": "exponential"}
+    approximate = FORESTS[task](SCHEMAS[task], n_estimators=10, max_depth=2, **promise).fit(X, y)
+    assert (approximate.privacy_.epsilon, approximate.privacy_.delta) == (2.0, 1e-6)
+    exact = FORESTS[task](SCHEMAS[task], epsilon=math.inf, n_estimators=10, max_depth=5, trees="shared", random_state=0)
+    assert exact.fit(X, y).score(X, y) > 0.9
+    assert not exact.privacy_.is_private
+    assert (clone(exact).fit(X, y).predict(X) == exact.predict(X)).all()

@@ -13,7 +13,7 @@ import veilwood as vw
 from veilwood.engines.sql.source import SqlSource
 from veilwood_audit.noninterference import find_interference, record_trace, visible_values
 from veilwood_testing.neighbour_pairs import SCHEMAS, SERVERS, SETTINGS, Pair, Row, as_sqlite, pair_of
-from veilwood_testing.postgres import running
+from veilwood_testing.processes import running_postgres
 
 MANY = 8  # pairs of each setting, in the slow run
 
@@ -51,7 +51,7 @@ def test_how_many_rows_are_set_aside_is_not_seen_where_one_is_replaced() -> None
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[None]:
-    with running() as address:
+    with running_postgres() as address:
         SERVERS.append(address)
         yield
         SERVERS.pop()

@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Signed models and plans: stripped, foreign, broken and moved signatures are refused; files are byte-reproducible."""
+"""Signatures of models and plans: stripped, foreign, broken and moved ones are rejected; files are reproducible."""
 
 from __future__ import annotations
 
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from contextlib import suppress
@@ -18,13 +19,13 @@ import veilwood as vw
 from veilwood.errors import SignatureError
 from veilwood.models import file as signed
 from veilwood.privacy import signature
-from veilwood_testing.signed_models import SCHEMA, X, fitted
+from veilwood_testing.small_forests import SIGNED_SCHEMA, SIGNED_X, fit_signable
 
 # -- the same model, the same bytes -----------------------------------------------------------------------------------
 
 
 def test_two_saves_give_identical_bytes(tmp_path: Path) -> None:
-    forest = fitted()
+    forest = fit_signable()
     for name in ("a", "b", "c"):
         vw.save(forest, tmp_path / name)
     loaded = vw.load(tmp_path / "a")
@@ -60,13 +61,13 @@ def changed(path: Path, **entries: Any) -> None:
 
 def test_a_signed_model_loads_and_says_what_was_signed(here: Path) -> None:
     model = vw.load(here / "model.veilwood", signed_by=here / "clinic.key.pub")
-    assert (model.predict(X) == vw.load(here / "model.veilwood").predict(X)).all()
+    assert (model.predict(SIGNED_X) == vw.load(here / "model.veilwood").predict(SIGNED_X)).all()
     pem = (here / "clinic.key.pub").read_text()
     for key in (str(here / "clinic.key.pub"), pem, pem.encode()):
         statement = signed.verify(here / "model.veilwood", key)
         assert statement["certificate"] == model.privacy_.to_dict()
         assert statement["plan_hash"] == model.privacy_.plan_hash
-        assert statement["schema_hash"] == SCHEMA.fingerprint()
+        assert statement["schema_hash"] == SIGNED_SCHEMA.fingerprint()
         assert (statement["ledger"], statement["ledger_entry"]) == (model.privacy_.ledger, model.privacy_.ledger_entry)
 
 
@@ -219,3 +220,24 @@ def test_a_model_of_another_plan_is_refused(here: Path) -> None:
 
 
 # -- the command line -------------------------------------------------------------------------------------------------
+
+
+def test_the_private_key_is_its_owners_alone(here: Path) -> None:
+    assert stat.S_IMODE((here / "clinic.key").stat().st_mode) == 0o600
+    with pytest.raises(SignatureError, match="exists already"):
+        signature.generate_key_pair(here / "clinic.key")
+    (here / "clinic.key").chmod(0o644)
+    with pytest.raises(SignatureError, match="can be read by others"):
+        signed.sign(here / "model.veilwood", here / "clinic.key")
+    assert b"PRIVATE" not in (here / "clinic.key.pub").read_bytes()
+
+
+def test_keys_that_are_none_are_refused(here: Path) -> None:
+    (here / "text.pub").write_text("no key")
+    for key in (here / "text.pub", here / "nosuch.pub", here / "clinic.key", b"-----BEGIN x", 3, "", here):
+        with pytest.raises(SignatureError):
+            vw.load(here / "model.veilwood", signed_by=key)  # type: ignore[arg-type]
+    for key in (here / "text.pub", here / "nosuch", here / "clinic.key.pub"):
+        key.exists() and key.chmod(0o600)
+        with pytest.raises(SignatureError):
+            signed.sign(here / "model.veilwood", key)

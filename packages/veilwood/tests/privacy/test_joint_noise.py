@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attacks joint noise: exact losses, counts and boxes by enumeration, fits of whole draws, and mutants that are caught.
-
-Its variances are checked in test_joint_moments.py, whole fits that use it in
-packages/veilwood/tests/guarantees/test_replayed_fits.py.
-"""
+"""Joint noise, attacked: exact losses, counts and boxes by enumeration, moments, mutants that are caught."""
 
 from __future__ import annotations
 
@@ -24,8 +20,9 @@ from scipy import stats
 from veilwood.arrays import Ints
 from veilwood.errors import MechanismError, PlanError, VeilwoodError
 from veilwood.privacy import entropy, joint_noise, samplers
+from veilwood.privacy import joint_noise as joint_moments
 from veilwood.privacy.door import Door
-from veilwood.privacy.joint_noise import MAX_JOINT_SCALE, JointLaplace, count_vectors
+from veilwood.privacy.joint_noise import MAX_JOINT_SCALE, JointLaplace, count_vectors, unit_scale_moments
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
@@ -33,13 +30,20 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, joint_step
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_testing.laws import ROWS_THAT_DIFFER
+from veilwood_testing.noise_checks import ROWS_THAT_DIFFER
 
-pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
+pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")]
+
 
 Vector = tuple[int, ...]
+
+
 Sizes = tuple[int, ...]
+
+
 ALARM = 1e-8  # a fit below this p-value is a failure; there are fewer than 100 p-values here
+
+
 HALF = Fraction(1, 2)
 
 
@@ -168,10 +172,10 @@ def test_vectors_of_a_sum_and_a_bound_are_equally_likely(m: int, bound: int, tot
 def test_whole_numbers_below_a_bound_are_equally_likely() -> None:
     with entropy.seeded_for_tests(72):
         for n in (1, 2, 3, 7, 64):
-            drawn = np.bincount([joint_noise._draw_below(n) for _ in range(100 * n)], minlength=n)
+            drawn = np.bincount([entropy.draw_below(n) for _ in range(100 * n)], minlength=n)
             assert len(drawn) == n
             assert n == 1 or fit(drawn, np.full(n, 1 / n)) > ALARM
-        large = [joint_noise._draw_below(3 << 130) >> 130 for _ in range(600)]  # of more than two words
+        large = [entropy.draw_below(3 << 130) >> 130 for _ in range(600)]  # of more than two words
         assert fit(np.bincount(large, minlength=3), np.full(3, 1 / 3)) > ALARM
         pairs = Counter(tuple(joint_noise._draw_subset(5, 2)) for _ in range(1000))
     assert set(pairs) == set(combinations(range(1, 6), 2))
@@ -241,6 +245,8 @@ def test_the_norm_is_that_of_the_definition_class_by_class() -> None:
 # -- laws of draws, in the seeded context so that a failure repeats ----------------------------------------------------
 
 SCALES = [Fraction(1, 3), Fraction(1), Fraction(5, 2)]
+
+
 ALL_SIZES: list[Sizes] = [(1, 1), (2, 2), (1, 3), (2, 2, 2)]
 
 
@@ -431,7 +437,7 @@ def test_draws_from_the_tails_follow_the_law(monkeypatch: pytest.MonkeyPatch) ->
     assert max(halved) >= 1
     joint_noise._cached_sampler.cache_clear()
     monkeypatch.setattr(
-        joint_noise._SegmentedAxis, "draw_point", lambda axis, at: (joint_noise._draw_below(axis.length * (at + 1)), 0)
+        joint_noise._SegmentedAxis, "draw_point", lambda axis, at: (entropy.draw_below(axis.length * (at + 1)), 0)
     )
     with entropy.seeded_for_tests(81):  # mutant: nothing from beyond
         assert fit_of_draws(JointLaplace(scale, sizes).sample(500), scale, sizes, 8) < ALARM
@@ -548,3 +554,64 @@ def test_a_joint_step_passes_the_door_once() -> None:
             door.release_counts(step, exact)
     assert door.certificate().epsilon == 8
     assert "joint Laplace" in door.certificate().mechanism
+
+
+SIGMAS = 6.0
+
+
+def off_by(squares: np.ndarray, variance: float) -> float:
+    """How many standard errors the mean of squares is from a variance."""
+    return float(abs(squares.mean() - variance) / (squares.std() / len(squares) ** 0.5))
+
+
+@pytest.mark.parametrize("sizes", [(3,), (2, 2), (2, 2, 5), (8,) * 4, (2,) * 20], ids=str)
+def test_variances_are_those_of_draws(sizes: tuple[int, ...]) -> None:
+    noise, runs = JointLaplace(60, sizes), 600
+    with entropy.seeded_for_tests(90):
+        drawn = noise.sample(runs).astype(np.float64)
+    assert off_by(drawn[: sizes[0]].sum(axis=0) ** 2, noise.moments.total) < SIGMAS
+    first = 0
+    for m, variance in zip(sizes, noise.variances, strict=True):
+        table = drawn[first : first + m]
+        first += m
+        apart = ((table - table.mean(axis=0)) ** 2).sum(axis=0) / (m - 1)
+        assert off_by(apart, variance) < SIGMAS
+        assert off_by(apart, variance / 4) > SIGMAS  # half the noise
+
+
+def test_a_table_by_itself_has_the_variance_of_discrete_laplace_noise() -> None:
+    for scale in (Fraction(1, 3), Fraction(1), Fraction(20)):
+        for m in (2, 5, 48):
+            assert JointLaplace(scale, (m,)).variance == pytest.approx(DiscreteLaplace(scale).variance, rel=1e-6)
+        assert JointLaplace(scale, (7,)).moments.total == pytest.approx(14 * float(scale) ** 2, rel=1e-6)
+
+
+@pytest.mark.parametrize("sizes", [(2,) * 128, (48,) * 5 + (16,), (8,) * 32, (3, *(40,) * 5), tuple(range(1, 22))])
+def test_the_quadrature_is_fine_enough(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = tuple(sorted(Counter(sizes).items()))
+    apart, total = unit_scale_moments(counted)
+    nodes, weights = np.polynomial.legendre.leggauss(150)
+    monkeypatch.setattr(joint_moments, "QUADRATURE_NODES", (nodes + 1) / 2)
+    monkeypatch.setattr(joint_moments, "_QUADRATURE_WEIGHTS", weights / 2)
+    # What is kept of the others stays theirs: the functions below the caches are called.
+    monkeypatch.setattr(joint_moments, "_vector_moments", joint_moments._vector_moments.__wrapped__)
+    finer, total_of_finer = unit_scale_moments.__wrapped__(counted)
+    assert total == pytest.approx(total_of_finer, rel=1e-6)
+    assert dict(apart) == pytest.approx(dict(finer), rel=1e-6)
+
+
+def test_company_costs_less_than_noise_alone() -> None:
+    for m, n_tables in ((2, 2), (2, 20), (8, 8), (48, 5)):
+        together = JointLaplace(1000, (m,) * n_tables).variance
+        assert 0.95 * DiscreteLaplace(1000).variance < together < 0.95 * DiscreteLaplace(1000 * n_tables).variance
+
+
+def test_a_table_of_one_cell_has_nothing_apart() -> None:
+    noise = JointLaplace(5, (1, 1))
+    assert noise.variances == (0.0, 0.0)
+    assert noise.moments.total == pytest.approx(50.0)
+
+
+def test_small_noise_is_nearly_none() -> None:
+    noise = JointLaplace(Fraction(1, 50), (2, 3))
+    assert max(noise.variances) < 1e-10

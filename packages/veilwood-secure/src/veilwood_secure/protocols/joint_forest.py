@@ -26,8 +26,10 @@ from veilwood.errors import MechanismError, ParameterError, PartyError, PlanErro
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Design
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.privacy.certificate import ServerParticipation
 from veilwood.privacy.door import Door, UnchargedDoor
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss
@@ -53,6 +55,9 @@ RING = np.uint64
 DEALT_VARIANCE_FACTOR = Fraction(3, 2)
 """Three servers deal half a discrete Laplace each, so that any two parts suffice."""
 
+DEALT_JOINT_VARIANCE: Final = 2.0
+"""Variance of joint noise, in multiples of one draw: two servers deal a draw each, so that either one suffices."""
+
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 """Bound on the delta of all noise in an adaptive fit; the door rejects any step beyond it."""
 
@@ -77,8 +82,8 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
     _, neighbours = estimator._requested_privacy()
     if isinstance(neighbours.unit, RowsOf):
         raise UseError(
-            f"privacy_unit={estimator.privacy_unit!r}: owners cannot determine which rows of one person others hold. "
-            "Hint: protect a number of rows, counted over all owners."
+            f"{neighbours.unit} cannot be protected: owners cannot determine which rows of one person others hold. "
+            "Hint: pass privacy_unit=3 to protect any 3 rows, counted over all owners."
         )
     schema, not_private = estimator._resolve_schema()
     if not_private:
@@ -137,6 +142,14 @@ def default_noise_protocol(estimator: Any) -> NoiseProtocol:
         return "sampled"
     wide = any(_laplace_scale(step) > noise.MAX_DEALT_SCALE for step in joint_design(estimator).plan.steps)
     return "sampled" if wide else "dealt"
+
+
+def server_participation(
+    estimator: BaseForest, noise_protocol: NoiseProtocol, shared_input: Literal["counts", "rows", "columns"]
+) -> ServerParticipation:
+    """Return the role of the servers. If the estimator may release several tables at once, they deal joint noise."""
+    deals_joint_noise = noise_protocol == "sampled" and isinstance(estimator._make_method(), PrivateForest)
+    return ServerParticipation("both" if deals_joint_noise else noise_protocol, shared_input)
 
 
 def _laplace_scale(step: Step) -> Fraction:
@@ -220,7 +233,8 @@ def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Seque
     own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
     own.check_passes(method.multi_pass, type(estimator).__name__)
     source = OwnerRowSource(own._read, own.single_pass, own.n_partitions, servers)
-    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, "sampled") as door:
+    participation = server_participation(estimator, "sampled", "counts")
+    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, participation) as door:
         method.measure_rows(design, source, door, estimator.n_jobs)
 
 
@@ -337,7 +351,7 @@ class ServerDoor(UnchargedDoor):
     The server's ledger is charged before the door is created. Owners and analyst have doors and ledgers of their own.
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
+    joint_noise_variance = DEALT_JOINT_VARIANCE
 
     def __init__(
         self, plan: Plan, engine: Engine, noise_protocol: NoiseProtocol, broadcast: Callable[[Ints], None] | None = None
@@ -354,14 +368,16 @@ class ServerDoor(UnchargedDoor):
     def release_counts(self, step: Step, exact: Any) -> Ints:
         """Add the planned noise on shares and open the result."""
         self._admit(step, exact.shape)
-        if not isinstance(step.mechanism, DiscreteLaplace):
+        shared, mechanism = _to_shared(self._engine, exact), step.mechanism
+        if isinstance(mechanism, JointLaplace):
+            added = noise.dealt_joint_laplace(self._engine, mechanism, shared.shape)
+        elif not isinstance(mechanism, DiscreteLaplace):
             raise PlanError(f"step {step.name!r} is planned with {step.mechanism_text}, but servers add Laplace noise.")
-        shared, scale = _to_shared(self._engine, exact), step.mechanism.scale
-        if self._noise_protocol == "dealt":
-            added = noise.dealt_laplace(self._engine, scale, shared.shape)
+        elif self._noise_protocol == "dealt":
+            added = noise.dealt_laplace(self._engine, mechanism.scale, shared.shape)
         else:
-            self._check_delta(scale, 2 * shared.size)
-            added = noise.discrete_laplace(self._engine, scale, shared.shape)
+            self._check_delta(mechanism.scale, 2 * shared.size)
+            added = noise.discrete_laplace(self._engine, mechanism.scale, shared.shape)
         return self._record_opened(self._engine.open(shared + added))
 
     def select(self, step: Step, scores: Any, admissible: Bools | None = None) -> Ints:
@@ -436,13 +452,13 @@ class JointDoor(Door):
     packages/veilwood-secure/tests/protocols/test_joint_forest.py).
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
+    joint_noise_variance = DEALT_JOINT_VARIANCE
 
     def __init__(
-        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], noise_protocol: NoiseProtocol
+        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], participation: ServerParticipation
     ) -> None:
         super().__init__(plan, ledger)
-        self._receive_opened, self._participation = receive_opened, ServerParticipation(noise_protocol, "counts")
+        self._receive_opened, self._participation = receive_opened, participation
 
     def refine(self, plan: Plan) -> None:
         """Replace the plan by one derived from opened values, and keep the delta allowed for sampled noise."""
@@ -465,8 +481,10 @@ class JointDoor(Door):
 class AnalystDoor(JointDoor):
     """Door of an analyst: has the plan executed when the first value is needed, and replays the opened values."""
 
-    def __init__(self, plan: Plan, ledger: Ledger, execute: Callable[[], Ints], noise_protocol: NoiseProtocol) -> None:
-        super().__init__(plan, ledger, self._take_opened, noise_protocol)
+    def __init__(
+        self, plan: Plan, ledger: Ledger, execute: Callable[[], Ints], participation: ServerParticipation
+    ) -> None:
+        super().__init__(plan, ledger, self._take_opened, participation)
         self._execute, self._opened = execute, cast("Ints | None", None)
 
     def _take_opened(self, count: int) -> Ints:
@@ -534,4 +552,5 @@ class Parties(JointRows):
         """Return the door of the analyst. Its ledger is charged before owners and servers are contacted."""
         noise_protocol = self.resolve_noise_protocol(estimator)
         plan = joint_plan(estimator, noise_protocol)
-        return AnalystDoor(plan, ledger, lambda: self.release(estimator, plan), noise_protocol)
+        participation = server_participation(estimator, noise_protocol, "counts")
+        return AnalystDoor(plan, ledger, lambda: self.release(estimator, plan), participation)

@@ -111,8 +111,6 @@ class EstimatorOptions:
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
         # Public, and fixed so that the printed plan is the one that is executed.
         parameters: dict[str, Any] = {"random_state": 0}
-        if schema.privacy_unit is not None:
-            parameters["privacy_unit"] = schema.privacy_unit
         for key, value in read_params(self.param).items():
             if key in with_options:
                 raise UseError(f"--param cannot set {key!r}. Hint: use the option --{key}.")

@@ -162,7 +162,7 @@ class Weights(NamedTuple):
         Guarantee
 
         A row counts at most ``max_weight`` times, whatever its weight and the draws. The number depends on no other row
-        (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_weights.py).
+        (proofs/neighbours.md, attacked by packages/veilwood/tests/data/test_contributions.py).
         """
         try:
             numbers, _ = read_numbers(

@@ -62,8 +62,7 @@ class Schema:
     ignore : sequence of str
         Unused columns that the table may have: names, or patterns such as "note_*".
     privacy_unit : optional
-        The unit to protect, as in ``Neighbours``. Default of the command line. Every table may have the column of its
-        id.
+        The unit to protect: the default of every estimator. Every table may have the column of its id.
     dialect : Dialect
         Dialect of this table's CSV files.
 

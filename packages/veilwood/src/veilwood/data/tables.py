@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from os import PathLike
-from typing import Any
+from typing import Any, Literal, overload
 
 import numpy as np
 import numpy.typing as npt
@@ -13,6 +13,7 @@ import pandas as pd
 
 from veilwood.data.canonical import factorize_texts
 from veilwood.data.columns import Column, did_you_mean
+from veilwood.data.contributions import id_names, missing_id_column_error
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files, no_rows_error
 from veilwood.data.frames import Table
@@ -20,11 +21,23 @@ from veilwood.data.numbers import read_numbers
 from veilwood.data.problems import Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
+from veilwood.privacy.neighbours import RowsOf
 
 
+@overload
 def read_table(
-    path: str | PathLike[str], schema: Schema | str | PathLike[str] | dict[str, Any]
-) -> tuple[pd.DataFrame, pd.Series[Any]]:
+    path: str | PathLike[str],
+    schema: Schema | str | PathLike[str] | dict[str, Any],
+    *,
+    target: Literal[True] = True,
+) -> tuple[pd.DataFrame, pd.Series[Any]]: ...
+@overload
+def read_table(
+    path: str | PathLike[str], schema: Schema | str | PathLike[str] | dict[str, Any], *, target: Literal[False]
+) -> pd.DataFrame: ...
+def read_table(
+    path: str | PathLike[str], schema: Schema | str | PathLike[str] | dict[str, Any], *, target: bool = True
+) -> tuple[pd.DataFrame, pd.Series[Any]] | pd.DataFrame:
     """Read a file, folder or glob into memory as features and target.
 
     Parameters
@@ -33,28 +46,20 @@ def read_table(
         CSV (also gzipped), Parquet or Arrow files.
     schema : Schema, path or dict
         The expected columns. Values are validated when they are used.
+    target : bool, default True
+        Whether to read the target. Without it, the table need not have one: for new rows, to predict.
 
     Returns
     -------
     X : pandas.DataFrame
         The columns of the features, in the order of the schema and each once: texts as ``str`` (object dtype), numbers
-        as float64.
+        as float64. If the schema protects all rows of an id, the column of the id comes last, if the table has it.
     y : pandas.Series
-        The target: floats, or classes as the schema declares and models predict them.
+        The target: floats, or classes as the schema declares and models predict them. Left out if ``target`` is False.
     """
     schema = Schema.resolve(schema)
-    frame = _read_frame(path, schema, target=True)
-    return frame.drop(columns=schema.target.name), frame[schema.target.name]
-
-
-def read_features(
-    path: str | PathLike[str],
-    schema: Schema | str | PathLike[str] | dict[str, Any],
-    *,
-    allowed_extra: Collection[str] = (),
-) -> pd.DataFrame:
-    """Read only the features, from a table with or without the target, as ``read_table`` does."""
-    return _read_frame(path, Schema.resolve(schema), target=False, allowed_extra=allowed_extra)
+    frame = _read_frame(path, schema, target=target)
+    return (frame.drop(columns=schema.target.name), frame[schema.target.name]) if target else frame
 
 
 def read_feature_batches(
@@ -85,14 +90,18 @@ def read_feature_batches(
             raise no_rows_error(file.display_name)
 
 
-def _read_frame(
-    path: str | PathLike[str], schema: Schema, *, target: bool, allowed_extra: Collection[str] = ()
-) -> pd.DataFrame:
+def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> pd.DataFrame:
     columns = {column.source: column for column in (*schema.features, *((schema.target,) if target else ()))}
-    tables = []
-    for file in find_files(path, schema):
-        file.check_columns(schema, allowed_extra, target=target)
-        tables.append(file.load(list(columns)))
+    unit = schema.privacy_unit
+    cap = unit if isinstance(unit, RowsOf) and unit.id not in columns else None
+    files = find_files(path, schema, id_names(cap))
+    for file in files:
+        file.check_columns(schema, target=target)
+    if cap is not None and any(cap.id not in file.names for file in files):
+        if target:
+            raise missing_id_column_error(cap)
+        cap = None  # rows to predict need no id
+    tables = [file.load([*columns, *id_names(cap)]) for file in files]
     series: dict[str, pd.Series[Any]] = {}
     for name, column in columns.items():
         values = np.concatenate([_read_column(table, column, schema) for table in tables])
@@ -102,6 +111,8 @@ def _read_frame(
             if known.keys() >= set(values.tolist()):  # otherwise the estimator rejects the unknown labels
                 values = np.array([known[text] for text in values], dtype=labels.dtype)
         series[name] = pd.Series(values, dtype=values.dtype)  # pandas 3 would give texts a type of its own
+    for name in id_names(cap):
+        series[name] = pd.Series(np.concatenate([_read_texts(table, name)[0] for table in tables]), dtype=object)
     return pd.DataFrame(series)
 
 
@@ -112,9 +123,17 @@ def _read_column(table: Table, column: Column, schema: Schema) -> npt.NDArray[An
     if column.kind == "numeric" and column.part is None:
         values, kinds = read_numbers(cells)
     else:
-        codes, texts = factorize_texts(cells)
-        values, kinds = np.array([*texts, None], dtype=object)[np.maximum(codes, -1)], unusable_kinds(codes)
+        values, codes = _read_texts(table, column.source)
+        kinds = unusable_kinds(codes)
     problems = Problems(schema.features, schema.target)
     problems.add(column.name, kinds)
     problems.raise_if_any(lambda name: cells)
     return values
+
+
+def _read_texts(table: Table, name: str) -> tuple[npt.NDArray[Any], npt.NDArray[np.intp]]:
+    """Return the texts of a column, None if missing, and their codes."""
+    values = table.column_by_name(name)
+    assert values is not None  # the file was checked
+    codes, texts = factorize_texts(values)
+    return np.array([*texts, None], dtype=object)[np.maximum(codes, -1)], codes

@@ -7,30 +7,41 @@ kernels are in ``gpu.cu`` and ``gpu_rows.cu``; CuPy is imported only when a GPU 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, assert_never
 
 import numpy as np
 
 from veilwood.arrays import Bools, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import (
+    Axis,
+    ClassesByCell,
+    ContingencyTable,
+    EvidenceGain,
+    GradientSums,
+    ResidualHistogram,
+    RowBackend,
+    RowQuery,
+    RowsByCell,
+    TargetHistogram,
+    TargetSums,
+)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.errors import SetupError
-from veilwood.forests.adaptive import row_backend
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, PackedTables
+from veilwood.forests.adaptive.contingency import BinnedColumn, PackedTables
 from veilwood.forests.adaptive.row_backend import (
     DRAW_UNITS,
     EXP_TABLE,
     LEVEL_UNITS,
     MAX_SCORE,
     SIGMOID_TABLE,
-    TARGET_CELLS,
-    RowQuery,
     ScoredRows,
+    answer_query,
     merge_cells,
     split_off,
     sum_answers,
@@ -307,10 +318,10 @@ class _GpuRows:
         return cls(cells, cupy.concatenate(target), cupy.concatenate(scores))
 
 
-class GpuBackend:
-    """Backend that queries rows in the memory of the current GPU (``row_backend.RowBackend``). Private."""
+class GpuBackend(RowBackend):
+    """Backend that queries rows in the memory of the current GPU (``counts.RowBackend``). Private."""
 
-    supports_holdout: ClassVar[bool] = True
+    supports_holdout = True
 
     def __init__(self, columns: Sequence[BinnedColumn], source: Source, n_outputs: int) -> None:
         self._columns, self._n_outputs = columns, n_outputs
@@ -376,9 +387,9 @@ class GpuBackend:
     def _draw_mask(self, rows: _GpuRows, fraction: float) -> Bools:
         return np.asarray(random_integers(rows.n_rows, 16) < int(fraction * DRAW_UNITS))
 
-    def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the result of a query on the held-out rows, computed on the processor."""
-        return sum_answers([query(rows.to_host()) for rows in self._holdout])
+    def run_on_holdout(self, count: Callable[[ScoredRows], Ints]) -> Ints:
+        """Return the sum of a function over the held-out rows, computed on the processor."""
+        return sum_answers([count(rows.to_host()) for rows in self._holdout])
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes in ascending order, and their counts."""
@@ -402,30 +413,25 @@ class GpuBackend:
         import cupy
 
         match query:
-            case row_backend.RowCount():
-                return np.array([rows.n_rows], np.int64)
-            case row_backend.ClassCounts(n_classes):
-                return self._sum_tables(_CLASSES, [ContingencyTable(())], n_classes, rows).ravel()
-            case row_backend.Histogram(column, n_cells):
-                table = ContingencyTable((self._columns[column].ungrouped_axis(),))
-                return self._sum_tables(_ROWS, [table], 1, rows).ravel()[:n_cells]
-            case row_backend.RowsByCell(table):
+            case RowsByCell(table):
                 return self._sum_tables(_ROWS, [table], 1, rows).ravel()
-            case row_backend.ClassesByCell(tables, n_classes):
+            case ClassesByCell(tables, n_classes):
                 return self._sum_tables(_CLASSES, tables, n_classes, rows)
-            case row_backend.GradientSums(tables, n_classes, limit):
+            case GradientSums(tables, n_classes, limit):
                 return self._sum_tables(_GRADIENTS, tables, self._n_outputs, rows, n_classes, limit)
-            case row_backend.TargetSums():
+            case TargetSums():
                 up = int(rows.target.sum(dtype=np.int64))
                 return np.array([up, TARGET_LEVELS * rows.n_rows - up], np.int64)
-            case row_backend.TargetHistogram():
-                cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
-                return np.asarray(cupy.asnumpy(cupy.bincount(cell, minlength=TARGET_CELLS)), np.int64)
-            case row_backend.ResidualHistogram(marks):
+            case TargetHistogram(n_cells):
+                cell = rows.target.astype(np.int64) * n_cells // (TARGET_LEVELS + 1)
+                return np.asarray(cupy.asnumpy(cupy.bincount(cell, minlength=n_cells)), np.int64)
+            case ResidualHistogram(marks):
                 away = abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
                 mark = cupy.minimum(cupy.searchsorted(cupy.asarray(marks), away), len(marks) - 1)
                 return np.asarray(cupy.asnumpy(cupy.bincount(mark, minlength=len(marks))), np.int64)
-        return query(rows.to_host())
+            case EvidenceGain():
+                return answer_query(query, rows.to_host())
+        assert_never(query)
 
     def _sum_tables(
         self,

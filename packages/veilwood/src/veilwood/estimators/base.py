@@ -33,18 +33,22 @@ from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_plain_value
 from veilwood.evaluation.evaluate import Evaluation, Holdout
-from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_once
+from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import INFERRED_SCHEMA, Door
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.privacy.neighbours import Neighbours, RowsOf, resolve_unit
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.release import Release
 from veilwood.safe_io import is_int_in
 from veilwood.trees.random import check_random_state, public_seed
 
 PlanOrPath: TypeAlias = Plan | str | PathLike[str]
+
+
+def _is_infer(schema: object) -> bool:
+    return isinstance(schema, str) and schema == "infer"
 
 
 def _equal_or_false(one: Any, other: Any) -> bool:
@@ -175,36 +179,49 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         own = next(base for base in bases if not issubclass(base, BaseForest))  # the parameters of the family
         return method_of(self._method_class.from_parameters, own, self)
 
-    def _requested_privacy(self) -> tuple[Loss, Neighbours]:
-        """Validate the privacy parameters and return loss and neighbours. Raises before anything is spent."""
+    def _requested_privacy(self, schema: Schema | None = None) -> tuple[Loss, Neighbours]:
+        """Validate the privacy parameters and return loss and neighbours. Raises before anything is spent.
+
+        Without ``schema``, the unit is that of the schema of the estimator.
+        """
         if self.n_jobs is not None and (not is_int_in(self.n_jobs, -MAX_THREADS, MAX_THREADS) or self.n_jobs == 0):
             raise ParameterError(
                 "n_jobs", self.n_jobs, "is not a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
             raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
-        neighbours = Neighbours.from_parameters(self.adjacency, self.privacy_unit)
+        neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
         if self.max_weight is not None:
             neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(self.max_weight)))
         return requested_loss(self.epsilon, self.delta), neighbours
 
+    def _protected_unit(self, schema: Schema | None = None) -> Unit:
+        """Return the unit to protect: that of the parameter, else that of the schema, else one row."""
+        if self.privacy_unit is not None:
+            return resolve_unit(self.privacy_unit)
+        if schema is None and self.schema is not None and not _is_infer(self.schema):
+            schema = Schema.resolve(self.schema)
+        declared = None if schema is None else schema.privacy_unit
+        return Rows() if declared is None else declared
+
     def _resolve_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
         """Return the schema, and the reason why it is not private if it was inferred from the data."""
-        if isinstance(self.schema, str) and self.schema == "infer":
+        if _is_infer(self.schema):
             if X is None or isinstance(X, JointRows):
                 raise UseError("schema='infer' reads the rows, which a plan does not have. Hint: declare a schema.")
             schema = Schema.infer(X, y, self._task)
         else:
             schema = self.schema if isinstance(self.schema, Schema) else Schema.resolve(self.schema)
             schema = schema if y is None else schema.for_labels(y)
-            self._warn_unit_mismatch(schema)
+            if self.privacy_unit is not None:
+                warn_of_smaller_unit(resolve_unit(self.privacy_unit), schema.privacy_unit, schema.name)
         if self.class_weight is not None:  # used only after the release, so validated before it
             explicit_weights(self.class_weight, class_labels(schema))
         return self._check_task(schema), INFERRED_SCHEMA if schema.inferred else None
 
     def _fit_request(self, schema: Schema, seed: int, decisions: Mapping[str, Any] | None = None) -> FitRequest:
         """Return the validated public inputs from which the method designs a fit."""
-        promise = self._requested_privacy()  # first, because its errors are the clearest
+        promise = self._requested_privacy(schema)  # first, because its errors are the clearest
         listed = parameters_in_plan(type(self))
         parameters = {
             name: to_plain_value(name, value) for name, value in self.get_params(deep=False).items() if name in listed
@@ -284,24 +301,14 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     def _open_sources(self, X: Any, y: Any, encoding: Encoding, holdout: Holdout, sample_weight: Any) -> list[Source]:
         """Open the rows to train on and, if units are held out, those to evaluate on."""
         weights = None if sample_weight is None else Weights.validated(sample_weight, self.max_weight)
-        unit = resolve_unit(self.privacy_unit)  # bounds rows per unit, before weights make copies of them
+        unit = self._protected_unit(encoding.schema)  # bounds rows per unit, before weights make copies of them
         opener = partial(open_rows, X, y, encoding, unit=unit, invalid=self.invalid, weights=weights)
         return holdout.open_parts(opener, unit)
 
     def _encode_with(self, encoding: Encoding, X: Any) -> Codes:
-        unit = resolve_unit(self.privacy_unit)
+        unit = self._protected_unit(self.schema_)
         extra = (unit.id,) if isinstance(unit, RowsOf) else ()
         return encoding.encode(X, allowed_extra=extra, estimator=type(self).__name__)
-
-    def _warn_unit_mismatch(self, schema: Schema) -> None:
-        """Warn if the privacy unit that the schema declares is not the one that this fit protects."""
-        if schema.privacy_unit is not None and schema.privacy_unit != (unit := resolve_unit(self.privacy_unit)):
-            warnings.warn(
-                f"schema {schema.name!r} names {schema.privacy_unit} as whom to protect, and this fit protects {unit}. "
-                "Hint: privacy_unit=schema.privacy_unit.",
-                PrivacyWarning,
-                stacklevel=4,
-            )
 
     def _fitted_attributes(self) -> list[str]:
         """Return the names of the attributes that a fit has set."""

@@ -144,7 +144,7 @@ class OnePassForest(BaseForest):
         if isinstance(neighbours.unit, RowsOf):
             raise UseError(
                 f"rows of one {neighbours.unit.id!r} may come in several batches, so which to keep cannot be told. "
-                "Hint: fit a table, a folder or a cluster's frame instead of partial_fit."
+                "Hint: fit a table, a folder or a cluster's frame instead, or privacy_unit=3 to protect any 3 rows."
             )
         schema, not_private = self._resolve_schema(X, y)
         method = self._make_method()

@@ -190,7 +190,8 @@ class SharedParameters(RunParameters):
 
     epsilon: float = parameter(1.0, role=Role.PROMISE, separate=True)
     delta: float = parameter(0.0, role=Role.PROMISE, separate=True)
-    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf = parameter("row", role=Role.PROMISE)
+    # None: the unit that the schema declares, or one row.
+    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf | None = parameter(None, role=Role.PROMISE)
     adjacency: str = parameter("add-remove", role=Role.PROMISE)
     max_weight: int | None = parameter(None, role=Role.PROMISE)
 

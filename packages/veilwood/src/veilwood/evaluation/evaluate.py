@@ -23,6 +23,7 @@ from veilwood.data.problems import Invalid
 from veilwood.errors import FileError, ParameterError, UseError, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
+from veilwood.privacy.accountant import warn_of_smaller_unit
 from veilwood.privacy.certificate import PrivacyCertificate
 from veilwood.privacy.door import Door, ParallelDoor, parallel_loss
 from veilwood.privacy.entropy import secret_key
@@ -48,7 +49,7 @@ class HoldoutSplit:
 
     The draws of different units are independent and depend on no value. Under add-remove one unit is therefore in one
     of the two parts only, and releases on both parts together cost the larger loss (proofs/evaluation.md, attacked by
-    packages/veilwood/tests/evaluation/test_aside.py).
+    packages/veilwood/tests/evaluation/test_evaluate.py).
     """
 
     key: bytes
@@ -323,6 +324,7 @@ def evaluate(
         usual.unit if privacy_unit is None else resolve_unit(privacy_unit),
     )
     plan = evaluation_plan(model, loss, neighbours, invalid)
+    warn_of_smaller_unit(neighbours.unit, model.schema_.privacy_unit, model.schema_.name)
     reason = None if model.privacy_.is_private else model.privacy_.reason
     not_private = None if reason is None else f"the model that was evaluated is NOT PRIVATE: {reason}"
     release = Release.of(plan, open_ledger(ledger), X, not_private=not_private)

@@ -206,8 +206,9 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     delta : float
         0 for pure epsilon with Laplace noise. From 10^-30 to 0.01: Gaussian noise accounted by zCDP if it is smaller;
         otherwise pure noise, and the delta is not spent. So a delta never increases the error.
-    privacy_unit : "row", int or dict
-        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``.
+    privacy_unit : "row", int, dict or None
+        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``. Default: the unit that
+        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
     adjacency : {"add-remove", "replace-one"}
         Neighbouring relation.
     n_estimators, max_depth : int or "auto"

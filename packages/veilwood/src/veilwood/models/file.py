@@ -285,7 +285,7 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
 
     estimator = family(schema=schema, **parameters)
     method = estimator._make_method()
-    requested, neighbours = estimator._requested_privacy()
+    requested, neighbours = estimator._requested_privacy(schema)
     if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement

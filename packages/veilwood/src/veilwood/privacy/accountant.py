@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple
 
 from veilwood.errors import PrivacyWarning, redact_url, shorten_text
 from veilwood.privacy.loss import Loss
+from veilwood.privacy.neighbours import Unit, may_protect_less
 
 _MAX_NAME_LENGTH: Final = 500  # characters of a handle
 
@@ -202,6 +203,16 @@ def warn_of_repeated_fits(handle: DataHandle, *, with_ledger: bool, is_clone: bo
             f"this is not the first fit on {handle.short_name} without a ledger. Losses add up, and each certificate "
             "covers one fit only: veilwood.process_spend() returns the total of this process. Hint: pass a ledger, "
             "such as ledger='spends.db'.",
+        )
+
+
+def warn_of_smaller_unit(unit: Unit, declared: Unit | None, schema_name: str) -> None:
+    """Warn once that a release protects less than the unit that its schema declares."""
+    if declared is not None and may_protect_less(unit, declared):
+        warn_once(
+            ("unit", schema_name, unit),
+            f"schema {shorten_text(schema_name)!r} declares {declared} as the unit to protect, and privacy_unit asks "
+            f"for {unit}, which may protect less. Hint: leave privacy_unit out to protect the declared unit.",
         )
 
 

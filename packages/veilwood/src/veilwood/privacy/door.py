@@ -55,7 +55,7 @@ class Door:
     (proofs/door.md, attacked by packages/veilwood/tests/guarantees/test_door.py).
     """
 
-    supports_joint_noise: bool = True  # whether steps may use ``JointLaplace``
+    joint_noise_variance: float = 1.0  # of joint noise, in multiples of ``JointLaplace``: servers deal two draws of it
     parallel_release_done: bool = False  # whether a ``ParallelDoor`` has used this release
     _participation: ServerParticipation | None = None  # of servers that draw the noise
 
@@ -73,13 +73,17 @@ class Door:
         self._closed = False
 
     def __enter__(self) -> Self:
-        if entropy.require_entropy():  # checked before anything is spent
-            self._reasons.append(SEEDED_NOISE)
+        self._check_entropy()  # before anything is spent
         self._reservation = self._reserve_loss()
         loss = Loss.unbounded() if self._reasons else self.plan.loss
         self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not")
         spending.record_spend(self._spend_record)
         return self
+
+    def _check_entropy(self) -> None:
+        """Raise SetupError without random bits; note as a reason that they are seeded."""
+        if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
+            self._reasons.append(SEEDED_NOISE)
 
     @property
     def _not_private_reason(self) -> str | None:
@@ -257,15 +261,18 @@ class Door:
 
     def certificate(self) -> PrivacyCertificate:
         """Return the certificate of a finished release, with the loss that the ledger holds."""
-        if self._reservation is None or not self._closed:
-            raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
-        ledger = self.ledger
+        ledger, reservation = self.ledger, self._finished_reservation()
         if ledger.durability == "not":
-            spend = Spend(ledger.name, self._reservation.id, self.plan.loss, "not", self._not_private_reason)
+            spend = Spend(ledger.name, reservation.id, self.plan.loss, "not", self._not_private_reason)
         else:
-            entry = ledger.entry(self._reservation.id)
+            entry = ledger.entry(reservation.id)
             spend = Spend(ledger.name, entry.id, entry.loss, ledger.durability, entry.not_private, entry.plan)
         return build_certificate(self.plan, spend, self._participation)
+
+    def _finished_reservation(self) -> Reservation:
+        if self._reservation is None or not self._closed:
+            raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
+        return self._reservation
 
 
 class UnchargedDoor(Door):
@@ -275,11 +282,6 @@ class UnchargedDoor(Door):
         self._check_entropy()
         self._reservation = Reservation(self.ledger, 0)
         return self
-
-    def _check_entropy(self) -> None:
-        """Raise SetupError without random bits; note as a reason that they are seeded."""
-        if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
-            self._reasons.append(SEEDED_NOISE)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -329,7 +331,7 @@ class ParallelDoor(UnchargedDoor):
     Guarantee
 
     Both releases together cost the loss that the ledger holds for the first (proofs/evaluation.md, attacked by
-    packages/veilwood/tests/evaluation/test_aside.py).
+    packages/veilwood/tests/evaluation/test_evaluate.py).
     """
 
     def __init__(self, plan: Plan, first: Door) -> None:
@@ -357,8 +359,6 @@ class ParallelDoor(UnchargedDoor):
 
     def certificate(self) -> PrivacyCertificate:
         """Return the certificate of this release; its ledger entry is that of the first."""
-        if self._reservation is None or not self._closed:
-            raise UseError("a release has no certificate before it is finished. Hint: leave the `with` block first.")
-        ledger = self.ledger
-        spend = Spend(ledger.name, self._reservation.id, self.plan.loss, ledger.durability, self._not_private_reason)
+        ledger, entry = self.ledger, self._finished_reservation().id
+        spend = Spend(ledger.name, entry, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)

@@ -78,6 +78,22 @@ def resolve_unit(value: object) -> Unit:
     )
 
 
+def may_protect_less(unit: Unit, declared: Unit) -> bool:
+    """Return True unless protecting ``unit`` also protects the unit that a schema declares.
+
+    >>> may_protect_less(Rows(1), RowsOf("patient", 3)), may_protect_less(RowsOf("patient", 5), RowsOf("patient", 3))
+    (True, False)
+    >>> may_protect_less(Rows(2), Rows(3)), may_protect_less(Rows(4), Rows(3))
+    (True, False)
+    """
+    match unit, declared:
+        case RowsOf(id=column), RowsOf(id=other):  # all rows of an id are protected, whatever number is used
+            return column != other
+        case Rows(k=k), Rows(k=other):
+            return k < other
+    return True
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """Neighbouring relation: two tables that differ in one unit, added or removed, or replaced.

@@ -263,7 +263,7 @@ def threshold_step(name: str, shape: tuple[int, ...], loss: Loss, neighbours: Ne
     Guarantee
 
     The step costs at most ``loss``, an epsilon and a delta (proofs/discover.md, attacked by
-    packages/veilwood/tests/privacy/test_standing_out.py).
+    packages/veilwood/tests/privacy/test_noise.py).
     """
     sensitivity = neighbours.squared_l2_sensitivity(keys_per_row)
     if loss.epsilon is None:

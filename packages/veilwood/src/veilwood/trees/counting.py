@@ -18,8 +18,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
-from veilwood.data.batches import Batch
-from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
+from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import (
+    ROW_HASH,
+    CellQuery,
+    CellRule,
+    KeyedRowHash,
+    RowBackend,
+    RunCellQueries,
+    Split,
+    split_by_code,
+)
 from veilwood.trees.forest import LEAF, Forest
 
 
@@ -69,8 +78,8 @@ class Accelerator(Protocol):
     def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
         """Return ``sum_over_trees``."""
 
-    def make_backend(self, columns: Any, source: Any, n_outputs: int) -> Any:
-        """Return rows with their scores in the device's memory (``row_backend.RowBackend``)."""
+    def make_backend(self, columns: Sequence[Any], source: Source, n_outputs: int) -> RowBackend:
+        """Return rows with their scores in the device's memory."""
 
 
 ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)

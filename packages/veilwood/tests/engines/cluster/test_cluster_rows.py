@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.batches import Batch
+from veilwood.data.counts import ALL_ROWS, ContingencyTable, RowsByCell
 from veilwood.data.encoding import Encoding
 from veilwood.engines.cluster import source as cluster_rows
 from veilwood.engines.cluster.source import CellCounts, DrawKey, PartitionBackend, PersistedRows
 from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive import loop as planning
 from veilwood.forests.adaptive import sparse_histogram as fine_cells
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
-from veilwood.forests.adaptive.row_backend import MemoryBackend, RowCount
+from veilwood.forests.adaptive.contingency import bin_columns
+from veilwood.forests.adaptive.row_backend import MemoryBackend, answer_query
 from veilwood.privacy import entropy
 from veilwood_audit.noninterference import sample_by_content
 from veilwood_testing.cluster_rows_cases import KINDS, assert_same, fitted
@@ -70,13 +71,13 @@ def test_every_part_is_what_one_process_gives(here: None, coupled: None, kind: s
     rows = table(KINDS[kind][1])
     there = fitted(kind, as_dask(rows))
     assert "round" in there.plan_.choices["learned"]
-    assert ("fine cells" in there.plan_.choices["learned"]) == (kind == "fine cells")
+    assert ("sparse histogram" in there.plan_.choices["learned"]) == (kind == "fine cells")
     assert_same(there, fitted(kind, as_files(rows, tmp_path)))
 
 
 def test_rows_of_people_and_rows_set_aside(here: None) -> None:
     capped = fitted("fine cells", as_dask(with_people()), privacy_unit={"id": "who", "at_most": 2})
-    assert "fine cells" in capped.plan_.choices["learned"]
+    assert "sparse histogram" in capped.plan_.choices["learned"]
     with entropy.seeded_for_tests(5):
         forest = vw.PrivateForestClassifier(CLINIC, epsilon=8.0, random_state=0)
         forest.fit(as_dask(table()), holdout_fraction=0.25)
@@ -86,6 +87,9 @@ def test_rows_of_people_and_rows_set_aside(here: None) -> None:
 def test_no_row_at_all_is_no_matter_where_rows_are_dropped(here: None) -> None:
     nothing = as_dask(table().assign(ward="elsewhere"))
     assert len(fitted("rounds", nothing, invalid="drop").predict(table())) == N
+
+
+COUNT = RowsByCell(ALL_ROWS)
 
 
 # -- secret coins -----------------------------------------------------------------------------------------------------
@@ -120,10 +124,10 @@ def test_rows_that_were_set_apart_are_asked_apart_and_stay_as_they_are() -> None
     rows = partition(5000)
     apart = rows.apply_updates([methodcaller("hold_out_keyed", DrawKey(b"k"), 0.1)])
     judged = apart.apply_updates([methodcaller("draw_sample_keyed", DrawKey(b"k"), 0.2)])
-    (held,), (left,) = judged.run_on_holdout(RowCount()), judged.run(RowCount())
-    assert (rows.run(RowCount()), held + left) == (np.array([5000]), 5000)
+    (held,), (left,) = judged.run_on_holdout(partial(answer_query, COUNT)), judged.run(COUNT)
+    assert (rows.run(COUNT), held + left) == (np.array([5000]), 5000)
     assert 400 < held < 600
-    (judges,) = judged.run_on_sample(RowCount(), 0.2)[0]
+    (judges,) = judged.run_on_sample(COUNT, 0.2)[0]
     assert 750 < judges < 1050
     step = np.array([[7]], np.int32)
     later = judged.apply_updates([methodcaller("add_scores", ContingencyTable(()), step)])
@@ -212,7 +216,7 @@ def test_spark_and_ray_carry_out_every_part(engines: Any, engine: str, kind: str
     rows = table(KINDS[kind][1])
     one, again = (fitted(kind, engines[engine](rows)) for _ in range(2))
     assert_same(one, again)
-    assert ("fine cells" in one.plan_.choices["learned"]) == (kind == "fine cells")
+    assert ("sparse histogram" in one.plan_.choices["learned"]) == (kind == "fine cells")
     assert len(one.predict(rows)) == N
 
 

@@ -12,19 +12,19 @@ import pytest
 
 import veilwood as vw
 from veilwood.data.batches import Batch
-from veilwood.engines.sql.backend import SqlBackend
-from veilwood.engines.sql.source import open_sql
-from veilwood.errors import MechanismError
-from veilwood.forests.adaptive.contingency import Axis, ContingencyTable
-from veilwood.forests.adaptive.row_backend import (
+from veilwood.data.counts import (
+    Axis,
     ClassesByCell,
+    ContingencyTable,
     EvidenceGain,
     GradientSums,
     ResidualHistogram,
     RowsByCell,
-    ScoredRows,
-    n_outputs,
 )
+from veilwood.engines.sql.backend import SqlBackend
+from veilwood.engines.sql.source import open_sql
+from veilwood.errors import MechanismError
+from veilwood.forests.adaptive.row_backend import ScoredRows, answer_query, n_outputs
 from veilwood_testing.databases import put, rows_of, schema_of
 
 
@@ -88,7 +88,7 @@ def test_gains_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: st
         there.add_scores(table, values)
         for most in (200, 10**6):
             question = EvidenceGain(start, k, 3000, most)
-            assert there.run(question).tolist() == question(here).tolist()
+            assert there.run(question).tolist() == answer_query(question, here).tolist()
 
 
 def test_sqlite_is_asked_about_more_classes_than_it_joins_tables(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_sqlite_is_asked_about_more_classes_than_it_joins_tables(tmp_path: Path)
     here.add_scores(table, values)
     there.add_scores(table, values)
     for question in (GradientSums([table], k, 4096), EvidenceGain(np.zeros(k, np.int32), k, 4096, 900)):
-        assert (there.run(question) == question(here)).all()
+        assert (there.run(question) == answer_query(question, here)).all()
 
 
 def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from veilwood.engines.sql import cell_sql as writing
 from veilwood.engines.sql.cell_sql import NOT_COUNTED, BinSqlWriter, CellSqlWriter, join_selects
 from veilwood.engines.sql.dialects import SqlDialect
 from veilwood.errors import DomainTooLargeError
-from veilwood_testing.cells_cases import follow
+from veilwood_testing.forest_structures import follow_rule
 
 ENCODING = Encoding(vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2))
 
@@ -31,7 +31,7 @@ def test_a_database_finds_the_cell_that_the_tests_lead_to() -> None:
     with sqlite3.connect(":memory:") as database:
         for row in np.column_stack([rng.integers(0, 6, 60), rng.integers(0, 5, 60)]).tolist():
             (found,) = database.execute(f"SELECT {text} FROM (SELECT {row[0]} AS c0, {row[1]} AS c1)").fetchone()
-            parts = [follow(part, row) for part in table.rules]
+            parts = [follow_rule(part, row) for part in table.rules]
             assert found == sum(NOT_COUNTED if part is None else part for part in parts)
             assert (found < 0) == (None in parts)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explanations: estimates are not deflated, and their error bars cover what is true."""
+"""Effects: estimates are not deflated, and their error bars cover the truth."""
 
 from __future__ import annotations
 
@@ -12,22 +12,50 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood.forests.adaptive.contingency import ContingencyTable
+from veilwood.data.counts import Axis, ContingencyTable
+from veilwood.data.encoding import Encoding
 from veilwood.forests.adaptive.effects import (
     ERROR_BARS,
+    MAX_PAIRS,
     EffectEstimate,
     EffectForest,
     MainEffect,
+    StepMeasurement,
+    TableScores,
     estimate_effects,
     read_effects,
 )
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood_testing.effects_cases import AGE, ENCODING, WARD
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
 ]
+
+
+SCHEMA = vw.Schema.from_dict(
+    {
+        "name": "visits",
+        "task": "classification",
+        "target": "ill",
+        "columns": [
+            {"name": "age", "kind": "numeric", "lower": 0, "upper": 100},
+            {"name": "ward", "kind": "categorical", "values": ["A", "B", "C"]},
+            {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
+        ],
+    }
+)
+
+
+ENCODING = Encoding(SCHEMA, "grid")
+
+
+def axis(feature: int, starts: list[int], groups: list[int] | None = None) -> Axis:
+    told = np.array(groups if groups is not None else np.arange(len(starts)), np.uint16)
+    return Axis(feature, told, ENCODING.columns[feature].ordered, int(told.max()) + 1, np.array(starts))
+
+
+AGE, WARD = axis(0, [0, 20_000, 40_000]), axis(1, [0, 1, 2])
 
 
 def test_effects_are_read_off_the_trees_that_hold_them() -> None:
@@ -62,6 +90,8 @@ EFFECTS: dict[str, Callable[[Any], Any]] = {
     "step": lambda x: 1.0 * (x > 0.6),
     "none": lambda x: 0 * x,
 }
+
+
 KINDS = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
 
 
@@ -180,3 +210,62 @@ def test_a_pair_that_acts_together_is_shown() -> None:
     corners = pair.effect[[0, 0, -1, -1], [0, -1, 0, -1], 0]
     assert np.sign(corners).tolist() == [-1, 1, 1, -1]
     assert pair.effect.shape[:2] == (len(pair.groups[0]), len(pair.groups[1]))
+
+
+def test_counts_give_their_log_odds_and_a_weight_that_tables_were_given_is_divided_out() -> None:
+    """A single column of many rows: nothing is averaged over, so the estimate is exact."""
+    counts = np.array([[900.0, 100.0], [500.0, 500.0], [200.0, 800.0]]) * 1e6
+    deflated = 0.3 * np.log(counts[:, 1:] / counts[:, :1])
+    (found,) = estimate_effects(
+        [TableScores(ContingencyTable((WARD,)), deflated, StepMeasurement(counts, 0.0))], np.zeros(1), 2
+    )
+    true = np.log(counts[:, 1] / counts[:, 0])
+    assert found.values[:, 0] == pytest.approx(true - true.mean(), abs=1e-9)
+
+
+@pytest.mark.parametrize("taken", [0.0, 0.5, 1.0])
+def test_gradients_are_read_together_with_what_was_predicted_before(taken: float) -> None:
+    """However much of the truth earlier steps have taken, the estimate is the truth."""
+    true, rows = np.array([[-1.0], [0.2], [0.8]]), np.full(3, 1e9)
+    table = ContingencyTable((WARD,))
+    share, now = 1 / (1 + np.exp(-true)), 1 / (1 + np.exp(-taken * true))
+    first = TableScores(table, taken * true, StepMeasurement(np.zeros((3, 1)), 1e30, rows))
+    second = TableScores(table, np.zeros((3, 1)), StepMeasurement((share - now) * rows[:, None], 0.0, rows))
+    (found,) = estimate_effects([first, second], np.zeros(1), 2)
+    assert found.values == pytest.approx(true - true.mean(), abs=1e-6)
+    numbers = TableScores(
+        table, np.zeros((3, 1)), StepMeasurement((1 - taken) * true * rows[:, None] / 0.25, 0.0, rows, limit=0.25)
+    )
+    (found,) = estimate_effects([first, numbers], np.zeros(1), 0)
+    assert found.values == pytest.approx(true - true.mean(), abs=1e-6)
+
+
+def test_only_the_strongest_pairs_are_told() -> None:
+    axes = [Axis(feature, np.arange(2, dtype=np.uint16), False, 2, np.arange(2)) for feature in range(6)]
+    steps = [
+        TableScores(
+            ContingencyTable((axes[i], axes[j])),
+            np.zeros((4, 1)),
+            StepMeasurement(1e6 + 1e4 * i * j * np.eye(4, 2), 1.0),
+        )
+        for i in range(6)
+        for j in range(i)
+    ]
+    found = estimate_effects(steps, np.zeros(1), 2)
+    pairs = [one.table.features for one in found if len(one.table.axes) == 2]
+    assert len(pairs) == MAX_PAIRS
+    assert pairs[0] == (4, 5)
+    assert len(found) == 6 + MAX_PAIRS
+
+
+def test_columns_that_say_the_same_do_not_push_each_other_up_without_end() -> None:
+    """Five copies of a column that nearly decides: made-up rows take them to be independent, which cannot be."""
+    counts = np.array([[48.0, 2.0, 1.0], [2.0, 40.0, 8.0], [1.0, 6.0, 42.0]])
+    steps = []
+    for feature in range(5):
+        table = ContingencyTable((Axis(feature, np.arange(3, dtype=np.uint16), True, 3, np.arange(3)),))
+        steps.append(TableScores(table, np.zeros((3, 3), np.int64), StepMeasurement(counts, 4.0)))
+    told = estimate_effects(steps, np.zeros(3), 3)
+    logs = np.log(counts)
+    seen = np.abs(logs - logs.mean(axis=1, keepdims=True)).max()
+    assert max(np.abs(one.values).max() for one in told) < 5 * seen

@@ -1,12 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix forests, batch prediction: what a batch measures against what it is charged, attacks, and the private object.
-
-Batch training is in test_matrix_training.py; the tools both share are in fixtures.
-"""
+"""Matrix forests, batch prediction: measured against charged, attacks, the private object."""
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
+from sklearn.base import clone
 
 import veilwood as vw
 import veilwood_audit as audit
@@ -21,37 +21,45 @@ from veilwood.arrays import Ints
 from veilwood.forests.matrix import answering, measurement
 from veilwood.forests.matrix import answering as matrix_predictor
 from veilwood.forests.matrix import training as ensembles
+from veilwood.models import file as model_file
 from veilwood.privacy import entropy
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import route_rows
-from veilwood_testing.answering_cases import predictor_on
-from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
     DAYS,
-    LAWS,
+    DELTAS,
     PLAYED,
     RUNS,
     TENNIS,
     RecordingDoor,
+    all_records,
     as_table,
     budget,
+    categorical_schema,
     lower_bound,
     overlapping,
-    records,
-    schema,
     worst_cost,
 )
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
+
+def predictor_on(car: Any, **parameters: Any) -> vw.MatrixForestPredictor:
+    usual = {"n_estimators": 4, "max_depth": 1, "random_state": 0}
+    return vw.MatrixForestPredictor(car.schema, **{**usual, **parameters}).fit(car.X, car.y)
+
+
 ONE_POINT = np.array([[0, 0], [0, 0]], object)  # the same query twice: a row can reach all it asks about
+
+
 POINTS = np.array([[0, 0], [1, 1], [2, 0]], object)
 
 
@@ -69,9 +77,9 @@ class Prediction:
             return doors[-1]
 
         monkeypatch.setattr(matrix_predictor, "Door", door)
-        self.doors, self.kinds = doors, records(classes)
+        self.doors, self.kinds = doors, all_records(classes)
         usual = {"n_estimators": 2, "max_depth": 1, "random_state": 1}
-        self.predictor = vw.MatrixForestPredictor(schema((3, 2), classes), **{**usual, **parameters})
+        self.predictor = vw.MatrixForestPredictor(categorical_schema((3, 2), classes), **{**usual, **parameters})
         self.predictor.fit(*as_table(self.kinds, ()))
         grown = self.predictor._query_engine.ensembles, self.predictor.forest_
         monkeypatch.setattr(answering, "grow_ensembles", lambda *args, **kwargs: grown)
@@ -81,7 +89,7 @@ class Prediction:
         monkeypatch.setattr(self.predictor, "_plan_batch", lambda codes, loss: planned)
         promised = self.predictor._requested_privacy()
         monkeypatch.setattr(
-            self.predictor, "_requested_privacy", lambda: promised
+            self.predictor, "_requested_privacy", lambda schema: promised
         )  # the same every time, and slow for zCDP
         self.plan: Plan = planned.plan
 
@@ -113,13 +121,13 @@ def tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_costs_what_it_promises(mode: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables_only(monkeypatch)
     classes, parameters = MODES[mode]
-    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=LAWS[law], **parameters)
+    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=DELTAS[law], **parameters)
     cost = case.cost()
     assert cost <= budget(case.plan)
     # Labels that turn in two leaves of one tree are in different cells: in L2 they stay below the bound. The columns of
@@ -128,7 +136,7 @@ def test_a_batch_costs_what_it_promises(mode: str, adjacency: str, law: str, mon
         assert cost > Fraction(999, 1000) * budget(case.plan)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", MODES)
 def test_queries_answered_by_themselves_cost_what_they_promise(
@@ -137,7 +145,7 @@ def test_queries_answered_by_themselves_cost_what_they_promise(
     """What a row moves is bounded by how many queries share a leaf; no strategy is left to compete."""
     monkeypatch.setattr(measurement, "expected_error", lambda *_: math.inf)
     classes, parameters = MODES[mode]
-    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=LAWS[law], **parameters)
+    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=DELTAS[law], **parameters)
     assert [step.name for step in case.plan.steps] == ["votes, query by query"]
     cost = case.cost()
     assert cost <= budget(case.plan)
@@ -177,7 +185,7 @@ def test_a_batch_is_never_answered_worse_than_by_the_baseline() -> None:
             assert made["optimized"] <= made["laplace"]
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "binary" not in mode])
 def test_the_baseline_costs_what_it_promises(
@@ -185,7 +193,7 @@ def test_the_baseline_costs_what_it_promises(
 ) -> None:
     classes, parameters = MODES[mode]
     case = Prediction(
-        monkeypatch, classes, ONE_POINT, adjacency=adjacency, delta=LAWS[law], mechanism="laplace", **parameters
+        monkeypatch, classes, ONE_POINT, adjacency=adjacency, delta=DELTAS[law], mechanism="laplace", **parameters
     )
     cost = case.cost()
     assert cost <= budget(case.plan)
@@ -224,7 +232,7 @@ def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch
     for module in (measurement, answering):
         monkeypatch.setattr(module, "row_sensitivity", lambda n_columns, votes, neighbours: (1, 1))
     for mechanism, queries in (("optimized", POINTS), ("laplace", ONE_POINT)):
-        for law in LAWS.values():
+        for law in DELTAS.values():
             case = Prediction(
                 monkeypatch, 3, queries, mode="subsample", voting="hard", mechanism=mechanism, delta=law
             )  # fmt: skip
@@ -428,7 +436,7 @@ def test_noise_on_votes_is_what_the_plan_says(parameters: dict[str, Any], monkey
     """Mean squared error of all votes over 2,000 releases through the door, within three standard errors."""
     X = np.random.default_rng(0).integers(0, 2, (30, 2))
     predictor = vw.MatrixForestPredictor(
-        schema((3, 2), 3), n_estimators=2, max_depth=1, random_state=1, **parameters
+        categorical_schema((3, 2), 3), n_estimators=2, max_depth=1, random_state=1, **parameters
     ).fit(X, np.array(["c0", "c1", "c2"], object)[X.sum(axis=1)])
     codes = predictor._encode_rows(POINTS)
     exact = predictor._query_engine._exact_votes(codes, predictor._exact, None)
@@ -464,3 +472,57 @@ def test_nothing_private_is_in_public_attributes(car: Any, parameters: dict[str,
     assert "forest_" in shown and "privacy_" in shown  # noqa: PT018
     assert audit.find_leaks([shown, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
     assert audit.find_leaks(predictor, secrets)  # the walk would have found them
+
+
+@pytest.mark.parametrize(
+    ("parameters", "message"),
+    [
+        ({"mode": "batch", "voting": "hard"}, "mode='subsample'"),
+        ({"mode": "telepathy"}, "mode='telepathy'"),
+        ({"voting": "loud"}, "voting='loud'"),
+        ({"mechanism": "magic"}, "mechanism='magic'"),
+        ({"max_depth": 7}, "max_depth=7 exceeds"),
+        ({"n_ensembles": 9, "n_estimators": 3}, "n_estimators=3"),
+        ({"epsilon": -1}, "epsilon=-1"),
+        ({"adjacency": "near"}, "adjacency='near'"),
+    ],
+)
+def test_bad_parameters_name_themselves(car: Any, parameters: dict[str, Any], message: str) -> None:
+    with pytest.raises(vw.VeilwoodError, match=message):
+        predictor_on(car, **parameters)
+
+
+def test_a_plan_needs_queries(car: Any) -> None:
+    with pytest.raises(vw.VeilwoodError, match="plan_answer"):
+        vw.MatrixForestPredictor(car.schema).plan()
+
+
+def test_tennis_example_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figure 1 of the paper without noise: votes Q T' T D for three days, the first of them sunny and windy."""
+    T = np.array([[1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0], [0, 1, 0, 1, 0, 1]])
+    D = np.array([[1, 0], [1, 0], [0, 1], [0, 1], [0, 1], [1, 0]])
+    expected = np.eye(6)[[1, 2, 5]] @ T.T @ T @ D
+    both = (
+        vw.MatrixForestPredictor(TENNIS, epsilon=math.inf, n_estimators=2, max_depth=1, random_state=state)
+        for state in range(20)
+    )
+    predictor = next(
+        p for p in both if set(p.fit(DAYS, PLAYED).forest_.feature[p.forest_.roots]) == {0, 1}
+    )  # fmt: skip
+    votes = predictor._release_votes(predictor._encode_rows(DAYS.iloc[[1, 2, 5]]), predictor._batch_loss(None))
+    np.testing.assert_allclose(votes, expected, atol=1e-9)
+    assert predictor.answer(DAYS.iloc[[1, 2, 5]]).tolist() == ["no", "yes", "no"]
+    assert not predictor.privacy_.is_private
+
+
+@pytest.mark.parametrize("mode", ["batch", "subsample"])
+def test_the_predictor_does_not_leave_the_process(car: Any, mode: str, tmp_path: Any) -> None:
+    predictor = predictor_on(car, mode=mode)
+    predictor.answer(car.X[:10])
+    for leave in (pickle.dumps, copy.copy, copy.deepcopy, lambda thing: model_file.save(thing, tmp_path / "model")):
+        with pytest.raises(vw.VeilwoodError, match="cannot be"):
+            leave(predictor)
+    assert list(tmp_path.iterdir()) == []
+    assert "_exact" not in vars(clone(predictor))
+    with pytest.raises(Exception, match="not fitted"):
+        clone(predictor).answer(car.X[:10])

@@ -1,20 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Noise is never worse than a baseline."""
+"""Measurements: noise is never above a baseline, and forged decisions are rejected."""
 
 from __future__ import annotations
 
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
 
-from veilwood.forests.matrix.measurement import alternative_errors, ensemble_errors, plan_measurement, split_budget
+from veilwood.errors import MechanismError, PlanError
+from veilwood.forests.matrix.marginals import Mixture
+from veilwood.forests.matrix.measurement import (
+    alternative_errors,
+    ensemble_errors,
+    plan_measurement,
+    split_budget,
+    strategy_from_json,
+    strategy_to_json,
+)
 from veilwood.forests.matrix.strategies import Marginals, expected_error, noise_variance
 from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian
-from veilwood_testing.mixtures_cases import NOISES, leaves_of
+from veilwood_testing.matrix_forests import NOISES, leaves_of, sample_mixtures
 
 
 def never_worse(seed: int, trees: int) -> None:
@@ -60,3 +70,20 @@ def test_gaussian_noise_is_planned_by_rho() -> None:
     measurement = plan_measurement("leaves", workload, loss, Neighbours(), 2)
     assert all(isinstance(step.mechanism, DiscreteGaussian) for step in measurement.steps)
     assert sum(step.loss.rho for step in measurement.steps) == Fraction(1, 50)  # type: ignore[misc]
+
+
+def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
+    workload = leaves_of((3, 2, 4), 4, 2, 5)
+    for strategy in sample_mixtures(workload, np.random.default_rng(0)):
+        again = strategy_from_json(workload, strategy_to_json(strategy))
+        assert isinstance(again, Mixture)
+        assert (again.trees, again.weights, again.l1) == (strategy.trees, strategy.weights, strategy.l1)
+    forged: list[Any] = [
+        [[1, [0, 1, 2]]], [[1, [0, 1, 2, 4]]], [[1, [0, 1, 2, -1]]], [[0, [0, 1, 2, 3]]], [[1, [0, 0, 1, 2]]],
+        [[1, []], [2, [0, 1, 2, 3]]], [[1.5, [0, 1, 2, 3]]], [], "trees", [[1, "all"]],
+    ]  # fmt: skip
+    for trees in forged:
+        with pytest.raises(PlanError, match="plan's strategy"):
+            strategy_from_json(workload, {"marginals": [], "trees": trees})
+    with pytest.raises(MechanismError, match="from_forest"):
+        Mixture(PathWorkload.from_leaves((3,), [[0]] * 3, [[0], [1], [2]]), {1: (0,)}, {})

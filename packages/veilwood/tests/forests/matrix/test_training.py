@@ -1,17 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Matrix forests, batch training: what is measured against what is charged, the noise, and the estimator.
-
-Workloads and strategies by themselves are in test_workloads.py and test_strategies.py.
-"""
+"""Matrix forests, training: measured against charged, noise, ensembles, the estimator."""
 
 from __future__ import annotations
 
 import math
 import pickle
+import tracemalloc
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 import veilwood as vw
@@ -21,6 +21,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.forests import noisy_leaves as counted
 from veilwood.forests.matrix import measurement
+from veilwood.forests.matrix import training as ensembles
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.strategies import Factors, Marginals
 from veilwood.forests.matrix.training import MatrixForest
@@ -32,29 +33,36 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
-from veilwood.trees.counting import leaf_totals
+from veilwood.trees.counting import leaf_totals, route_rows
 from veilwood_audit.noninterference import find_leaks
-from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
-    LAWS,
+    DAYS,
+    DELTAS,
+    PLAYED,
     RUNS,
     SIZES,
+    TENNIS,
     RecordingDoor,
+    all_records,
     as_table,
     budget,
+    categorical_schema,
     lower_bound,
     overlapping,
-    records,
-    schema,
     worst_cost,
 )
-from veilwood_testing.training_cases import forest_on
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
+
+
+def forest_on(car: Any, **parameters: Any) -> vw.MatrixForestClassifier:
+    usual = {"n_estimators": 8, "max_depth": 2, "random_state": 0}
+    return vw.MatrixForestClassifier(car.schema, **{**usual, **parameters})
 
 
 # -- sensitivity, by enumeration ----------------------------------------------------------------------------
@@ -64,9 +72,9 @@ def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameter
     """The worst cost of what a classifier measures, and its plan."""
     prefer_zcdp(monkeypatch)
     monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
-    estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
+    estimator = vw.MatrixForestClassifier(categorical_schema(SIZES, classes), random_state=1, **parameters)
     design = estimator._design_for(estimator.schema)
-    kinds = records(classes)
+    kinds = all_records(classes)
 
     def measured(table: tuple[int, ...]) -> list[Ints]:
         source = open_rows(*as_table(kinds, table), design.encoding)
@@ -88,15 +96,15 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("case", TRAINING)
 def test_training_costs_what_it_promises(case: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cost, plan = training_cost(monkeypatch, adjacency=adjacency, delta=LAWS[law], **TRAINING[case])
+    cost, plan = training_cost(monkeypatch, adjacency=adjacency, delta=DELTAS[law], **TRAINING[case])
     assert cost == budget(plan)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_leaves_of_trees_cost_what_they_promise(adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workload as its own strategy, one row in one leaf of each tree; charged as if for one tree, it is caught."""
@@ -105,7 +113,7 @@ def test_leaves_of_trees_cost_what_they_promise(adjacency: str, law: str, monkey
         return Mixture(workload, {2: (0, 2), 3: (1,)}, {})
 
     monkeypatch.setattr(measurement, "optimize", directly)
-    parameters: dict[str, Any] = {"n_estimators": 3, "max_depth": 1, "adjacency": adjacency, "delta": LAWS[law]}
+    parameters: dict[str, Any] = {"n_estimators": 3, "max_depth": 1, "adjacency": adjacency, "delta": DELTAS[law]}
     cost, plan = training_cost(monkeypatch, **parameters)
     assert cost == budget(plan)
     assert [step.name for step in plan.steps] == ["ensemble 1: leaves of trees 1, 3", "ensemble 1: leaves of tree 2"]
@@ -135,18 +143,18 @@ def test_forgotten_trees_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("l1_sensitivity", "squared_l2_sensitivity"):
         monkeypatch.setattr(Neighbours, name, lambda self, one_row: one_row)
-    for law in LAWS.values():
+    for law in DELTAS.values():
         cost, plan = training_cost(monkeypatch, adjacency="replace-one", delta=law, **TRAINING["optimized, depth 2"])
         assert cost == 2 * budget(plan)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_an_explicit_strategy_is_charged_by_its_columns(
     adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measurement, "optimize", lambda workload, *_, **__: overlapping(workload))
-    parameters: dict[str, Any] = {"adjacency": adjacency, "delta": LAWS[law], **TRAINING["optimized, depth 2"]}
+    parameters: dict[str, Any] = {"adjacency": adjacency, "delta": DELTAS[law], **TRAINING["optimized, depth 2"]}
     cost, plan = training_cost(monkeypatch, **parameters)
     assert plan.steps[0].sensitivity == 6 * (1 if adjacency == "add-remove" else 2)
     if adjacency == "add-remove" or law == "pure":
@@ -228,7 +236,8 @@ def test_a_strategy_that_cannot_answer_is_refused_and_its_formula_caught() -> No
 def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> None:
     """Mean squared error of all leaves over 2,000 releases through the door, within three standard errors."""
     estimator = vw.MatrixForestClassifier(
-        schema((3, 2, 2), 2), **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters}
+        categorical_schema((3, 2, 2), 2),
+        **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters},
     )
     design: Any = estimator._design_for(estimator.schema)
     assert design.plan.expected_leaf_mse == estimator.plan().expected_leaf_mse
@@ -250,7 +259,7 @@ def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> No
 
 def test_a_wide_table_gets_ensembles_over_parts_of_its_features() -> None:
     """One ensemble stays where it answers its leaves well, gives way where it is drowned, and the plan says both."""
-    wide = schema([4] * 12, 2, "wide")
+    wide = categorical_schema([4] * 12, 2, "wide")
     common: dict[str, Any] = {"n_estimators": 24, "max_depth": 3, "random_state": 0}
     chosen, single, baseline = (
         vw.MatrixForestClassifier(wide, **common, **more).plan()
@@ -369,10 +378,160 @@ def test_a_saved_forest_predicts_the_same(car: Any, tmp_path: Any) -> None:
 def test_optimised_noise_is_never_above_the_identity_and_far_below_equal_shares() -> None:
     sizes = (4, 4, 4, 3, 3, 3)
     for depth, most in ((1, 0.1), (2, 0.7), (4, 1.0)):
-        paths = vw.MatrixForestClassifier(schema(sizes, 4), n_estimators=32, max_depth=depth, random_state=0)
+        paths = vw.MatrixForestClassifier(
+            categorical_schema(sizes, 4), n_estimators=32, max_depth=depth, random_state=0
+        )
         plan, whole = paths.plan(), math.prod(sizes)
         # On all cells a leaf is a sum of cells: 32 trees sum up every cell once each.
         identity = 32 * whole * DiscreteLaplace(Fraction(1)).variance / plan.n_leaves
         assert plan.expected_leaf_mse <= most * identity * (1 + 1e-9)
         baseline = paths.set_params(mechanism="laplace").plan()
         assert plan.expected_leaf_mse < baseline.expected_leaf_mse / 3
+
+
+def test_ensembles_have_their_own_features_trees_and_depths(car: Any) -> None:
+    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=[2, 3, 4], max_depth=[1, 2, 3])
+    forest.fit(car.X, car.y)
+    assert forest.forest_.n_trees == 9
+    assert forest.plan_.notes["ensembles"] == 3
+    depth_of_tree = [forest.forest_.level[start:end].max() for start, end in tree_spans(forest)]
+    assert depth_of_tree == [1] * 2 + [2] * 3 + [3] * 4
+    for group in (slice(0, 2), slice(2, 5), slice(5, 9)):
+        used = {f for start, end in tree_spans(forest)[group] for f in forest.forest_.feature[start:end] if f >= 0}
+        assert len(used) <= 4
+
+
+def tree_spans(forest: Any) -> list[tuple[int, int]]:
+    starts = [*forest.forest_.roots.tolist(), forest.forest_.n_nodes]
+    return list(pairwise(starts))
+
+
+def test_features_are_cut_into_disjoint_parts(car: Any) -> None:
+    encoding = Encoding(car.schema, "bins")
+    wanted = ensembles.EnsembleParameters(n_ensembles=4, n_estimators=8, max_depth=1, feature_subsets="disjoint")
+    seen = set()
+    for seed in range(20):
+        grown, whole = ensembles.grow_ensembles(encoding, wanted, seed)
+        parts = [each.features for each in grown]
+        assert sorted(f for part in parts for f in part) == list(range(6))  # each feature once
+        assert sorted(map(len, parts)) == [1, 1, 2, 2]
+        assert whole.n_trees == 8
+        seen.add(tuple(parts))
+    assert len(seen) > 15  # at random
+    forest = forest_on(car, n_ensembles=3, n_estimators=6, max_depth=2, feature_subsets="disjoint").fit(car.X, car.y)
+    assert forest.plan_.choices["division"] == 3
+    assert len(forest.plan_.steps) == 3  # trees of depth 2 over two features: one table each
+
+
+def test_a_total_of_trees_is_shared_out(car: Any) -> None:
+    forest = forest_on(car, n_ensembles=3, max_features=4, n_estimators=8)
+    wanted = ensembles.EnsembleParameters(n_ensembles=3, max_features=4, n_estimators=8, max_depth=2)
+    _, whole = ensembles.grow_ensembles(Encoding(car.schema, "bins"), wanted, 0)
+    assert whole.n_trees == forest.plan().layout.trees == 8
+
+
+def test_the_search_measures_no_table_twice_and_covers_the_leaves() -> None:
+    """Whatever is chosen, noise-free reconstruction gives the exact leaves: W A^+ A = W."""
+    car = vw.datasets.car()
+    for parameters in ({"max_depth": 1}, {"max_depth": 3}, {"max_depth": 2, "branching": "binary"}):
+        forest = vw.MatrixForestClassifier(
+            car.schema, epsilon=math.inf, n_estimators=6, random_state=0, **parameters
+        ).fit(car.X, car.y)
+        source = open_rows(car.X, car.y, Encoding(car.schema, "bins"))
+        exact = leaf_totals(forest.forest_, source.batches(), n_classes=4)
+        np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
+        assert not forest.privacy_.is_private
+
+
+def test_a_large_domain_needs_no_table_of_all_cells() -> None:
+    wide = categorical_schema([8] * 10, 2, "wide")  # 1.1e9 cells
+    X = np.random.default_rng(0).integers(0, 8, (400, 10))
+    y = np.where(X[:, 0] > 3, "c1", "c0")
+    forest = vw.MatrixForestClassifier(wide, epsilon=math.inf, n_estimators=4, max_depth=2, random_state=0)
+    tracemalloc.start()
+    forest.fit(X, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 200e6
+    leaves = route_rows(forest.forest_, X.astype(np.uint16))
+    exact = np.zeros((forest.forest_.n_leaves, 2))
+    for tree in leaves.T:
+        np.add.at(exact, (tree, (y == "c1").astype(int)), 1)
+    np.testing.assert_allclose(forest.leaf_counts_, exact, atol=1e-6)
+
+
+def test_tennis_example_end_to_end() -> None:
+    """Figure 1 of the paper: one tree on the outlook, one on the wind; leaves are T D."""
+    leaves = {
+        0: [[2, 0], [0, 2], [1, 1]],  # sunny, overcast, rainy: no, yes
+        1: [[1, 2], [2, 1]],  # not windy, windy
+    }
+    split = set()
+    for state in range(10):
+        forest = vw.MatrixForestClassifier(
+            TENNIS, epsilon=math.inf, n_estimators=2, max_depth=1, random_state=state
+        ).fit(DAYS, PLAYED)
+        chosen = tuple(forest.forest_.feature[forest.forest_.roots])
+        np.testing.assert_allclose(forest.leaf_counts_, np.concatenate([leaves[f] for f in chosen]), atol=1e-9)
+        split.add(chosen)
+    assert {(0, 1), (1, 0)} & split
+    weighing = vw.MatrixForestClassifier(
+        TENNIS, epsilon=math.inf, n_estimators=40, max_depth=2, voting="weight", random_state=0
+    )
+    assert weighing.fit(DAYS, PLAYED).score(DAYS, PLAYED) == 1
+
+
+def test_numeric_columns_are_cut_in_public_and_missing_values_are_a_value() -> None:
+    columns = [
+        {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "cutoffs": [18, 65], "nullable": True},
+        {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "bins": 4, "transform": "log1p"},
+        {"name": "y", "kind": "categorical", "values": ["no", "yes"]},
+    ]
+    facts = vw.Schema.from_dict({"name": "people", "task": "classification", "target": "y", "columns": columns})
+    rng = np.random.default_rng(0)
+    age = np.where(rng.random(600) < 0.3, np.nan, rng.uniform(0, 100, 600))
+    X = pd.DataFrame({"age": age, "income": rng.uniform(0, 1e6, 600)})
+    y = np.where(np.isnan(age) | (age < 18), "yes", "no")
+    forest = vw.MatrixForestClassifier(facts, epsilon=20.0, n_estimators=16, max_depth=2, random_state=0).fit(X, y)
+    assert forest.score(X, y) == 1
+    assert forest.forest_.n_leaves == 16 * 4 * 4
+
+
+@pytest.mark.parametrize(
+    ("facts", "parameters", "message"),
+    [
+        (categorical_schema((500,) * 5, 2), {"n_estimators": 128, "max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
+        (categorical_schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
+        (categorical_schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
+        (categorical_schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
+        (categorical_schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 0}, r"n_ensembles=0"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"n_estimators=2 is less than one tree"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"one entry per ensemble, 3"),
+        (categorical_schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
+        (categorical_schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
+        (categorical_schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
+        (categorical_schema((3, 2), 2), {"feature_subsets": "odd"}, r"feature_subsets='odd'"),
+        (
+            categorical_schema((3, 2), 2),
+            {"feature_subsets": "disjoint", "max_features": 1},
+            r"max_features=1 cannot be combined with disjoint",
+        ),
+        (
+            categorical_schema((3, 2), 2),
+            {"feature_subsets": "disjoint", "n_ensembles": 3},
+            r"n_ensembles=3 exceeds the 2",
+        ),
+        (categorical_schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
+        (categorical_schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),
+    ],
+)
+def test_what_cannot_be_built_says_why_and_costs_nothing(
+    facts: vw.Schema, parameters: dict[str, Any], message: str
+) -> None:
+    ledger = vw.MemoryLedger(epsilon=1)
+    X = np.zeros((4, len(facts.features)), int)
+    with pytest.raises(vw.VeilwoodError, match=message):
+        vw.MatrixForestClassifier(facts, ledger=ledger, **parameters).fit(X, ["c0", "c1"] * 2)
+    assert ledger.spent.epsilon == 0
+    assert ledger.entries() == []

@@ -29,7 +29,7 @@ from veilwood.engines.cluster.worker import (
 )
 from veilwood.errors import OutOfSchemaError
 
-FAN_IN: Final = 8  # partial sums that one task adds up: bounds its memory
+FAN_IN: Final = 8  # partial sums that one task adds up, and so holds in memory; Spark hands as many to the driver
 
 
 class PersistedPartitions(Protocol):

@@ -12,7 +12,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import methodcaller
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +20,7 @@ import pyarrow as pa
 from veilwood.arrays import Bools, Int32s, Ints
 from veilwood.data.batches import Batch, Count, RowFilter, Source, Sums
 from veilwood.data.contributions import missing_id_column_error
+from veilwood.data.counts import Axis, ContingencyTable, RowBackend, RowQuery
 from veilwood.data.encoding import Encoding, check_names
 from veilwood.data.problems import Invalid, redact_errors_of
 from veilwood.data.relations import inferred_types_error
@@ -38,15 +39,8 @@ from veilwood.engines.cluster.worker import (
     update_state,
 )
 from veilwood.errors import FileError, OutOfSchemaError, UseError
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
-from veilwood.forests.adaptive.row_backend import (
-    PART_ROWS,
-    MemoryBackend,
-    RowQuery,
-    ScoredRows,
-    group_batches,
-    merge_cells,
-)
+from veilwood.forests.adaptive.contingency import BinnedColumn
+from veilwood.forests.adaptive.row_backend import PART_ROWS, MemoryBackend, ScoredRows, group_batches, merge_cells
 from veilwood.privacy import entropy
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.neighbours import RowsOf
@@ -119,7 +113,7 @@ class ClusterSource(Source):
         return replace(self, _filter=row_filter)
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> ClusterBackend:
-        """Return the rows with their scores, on the workers (``row_backend.ProvidesBackend``)."""
+        """Return the rows with their scores, on the workers."""
         return ClusterBackend(columns, self, n_outputs)
 
 
@@ -308,10 +302,10 @@ class PartitionBackend(MemoryBackend):
         return np.asarray((draws[self._remaining[part]] if self._remaining else draws) < int(fraction * _DRAW_UNITS))
 
 
-class ClusterBackend:
-    """Backend that queries rows on the workers (``row_backend.RowBackend``)."""
+class ClusterBackend(RowBackend):
+    """Backend that queries rows on the workers (``counts.RowBackend``)."""
 
-    supports_holdout: ClassVar[bool] = True
+    supports_holdout = True
 
     def __init__(self, columns: Sequence[BinnedColumn], source: ClusterSource, n_outputs: int) -> None:
         make = partial(PartitionBackend, tuple(columns), n_outputs)
@@ -352,9 +346,9 @@ class ClusterBackend:
         """Hold out rows at random, each independently: only the last query reaches them."""
         self._updates.append(methodcaller("hold_out_keyed", self._shared_key(), fraction))
 
-    def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the result of a query on the held-out rows."""
-        sums: Ints = self._run_remote(methodcaller("run_on_holdout", query))
+    def run_on_holdout(self, count: Callable[[ScoredRows], Ints]) -> Ints:
+        """Return the sum of a function over the held-out rows."""
+        sums: Ints = self._run_remote(methodcaller("run_on_holdout", count))
         return sums
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:

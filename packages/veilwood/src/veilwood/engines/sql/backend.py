@@ -9,18 +9,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import Final
+from typing import Final, assert_never
 
 import numpy as np
 
 from veilwood.arrays import Int32s, Ints
-from veilwood.data.counts import CellQuery, Split, split_by_code
+from veilwood.data.counts import (
+    ALL_ROWS,
+    Axis,
+    CellQuery,
+    ClassesByCell,
+    ContingencyTable,
+    EvidenceGain,
+    GradientSums,
+    ResidualHistogram,
+    RowBackend,
+    RowQuery,
+    RowsByCell,
+    Split,
+    TargetHistogram,
+    TargetSums,
+    split_by_code,
+)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.engines.sql.cell_sql import BinSqlWriter, join_selects
 from veilwood.engines.sql.source import BINS_TABLE, LOOKUP_TABLE, SAMPLE_TABLE, SqlSource
 from veilwood.errors import MechanismError, UseError
-from veilwood.forests.adaptive import row_backend
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
+from veilwood.forests.adaptive.contingency import BinnedColumn
 from veilwood.forests.adaptive.row_backend import (
     EXP_TABLE,
     GRADIENT_UNITS,
@@ -28,8 +43,6 @@ from veilwood.forests.adaptive.row_backend import (
     MAX_SCORE,
     SCORE_UNITS,
     TARGET_CELLS,
-    NoHoldout,
-    RowQuery,
     ScoredTable,
     row_gradients,
 )
@@ -43,8 +56,8 @@ MAX_JOINT_CELLS: Final = 1024  # cells of a table that covers several
 LOOKUP_RANGE: Final = 10 * SCORE_UNITS  # beyond this score, class probabilities no longer change
 
 
-class SqlBackend(NoHoldout):
-    """Backend that queries rows in a database (``row_backend.RowBackend``)."""
+class SqlBackend(RowBackend):
+    """Backend that queries rows in a database (``counts.RowBackend``)."""
 
     def __init__(self, columns: Sequence[BinnedColumn], source: SqlSource, n_classes: int) -> None:
         session, rows = source.session, source.rows
@@ -133,38 +146,29 @@ class SqlBackend(NoHoldout):
     def _run_on(self, query: RowQuery, name: str) -> Ints:
         dialect = self._dialect
         match query:
-            case row_backend.RowCount():
-                return self._count_cells("0", 1, name)
-            case row_backend.ClassCounts():
-                return self._count_cells("t", query.n_classes, name)
-            case row_backend.TargetHistogram():
-                return self._count_cells(
-                    dialect.integer_quotient(f"(t * {TARGET_CELLS})", str(TARGET_LEVELS + 1)), TARGET_CELLS, name
-                )
-            case row_backend.TargetSums():
+            case RowsByCell(table):
+                return self._count_cells(self._cell_expression(table), table.n_cells, name)
+            case ClassesByCell(tables, n_classes):
+                placed = [f"({self._cell_expression(table)}) * {n_classes} + t" for table in tables]
+                class_sums = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * n_classes for t in tables], name, "")
+                return np.concatenate([sums[:, 0] for sums in class_sums]).reshape(-1, n_classes)
+            case TargetHistogram(n_cells):
+                cell = dialect.integer_quotient(f"(t * {n_cells})", str(TARGET_LEVELS + 1))
+                return self._count_cells(cell, n_cells, name)
+            case TargetSums():
                 ((n, up),) = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
                 return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
-            case row_backend.ResidualHistogram():
+            case ResidualHistogram():
                 away = f"ABS(t * {LEVEL_UNITS} - {self._score_columns(name)[0]})"
                 marks = [*(int(mark) + 1 for mark in query.marks[:-1])]
                 cases = " ".join(f"WHEN z < {mark} THEN {place}" for place, mark in enumerate(marks))
                 inner = f"(SELECT {away} AS z FROM {name}) AS veilwood_away"
                 return self._count_cells(f"CASE {cases} ELSE {len(marks)} END" if marks else "0", len(marks) + 1, inner)
-            case row_backend.Histogram():
-                cells = self._columns[query.column].n_bins
-                return self._count_cells(f"c{query.column}", cells, name)[: query.n_cells]
-            case row_backend.RowsByCell():
-                return self._count_cells(self._cell_expression(query.table), query.table.n_cells, name)
-            case row_backend.ClassesByCell():
-                width = query.n_classes
-                placed = [f"({self._cell_expression(table)}) * {width} + t" for table in query.tables]
-                class_sums = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * width for t in query.tables], name, "")
-                return np.concatenate([sums[:, 0] for sums in class_sums]).reshape(-1, width)
-            case row_backend.GradientSums():
+            case GradientSums():
                 return self._gradient_sums(query, name)
-            case row_backend.EvidenceGain():
+            case EvidenceGain():
                 return self._evidence_gain(query, name)
-        raise UseError(f"{type(query).__name__} cannot be run in a database. Hint: pass files, or a table in memory.")
+        assert_never(query)
 
     def _count_cells(self, cell: str, n_cells: int, name: str) -> Ints:
         return self._sum_tables([cell], ["COUNT(*)"], [n_cells], name, "")[0][:, 0]
@@ -194,7 +198,7 @@ class SqlBackend(NoHoldout):
             parts.append(split_by_code(axis.feature, axis.groups.astype(np.int64) * stride))
         return self._writer.cell_expression(CellQuery(tuple(parts), table.n_cells))
 
-    def _gradient_sums(self, query: row_backend.GradientSums, name: str) -> Ints:
+    def _gradient_sums(self, query: GradientSums, name: str) -> Ints:
         """Sum gradients: groups and gradients are computed once, then each table is a sum over groups."""
         axes: dict[tuple[int, bytes], Axis] = {}
         for table in query.tables:
@@ -235,7 +239,7 @@ class SqlBackend(NoHoldout):
             for table, place in zip(axes_of_tables, block_of, strict=True)
         ])  # fmt: skip
 
-    def _evidence_gain(self, query: row_backend.EvidenceGain, name: str) -> Ints:
+    def _evidence_gain(self, query: EvidenceGain, name: str) -> Ints:
         scored = ", ".join(["t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
         known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)
         parts = (f"({unit}) * (z{i} - ({query.start[i]}))" for i, unit in enumerate(units))
@@ -343,18 +347,18 @@ def preview_queries(columns: Sequence[BinnedColumn], source: SqlSource, n_classe
     table = ContingencyTable((one, *others[:1]))
     zeros = np.zeros((table.n_cells, n_classes if n_classes > 2 else 1), np.int32)
     queries: list[RowQuery] = [
-        row_backend.Histogram(columns[0].feature, columns[0].n_value_bins),
-        row_backend.RowsByCell(table),
+        RowsByCell(ContingencyTable((columns[0].ungrouped_axis(),))),
+        RowsByCell(table),
     ]
     if n_classes:
-        queries += [row_backend.ClassCounts(n_classes), row_backend.ClassesByCell([table], n_classes)]
+        queries += [ClassesByCell([ALL_ROWS], n_classes), ClassesByCell([table], n_classes)]
     else:
         marks = np.array([LEVEL_UNITS, TARGET_LEVELS * LEVEL_UNITS], np.int64)
-        queries += [row_backend.RowCount(), row_backend.TargetHistogram(), row_backend.ResidualHistogram(marks)]
+        queries += [RowsByCell(ALL_ROWS), TargetHistogram(TARGET_CELLS), ResidualHistogram(marks)]
     for query in queries:
         rows.run(query)
     rows.add_scores(table, zeros)
-    rows.run(row_backend.GradientSums([table], n_classes, GRADIENT_UNITS))
-    rows.run_on_sample(row_backend.GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
+    rows.run(GradientSums([table], n_classes, GRADIENT_UNITS))
+    rows.run_on_sample(GradientSums([table], n_classes, GRADIENT_UNITS), 0.5)
     if n_classes:
-        rows.run(row_backend.EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))
+        rows.run(EvidenceGain(zeros[0], n_classes, GRADIENT_UNITS, SCORE_UNITS))

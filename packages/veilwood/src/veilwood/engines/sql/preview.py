@@ -26,7 +26,7 @@ _MAX_STATEMENT_LENGTH: Final = 1500  # characters shown of a statement: those th
 class _DryRunDoor:
     """Door of a dry run without rows: counts stay 0, and selections return the first admissible candidate."""
 
-    supports_joint_noise = True
+    joint_noise_variance = 1.0
 
     def __init__(self, plan: Any) -> None:
         self.plan = plan

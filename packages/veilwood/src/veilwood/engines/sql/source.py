@@ -222,7 +222,7 @@ class SqlSource(Source):
         )
 
     def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> SqlBackend:
-        """Return the rows with their scores, in temporary tables (``row_backend.ProvidesBackend``)."""
+        """Return the rows with their scores, in temporary tables."""
         from veilwood.engines.sql.backend import SqlBackend  # imports this module
 
         return SqlBackend(columns, self, len(self.rows.encoding.schema.classes))

@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood.arrays import Codes, Floats
 from veilwood.data.batches import Source
+from veilwood.data.counts import ALL_ROWS, ContingencyTable, RowBackend, RowsByCell
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, PlanError
@@ -35,7 +36,7 @@ from veilwood.estimators.method import (
 from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.adaptive import effects as effects_module
 from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
-from veilwood.forests.adaptive.contingency import BinnedColumn, ContingencyTable, bin_columns, tables_to_forest
+from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns, tables_to_forest
 from veilwood.forests.adaptive.effects import EffectForest, Effects
 from veilwood.forests.adaptive.plan_checks import AdaptiveDecisions
 from veilwood.forests.adaptive.row_backend import n_outputs, scores_to_probabilities
@@ -192,16 +193,15 @@ class PrivateForest(Method[PrivateForestParameters]):
         try:
             return self._run_loop(design, backend, door, n_jobs, one_per_input)
         finally:
-            if isinstance(backend, row_backend.HoldsRemoteRows):
-                backend.close()
+            backend.close()
 
     def _run_loop(
-        self, design: PrivateForestDesign, backend: row_backend.RowBackend, door: Door, n_jobs: int | None,
+        self, design: PrivateForestDesign, backend: RowBackend, door: Door, n_jobs: int | None,
         one_per_input: bool,
     ) -> loop.State:  # fmt: skip
         request, n_classes = design.request, len(design.encoding.schema.classes)
         if design.n_rows is None and one_per_input and _rows_are_public(request):
-            (n,) = backend.run(row_backend.RowCount())
+            (n,) = backend.run(RowsByCell(ALL_ROWS))
             design = self._design_for_rows(request, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
         (rng,) = public_generators(design.plan.public_seed, 1)
@@ -302,16 +302,12 @@ class PrivateForest(Method[PrivateForestParameters]):
         )
 
 
-def _open_backend(
-    columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None
-) -> row_backend.RowBackend:
-    if isinstance(source, row_backend.ProvidesBackend):
-        return source.make_backend(columns, n_outputs(n_classes))
-    accelerator = ACCELERATOR.get()
-    if accelerator is not None and source.is_complete:
-        backend: row_backend.RowBackend = accelerator.make_backend(columns, source, n_outputs(n_classes))
-        return backend
-    return row_backend.MemoryBackend(columns, source, n_outputs(n_classes), n_jobs)
+def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None) -> RowBackend:
+    width, accelerator = n_outputs(n_classes), ACCELERATOR.get()
+    backend = source.make_backend(columns, width)
+    if backend is None and accelerator is not None and source.is_complete:
+        backend = accelerator.make_backend(columns, source, width)
+    return backend or row_backend.MemoryBackend(columns, source, width, n_jobs)
 
 
 def _rows_are_public(request: FitRequest) -> bool:
@@ -373,8 +369,11 @@ _PARAMETERS = """
     n_rows : int, optional
         The number of rows, or an estimate of it, if public; ``plan()`` then describes the fit for this number.
         Otherwise the first step measures it, with a twentieth of the budget.
-    privacy_unit, adjacency
-        Whom the guarantee protects (see the README).
+    privacy_unit : "row", int, dict or None
+        Unit that the guarantee protects: one row, k rows, or ``{"id": column, "at_most": k}``. Default: the unit that
+        the schema declares, or one row. A choice that may protect less than the schema declares warns once.
+    adjacency : {"add-remove", "replace-one"}
+        Neighbouring relation: whether the data of one unit is added or removed, or replaced.
     max_weight : int, optional
         The largest ``sample_weight`` of a row that counts; noise grows with it. Classifiers also take ``class_weight``,
         by which probabilities are multiplied, at no cost.
@@ -418,7 +417,7 @@ class PrivateForestClassifier(Classifier, _ExplainableForest, PrivateForestParam
     Guarantee
 
     Everything in the fitted model is computed from steps of the plan, whose losses add up to at most (epsilon, delta)
-    (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_rows.py,
+    (proofs/private-forest.md, attacked by packages/veilwood/tests/forests/adaptive/test_row_backend.py,
     packages/veilwood/tests/forests/adaptive/test_attacks.py and packages/veilwood-audit/tests/test_attacks.py).
 
     Examples
@@ -442,7 +441,7 @@ class PrivateForestRegressor(Regressor, _ExplainableForest, PrivateForestParamet
     Guarantee
 
     As for ``PrivateForestClassifier`` (proofs/private-forest.md, attacked by
-    packages/veilwood/tests/forests/adaptive/test_rows.py).
+    packages/veilwood/tests/forests/adaptive/test_row_backend.py).
 
     Examples
     --------

@@ -304,8 +304,8 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         self._reject_arguments(unsupported)
         parameters = AnsweringParameters._from_estimator(self)
         parameters._check_parameters()
-        loss, neighbours = self._requested_privacy()
         schema, inferred = self._resolve_schema(X, y)
+        loss, neighbours = self._requested_privacy(schema)
         seeded = SEEDED_NOISE if is_seeded() else None  # the key that assigns rows to trees is then known
         seed = public_seed(self.random_state)
         answering = QueryAnswering.grow_trees(parameters, schema, seed)
