@@ -26,13 +26,13 @@ from gpu import copy_bandwidth
 import veilwood as vw
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import GRID_BINS
-from veilwood.engines import gpu
-from veilwood.engines.gpu import GpuBackend
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.release import Release
+from veilwood_engines import gpu
+from veilwood_engines.gpu import GpuBackend
 
 BATCH_ROWS = 1 << 24
 

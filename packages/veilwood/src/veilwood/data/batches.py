@@ -2,7 +2,7 @@
 """Encoded private rows in batches: one pass or several, each aggregated into counts.
 
 Only this module decides what happens to a row that does not fit the schema (``encode_rows``). ``open_rows`` chooses the
-source, ``file_source`` makes those of files, ``engines`` those of databases and clusters. Counts are in ``trees``.
+source, ``file_source`` makes those of files, ``veilwood_engines`` those of databases and clusters; ``trees`` counts.
 """
 
 from __future__ import annotations

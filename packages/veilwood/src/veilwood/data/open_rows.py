@@ -21,12 +21,11 @@ from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
 from veilwood.data.relations import as_batch_stream
-from veilwood.engines.cluster.engines import find_engine
-from veilwood.engines.sql.session import is_database, is_ibis
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.neighbours import RowsOf, Unit
+from veilwood.siblings import CLUSTER_SOURCE, Sibling, find_cluster, find_database
 
 
 class JointRows(ABC):
@@ -98,7 +97,7 @@ def _is_path(X: Any) -> bool:
 
 
 def _match_database(X: Any, y: Any) -> Any:
-    return X if not _is_path(X) and (is_database(X) or is_ibis(X)) else None
+    return find_database(X)
 
 
 def _match_files(X: Any, y: Any) -> Any:
@@ -107,7 +106,8 @@ def _match_files(X: Any, y: Any) -> Any:
 
 
 def _match_cluster(X: Any, y: Any) -> Any:
-    return None if are_files(X) else find_engine(X)
+    sibling = None if are_files(X) else find_cluster(X)
+    return None if sibling is None else sibling.load().find_engine(X)
 
 
 def _match_spool(X: Any, y: Any) -> Any:
@@ -118,10 +118,9 @@ def _match_stream(X: Any, y: Any) -> Any:
     return None if is_frame(X) else as_batch_stream(X)
 
 
-def _open_database(X: Any, rows: _Rows) -> Source:
-    from veilwood.engines.sql.source import open_sql  # loads the queries of PrivateForest, which few fits need
-
-    return open_sql(X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+def _open_database(sibling: Sibling, rows: _Rows) -> Source:
+    source: Source = sibling.load().open_sql(rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+    return source
 
 
 def _open_files(X: Any, rows: _Rows) -> Source:
@@ -131,9 +130,8 @@ def _open_files(X: Any, rows: _Rows) -> Source:
 
 
 def _open_cluster(engine: Any, rows: _Rows) -> Source:
-    from veilwood.engines.cluster.source import open_frame
-
-    return open_frame(engine, rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+    source: Source = CLUSTER_SOURCE.load().open_frame(engine, rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+    return source
 
 
 def _open_spool(pieces: Any, rows: _Rows) -> Source:

@@ -27,7 +27,6 @@ from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.engines.cluster.engines import predict_on_clusters
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
 from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
@@ -42,6 +41,7 @@ from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.release import Release
 from veilwood.safe_io import is_int_in
+from veilwood.siblings import predict_on_clusters
 from veilwood.trees.random import check_random_state, public_seed
 
 PlanOrPath: TypeAlias = Plan | str | PathLike[str]
