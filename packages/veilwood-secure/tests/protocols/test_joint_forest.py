@@ -160,7 +160,7 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
         with pytest.raises(VeilwoodError, match=why):
             forest.fit(parties)
     weights: dict[str, Any]
-    for weights in ({"sample_weight": [1.0]}, {"sample_weight": [1.0], "holdout_fraction": 0.5}):
+    for weights in ({"sample_weight": [1.0]}, {"holdout_fraction": 0.5, "evaluate_epsilon": 0.1}):
         with pytest.raises(UseError):
             vw.RandomTreesClassifier(**good, max_weight=2).fit(parties, **weights)
     assert parties.asked == 0
