@@ -176,7 +176,7 @@ class AutoSized(Method[LeafParameters]):
             return replace(made, plan=plan)
 
         made = lower_noise_design(request, design_remainder)
-        return AutoSizedDesign(encoding, made.plan, request, method, replace(made, plan=_drop_first_step(made.plan)))
+        return AutoSizedDesign(encoding, made.plan, request, method, made)
 
     def _pooled_step(self, schema: Schema, request: FitRequest) -> Step:
         """Plan the counts of all rows, by class or as a rotated pair."""
@@ -225,7 +225,7 @@ class AutoSized(Method[LeafParameters]):
         self, design: AutoSizedDesign, source: Source, door: Door, n_jobs: int | None = None
     ) -> AutoSizedRelease:
         """Release the counts of all rows, choose the size from them if it is still open, and measure the forest."""
-        if design.method is not None and isinstance(design.method, OnePassMethod):
+        if design.method is not None and not design.method.multi_pass:
             return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
         pooled = None
         if design.plan.steps[0].kind == POOLED.kind:
@@ -345,10 +345,6 @@ def _notes_with_size(plan: Plan, method: LeafMethod[Any]) -> dict[str, Any]:
     """Return the plan's notes with the chosen size."""
     size = ", ".join(f"{name}={value}" for name, value in _size_decisions(method).items())
     return {**plan.notes, "size": f"{size}: chosen from schema, budget and rows, without data"}
-
-
-def _drop_first_step(plan: Plan) -> Plan:
-    return replace(plan, steps=plan.steps[1:])
 
 
 @dataclass(frozen=True)
