@@ -28,7 +28,7 @@ from veilwood.data.frames import Table, is_dataset
 from veilwood.data.numbers import read_numbers
 from veilwood.data.places import ENDINGS, FileLocation, find_locations, local_file
 from veilwood.data.problems import Problem, may_show_values, redacted_error
-from veilwood.data.relations import FramePiece, Relation, concat_pieces, rebatch_rows
+from veilwood.data.relations import FramePiece, concat_pieces, rebatch_rows
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, shorten_text
 
@@ -387,7 +387,7 @@ def find_files(
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     files: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
-        if relations.is_relation(each):
+        if not isinstance(each, str | PathLike | FileLocation) and relations.is_relation(each):
             found: list[FileLocation] | Relation = relations.open_relation(each)
         else:
             found = [each] if isinstance(each, FileLocation) else find_locations(each)

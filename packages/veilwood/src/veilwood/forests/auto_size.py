@@ -40,10 +40,6 @@ from veilwood.safe_io import is_int_in
 from veilwood.trees.random import check_counts
 
 FIRST_FRACTION: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
-# Ratio of a leaf's noise to its rows, averaged over trees. Above it the size with less noise wins, whatever its score.
-MAX_NOISE_RATIO: Final = 0.3
-# Noise of the mean of all rows, as a fraction of the target's range. The same rule, for regression.
-MAX_MEAN_ERROR: Final = 0.035
 EXAMPLE_ROWS: Final = (1_000, 30_000)  # numbers of rows shown by a plan that does not know the true one
 
 
@@ -211,7 +207,7 @@ class AutoSized(Method[LeafParameters]):
                 last_error = error
                 continue
             for n_rows in rows:
-                score = _size_rank(method, encoding, n_rows, leaves, noise, epsilon)
+                score = skill.rank_size(method, encoding, n_rows, leaves, noise, epsilon)
                 if n_rows not in best or score > best[n_rows][0]:
                     best[n_rows] = (score, size)
         if not best:
@@ -309,21 +305,6 @@ class AutoSized(Method[LeafParameters]):
         if None in sizes:
             raise PlanError("the plan lacks the number and depth of its trees.")
         return self.with_size(*sizes, noiseless=plan.loss.epsilon is None)
-
-
-def _size_rank(
-    method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
-) -> tuple[float, ...]:
-    """Return the rank of a size, highest best. Without a number of rows (no noise), larger forests rank higher."""
-    if n_rows is None:
-        return (float(leaves),)
-    setting = skill.ForestSize.from_method(method, encoding, n_rows, leaves, noise, epsilon)
-    noise_ratio = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
-    score = (-max(noise_ratio, MAX_NOISE_RATIO), skill.score_size(setting))
-    if encoding.schema.classes:
-        return score
-    mean_error = math.sqrt(noise * leaves) / method.trees_per_row / n_rows  # the noise of all leaves adds up
-    return (-max(mean_error, MAX_MEAN_ERROR), *score)
 
 
 def is_auto(size: object) -> bool:

@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
@@ -218,6 +219,15 @@ def _noise_rank(plan: Plan) -> tuple[float, float]:
     return plan.expected_leaf_mse, float(-last.epsilon) if last is not None and last.verb == "select" else 0.0
 
 
+@lru_cache(maxsize=256)  # many sizes have leaves of the same noise
+def _lower_variance(loss: Loss, fraction: Fraction, neighbours: Neighbours, l1: int, squared_l2: int) -> float:
+    """Return the variance of a count under the better accounting, for a fraction of the loss."""
+    pure = [] if loss.epsilon is None or loss.delta == 0 else [Loss.pure(loss.epsilon)]
+    return min(
+        counting_variance(law.scaled(fraction), neighbours, l1=l1, squared_l2=squared_l2) for law in (loss, *pure)
+    )
+
+
 L = TypeVar("L", bound=LeafParameters)
 
 
@@ -289,16 +299,8 @@ class LeafMethod(Method[L]):
         leaves = self.n_leaves(encoding)
         if leaves > MAX_LEAVES:
             raise DomainTooLargeError(f"{leaves:,} leaves are more than {MAX_LEAVES:,}. Hint: lower max_depth.")
-        laws = [request.loss]
-        if request.loss.epsilon is not None and request.loss.delta > 0:
-            laws.append(Loss.pure(request.loss.epsilon))
-        l1, squared_l2 = self.row_norms
-        return leaves, min(
-            self.leaf_error(
-                counting_variance(law.scaled(self.leaf_fraction), request.neighbours, l1=l1, squared_l2=squared_l2)
-            )
-            for law in laws
-        )
+        variance = _lower_variance(request.loss, self.leaf_fraction, request.neighbours, *self.row_norms)
+        return leaves, self.leaf_error(variance)
 
     @property
     def uses_disjoint_trees(self) -> bool:
