@@ -1,4 +1,4 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures that the tests of all packages share."""
 
-pytest_plugins = ["veilwood_testing.plugin", "veilwood_testing.clinic_folder", "veilwood_testing.messy_tables"]
+pytest_plugins = ["veilwood_testing.fixtures"]

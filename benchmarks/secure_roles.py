@@ -39,7 +39,7 @@ from veilwood_secure.roles.local import local_servers
 from veilwood_secure.roles.owner import Owner, ServerConnections
 from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.user import User
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 SCHEMA, X, Y = vw.datasets.car()
 HALF = len(X) // 2

@@ -12,7 +12,7 @@ import pytest
 from veilwood_papers.exhibit import Row
 from veilwood_papers.runner import all_exhibits
 from veilwood_papers.tables import PublicTables, known_tables
-from veilwood_testing.exhibits import CHEAP, first_job, random_rows
+from veilwood_testing.exhibits import CHEAP_EXPERIMENTS, first_job, random_rows
 
 
 @pytest.fixture(scope="session")
@@ -32,4 +32,4 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> PublicTables:
 def found(tables: PublicTables) -> dict[str, list[Row]]:
     """What one job of every experiment finds that takes less than a second."""
     experiments = {exhibit.experiment.name: exhibit.experiment for exhibit in all_exhibits()}
-    return {name: first_job(experiments[name], tables) for name in CHEAP}
+    return {name: first_job(experiments[name], tables) for name in CHEAP_EXPERIMENTS}

@@ -17,7 +17,7 @@ from veilwood_papers.exhibit import Cell, Exhibit, Row, Value
 from veilwood_papers.runner import MODULES, N_EXHIBITS, PAPERS, all_exhibits, select_exhibits
 from veilwood_papers.show import ExhibitResults, arrange_blocks, render_svg, to_csv, to_text
 from veilwood_papers.tables import PublicTables, known_tables
-from veilwood_testing.exhibits import CHEAP, first_job, shown_of
+from veilwood_testing.exhibits import CHEAP_EXPERIMENTS, first_job, results_of_exhibit
 
 
 def test_the_list_is_that_of_the_papers() -> None:
@@ -71,7 +71,9 @@ def test_a_figure_of_one_data_set_runs_nothing_else() -> None:
 @pytest.mark.parametrize(
     "exhibit",
     [
-        pytest.param(exhibit, id=exhibit.slug, marks=[] if exhibit.experiment.name in CHEAP else pytest.mark.slow)
+        pytest.param(
+            exhibit, id=exhibit.slug, marks=[] if exhibit.experiment.name in CHEAP_EXPERIMENTS else pytest.mark.slow
+        )
         for exhibit in all_exhibits()
     ],
 )
@@ -80,7 +82,7 @@ def test_an_exhibit_is_measured_drawn_and_compared(
 ) -> None:
     if exhibit.experiment.name not in found:
         found[exhibit.experiment.name] = first_job(exhibit.experiment, tables)
-    shown = shown_of(exhibit, found)
+    shown = results_of_exhibit(exhibit, found)
     assert all(math.isfinite(value.mean) for value in shown.measured.values())
     assert all(word in ("true", "false", "not measured") for _, word in shown.sentences())
     lines = list(csv.DictReader(to_csv(shown).splitlines()))
@@ -133,7 +135,7 @@ def lines_at_random(cells: Sequence[Cell], rng: np.random.Generator) -> dict[Cel
 def test_every_sentence_can_be_false_and_nearly_all_can_be_true(found: dict[str, list[Row]]) -> None:
     answers: dict[tuple[str, str], set[str]] = {}
     for exhibit in all_exhibits():
-        shown, rng = shown_of(exhibit, found), np.random.default_rng(0)
+        shown, rng = results_of_exhibit(exhibit, found), np.random.default_rng(0)
         for _ in range(150 if shown.measured else 0):
             drawn = lines_at_random(list(shown.measured), rng)
             for sentence, word in ExhibitResults(exhibit, drawn, {}, True).sentences():

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,21 @@ import pandas as pd
 from numpy.typing import NDArray
 
 import veilwood as vw
-from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.data.counts import (
+    ALL_ROWS,
+    ClassesByCell,
+    ContingencyTable,
+    EvidenceGain,
+    GradientSums,
+    ResidualHistogram,
+    RowQuery,
+    RowsByCell,
+    TargetHistogram,
+    TargetSums,
+)
+from veilwood.data.encoding import TARGET_LEVELS, Encoding
+from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns
+from veilwood.forests.adaptive.row_backend import LEVEL_UNITS, ScoredRows, n_outputs
 
 CLINIC: list[dict[str, Any]] = [
     {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True},
@@ -19,6 +33,8 @@ CLINIC: list[dict[str, Any]] = [
     {"name": "debt", "kind": "numeric", "lower": -1e6, "upper": 1e6},
     {"name": "income", "kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p"},
 ]
+
+
 TARGETS: dict[str, dict[str, Any]] = {
     "two": {"name": "target", "kind": "categorical", "values": ["no", "yes"]},
     "three": {"name": "target", "kind": "categorical", "values": ["a", "b", "c"]},
@@ -58,3 +74,36 @@ COLUMNS = bin_columns(Encoding(schema_of("two")))
 
 def small_table() -> ContingencyTable:
     return ContingencyTable((COLUMNS[0].equal_mass_groups(COLUMNS[0].prior, 3), COLUMNS[1].ungrouped_axis()))
+
+
+N_CLASSES = {"two": 2, "three": 3, "regression": 0, "five": 5}
+
+
+def random_rows(n_classes: int, n: int, rng: np.random.Generator) -> ScoredRows:
+    """Rows with scores as extreme as rounds can make them, mild ones among them."""
+    outputs = n_classes if n_classes > 2 else 1
+    scale = rng.choice([10.0, 3000.0, 1e6], (n, 1))
+    return ScoredRows(
+        np.stack([rng.integers(0, column.n_bins, n) for column in COLUMNS]).astype(np.uint8),
+        rng.integers(0, n_classes or TARGET_LEVELS + 1, n).astype(np.int32),
+        np.rint(rng.normal(size=(n, outputs)) * scale).astype(np.int32),
+    )
+
+
+def query_tables(columns: Sequence[BinnedColumn]) -> list[ContingencyTable]:
+    """Tables of no, one and several columns, so many that a compiled loop covers several by one."""
+    axes = [column.equal_mass_groups(column.prior, 3) for column in columns]
+    fine = [ContingencyTable((column.ungrouped_axis(),)) for column in columns]
+    return [ALL_ROWS, *fine, *(ContingencyTable((axes[0], axis)) for axis in axes[1:]), ContingencyTable(tuple(axes))]
+
+
+def every_query(columns: Sequence[BinnedColumn], n_classes: int) -> list[RowQuery]:
+    """Queries of every kind for these classes, or for a number (0)."""
+    tables = query_tables(columns)
+    queries: list[RowQuery] = [*map(RowsByCell, tables), GradientSums(tables, n_classes, 700)]
+    if n_classes:
+        start = np.arange(n_outputs(n_classes), dtype=np.int32) * 70 - 90
+        queries += [ClassesByCell([ALL_ROWS], n_classes), ClassesByCell(tables, n_classes)]
+        return queries + [EvidenceGain(start, n_classes, 700, most) for most in (300, 10**6)]
+    marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+    return [*queries, TargetHistogram(64), TargetSums(), ResidualHistogram(marks), ResidualHistogram(marks[-1:])]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rows, noise and recipes for tests of trees in shares."""
+"""Rows, noise and recipes for tests of trees on shares."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 
 import veilwood as vw
 from veilwood.arrays import Ints
+from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols.hidden_trees import HiddenTree, Recipe, TreeNoise
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
@@ -19,7 +20,7 @@ def random_rows(rng: np.random.Generator, domain: Domain, n: int) -> tuple[Ints,
     return codes, rng.integers(-1, domain.n_classes, n)  # some are padding
 
 
-def loaded(engine: Engine, codes: Ints, target: Ints, domain: Domain) -> SharedRows:
+def load_rows(engine: Engine, codes: Ints, target: Ints, domain: Domain) -> SharedRows:
     return SharedRows(engine.constant(encode_one_hot(codes, domain)), engine.constant(encode_classes(target, domain)))
 
 
@@ -33,7 +34,7 @@ def noise_of(engine: Engine, arrays: Sequence[Ints]) -> TreeNoise:
     return TreeNoise(tuple(splits), leaves)
 
 
-def quiet(depth: int) -> TreeNoise:
+def no_noise(depth: int) -> TreeNoise:
     return TreeNoise((None,) * depth, None)
 
 
@@ -41,7 +42,7 @@ def recipe_of(domain: Domain, depth: int) -> Recipe:
     return Recipe(domain, (None,) * depth, None)
 
 
-def opened(engine: Engine, tree: HiddenTree) -> tuple[list[Ints], Ints]:
+def open_tree(engine: Engine, tree: HiddenTree) -> tuple[list[Ints], Ints]:
     parts = [engine.open(part) for part in (*tree.splits, tree.leaves)]
     assert all(((part == 0) | (part == 1)).all() and (part.sum(axis=0) == 1).all() for part in parts)
     *splits, leaves = [part.argmax(axis=0) for part in parts]
@@ -55,7 +56,11 @@ PAIR = vw.Schema.from_dict({
 })  # fmt: skip
 
 
-def table(n: int, domain: Domain, seed: int = 0) -> tuple[Ints, Ints]:
+def random_table(n: int, domain: Domain, seed: int = 0) -> tuple[Ints, Ints]:
     rng = np.random.default_rng(seed)
     codes = np.stack([rng.integers(0, size, n) for size in domain.sizes], axis=1)
     return codes, rng.integers(0, domain.n_classes, n)
+
+
+def epsilon_bound(likely: Ints, unlikely: Ints) -> float:
+    return epsilon_lower_bound(int(likely.sum()), len(likely), int(unlikely.sum()), len(unlikely))

@@ -1,29 +1,138 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Small tables for matrix forests, what their measurements cost by enumeration, and attacks on them."""
+"""Workloads, strategies and small tables for matrix forests; losses by enumeration."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
 from veilwood.arrays import Ints
-from veilwood.forests.matrix.strategies import Factors
-from veilwood.forests.matrix.workloads import PathWorkload
+from veilwood.data.encoding import EncodedColumn
+from veilwood.forests.matrix.marginals import Mixture
+from veilwood.forests.matrix.strategies import Factors, NoiseName, Strategy, expected_error
+from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload, Workload
 from veilwood.privacy.door import Door
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
+from veilwood.trees.random import grow_binary, grow_multiway
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound
 
+WORKLOAD_KINDS = ["paths", "binary", "votes", "leaf votes"]
 
-def schema(sizes: Sequence[int], classes: int, name: str = "small") -> vw.Schema:
+
+def random_paths(sizes: Sequence[int], depth: int, trees: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
+    """Leaves of random multiway trees: each node splits on a feature its path has not used."""
+    features: Ints = np.zeros((trees, 0), np.int64)
+    values = features
+    tree = np.arange(trees)
+    for level in range(depth):
+        rank = rng.random((len(tree), len(sizes)))
+        for j in range(level):
+            rank[np.arange(len(tree)), features[:, j]] = -1
+        chosen = rank.argmax(axis=1)
+        width = np.asarray(sizes)[chosen]
+        parent = np.repeat(np.arange(len(tree)), width)
+        value = np.arange(width.sum()) - np.repeat(np.cumsum(width) - width, width)
+        features = np.column_stack([features[parent], chosen[parent]])
+        values = np.column_stack([values[parent], value])
+        tree = tree[parent]
+    return features, values
+
+
+def random_binary_masks(sizes: Sequence[int], depth: int, trees: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Leaves of binary trees that cut ordered values, as masks [leaves, sum of sizes]."""
+    edges = np.concatenate([[0], np.cumsum(sizes)])
+    leaves = []
+    for _ in range(trees):
+        level = [np.ones(edges[-1], bool)]
+        for _ in range(depth):
+            deeper = []
+            for mask in level:
+                i = int(rng.integers(len(sizes)))
+                left, right = mask.copy(), mask.copy()
+                cut = edges[i] + 1 + int(rng.integers(sizes[i] - 1))
+                left[cut : edges[i + 1]] = False
+                right[edges[i] : cut] = False
+                deeper += [left, right]
+            level = deeper
+        leaves += level
+    return np.array(leaves)
+
+
+def reached_by(paths: PathWorkload, queries: ArrayLike) -> Ints:
+    """Leaf of every tree that each queried cell reaches, out of the explicit matrix."""
+    hit = paths.to_dense()[:, np.asarray(queries)].T.astype(bool)
+    return np.array([np.flatnonzero(row) for row in hit])
+
+
+def small_workloads(seed: int) -> dict[str, Workload]:
+    """One workload of each kind, on a domain small enough for explicit matrices."""
+    rng = np.random.default_rng(seed)
+    sizes = tuple(int(size) for size in rng.integers(2, 5, size=3))
+    paths = PathWorkload.from_leaves(sizes, *random_paths(sizes, int(rng.integers(1, 4)), 4, rng), merge=bool(seed % 2))
+    binary = PathWorkload.from_masks(sizes, random_binary_masks(sizes, 2, 4, rng), merge=bool(seed % 2))
+    queries = rng.integers(math.prod(sizes), size=5)
+    reached = reached_by(paths, queries)
+    return {
+        "paths": paths,
+        "binary": binary,
+        "votes": VoteWorkload(paths, reached),
+        "leaf votes": LeafVoteWorkload(paths.n_queries, reached, merge=bool(seed % 2)),
+    }
+
+
+NOISES: list[NoiseName] = ["laplace", "gaussian"]
+
+
+def ordered_columns(sizes: Sequence[int]) -> list[EncodedColumn]:
+    return [EncodedColumn(str(i), ordered=True, n_codes=n, missing_code=None) for i, n in enumerate(sizes)]
+
+
+def leaves_of(sizes: Sequence[int], trees: int, depth: int, seed: int, *, multiway: bool = True) -> PathWorkload:
+    """The leaves of a random forest."""
+    forest = (grow_multiway if multiway else grow_binary)(ordered_columns(sizes), trees, depth, seed)
+    return PathWorkload.from_forest(sizes, forest, multiway=multiway)
+
+
+def sample_mixtures(workload: PathWorkload, rng: np.random.Generator) -> list[Mixture]:
+    """All trees alike, all with other weights, and two of them beside marginals."""
+    everything = tuple(range(len(workload.shape)))
+    n_trees = int(workload.tree_of_leaf[-1]) + 1
+    return [
+        Mixture(workload, {3: tuple(range(n_trees))}, {}),
+        Mixture(workload, {int(rng.integers(1, 5)) + 5 * tree: (tree,) for tree in range(n_trees)}, {}),
+        Mixture(workload, {2: (0,), 7: (2,)}, {everything: 3, (0,): 4}),
+    ]
+
+
+CAR_SIZES = (4, 4, 4, 3, 3, 3)
+
+
+SMALL_EPSILON = Fraction(
+    1, 1000
+)  # epsilon so small that discrete noise has the variance of continuous noise, 2 / epsilon^2
+
+
+def published_error(workload: Workload, strategy: Strategy) -> float:
+    """Error at epsilon = 1 with continuous noise, as the papers give it."""
+    return expected_error(workload, strategy, budget=SMALL_EPSILON) * float(SMALL_EPSILON) ** 2
+
+
+def value_only(objective: Any) -> Callable[[NDArray[np.float64]], float]:
+    """The value alone, of what returns it with its gradient."""
+    return lambda x: float(objective(x)[0])
+
+
+def categorical_schema(sizes: Sequence[int], classes: int, name: str = "small") -> vw.Schema:
     """Categories only, as many as each size says."""
     columns = [{"name": f"f{i}", "kind": "categorical", "values": list(range(n))} for i, n in enumerate(sizes)]
     target = {"name": "class", "kind": "categorical", "values": [f"c{i}" for i in range(classes)]}
@@ -33,7 +142,11 @@ def schema(sizes: Sequence[int], classes: int, name: str = "small") -> vw.Schema
 
 
 SIZES = (3, 2)
-LAWS = {"pure": 0.0, "zcdp": 1e-6}
+
+
+DELTAS = {"pure": 0.0, "zcdp": 1e-6}
+
+
 ADJACENCIES = ("add-remove", "replace-one")
 
 
@@ -48,7 +161,7 @@ class RecordingDoor(Door):
         return exact.copy()
 
 
-def records(classes: int) -> list[tuple[int, int, int]]:
+def all_records(classes: int) -> list[tuple[int, int, int]]:
     """Every record of the small schema: two features and a class."""
     return [(a, b, c) for a in range(SIZES[0]) for b in range(SIZES[1]) for c in range(classes)]
 
@@ -128,8 +241,12 @@ TENNIS = vw.Schema.from_dict(
         ],
     }
 )
+
+
 DAYS = pd.DataFrame(
     [(outlook, windy) for outlook in ("sunny", "overcast", "rainy") for windy in ("false", "true")],
     columns=["outlook", "windy"],
 )
+
+
 PLAYED = np.array(["no", "no", "yes", "yes", "yes", "no"], object)

@@ -36,9 +36,8 @@ from veilwood.trees.forest import Forest
 from veilwood.trees.random import grow_binary, grow_multiway
 from veilwood_audit.attacks import audit_one_run, canary_estimator
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound, worst_distances, worst_log_ratio
-from veilwood_testing.audit_cases import CELLS, UNITS
-from veilwood_testing.laws import prefer_zcdp
-from veilwood_testing.small_forests import ESTIMATORS, SCHEMAS, TASKS, patch_estimators
+from veilwood_testing.noise_checks import CODE_TARGET_PAIRS, NEIGHBOUR_UNITS, prefer_zcdp
+from veilwood_testing.small_forests import RANDOM_TREES, TASKS, TWO_COLUMN_SCHEMAS, patch_estimators
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -54,7 +53,7 @@ SIDE = EncodedColumn("side", ordered=True, n_codes=2, missing_code=None)
 
 
 def batch_of(cells: tuple[int, ...]) -> Batch:
-    records = [CELLS[cell] for cell in cells]
+    records = [CODE_TARGET_PAIRS[cell] for cell in cells]
     codes = np.array([[code, code % 2] for code, _ in records], np.uint16).reshape(-1, 2)
     return Batch(codes, np.array([target for _, target in records], np.int32), 0, 0)
 
@@ -73,7 +72,7 @@ def leaf_query(forest: Forest, assignment: Assignment | None = None, **task: Any
 # -- 1. sensitivity, by enumeration -----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("neighbours", UNITS, ids=str)
+@pytest.mark.parametrize("neighbours", NEIGHBOUR_UNITS, ids=str)
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("trees", ["shared", "disjoint"])
 @pytest.mark.parametrize("shape", ["binary", "multiway"])
@@ -81,8 +80,8 @@ def test_sensitivity_is_right_and_attained(shape: str, trees: str, task: str, ne
     forest = small_forests()[shape]
     visits = forest.n_trees if trees == "shared" else 1
     assignment = None if trees == "shared" else Assignment(b"k" * 32, forest.n_trees)
-    records = 3 if neighbours == UNITS[3] else 4
-    found = worst_distances(leaf_query(forest, assignment, **TASKS[task]), len(CELLS), records, neighbours)
+    records = 3 if neighbours == NEIGHBOUR_UNITS[3] else 4
+    found = worst_distances(leaf_query(forest, assignment, **TASKS[task]), len(CODE_TARGET_PAIRS), records, neighbours)
     assert found.l1 == neighbours.l1_sensitivity(visits)
     assert found.squared_l2 <= neighbours.squared_l2_sensitivity(visits)
     if trees == "shared" or neighbours.adjacency == "add-remove":
@@ -98,12 +97,18 @@ def test_the_plan_of_random_trees_uses_the_enumerated_sensitivity(
 ) -> None:
     """The constants in plans of whole estimators, in units of one target level."""
     prefer_zcdp(monkeypatch)
-    estimator = ESTIMATORS[task](
-        SCHEMAS[task], trees=trees, adjacency=adjacency, delta=delta, n_estimators=3, max_depth=2, random_state=0
+    estimator = RANDOM_TREES[task](
+        TWO_COLUMN_SCHEMAS[task],
+        trees=trees,
+        adjacency=adjacency,
+        delta=delta,
+        n_estimators=3,
+        max_depth=2,
+        random_state=0,
     )
     plan = estimator.plan()
     unit = 1 if task == "classification" else TARGET_LEVELS
-    design = estimator._design_for(SCHEMAS[task])
+    design = estimator._design_for(TWO_COLUMN_SCHEMAS[task])
     corners = np.array([[0.1, 0.1], [0.9, 0.9], [0.1, 0.9]])
     codes = design.encoding.encode(corners)
     cells = [(row, target) for row in range(3) for target in (0, unit)]
@@ -134,23 +139,23 @@ def test_enumeration_catches_the_wrong_adjacency_and_forgotten_trees() -> None:
     forest = small_forests()["binary"]
     query = leaf_query(forest, n_classes=2)
     add_remove, replace_one = Neighbours("add-remove"), Neighbours("replace-one")
-    replaced = worst_distances(query, len(CELLS), 2, replace_one)
+    replaced = worst_distances(query, len(CODE_TARGET_PAIRS), 2, replace_one)
     assert replaced.l1 > add_remove.l1_sensitivity(
         forest.n_trees
     )  # mutant: the add-remove constant sold as replace-one
     assert replaced.squared_l2 > add_remove.squared_l2_sensitivity(forest.n_trees)
-    added = worst_distances(query, len(CELLS), 2, add_remove)
+    added = worst_distances(query, len(CODE_TARGET_PAIRS), 2, add_remove)
     assert added.l1 > add_remove.l1_sensitivity(1)  # mutant: trees forgotten
-    assert worst_distances(query, len(CELLS), 2, Neighbours("add-remove", Rows(2))).l1 > add_remove.l1_sensitivity(
-        forest.n_trees
-    )
+    assert worst_distances(
+        query, len(CODE_TARGET_PAIRS), 2, Neighbours("add-remove", Rows(2))
+    ).l1 > add_remove.l1_sensitivity(forest.n_trees)
 
 
 def kept_rows(unit_rows: tuple[int, ...], unit: RowsOf | None) -> Ints:
     """Leaf counts with one person's rows appended to three rows of another, under a cap on rows of an id."""
     schema = Schema.numeric((0, 2), classes=[0, 1], names=["coin"])
     encoding = Encoding(schema, "bins")
-    records = [CELLS[cell] for cell in (0, 2, 5, *unit_rows)]
+    records = [CODE_TARGET_PAIRS[cell] for cell in (0, 2, 5, *unit_rows)]
     table = pd.DataFrame({
         "coin": [float(code) for code, _ in records],
         "person": ["other"] * 3 + ["unit"] * len(unit_rows),
@@ -200,7 +205,7 @@ def test_the_release_loses_exactly_epsilon_on_the_worst_neighbour(adjacency: Adj
     step = counting_step("counts", (forest.n_leaves, 2), loss, Neighbours(adjacency), l1=3, squared_l2=3)
     assert isinstance(step.mechanism, DiscreteLaplace)
     query = leaf_query(forest, n_classes=2)
-    pairs = list(audit.neighbouring_tables(len(CELLS), 2, adjacency))
+    pairs = list(audit.neighbouring_tables(len(CODE_TARGET_PAIRS), 2, adjacency))
 
     def worst(noise: DiscreteLaplace) -> float:
         return max(release_log_ratio(query(one) - query(other), noise) for one, other in pairs)
@@ -226,13 +231,13 @@ def level_log_ratio(mechanism: Any, neighbours: Neighbours) -> float:
     return max(worst_log_ratio(law(one), law(other)) for one, other in pairs)
 
 
-@pytest.mark.parametrize("neighbours", UNITS, ids=str)
+@pytest.mark.parametrize("neighbours", NEIGHBOUR_UNITS, ids=str)
 @pytest.mark.parametrize("by", ["flip", "exponential"])
 def test_levels_of_selections_cost_their_loss(by: Literal["flip", "exponential"], neighbours: Neighbours) -> None:
     step = selection_step("splits", (2, 2), ONE, neighbours, score_range=1, by=by)
     worst = level_log_ratio(step.mechanism, neighbours)
     assert worst <= 1 + 1e-9
-    if neighbours == UNITS[0]:
+    if neighbours == NEIGHBOUR_UNITS[0]:
         assert worst > 0.7
     else:
         # Mutant: the range of one added row, whatever the unit and the adjacency ("monotone" sold as replace-one).
@@ -425,7 +430,7 @@ def test_noise_shared_by_two_trees_is_caught(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("task", TASKS)
 def test_one_run_of_a_whole_fit(task: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The forests of every other family are in test_attacks.py."""
-    forest = canary_estimator(ESTIMATORS[task], 1.0, {"n_estimators": 3})
+    forest = canary_estimator(RANDOM_TREES[task], 1.0, {"n_estimators": 3})
     with entropy.seeded_for_tests(14):
         found = audit_one_run(forest)
         assert found.guesses > 2000

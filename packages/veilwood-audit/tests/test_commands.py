@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that question claims: reports, exit codes, and forged claims that they must catch."""
+"""Audit commands and their reports."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
+from veilwood.markdown_page import html_page
 from veilwood_audit import attacks
 from veilwood_audit import model_files as reports
 from veilwood_audit.attacks import Attack, CanaryResult
 from veilwood_audit.commands import EXIT_REFUTED
-from veilwood_testing.cli_audit_cases import fitted
-from veilwood_testing.pages import Nested
+from veilwood_testing.commands import NestedTags
+from veilwood_testing.small_forests import fit_car_trees
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -35,7 +36,7 @@ def test_audit_estimator_writes_a_report(here: Path, capsys: pytest.CaptureFixtu
     assert "control caught" in out
     assert (here / "out/audit.png").read_bytes().startswith(b"\x89PNG")
     assert "| RandomTreesClassifier | n_estimators=1, max_depth=12" in (here / "out/audit.md").read_text()
-    assert {"table", "img", "h1"} <= set(Nested((here / "out/audit.html").read_text()).seen)
+    assert {"table", "img", "h1"} <= set(NestedTags((here / "out/audit.html").read_text()).seen)
 
 
 def test_audit_estimator_for_machines(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -95,17 +96,17 @@ def test_mistakes_are_one_line(words: Any, says: str, here: Path, capsys: pytest
 
 @pytest.mark.parametrize("params", [{}, {"delta": 1e-6}, {"random_state": None}, {"trees": "disjoint"}], ids=str)
 def test_a_sound_model_passes(params: dict[str, Any], here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vw.save(fitted(**params), "car.veilwood")
+    vw.save(fit_car_trees(**params), "car.veilwood")
     assert main(["audit", "model", "car.veilwood", "-o", "out"]) == 0
     out = capsys.readouterr().out
     assert "NO " not in out
     assert "Cannot be checked from a file" in out
     assert "ledger" in (here / "out/model-audit.md").read_text()
-    assert "ul" in Nested((here / "out/model-audit.html").read_text()).seen
+    assert "ul" in NestedTags((here / "out/model-audit.html").read_text()).seen
 
 
 def test_a_model_that_does_not_hold_has_its_exit_code(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vw.save(fitted(epsilon=float("inf")), "car.veilwood")
+    vw.save(fit_car_trees(epsilon=float("inf")), "car.veilwood")
     assert main(["audit", "model", "car.veilwood", "--json"]) == EXIT_REFUTED
     checks = json.loads(capsys.readouterr().out)["checks"]
     assert [check["question"] for check in checks if not check["holds"]] == ["Is it private?"]
@@ -115,14 +116,14 @@ def test_a_model_that_does_not_hold_has_its_exit_code(here: Path, capsys: pytest
 
 
 def test_the_certificate_is_verified_and_fits_on_a_page(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    vw.save(fitted(), "car.veilwood")
+    vw.save(fit_car_trees(), "car.veilwood")
     assert main(["certificate", "car.veilwood"]) == 0
     assert "\n\nVerified against car.veilwood" in capsys.readouterr().out
     assert main(["certificate", "car.veilwood", "--html", "page.html"]) == 0
     page = (here / "page.html").read_text()
     assert "Verified" in capsys.readouterr().out
-    assert {"h1", "h2", "table", "ul", "strong"} <= set(Nested(page).seen)
-    assert fitted().privacy_.schema_hash in page
+    assert {"h1", "h2", "table", "ul", "strong"} <= set(NestedTags(page).seen)
+    assert fit_car_trees().privacy_.schema_hash in page
     assert main(["certificate", "car.veilwood", "--html", "page.html"]) == 2
     assert "exists already" in capsys.readouterr().err
     content = bytearray((here / "car.veilwood").read_bytes())
@@ -138,3 +139,11 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert f"veilwood audit {command} " in out.split("Example:")[1]
     assert "--json" in out
+
+
+def test_html_is_escaped() -> None:
+    page = html_page("# A\n\n| <script> | b |\n|---|---|\n| `x<y` | **z** |\n\n- one\n- two <b>")
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "<code>x&lt;y</code>" in page
+    assert NestedTags(page).seen.count("li") == 2

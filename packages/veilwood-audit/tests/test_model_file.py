@@ -11,7 +11,7 @@ import pytest
 import veilwood as vw
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood_audit import model_files as model_audit
-from veilwood_testing.cli_audit_cases import fitted
+from veilwood_testing.small_forests import fit_car_trees
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -25,34 +25,34 @@ def failing(model: Any) -> list[str]:
 
 def test_forged_models_are_caught() -> None:
     """Mutants: claims and contents that do not go together, as a broken fit or an editor could leave them."""
-    assert failing(fitted()) == []
+    assert failing(fit_car_trees()) == []
 
-    halved = fitted()
+    halved = fit_car_trees()
     halved.epsilon = 0.5  # the parameters promise more than the plan keeps
     assert "Do the parameters lead to this plan?" in failing(halved)
 
-    kept = fitted()
+    kept = fit_car_trees()
     object.__setattr__(kept.plan_.steps[0].mechanism, "scale", kept.plan_.steps[0].mechanism.scale / 2)
     assert any(question.startswith("Does the noise") for question in failing(kept))
 
-    claims = fitted()
+    claims = fit_car_trees()
     object.__setattr__(claims.privacy_, "epsilon", 0.1)
     assert any("certified loss" in question for question in failing(claims))
 
-    unit = fitted()
+    unit = fit_car_trees()
     object.__setattr__(unit.privacy_, "adjacency", "replace-one")
     assert "Does the certificate say what the plan says?" in failing(unit)
 
-    talks = fitted()
+    talks = fit_car_trees()
     talks.plan_.notes["rows"] = 1728
     assert "Does it contain nothing else?" in failing(talks)
 
-    exact = fitted()
-    exact.model_ = fitted(epsilon=float("inf")).model_
+    exact = fit_car_trees()
+    exact.model_ = fit_car_trees(epsilon=float("inf")).model_
     assert failing(exact) == ["Do the counts look noisy?"]
 
-    assert failing(fitted(epsilon=float("inf"))) == ["Is it private?"]
-    other = fitted()
+    assert failing(fit_car_trees(epsilon=float("inf"))) == ["Is it private?"]
+    other = fit_car_trees()
     other.schema_ = vw.datasets.iris().schema
     assert "Is the certificate of this schema?" in failing(other)
 

@@ -10,7 +10,7 @@ import veilwood_audit as audit
 from veilwood.arrays import Ints
 from veilwood.privacy.neighbours import Neighbours
 from veilwood_audit.statistics import ALPHA, epsilon_lower_bound, worst_distances
-from veilwood_testing.audit_cases import CELLS, UNITS
+from veilwood_testing.noise_checks import CODE_TARGET_PAIRS, NEIGHBOUR_UNITS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -20,12 +20,12 @@ pytestmark = [
 
 def test_class_counts_as_scores_have_the_range_of_the_adjacency() -> None:
     def counts(cells: tuple[int, ...]) -> Ints:
-        return np.bincount([CELLS[cell][1] for cell in cells], minlength=2)
+        return np.bincount([CODE_TARGET_PAIRS[cell][1] for cell in cells], minlength=2)
 
-    for neighbours in UNITS:
-        assert worst_distances(counts, len(CELLS), 3, neighbours).score_range == neighbours.score_range(1)
+    for neighbours in NEIGHBOUR_UNITS:
+        assert worst_distances(counts, len(CODE_TARGET_PAIRS), 3, neighbours).score_range == neighbours.score_range(1)
     # Mutant: scores that only rise are called monotone, which they no longer are when a record is replaced.
-    assert worst_distances(counts, len(CELLS), 3, Neighbours("replace-one")).score_range > 1
+    assert worst_distances(counts, len(CODE_TARGET_PAIRS), 3, Neighbours("replace-one")).score_range > 1
 
 
 def test_lower_bounds_are_lower_bounds_and_close() -> None:

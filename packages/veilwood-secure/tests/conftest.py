@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from veilwood_secure.roles.local import LocalServers, local_servers
-from veilwood_testing.local_roles import SCHEMA
-from veilwood_testing.places import Place, place
+from veilwood_testing.secure_roles import CAR_SCHEMA, Place, place
 
 
 @pytest.fixture
@@ -28,5 +27,5 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
 
 @pytest.fixture
 def servers(tmp_path: Path) -> Iterator[LocalServers]:
-    with local_servers(SCHEMA, epsilon=2, max_depth=3, folder=tmp_path / "roles", timeout=10.0) as made:
+    with local_servers(CAR_SCHEMA, epsilon=2, max_depth=3, folder=tmp_path / "roles", timeout=10.0) as made:
         yield made

@@ -14,8 +14,8 @@ from veilwood.cli.main import main
 from veilwood_secure.roles import program as programs_module
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.server import Server
-from veilwood_testing.places import SCHEMA, X, Y
-from veilwood_testing.ports import free_ports
+from veilwood_testing.processes import free_ports
+from veilwood_testing.secure_roles import SCHEMA, X, Y
 
 
 def test_the_command_line_from_setup_to_retirement(

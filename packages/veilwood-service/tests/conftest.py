@@ -12,16 +12,14 @@ import pytest
 if TYPE_CHECKING:
     from veilwood_service.accounts import Accounts
     from veilwood_service.budgets import GuardedLedger
-    from veilwood_testing.logbook import Logbook
-    from veilwood_testing.serving import Running
+    from veilwood_testing.running_service import Logbook, Running
 
 
 @pytest.fixture(scope="session")
 def logbook(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Logbook]:
     """Fail the run if a secret, a private value or a path was logged by any service, however it came to be."""
     pytest.importorskip("fastapi")
-    from veilwood_testing.logbook import Logbook
-    from veilwood_testing.serving import PASSWORD
+    from veilwood_testing.running_service import PASSWORD, Logbook
 
     book = Logbook(tmp_path_factory.mktemp("logs"))
     book.secrets |= {PASSWORD, str(tmp_path_factory.getbasetemp())}
@@ -40,7 +38,7 @@ def _written(logbook: Logbook) -> Iterator[None]:
 def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """One service with one table, for tests that disturb nobody."""
     pytest.importorskip("fastapi")
-    from veilwood_testing.serving import serving
+    from veilwood_testing.running_service import serving
 
     with serving(tmp_path_factory.mktemp("lasting")) as found:
         found.add_cars()
@@ -50,7 +48,7 @@ def lasting(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 @pytest.fixture
 def running(tmp_path: Path) -> Iterator[Running]:
     """A fresh service with one table."""
-    from veilwood_testing.serving import serving
+    from veilwood_testing.running_service import serving
 
     with serving(tmp_path) as found:
         found.add_cars()

@@ -20,8 +20,7 @@ from veilwood.errors import ParameterError
 from veilwood_service import store
 from veilwood_service.accounts import ROLES, network_of
 from veilwood_service.settings import Limits
-from veilwood_testing.access_cases import upload
-from veilwood_testing.serving import CAR, PASSWORD, TABLE, Running, serving
+from veilwood_testing.running_service import CAR, PASSWORD, TABLE, Running, serving, upload_table
 
 OPEN = {
     ("GET", "/healthz"), ("GET", "/readyz"), ("POST", "/v1/session"), ("POST", "/v1/accounts/first"),
@@ -211,7 +210,7 @@ def test_a_file_that_unpacks_to_far_more_is_refused(tmp_path: Path) -> None:
     content = bomb()
     with serving(tmp_path, limits=Limits(upload_bytes=len(content) + 1000)) as running:
         running.post("custodian", "/v1/datasets", {"name": "cars", "people": "x", "epsilon": 1})
-        answer = upload(running, content, "application/vnd.apache.parquet")
+        answer = upload_table(running, content, "application/vnd.apache.parquet")
         assert (answer.status_code, "when unpacked" in answer.text) == (422, True)
 
 

@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 from veilwood_service import app
 from veilwood_service.app import problem_response
-from veilwood_testing.logbook import CANARY, Logbook
-from veilwood_testing.serving import CAR, serving
+from veilwood_testing.running_service import CANARY, CAR, Logbook, serving
 
 
 def test_errors_are_problems_as_the_standard_has_them() -> None:

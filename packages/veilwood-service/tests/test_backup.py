@@ -19,7 +19,7 @@ from veilwood.errors import FileError, UseError
 from veilwood_service import store
 from veilwood_service.backup import back_up, freeze_ledgers, restore_backup
 from veilwood_service.settings import Settings
-from veilwood_testing.serving import CAR, serving
+from veilwood_testing.running_service import CAR, serving
 
 OLD = FILES / "ledger-0.1.0.db"
 

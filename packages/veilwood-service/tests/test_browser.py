@@ -21,8 +21,8 @@ pytest.importorskip("axe_playwright_python")
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import sync_playwright
 
-from veilwood_testing.ports import free_ports
-from veilwood_testing.serving import PASSWORD, VISITS
+from veilwood_testing.processes import free_ports
+from veilwood_testing.running_service import PASSWORD, VISITS
 
 pytestmark = pytest.mark.slow
 CHROMIUM = shutil.which("chromium")

@@ -16,7 +16,7 @@ from veilwood_service import store
 from veilwood_service.backup import freeze_ledgers
 from veilwood_service.private_queries import PrivateQueries
 from veilwood_service.store import DatabaseRow
-from veilwood_testing.serving import CAR, TABLE, Running
+from veilwood_testing.running_service import CAR, TABLE, Running
 
 PREDICTOR: dict[str, Any] = {
     "estimator": "MatrixForestPredictor",

@@ -18,7 +18,7 @@ import veilwood as vw
 from veilwood.errors import ParameterError
 from veilwood_service import client as module
 from veilwood_service.client import ServiceError
-from veilwood_testing.serving import CAR, TABLE, Running, listening, serving
+from veilwood_testing.running_service import CAR, TABLE, Running, listening, serving
 
 Client = vw.service.Client
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from veilwood_service.commands import create_demo_data
-from veilwood_testing.serving import CAR, serving
+from veilwood_testing.running_service import CAR, serving
 
 
 def test_the_demonstration_is_ready_and_made_once(tmp_path: Path) -> None:

@@ -19,9 +19,8 @@ pytest.importorskip("fastapi")
 import httpx
 
 from veilwood_service.client import Client
-from veilwood_testing.logbook import Logbook
-from veilwood_testing.ports import free_ports
-from veilwood_testing.serving import CAR, PASSWORD, wait_until_ready
+from veilwood_testing.processes import free_ports
+from veilwood_testing.running_service import CAR, PASSWORD, Logbook, wait_until_ready
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[3]

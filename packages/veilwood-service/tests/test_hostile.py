@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 
 from veilwood_service import accounts as accounts_module
 from veilwood_service.accounts import TooManyError
-from veilwood_testing.serving import CAR, PASSWORD, Running, kept_in, serving
+from veilwood_testing.running_service import CAR, PASSWORD, Running, serving, settings_for_store
 
 JSON = {"Content-Type": "application/json"}
 SUBSAMPLE: dict[str, Any] = {
@@ -107,7 +107,10 @@ def test_subsamples_are_quoted_answered_and_charged_once(tmp_path: Path) -> None
 @pytest.mark.slow
 def test_what_postgresql_cannot_keep_is_refused(tmp_path: Path) -> None:
     """Null characters, and texts longer than their columns, which SQLite takes."""
-    with kept_in("PostgreSQL", tmp_path) as settings, serving(tmp_path, database=settings.database) as running:
+    with (
+        settings_for_store("PostgreSQL", tmp_path) as settings,
+        serving(tmp_path, database=settings.database) as running,
+    ):
         running.add_cars()
         for limit in ({"account": "\x00", "epsilon": 1}, {"epsilon": "0." + "3" * 60}):
             found = running.ask("custodian", "POST", "/v1/datasets/cars/allowances", json=limit)

@@ -18,8 +18,7 @@ pytest.importorskip("fastapi")
 from veilwood.errors import LedgerError
 from veilwood_service import jobs, store
 from veilwood_service.settings import Limits, Settings
-from veilwood_testing.jobs_cases import SMALL
-from veilwood_testing.serving import Running, serving
+from veilwood_testing.running_service import SMALL_JOB, Running, serving
 
 # A worker that has reserved and drawn its noise, and is never done. That others are is in test_client.
 STUCK = """
@@ -31,7 +30,7 @@ worker.main()
 
 
 def started(running: Running) -> str:
-    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")
+    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL_JOB)['id']}/jobs")
     running.service.jobs.start()
     return str(job["id"])
 
@@ -81,7 +80,7 @@ def test_a_worker_that_dies_before_it_hears_anything_is_noticed(
 
 
 def test_a_job_that_waits_is_cancelled_for_free(running: Running) -> None:
-    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")["id"]
+    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL_JOB)['id']}/jobs")["id"]
     running.ask("analyst", "DELETE", f"/v1/jobs/{job}")
     running.service.jobs.start()
     time.sleep(0.5)
@@ -154,7 +153,7 @@ def test_a_job_of_a_process_that_is_gone_is_taken_over(running: Running) -> None
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     host = running.service.jobs._name.rpartition("-")[0]
-    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL)['id']}/jobs")["id"]
+    job = running.post("analyst", f"/v1/plans/{running.signed(**SMALL_JOB)['id']}/jobs")["id"]
     where: dict[str, Any] = {"id": job, "state": "queued"}
     running.service.database.update(
         store.jobs, where, state="running", worker=f"{host}-{gone.pid}", seen=store.current_timestamp()

@@ -15,7 +15,7 @@ pytest.importorskip("fastapi")
 
 from veilwood_service import access as logs
 from veilwood_service import app as routes_state
-from veilwood_testing.serving import serving
+from veilwood_testing.running_service import serving
 
 
 @pytest.fixture

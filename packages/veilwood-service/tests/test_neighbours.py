@@ -18,7 +18,7 @@ from veilwood_service import store
 from veilwood_service.jobs import execute_job
 from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store
-from veilwood_testing.serving import CAR, TABLE, Running, serving
+from veilwood_testing.running_service import CAR, TABLE, Running, serving
 
 ROWS = TABLE[:60]
 BAD = ROWS.iloc[[0]].assign(buying="unheard of")

@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis.errors import Unsatisfiable
 
 from veilwood_service.accounts import ROLES, SCOPES
-from veilwood_testing.serving import PASSWORD, Running, serving
+from veilwood_testing.running_service import PASSWORD, Running, serving
 
 ROOT = Path(__file__).parents[3]
 ODD = settings(max_examples=30, deadline=None, database=None, suppress_health_check=list(HealthCheck))

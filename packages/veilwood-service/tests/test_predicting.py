@@ -12,7 +12,7 @@ import veilwood as vw
 
 pytest.importorskip("fastapi")
 from veilwood_service.predictions import LoadedModel, RowEncoder, predict_rows
-from veilwood_testing.serving import Running
+from veilwood_testing.running_service import Running
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from veilwood_service.private_queries import PrivateQueries
-from veilwood_testing.serving import CAR, VISITS, serving
+from veilwood_testing.running_service import CAR, VISITS, serving
 
 ASKED: dict[str, Any] = {
     "estimator": "MatrixForestPredictor",

@@ -12,7 +12,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from veilwood_testing.serving import listening, serving
+from veilwood_testing.running_service import listening, serving
 
 PACKAGE = Path(__file__).parents[3] / "clients" / "r"
 NEEDED = 'for (p in c("httr2", "jsonlite", "testthat")) stopifnot(requireNamespace(p, quietly = TRUE))'

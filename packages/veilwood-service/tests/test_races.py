@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from veilwood_service.settings import Settings
-from veilwood_testing.serving import CAR, kept_in, serving, start_process
+from veilwood_testing.running_service import CAR, serving, settings_for_store, start_process
 
 pytestmark = pytest.mark.slow
 CLIENTS = 64
@@ -25,7 +25,7 @@ AFFORDABLE = 20
 
 @pytest.fixture(params=["SQLite", "PostgreSQL"])
 def settings(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Settings]:
-    with kept_in(request.param, tmp_path) as found:
+    with settings_for_store(request.param, tmp_path) as found:
         yield found
 
 

@@ -14,7 +14,7 @@ pytest.importorskip("fastapi")
 
 import veilwood as vw
 from veilwood_service.commands import remote
-from veilwood_testing.serving import VISITS, Running, listening, serving
+from veilwood_testing.running_service import VISITS, Running, listening, serving
 
 
 def test_a_script_plans_runs_predicts_asks_and_downloads(tmp_path: Path) -> None:

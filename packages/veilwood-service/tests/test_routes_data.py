@@ -10,8 +10,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from veilwood_service.settings import Limits
-from veilwood_testing.access_cases import upload
-from veilwood_testing.serving import CSV, Running, serving
+from veilwood_testing.running_service import CSV, Running, serving, upload_table
 
 
 @pytest.fixture(scope="module")
@@ -43,12 +42,12 @@ def test_hostile_uploads_are_refused_and_leave_nothing(running: Running) -> None
     parquet = "application/vnd.apache.parquet"
     secret = b"name,diagnosis\nOtto,secret\n"
     found = [
-        upload(running, secret * 20_000, "text/csv"),  # too long
-        upload(running, b"", "text/csv"),
-        upload(running, secret, "application/zip"),
-        upload(running, secret, parquet),
-        upload(running, b"PAR1" + b"\0" * 100 + b"PAR1", parquet),
-        upload(running, b"\x1f\x8b" + secret, "text/csv", **{"Content-Encoding": "gzip"}),
+        upload_table(running, secret * 20_000, "text/csv"),  # too long
+        upload_table(running, b"", "text/csv"),
+        upload_table(running, secret, "application/zip"),
+        upload_table(running, secret, parquet),
+        upload_table(running, b"PAR1" + b"\0" * 100 + b"PAR1", parquet),
+        upload_table(running, b"\x1f\x8b" + secret, "text/csv", **{"Content-Encoding": "gzip"}),
     ]
     assert [answer.status_code for answer in found] == [413, 422, 422, 422, 422, 415]
     assert not any("Otto" in answer.text or "secret" in answer.text for answer in found)

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from veilwood_service import store
-from veilwood_testing.serving import Running
+from veilwood_testing.running_service import Running
 
 
 def test_analysts_see_their_own_plans_and_no_reasons_of_failures(lasting: Running) -> None:

@@ -21,7 +21,7 @@ pytest.importorskip("joserfc")
 from joserfc import jwt
 from joserfc.jwk import RSAKey
 
-from veilwood_testing.serving import Running, serving
+from veilwood_testing.running_service import Running, serving
 
 KEY = RSAKey.generate_key(2048, {"kid": "one"})
 OTHER = RSAKey.generate_key(2048, {"kid": "one"})

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 pytest.importorskip("fastapi")
-from veilwood_testing.serving import Running
+from veilwood_testing.running_service import Running
 
 
 @pytest.mark.parametrize("name", ["../x", "..%2f..%2fetc", "index.html/../../app.py", "app.py", "%00"])

@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 from veilwood_service import store
-from veilwood_testing.serving import PASSWORD, Running, serving
+from veilwood_testing.running_service import PASSWORD, Running, serving
 
 
 def test_who_loses_a_role_loses_every_token(lasting: Running) -> None:

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("fastapi")
 
 from veilwood._version import __version__
-from veilwood_testing.serving import Running
+from veilwood_testing.running_service import Running
 
 
 def test_everybody_sees_whether_it_is_alive_and_ready_and_operators_how_busy(lasting: Running) -> None:

@@ -18,8 +18,8 @@ import httpx
 
 from veilwood.errors import SetupError
 from veilwood_service.commands import _check_port, serve, service_commands
-from veilwood_testing.ports import free_ports
-from veilwood_testing.serving import PASSWORD, serving
+from veilwood_testing.processes import free_ports
+from veilwood_testing.running_service import PASSWORD, serving
 
 
 def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path) -> None:

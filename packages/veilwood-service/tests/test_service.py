@@ -11,7 +11,7 @@ import veilwood as vw
 
 pytest.importorskip("fastapi")
 
-from veilwood_testing.serving import CAR, Running
+from veilwood_testing.running_service import CAR, Running
 
 
 def test_budgets_of_people_and_periods_bind_together(running: Running) -> None:

@@ -14,8 +14,8 @@ import psycopg
 from veilwood.errors import ParameterError
 from veilwood_service.routes_data import copy_database_table, resolve_source
 from veilwood_service.settings import Limits, Settings
-from veilwood_testing import postgres
-from veilwood_testing.serving import CAR, TABLE, Running, serving
+from veilwood_testing.processes import running_postgres
+from veilwood_testing.running_service import CAR, TABLE, Running, serving
 
 HOST = "postgresql://reader@127.0.0.1:1/clinic"
 
@@ -54,7 +54,7 @@ def ask(running: Running, name: str, source: str) -> Any:
 
 @pytest.mark.slow
 def test_a_table_is_copied_from_a_database(tmp_path: Path) -> None:
-    with postgres.running() as address:
+    with running_postgres() as address:
         columns = list(TABLE)
         with psycopg.connect(address) as connection:
             connection.execute(f"CREATE TABLE cars ({', '.join(f'{name} TEXT' for name in columns)})")

@@ -13,12 +13,12 @@ pytest.importorskip("fastapi")
 import veilwood as vw
 from veilwood_service.budgets import CompositeLedger, GuardedLedger, open_guarded
 from veilwood_service.settings import Settings
-from veilwood_testing.spends_cases import FACTS, TENTH
+from veilwood_testing.running_service import ENTRY_FACTS, EPSILON_TENTH
 
 
 def test_what_one_try_gave_back_another_cannot_show(book: GuardedLedger) -> None:
     first, second = CompositeLedger([book], "k"), CompositeLedger([book], "k")
-    mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
+    mine, taken_up = first.reserve(EPSILON_TENTH, **ENTRY_FACTS), second.reserve(EPSILON_TENTH, **ENTRY_FACTS)
     mine.cancel("refused")
     with pytest.raises(vw.LedgerError, match="cancelled"):
         taken_up.commit()
@@ -26,10 +26,10 @@ def test_what_one_try_gave_back_another_cannot_show(book: GuardedLedger) -> None
 
 def test_what_an_earlier_try_reserved_is_not_given_back(book: GuardedLedger) -> None:
     first, second = CompositeLedger([book], "k"), CompositeLedger([book], "k")
-    mine, taken_up = first.reserve(TENTH, **FACTS), second.reserve(TENTH, **FACTS)
+    mine, taken_up = first.reserve(EPSILON_TENTH, **ENTRY_FACTS), second.reserve(EPSILON_TENTH, **ENTRY_FACTS)
     taken_up.cancel("refused")
     mine.commit()
-    assert book.ledger.spent == TENTH
+    assert book.ledger.spent == EPSILON_TENTH
 
 
 def test_tries_that_race_under_one_key_charge_once(tmp_path: Path) -> None:
@@ -42,7 +42,7 @@ def test_tries_that_race_under_one_key_charge_once(tmp_path: Path) -> None:
         """What one process does, while others do the same."""
         ledger = CompositeLedger([open_guarded(settings, "data_cars")], key)
         together.wait()
-        charge = ledger.reserve(TENTH, **FACTS)
+        charge = ledger.reserve(EPSILON_TENTH, **ENTRY_FACTS)
         charge.commit()
         return charge.id
 

@@ -11,7 +11,7 @@ import pytest
 import veilwood as vw
 
 pytest.importorskip("fastapi")
-from veilwood_testing.serving import CAR, CSV, Running
+from veilwood_testing.running_service import CAR, CSV, Running
 
 
 def test_a_signed_plan_is_carried_out_and_charged_once(running: Running, tmp_path: Path) -> None:

@@ -8,15 +8,14 @@ import pytest
 pytest.importorskip("fastapi")
 from veilwood.progress import set_progress_callback
 from veilwood_service import jobs as worker
-from veilwood_testing.jobs_cases import SMALL
-from veilwood_testing.serving import Running
+from veilwood_testing.running_service import SMALL_JOB, Running
 
 
 def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
     running: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker, "_PROGRESS_SECONDS", -1.0)
-    plan = running.signed(**SMALL)
+    plan = running.signed(**SMALL_JOB)
     job = running.post("analyst", f"/v1/plans/{plan['id']}/jobs")["id"]
     seen: dict[str, list[str]] = {"custodian": [], "analyst": [], "auditor": []}
 

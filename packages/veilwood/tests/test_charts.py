@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 
 from veilwood import charts as pictures
-from veilwood_testing.pages import Tags
+from veilwood_testing.commands import PageTags
 
 
 def test_pictures_take_any_label_and_any_number() -> None:
@@ -16,7 +16,7 @@ def test_pictures_take_any_label_and_any_number() -> None:
         pictures.draw_steps(labels, effect, error, ["y"]),
         pictures.draw_category_bars(labels, effect, error, ["y"]),
     ):
-        assert Tags(picture).open == []
+        assert PageTags(picture).open == []
         assert "<&>" not in picture
     assert "unknown" in pictures.draw_intervals([("auc", None, 0.0, 1.0, 0.0, 1.0)])
     assert "nan" not in pictures.draw_budget([("fit", 1.0, True)], None)

@@ -12,17 +12,24 @@ import pytest
 
 from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
+from veilwood.data.counts import ClassesByCell, ContingencyTable, GradientSums, RowsByCell
 from veilwood.data.encoding import EncodedColumn
-from veilwood.forests.adaptive import row_backend
-from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables
+from veilwood.forests.adaptive.contingency import PackedTables
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, answer_query
 from veilwood.forests.matrix.marginals import _SetFamily
 from veilwood.trees import level_growth
 from veilwood.trees.counting import leaf_totals
 from veilwood.trees.random import grow_binary, grow_multiway
-from veilwood_testing.clinic import COLUMNS
-from veilwood_testing.counting_cases import batches_of, forest_of, rows_of, totals_by_loop
-from veilwood_testing.histograms_cases import filled, grown, rows
-from veilwood_testing.rows_cases import N_CLASSES, random_rows
+from veilwood_testing.clinic import COLUMNS, N_CLASSES, random_rows
+from veilwood_testing.forest_structures import (
+    random_batch,
+    random_codes,
+    random_forest,
+    random_growth,
+    score_candidates,
+    split_batches,
+    totals_by_loop,
+)
 
 needs_numba = pytest.mark.skipif(not HAVE_NUMBA, reason="tests compiled loops")
 
@@ -32,8 +39,8 @@ def test_constants_are_those_of_the_numpy_twins() -> None:
     from veilwood import kernels
 
     assert kernels.SHIFT == level_growth.SHIFT
-    assert kernels.GRADIENT_UNITS == row_backend.GRADIENT_UNITS
-    assert kernels.LEVEL_UNITS == row_backend.LEVEL_UNITS
+    assert kernels.GRADIENT_UNITS == GRADIENT_UNITS
+    assert kernels.LEVEL_UNITS == LEVEL_UNITS
 
 
 # -- codes of numbers ------------------------------------------------------------------------------------------------
@@ -64,12 +71,12 @@ def test_missing_numbers_are_counted_and_infinite_ones_clamped() -> None:
 
 def test_a_twin_that_forgets_the_missing_branch_is_caught() -> None:
     """Mutant: missing values clamped into the last number bin instead of taking their own branch."""
-    forest = forest_of("binary", 0)
-    codes, target = rows_of(400, 0)
+    forest = random_forest("binary", 0)
+    codes, target = random_codes(400, 0)
     clamped = codes.copy()
     clamped[:, 1] = np.minimum(clamped[:, 1], 10)
     right = totals_by_loop(forest, codes, target, 3, None)
-    wrong = leaf_totals(forest, batches_of(clamped, target, 100), n_classes=3)
+    wrong = leaf_totals(forest, split_batches(clamped, target, 100), n_classes=3)
     assert (right != wrong).any()
 
 
@@ -105,9 +112,9 @@ def test_sweeps_agree_with_the_numpy_walk(depth: int, n_classes: int | None, mon
 @needs_numba
 @pytest.mark.parametrize("n_classes", [3, None])
 def test_histograms_agree_with_the_numpy_twin(n_classes: int | None) -> None:
-    growing, slots = grown(4)
-    batch = rows(2000, n_classes or 65536)
-    both = [filled(growing, slots, batch, fast, n_classes=n_classes) for fast in (False, True)]
+    growing, slots = random_growth(4)
+    batch = random_batch(2000, n_classes or 65536)
+    both = [score_candidates(growing, slots, batch, fast, n_classes=n_classes) for fast in (False, True)]
     assert (both[0] == both[1]).all()
 
 
@@ -147,8 +154,8 @@ def test_row_queries_agree_with_the_numpy_twins(n_classes: int, monkeypatch: pyt
     sets = [columns for size in (1, 2, 3) for columns in itertools.combinations(range(len(COLUMNS)), size)]
     tables = [ContingencyTable(tuple(fineness[j] for j in columns)) for fineness in axes for columns in sets]
     assert PackedTables.pack(tables).merge_tables(9000, memory.scores.shape[1]) is not None
-    for limit in (1, 777, row_backend.GRADIENT_UNITS):
-        fast, slow = (row_backend.GradientSums(tables, n_classes, limit, fast)(memory) for fast in (True, False))
+    for limit in (1, 777, GRADIENT_UNITS):
+        fast, slow = (answer_query(GradientSums(tables, n_classes, limit), memory, fast=fast) for fast in (True, False))
         assert (fast == slow).all()
     steps = rng.integers(-(1 << 24), 1 << 24, (tables[-1].n_cells, memory.scores.shape[1])).astype(np.int32)
     twin = memory.select(np.ones(9000, bool))
@@ -156,9 +163,10 @@ def test_row_queries_agree_with_the_numpy_twins(n_classes: int, monkeypatch: pyt
     twin.add_scores(tables[-1], steps, fast=False)
     assert (memory.scores == twin.scores).all()
     for table in tables:
-        assert (row_backend.RowsByCell(table)(memory) == row_backend.RowsByCell(table, fast=False)(memory)).all()
+        fast, slow = (answer_query(RowsByCell(table), memory, fast=fast) for fast in (True, False))
+        assert (fast == slow).all()
     if n_classes:
-        fast, slow = (row_backend.ClassesByCell(tables, n_classes, fast)(memory) for fast in (True, False))
+        fast, slow = (answer_query(ClassesByCell(tables, n_classes), memory, fast=fast) for fast in (True, False))
         assert (fast == slow).all()
 
 

@@ -15,7 +15,7 @@ from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.matrix.measurement import MatrixStep
 from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.reporting import STEP_PURPOSES, describe_guarantee, purpose_of, render_report
-from veilwood_testing.pages import Tags
+from veilwood_testing.commands import PageTags
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +25,7 @@ def forest() -> Any:
 
 
 def test_the_page_loads_nothing_and_is_whole(forest: Any) -> None:
-    seen = Tags(render_report(forest))
+    seen = PageTags(render_report(forest))
     assert seen.open == []
     assert {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in seen.tags} == set()
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", render_report(forest))
@@ -42,7 +42,7 @@ def test_the_page_loads_nothing_and_is_whole(forest: Any) -> None:
 def test_every_estimator_has_a_page(name: str) -> None:
     car = vw.datasets.car()
     model = getattr(vw, name)(car.schema, n_estimators=2, max_depth=2, random_state=0).fit(car.X, car.y)
-    text = " ".join(Tags(render_report(model)).text)
+    text = " ".join(PageTags(render_report(model)).text)
     assert name in text
     assert "was not measured" in text
 
@@ -57,7 +57,7 @@ def test_names_from_outside_are_text_and_never_tags() -> None:
     ledger = vw.MemoryLedger(5, population=evil)
     model = vw.PrivateForestClassifier(schema, epsilon=2.0, ledger=ledger, random_state=0)
     model.fit(X, y, holdout_fraction=0.3)
-    seen = Tags(render_report(model, ledger=ledger))
+    seen = PageTags(render_report(model, ledger=ledger))
     assert {"script", "i", "u"}.isdisjoint({tag for tag, attrs in seen.tags if "style" not in attrs} - {"i"})
     assert not any(tag in ("script", "u", "b") for tag, _ in seen.tags)
     assert evil in " ".join(seen.text)
@@ -67,7 +67,7 @@ def test_what_is_not_private_says_so_loudly() -> None:
     car = vw.datasets.car()
     with pytest.warns(vw.PrivacyWarning):
         model = vw.RandomTreesClassifier(car.schema, epsilon=float("inf"), random_state=0).fit(car.X, car.y)
-    text = " ".join(Tags(render_report(model)).text)
+    text = " ".join(PageTags(render_report(model)).text)
     assert "NOT PRIVATE" in text
     assert "no guarantee" in text
     assert "How far a belief" not in text
@@ -92,7 +92,7 @@ def test_notebooks_show_certificates_plans_effects_tunings_and_ledgers(forest: A
         (forest.privacy_, "epsilon=2"), (forest.plan(), "Plan of PrivateForestClassifier"),
         (forest.explain(), "safety"), (found, "Nothing was spent"), (ledger, "<people>"),
     ):  # fmt: skip
-        seen = Tags(thing._repr_html_())
+        seen = PageTags(thing._repr_html_())
         assert seen.open == []
         assert told in " ".join(seen.text)
 

@@ -26,7 +26,7 @@ from veilwood.models.file import sign, verify
 from veilwood.privacy import signature
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import MAX_DIGITS, MAX_NESTING, parse_fraction, read_json, read_text, write_file
-from veilwood_testing.hostile import HOSTILE, LONG, LONG_NUMBERS, SCHEMA, in_time, nested
+from veilwood_testing.hostile_input import HOSTILE, LONG_EXPONENT, LONG_NUMBERS, SCHEMA, nested_list, within_time_limit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -49,20 +49,20 @@ def test_floats_are_read_as_they_are_written(value: float) -> None:
 
 @pytest.mark.parametrize("text", LONG_NUMBERS, ids=lambda text: text[:14])
 def test_long_numbers_are_refused_unread(text: str) -> None:
-    with in_time(), pytest.raises(vw.VeilwoodError, match="400 digits"):
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="400 digits"):
         parse_fraction(text)
-    with in_time(), pytest.raises(vw.VeilwoodError, match=r"digits|above 0"):
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=r"digits|above 0"):
         requested_loss(text, 0)
-    with in_time(), pytest.raises(vw.VeilwoodError, match=r"digits|between 0"):
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=r"digits|between 0"):
         requested_loss(1, text)
 
 
 @pytest.mark.parametrize("make", [Decimal, Fraction, int], ids=lambda make: make.__name__)
 def test_long_numbers_are_refused_in_any_type(make: Any) -> None:
     for value in (
-        (Decimal(LONG), Decimal("1e-9999999")) if make is Decimal else (make(10**5000), 1 / Fraction(10**5000))
+        (Decimal(LONG_EXPONENT), Decimal("1e-9999999")) if make is Decimal else (make(10**5000), 1 / Fraction(10**5000))
     ):
-        with in_time(), pytest.raises(vw.VeilwoodError, match="digits"):
+        with within_time_limit(), pytest.raises(vw.VeilwoodError, match="digits"):
             requested_loss(value, 0)
 
 
@@ -105,19 +105,19 @@ def test_json_is_read_as_it_was_written(value: Any, ascii_only: bool) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_json_is_refused(name: str) -> None:
     text, reason = HOSTILE[name]
-    with in_time(), pytest.raises(vw.VeilwoodError, match=reason) as told:
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=reason) as told:
         read_json(text, 99 if name == "too much" else bounded.MAX_BYTES)
     assert len(str(told.value)) < 400
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
-    assert read_json(nested(MAX_NESTING)) == json.loads(nested(MAX_NESTING))
+    assert read_json(nested_list(MAX_NESTING)) == json.loads(nested_list(MAX_NESTING))
 
 
 def test_files_without_an_end_are_not_read() -> None:
-    with in_time(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
         read_text("/dev/zero", 1000)
-    with in_time(), pytest.raises(vw.ModelFileError, match="not an ordinary file"):
+    with within_time_limit(), pytest.raises(vw.ModelFileError, match="not an ordinary file"):
         vw.load("/dev/zero")
 
 
@@ -152,7 +152,7 @@ READERS: dict[str, Callable[[Path], Any]] = {
 def test_a_pipe_that_nobody_writes_to_is_refused(name: str, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe.csv"
     os.mkfifo(pipe)
-    with in_time(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="not an ordinary file"):
         READERS[name](pipe)
 
 
@@ -163,11 +163,11 @@ def test_sums_of_losses_do_not_grow_without_end() -> None:
     primes = [p for p in range(2, 30_000) if all(p % q for q in range(2, int(p**0.5) + 1))]
     losses = [Loss.pure(Fraction(1, p)) for p in primes]
     assert Loss.total(losses[:200]).epsilon == sum(Fraction(1, p) for p in primes[:200])
-    with in_time(), pytest.raises(vw.VeilwoodError, match="4,000 digits"):
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match="4,000 digits"):
         Loss.total(losses)
     ledger = vw.MemoryLedger()
     refused = None
-    with in_time():
+    with within_time_limit():
         for loss in losses:
             try:
                 ledger.reserve(loss, what="x", neighbours="rows", plan="0")
@@ -195,13 +195,13 @@ def test_a_ledger_with_absurd_numbers_is_damaged(part: str, where: str, text: st
             return body | {record: body[record] | {part: text}} if body.get(record) else body
 
         edit_records(path, where, absurd)
-        with in_time():
+        with within_time_limit():
             open_and_use(path)
 
 
 RECORDS: dict[str, Callable[[dict[str, Any]], Any]] = {
-    "deep": lambda body: json.loads(nested(500)),
-    "deep inside": lambda body: body | {"x": json.loads(nested(500))},
+    "deep": lambda body: json.loads(nested_list(500)),
+    "deep inside": lambda body: body | {"x": json.loads(nested_list(500))},
     "a number": lambda body: 7,
     "a list": lambda body: [],
     "a text": lambda body: "x",
@@ -227,7 +227,7 @@ def test_a_ledger_with_odd_records_is_damaged(where: str, name: str, tmp_path: P
     if (where, name) == ("balance", "an odd event"):
         pytest.skip("the balance is no event")
     edit_records(path, where, RECORDS[name])
-    with in_time():
+    with within_time_limit():
         open_and_use(path)
 
 
@@ -272,7 +272,7 @@ def test_a_ledger_that_computes_is_refused(tmp_path: Path) -> None:
             "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) "
             "SELECT 1 AS one, CAST(max(i) AS TEXT) AS body FROM n;"
         )
-    with in_time(), pytest.raises(vw.LedgerError, match="damaged"):
+    with within_time_limit(), pytest.raises(vw.LedgerError, match="damaged"):
         vw.SQLiteLedger(path)
 
 
@@ -285,10 +285,10 @@ def test_the_command_line_answers_at_once(text: str, tmp_path: Path, capsys: pyt
         ["plan", "--schema", str(tmp_path / "s.json"), "--delta", text],
         ["plan", "--schema", str(tmp_path / "s.json"), "-e", "greedy-forest", "--param", f"split_share={text}"],
         ["plan", "--schema", str(tmp_path / "s.json"), "--param", f"random_state={text}"],
-        ["plan", "--schema", str(tmp_path / "s.json"), "--param", f"random_state={nested(5000)}"],
+        ["plan", "--schema", str(tmp_path / "s.json"), "--param", f"random_state={nested_list(5000)}"],
         ["ledger", "create", str(ledger), f"--epsilon={text}"],
     ):
-        with in_time():
+        with within_time_limit():
             code = main(words)
         out, err = capsys.readouterr()
         assert (code, "Traceback" in out + err) == (2, False), (words, out, err)
@@ -300,14 +300,14 @@ def test_the_command_line_answers_at_once(text: str, tmp_path: Path, capsys: pyt
 def test_a_secure_task_with_an_absurd_epsilon_is_refused(tmp_path: Path) -> None:
     config = pytest.importorskip("veilwood_secure.roles.config")
     for text in LONG_NUMBERS:
-        with in_time(), pytest.raises(vw.VeilwoodError):
+        with within_time_limit(), pytest.raises(vw.VeilwoodError):
             _ = config.Task("t", SCHEMA.to_dict(), text, {"a": None}, ("u",)).loss
     for name, (hostile, _) in HOSTILE.items():
         if name == "too much":
             continue
         file = tmp_path / "config.json"
         file.write_bytes(hostile if isinstance(hostile, bytes) else hostile.encode())
-        with in_time(), pytest.raises(vw.VeilwoodError):
+        with within_time_limit(), pytest.raises(vw.VeilwoodError):
             config.Config.load(file)
 
 

@@ -16,8 +16,8 @@ from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.hidden_trees import grow_hidden_tree
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
-from veilwood_testing.hidden_trees import noise_of, opened, random_noise, random_rows, recipe_of
-from veilwood_testing.ports import free_ports
+from veilwood_testing.hidden_trees import noise_of, open_tree, random_noise, random_rows, recipe_of
+from veilwood_testing.processes import free_ports
 
 
 def numbers(*shape: int, bits: int = 32, seed: int = 0) -> np.ndarray:
@@ -76,7 +76,7 @@ def test_a_process_that_fails_ends_the_run() -> None:
 
 def grown_by_a_server(engine: Engine, features: Any, classes: Any, domain: Domain, depth: int, extra: Any) -> Any:
     records = SharedRows(engine.load(features), engine.load(classes))
-    return opened(engine, grow_hidden_tree(engine, records, recipe_of(domain, depth), noise_of(engine, extra)))
+    return open_tree(engine, grow_hidden_tree(engine, records, recipe_of(domain, depth), noise_of(engine, extra)))
 
 
 @pytest.mark.slow

@@ -15,9 +15,8 @@ from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.protocols.hidden_forest import plan_hidden_forest
 from veilwood_secure.protocols.hidden_trees import HiddenTree, draw_tree_noise, grow_hidden_tree, predict_queries
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_one_hot
-from veilwood_testing.hidden_privacy_cases import bound
-from veilwood_testing.hidden_trees import PAIR, loaded
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import PAIR, epsilon_bound, load_rows
+from veilwood_testing.mpc_engines import PlainEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 
@@ -27,7 +26,7 @@ def answers(train: Callable[[Engine, SharedRows], HiddenTree], one_more: bool, r
     codes = np.array([[0, 0]] * m + [[1, 1]] * m + [[0, 1]])
     target = np.array([0] * m + [1] * m + [1 if one_more else -1])
     engine = PlainEngine()
-    records, query = loaded(engine, codes, target, domain), engine.constant(encode_one_hot([[0, 1]], domain))
+    records, query = load_rows(engine, codes, target, domain), engine.constant(encode_one_hot([[0, 1]], domain))
     return np.concatenate([engine.open(predict_queries(engine, [train(engine, records)], query)) for _ in range(runs)])
 
 
@@ -39,8 +38,8 @@ def test_the_counterexample_is_loud_on_the_published_tree_and_quiet_on_ours() ->
         return grow_hidden_tree(engine, records, recipe, draw_tree_noise(engine, recipe))
 
     with entropy.seeded_for_tests(33):
-        assert bound(answers(published.train, True, 120), answers(published.train, False, 120)) > 1
-        assert bound(answers(sound, True, 400), answers(sound, False, 400)) <= 0.1
+        assert epsilon_bound(answers(published.train, True, 120), answers(published.train, False, 120)) > 1
+        assert epsilon_bound(answers(sound, True, 400), answers(sound, False, 400)) <= 0.1
     assert not published.privacy_.is_private
     assert published.privacy_.epsilon is None
     assert "no finite epsilon" in str(published.privacy_)

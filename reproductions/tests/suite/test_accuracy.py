@@ -11,13 +11,13 @@ import pytest
 
 from veilwood_papers.suite import accuracy as suite
 from veilwood_papers.suite.tables import FitJob
-from veilwood_testing.suite_cases import CHEAP, use_fake
+from veilwood_testing.exhibits import CHEAP_ESTIMATOR, use_fake_peer
 
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "cheap.py").write_text(CHEAP)
+    (tmp_path / "cheap.py").write_text(CHEAP_ESTIMATOR)
     return tmp_path
 
 
@@ -71,7 +71,7 @@ def test_caches_are_merged(here: Path) -> None:
 def test_a_peer_that_cannot_do_a_table_is_refused_and_one_that_breaks_is_left_out(
     here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    use_fake(monkeypatch, here)
+    use_fake_peer(monkeypatch, here)
     lines: list[str] = []
     regression = FitJob("development", "few-rows-regression", "diffprivlib", 1.0, 0.0, 0)
     nulls = FitJob("development", "nulls", "diffprivlib", 1.0, 0.0, 0)

@@ -12,11 +12,11 @@ import pytest
 from veilwood_papers.suite import peers, tables
 from veilwood_papers.suite.peers import PeerError, fit_peer_models, peer_python
 from veilwood_papers.suite.tables import FitJob
-from veilwood_testing.suite_cases import use_fake
+from veilwood_testing.exhibits import use_fake_peer
 
 
 def test_a_peer_learns_and_is_tested_on_our_splits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use_fake(monkeypatch, tmp_path)
+    use_fake_peer(monkeypatch, tmp_path)
     table = tables.load_table("development", "iris", None)
     jobs = [FitJob("development", "iris", "diffprivlib", epsilon, 0.0, seed) for seed, epsilon in ((0, 1.0), (1, 20.0))]
     good, bad = fit_peer_models("diffprivlib", jobs, table)

@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("cryptography")
 
 from veilwood_secure.mpc.engine import Engine, Shared, concatenate, stack
-from veilwood_testing.three_servers import EDGES, RINGS, at_three, in_the_clear, numbers
+from veilwood_testing.mpc_engines import EDGE_VALUES, RINGS, at_three, in_the_clear, random_integers
 
-X, Y = numbers(4, 5), numbers(4, 5, seed=1)
+X, Y = random_integers(4, 5), random_integers(4, 5, seed=1)
 
 # What is computed, and what it is in the clear (int64, wraps around as a 32-bit integer).
 PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Shared], Callable[..., Any]]] = {
@@ -39,7 +39,7 @@ PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Shared], Callable[.
     "dot products": (lambda e, x, y: e.dot(x[:, None], y[None], axis=-1), lambda x, y: x @ y.T),
     "dealt": (lambda e, x, y: x + e.deal_values(0, None if e.party else [[9]], (4, 5)), lambda x, y: x + 9),
     "dealt by all": (
-        lambda e, x, y: e.deal_sum(lambda: np.arange(6), (2, 3)),
+        lambda e, x, y: e.deal_sum(lambda server: np.arange(6), (2, 3)),
         lambda x, y: np.arange(6).reshape(2, 3) * 3,
     ),
     "signs": (lambda e, x, y: e.is_negative(x), lambda x, y: x < 0),
@@ -77,7 +77,7 @@ def test_three_servers_compute_what_one_would_and_cost_what_it_counts(name: str,
 @pytest.mark.parametrize("ring", RINGS)
 def test_signs_are_right_at_the_ends_of_the_range(ring: Any) -> None:
     top = np.iinfo(f"i{np.dtype(ring).itemsize}")
-    values = np.concatenate([EDGES, [top.max, top.min, top.max - 1, top.min + 1], numbers(2000)])
+    values = np.concatenate([EDGE_VALUES, [top.max, top.min, top.max - 1, top.min + 1], random_integers(2000)])
     for signs in at_three(lambda engine, x: engine.open(engine.is_negative(x)), values, ring=ring):
         np.testing.assert_array_equal(signs, values < 0)
 
@@ -93,7 +93,7 @@ def test_a_comparison_takes_nine_rounds_and_under_60_bytes() -> None:
 
 
 def test_products_larger_than_a_block_come_in_order() -> None:
-    x, y = numbers(40, 1, 9000), numbers(1, 3, 9000)  # 4 MB: several blocks
+    x, y = random_integers(40, 1, 9000), random_integers(1, 3, 9000)  # 4 MB: several blocks
     result = at_three(lambda engine, x, y: engine.open(engine.mul(x, y)), x, y)[2]
     np.testing.assert_array_equal(result, (x * y).astype(np.int32))
 

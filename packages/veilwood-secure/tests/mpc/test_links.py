@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("cryptography")
 from veilwood.errors import PartyError
 from veilwood_secure.mpc.engine import Engine
-from veilwood_testing.three_servers import at_three
+from veilwood_testing.mpc_engines import at_three
 
 
 def test_servers_that_run_different_programs_are_told_so() -> None:

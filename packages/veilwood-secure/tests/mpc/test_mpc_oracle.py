@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("cryptography")
 from veilwood.errors import VeilwoodError
 from veilwood_secure.mpc.engine import Bits, Engine
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.three_servers import at_three, in_the_clear
+from veilwood_testing.mpc_engines import PlainEngine, at_three, in_the_clear
 
 
 @pytest.mark.parametrize("values", [[0, 0, 1], [0, -1, 0], [2**31, 0, 0]])

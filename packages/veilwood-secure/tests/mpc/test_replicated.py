@@ -22,7 +22,7 @@ from veilwood_secure.mpc.replicated import (
     run_in_threads,
 )
 from veilwood_secure.mpc.shares import share
-from veilwood_testing.three_servers import COUNT, Program, at_three, numbers
+from veilwood_testing.mpc_engines import N_DRAWS, Program, at_three, random_integers
 
 
 class Listening(ThreadLinks):
@@ -49,16 +49,16 @@ def views(secret: int, program: Program) -> list[list[np.ndarray]]:
 
     The program gets the engine, COUNT shares of the secret, and the secret itself for a server that deals it.
     """
-    pairs = share(np.full(COUNT, secret))
+    pairs = share(np.full(N_DRAWS, secret))
 
     def serve(links: Links) -> list[np.ndarray]:
         listening = Listening(links)
         keys = agree_keys(links)
         engine = ReplicatedEngine(listening, keys)
         program(engine, engine.load(pairs[links.party]), secret)
-        words = [*pairs[links.party], *(KeyStream(key).next_integers((COUNT,), np.dtype(np.uint32)) for key in keys)]
+        words = [*pairs[links.party], *(KeyStream(key).next_integers((N_DRAWS,), np.dtype(np.uint32)) for key in keys)]
         return words + [
-            part for heard in listening.heard for part in np.frombuffer(heard, np.uint32).reshape(-1, COUNT)
+            part for heard in listening.heard for part in np.frombuffer(heard, np.uint32).reshape(-1, N_DRAWS)
         ]
 
     return run_in_threads(serve)
@@ -68,7 +68,7 @@ SEEN: dict[str, Program] = {
     "product": lambda engine, x, secret: engine.mul(x, x),
     "comparison": lambda engine, x, secret: engine.is_negative(x),
     "refresh": lambda engine, x, secret: engine.refresh(x),
-    "dot": lambda engine, x, secret: engine.dot(x.reshape(1, COUNT), x.reshape(1, COUNT), axis=0),
+    "dot": lambda engine, x, secret: engine.dot(x.reshape(1, N_DRAWS), x.reshape(1, N_DRAWS), axis=0),
 }
 
 
@@ -112,11 +112,11 @@ def test_what_one_server_deals_the_others_cannot_tell(
     dealer: int, together: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def program(engine: Engine, x: Shared, secret: int) -> None:
-        values = np.full(COUNT, secret if engine.party == dealer else 0)
+        values = np.full(N_DRAWS, secret if engine.party == dealer else 0)
         if together:
-            engine.deal_sum(lambda: values, (COUNT,))
+            engine.deal_sum(lambda server: values, (N_DRAWS,))
         else:
-            engine.deal_values(dealer, values, (COUNT,))
+            engine.deal_values(dealer, values, (N_DRAWS,))
 
     others = ((dealer + 1) % 3, (dealer + 2) % 3)
     assert distinguished(program, others) > ALARM
@@ -137,7 +137,7 @@ def test_messages_have_the_same_lengths_whatever_the_secrets() -> None:
 
         return run_in_threads(serve)
 
-    assert lengths(np.zeros(50, dtype=int)) == lengths(numbers(50))
+    assert lengths(np.zeros(50, dtype=int)) == lengths(random_integers(50))
 
 
 @pytest.mark.parametrize("server", [0, 1, 2])

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("cryptography")
 from veilwood_secure.mpc import shares as arithmetic
-from veilwood_testing.three_servers import RINGS
+from veilwood_testing.mpc_engines import RINGS
 
 
 @pytest.mark.parametrize("ring", RINGS)

@@ -17,7 +17,7 @@ from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threa
 from veilwood_secure.mpc.round_batching import run_in_lockstep
 from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.circuits import argmax
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 def work(values: Any, engine: Engine) -> Any:

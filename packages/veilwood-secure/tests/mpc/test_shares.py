@@ -12,12 +12,12 @@ from scipy import stats
 pytest.importorskip("cryptography")
 from veilwood.errors import VeilwoodError
 from veilwood_secure.mpc.shares import pair_from_bytes, pair_to_bytes, reconstruct, share
-from veilwood_testing.three_servers import COUNT, EDGES, RINGS
+from veilwood_testing.mpc_engines import EDGE_VALUES, N_DRAWS, RINGS
 
 
 def test_shares_of_one_server_are_uniform_whatever_the_secret() -> None:
     for secret in (0, -1):
-        for pair in share(np.full(COUNT, secret)):
+        for pair in share(np.full(N_DRAWS, secret)):
             for words in (*pair, pair[0] - pair[1], pair[0] + pair[1]):
                 counts = np.bincount(words.view(np.uint8), minlength=256)
                 assert stats.chisquare(counts).pvalue > 1e-7
@@ -25,7 +25,7 @@ def test_shares_of_one_server_are_uniform_whatever_the_secret() -> None:
 
 @pytest.mark.parametrize("ring", RINGS)
 def test_shares_join_again_and_travel_as_bytes(ring: Any) -> None:
-    values = EDGES.reshape(3, 4)
+    values = EDGE_VALUES.reshape(3, 4)
     pairs = [pair_from_bytes(pair_to_bytes(pair), values.shape, ring) for pair in share(values, ring)]
     np.testing.assert_array_equal(reconstruct(pairs), values)
     with pytest.raises(VeilwoodError, match="not a pair of shape"):

@@ -23,8 +23,8 @@ from veilwood_secure.protocols.hidden_trees import (
 )
 from veilwood_secure.protocols.records import Domain, encode_classes, encode_one_hot
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import TASK
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import TASK
 
 SIZES, ORDERED = (5, 2, 3), (True, False, False)
 

@@ -12,7 +12,7 @@ from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threa
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.circuits import floor_divide
 from veilwood_secure.protocols.joint_forest import RING
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

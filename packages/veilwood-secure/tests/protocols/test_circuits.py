@@ -9,8 +9,8 @@ import numpy as np
 
 from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.protocols import circuits
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.rows_on_shares_cases import RING
+from veilwood_secure.protocols.joint_forest import RING
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 def opened(bits: Bits) -> Any:

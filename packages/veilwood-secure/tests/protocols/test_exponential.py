@@ -19,8 +19,8 @@ from veilwood_secure.protocols.public_trees import (
     select_exponential,
 )
 from veilwood_secure.protocols.records import Domain
-from veilwood_testing.hidden_trees import loaded, random_rows
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import load_rows, random_rows
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 @pytest.mark.parametrize("epsilon", [Fraction(1), Fraction(1, 5)])
@@ -50,7 +50,7 @@ def test_public_trees_by_the_exponential_mechanism() -> None:
     engine = PlainEngine(np.uint64)
     strong = Fraction(80)  # chooses the best, but with probability exp(-40)
     select, label = exponential_selector(strong), exponential_labeller(strong)
-    tree = id3.grow_public_tree(engine, loaded(engine, codes, target, domain), domain, 2, select, label)
+    tree = id3.grow_public_tree(engine, load_rows(engine, codes, target, domain), domain, 2, select, label)
     counts = np.zeros((len(tree.leaves), 2), np.int64)
     np.add.at(counts, (tree.leaf_indices(codes[target >= 0]), target[target >= 0]), 1)
     untied = counts[:, 0] != counts[:, 1]

@@ -20,21 +20,21 @@ from veilwood_secure.protocols.hidden_forest import (
 )
 from veilwood_secure.protocols.hidden_trees import Recipe, predict_queries
 from veilwood_secure.protocols.records import Domain, SharedRows, encode_classes, encode_one_hot
-from veilwood_testing.hidden_trees import loaded, table
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import load_rows, random_table
+from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.parties import CAR
 
 
 @pytest.mark.parametrize("n_classes", [2, 3])
 def test_a_hidden_forest_is_its_trees_on_disjoint_rows(n_classes: int, monkeypatch: pytest.MonkeyPatch) -> None:
     domain = Domain((3, 2, 3), n_classes)
-    codes, target = table(90, domain)
+    codes, target = random_table(90, domain)
     own = np.random.default_rng(1).integers(0, 4, 90)  # one of the four trees may be empty
     monkeypatch.setattr(forests, "assign_rows_to_trees", lambda engine, n_rows, n_trees: np.where(own == 2, 1, own))
     planned = plan_hidden_forest(CAR.schema, epsilon=1, max_depth=1, n_trees=4)
     planned = HiddenPlan(planned.plan, Recipe(domain, (None, None), None), 4)
     engine = PlainEngine()
-    trees = grow_hidden_forest(engine, loaded(engine, codes, target, domain), planned)
+    trees = grow_hidden_forest(engine, load_rows(engine, codes, target, domain), planned)
     twins = [
         plaintext.grow_tree(
             codes[rows], target[rows], sizes=(3, 3, 3), n_classes=n_classes, depth=2,
@@ -42,7 +42,7 @@ def test_a_hidden_forest_is_its_trees_on_disjoint_rows(n_classes: int, monkeypat
         )
         for rows in (np.where(own == 2, 1, own) == tree for tree in range(4))
     ]  # fmt: skip
-    queries, _ = table(40, domain, seed=2)
+    queries, _ = random_table(40, domain, seed=2)
     answers = engine.open(predict_queries(engine, trees, engine.constant(encode_one_hot(queries, domain))))
     assert (answers == plaintext.majority_vote(twins, queries, n_classes)).all()
 
@@ -50,7 +50,7 @@ def test_a_hidden_forest_is_its_trees_on_disjoint_rows(n_classes: int, monkeypat
 def test_a_hidden_forest_on_three_servers_draws_its_own_noise() -> None:
     planned = plan_hidden_forest(CAR.schema, epsilon=2.0, max_depth=2, n_trees=3)
     domain = Domain.from_schema(CAR.schema)
-    codes, target = table(200, domain)
+    codes, target = random_table(200, domain)
     inputs = [share(encode_one_hot(codes, domain)), share(encode_classes(target, domain))]
 
     def program(links: Links) -> Ints:

@@ -20,9 +20,8 @@ from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.protocols.hidden_forest import level_epsilons, plan_hidden_forest
 from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree
 from veilwood_secure.protocols.records import Domain
-from veilwood_testing.hidden_privacy_cases import bound
-from veilwood_testing.hidden_trees import loaded, opened
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import epsilon_bound, load_rows, open_tree
+from veilwood_testing.mpc_engines import PlainEngine
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 
@@ -100,17 +99,17 @@ def leaf_labels(scale: Fraction, with_row: bool) -> Ints:
     target = np.full(len(codes), 1 if with_row else -1)
     engine = PlainEngine()
     recipe = Recipe(domain, (None,) * 3, scale)
-    tree = grow_hidden_tree(engine, loaded(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
-    return opened(engine, tree)[1]
+    tree = grow_hidden_tree(engine, load_rows(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
+    return open_tree(engine, tree)[1]
 
 
 def test_classes_of_leaves_cost_their_loss_and_halved_noise_is_caught() -> None:
     with entropy.seeded_for_tests(31):
         one, none = (np.concatenate([leaf_labels(Fraction(1), full) for _ in range(4)]) for full in (True, False))
-        assert 0.7 < bound(one, none) <= 1
+        assert 0.7 < epsilon_bound(one, none) <= 1
         half = Fraction(1, 2)
         one, none = (np.concatenate([leaf_labels(half, full) for _ in range(4)]) for full in (True, False))
-        assert bound(one, none) > 1.3
+        assert epsilon_bound(one, none) > 1.3
 
 
 def second_level(scale: Fraction, with_row: bool) -> Ints:
@@ -126,8 +125,8 @@ def second_level(scale: Fraction, with_row: bool) -> Ints:
     domain = Domain((w, w, w), 2)
     engine = PlainEngine()
     recipe = Recipe(domain, (Fraction(1, 2), scale), None)
-    tree = grow_hidden_tree(engine, loaded(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
-    splits, _ = opened(engine, tree)
+    tree = grow_hidden_tree(engine, load_rows(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
+    splits, _ = open_tree(engine, tree)
     assert splits[0].tolist() == [0]
     return splits[1][: w - 2]
 
@@ -135,10 +134,10 @@ def second_level(scale: Fraction, with_row: bool) -> Ints:
 def test_hidden_splits_cost_their_loss() -> None:
     with entropy.seeded_for_tests(32):
         one, none = (np.concatenate([second_level(Fraction(1), full) for _ in range(20)]) for full in (True, False))
-        assert 0.5 < bound(none == 2, one == 2) <= 1
+        assert 0.5 < epsilon_bound(none == 2, one == 2) <= 1
         half = Fraction(1, 2)
         one, none = (np.concatenate([second_level(half, full) for _ in range(20)]) for full in (True, False))
-        assert bound(none == 2, one == 2) > 1.1
+        assert epsilon_bound(none == 2, one == 2) > 1.1
 
 
 def exact_answer(epsilons: Sequence[float], one_more: bool, m: int) -> float:

@@ -19,8 +19,8 @@ from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols.circuits import absolute, argmax, maximum
 from veilwood_secure.protocols.hidden_trees import Recipe, draw_tree_noise, grow_hidden_tree, predict_queries
 from veilwood_secure.protocols.records import Domain, SharedRows, are_one_hot, encode_classes, encode_one_hot
-from veilwood_testing.hidden_trees import loaded, noise_of, opened, quiet, random_noise, random_rows, recipe_of
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import load_rows, no_noise, noise_of, open_tree, random_noise, random_rows, recipe_of
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 @pytest.mark.parametrize("seed", range(12))
@@ -31,9 +31,9 @@ def test_hidden_trees_equal_their_twins(seed: int) -> None:
     depth = int(rng.integers(1, min(m, 4) + 1))
     codes, target = random_rows(rng, domain, int(rng.integers(1, 100)))
     engine = PlainEngine()
-    records = loaded(engine, codes, target, domain)
+    records = load_rows(engine, codes, target, domain)
     for extra in (random_noise(rng, domain, depth), None):
-        added = quiet(depth) if extra is None else noise_of(engine, extra)
+        added = no_noise(depth) if extra is None else noise_of(engine, extra)
         tree = grow_hidden_tree(engine, records, recipe_of(domain, depth), added)
         choose = plaintext.first_largest if extra is None else plaintext.noisy_largest(extra)
         twin = plaintext.grow_tree(
@@ -45,7 +45,7 @@ def test_hidden_trees_equal_their_twins(seed: int) -> None:
             split=choose,
             label=choose,
         )
-        splits, leaves = opened(engine, tree)
+        splits, leaves = open_tree(engine, tree)
         assert all((mine == theirs).all() for mine, theirs in zip(splits, twin.splits, strict=True))
         assert (leaves == twin.leaves).all()
         queries, _ = random_rows(rng, domain, 30)
@@ -74,14 +74,14 @@ def test_three_servers_grow_the_same_tree_as_one_process(sizes: tuple[int, ...],
             engine, SharedRows(features, classes), recipe_of(domain, depth), noise_of(engine, extra)
         )
         answers = engine.open(predict_queries(engine, [tree, tree], asked))
-        return *opened(engine, tree), answers, engine.stats
+        return *open_tree(engine, tree), answers, engine.stats
 
     found = run_in_threads(program)
     engine = PlainEngine()
     tree = grow_hidden_tree(
-        engine, loaded(engine, codes, target, domain), recipe_of(domain, depth), noise_of(engine, extra)
+        engine, load_rows(engine, codes, target, domain), recipe_of(domain, depth), noise_of(engine, extra)
     )
-    splits, leaves = opened(engine, tree)
+    splits, leaves = open_tree(engine, tree)
     for theirs in found:
         assert all((mine == his).all() for mine, his in zip(splits, theirs[0], strict=True))
         assert (leaves == theirs[1]).all()
@@ -110,7 +110,7 @@ def test_rounds_and_traffic_do_not_depend_on_rows_and_stay_few() -> None:
     for seed in range(2):
         engine = PlainEngine()
         codes, target = random_rows(np.random.default_rng(seed), domain, 300)
-        grow_hidden_tree(engine, loaded(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
+        grow_hidden_tree(engine, load_rows(engine, codes, target, domain), recipe, draw_tree_noise(engine, recipe))
         seen.append(engine.stats)
     assert seen[0] == seen[1]
     assert seen[0].rounds <= 60 * depth
@@ -122,8 +122,8 @@ def test_products_follow_their_formula() -> None:
     domain = Domain((w,) * m, 2)
     engine = PlainEngine()
     codes, target = random_rows(np.random.default_rng(9), domain, n)
-    records = loaded(engine, codes, target, domain)
-    grow_hidden_tree(engine, records, recipe_of(domain, depth), quiet(depth))
+    records = load_rows(engine, codes, target, domain)
+    grow_hidden_tree(engine, records, recipe_of(domain, depth), no_noise(depth))
     paper = w ** (depth - 1) * m * (n + 32) * w * 2
     # Products that are sent: cells, then a branch a level, the feature and the masks from the second level on.
     of_rows = n * (m * w + (depth - 1) * w + (depth - 2) * m + sum(w**level for level in range(2, depth)))

@@ -23,7 +23,7 @@ from veilwood_secure.protocols import noise
 from veilwood_secure.protocols.joint_forest import RING
 from veilwood_secure.protocols.records import MAX_COUNT
 from veilwood_secure.protocols.secret_array import SecretArray
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.parties import CAR, OWNERS, Threads, Whisper
 
 pytestmark = [

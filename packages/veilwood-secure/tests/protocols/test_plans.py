@@ -14,8 +14,8 @@ from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivat
 from veilwood_secure.protocols import public_trees as id3
 from veilwood_secure.protocols.hidden_forest import level_epsilons, plan_hidden_forest, sampling_delta
 from veilwood_secure.protocols.records import Domain
-from veilwood_testing.hidden_trees import PAIR, loaded
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import PAIR, load_rows
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 def test_budgets_add_up() -> None:
@@ -56,6 +56,6 @@ def test_plans_refuse_what_cannot_be() -> None:
         Domain.from_schema(vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=1))
     domain = Domain((2,), 2)
     engine = PlainEngine()
-    empty = loaded(engine, np.zeros((1, 1), np.int64), np.zeros(1, np.int64), domain)
+    empty = load_rows(engine, np.zeros((1, 1), np.int64), np.zeros(1, np.int64), domain)
     with pytest.raises(VeilwoodError, match="between 1 and"):
         id3.grow_public_tree(engine, empty, domain, 2, id3.select_best_features, id3.select_best_labels)

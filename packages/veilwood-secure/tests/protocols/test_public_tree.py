@@ -10,8 +10,8 @@ import numpy as np
 from veilwood_papers.mpc import plain as plaintext
 from veilwood_secure.protocols import public_trees as id3
 from veilwood_secure.protocols.records import Domain
-from veilwood_testing.hidden_trees import loaded, random_rows
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import load_rows, random_rows
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 def test_public_trees_equal_their_twins() -> None:
@@ -21,7 +21,7 @@ def test_public_trees_equal_their_twins() -> None:
         domain = Domain((3, 2, 4, 2), u)
         codes, target = random_rows(rng, domain, 80)
         engine = PlainEngine()
-        records = loaded(engine, codes, target, domain)
+        records = load_rows(engine, codes, target, domain)
         twin = plaintext.grow_tree(
             codes, target, sizes=domain.sizes, n_classes=u, depth=3,
             split=plaintext.first_largest, label=plaintext.first_largest,
@@ -43,7 +43,7 @@ def test_a_feature_is_used_once_on_a_path_and_random_features_need_no_data() -> 
     codes, target = random_rows(np.random.default_rng(6), domain, 30)
     trees = [
         id3.grow_public_tree(
-            engine, loaded(engine, codes[rows], target[rows], domain), domain, 3,
+            engine, load_rows(engine, codes[rows], target[rows], domain), domain, 3,
             id3.random_selector(np.random.default_rng(0)), id3.select_best_labels,
         )
         for rows in (slice(None), slice(0, 3))

@@ -21,17 +21,17 @@ from veilwood_secure.protocols.records import (
     join_owner_columns,
     stack_owner_rows,
 )
-from veilwood_testing.hidden_trees import loaded, random_rows
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.hidden_trees import load_rows, random_rows
+from veilwood_testing.mpc_engines import PlainEngine
 
 
 def test_owners_of_rows_and_of_columns_join() -> None:
     domain = Domain((3, 2), 2)
     engine = PlainEngine()
     codes, target = random_rows(np.random.default_rng(7), domain, 10)
-    whole = loaded(engine, codes, target, domain)
+    whole = load_rows(engine, codes, target, domain)
     by_rows = stack_owner_rows(
-        [loaded(engine, codes[:4], target[:4], domain), loaded(engine, codes[4:], target[4:], domain)]
+        [load_rows(engine, codes[:4], target[:4], domain), load_rows(engine, codes[4:], target[4:], domain)]
     )
     by_columns = join_owner_columns([whole.features[:1], whole.features[1:]], whole.classes)
     for joined in (by_rows, by_columns):

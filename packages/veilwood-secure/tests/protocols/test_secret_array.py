@@ -11,7 +11,7 @@ import pytest
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols.joint_forest import RING
 from veilwood_secure.protocols.secret_array import SecretArray
-from veilwood_testing.mpc_oracle import PlainEngine
+from veilwood_testing.mpc_engines import PlainEngine
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

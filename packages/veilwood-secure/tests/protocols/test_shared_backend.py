@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from veilwood.data import counts as asked
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns
+from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
@@ -24,9 +25,9 @@ from veilwood_secure.mpc.engine import Bits
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
+from veilwood_secure.protocols.joint_forest import RING
 from veilwood_secure.protocols.shared_backend import GRADIENT_UNIT, BitslicedRows
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.rows_on_shares_cases import RING
+from veilwood_testing.mpc_engines import PlainEngine
 
 N = 150
 
@@ -96,13 +97,13 @@ def tables(both: Both) -> list[ContingencyTable]:
 @pytest.mark.parametrize("n_classes", [0, 2, 4])
 def test_counts_are_those_of_rows_in_memory(n_classes: int) -> None:
     both = Both(n_classes)
-    own = [asked.ClassCounts(n_classes), asked.ClassesByCell(tables(both), n_classes)]
+    own = [asked.ClassesByCell([asked.ALL_ROWS], n_classes), asked.ClassesByCell(tables(both), n_classes)]
     marks = np.rint(np.geomspace(1e-3, 1, 9) * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-    numbers = [asked.TargetHistogram(), asked.TargetSums(), asked.ResidualHistogram(marks)]
+    numbers = [asked.TargetHistogram(64), asked.TargetSums(), asked.ResidualHistogram(marks)]
     shift = np.arange(both.outputs)[None] * 700 + 300_000 * (n_classes == 0)
     both.add(ContingencyTable(()), shift)
     for question in [
-        asked.RowCount(), *(own if n_classes else numbers), asked.Histogram(0, both.columns[0].n_value_bins),
+        *(own if n_classes else numbers), asked.RowsByCell(ContingencyTable((both.columns[0].ungrouped_axis(),))),
         *(asked.RowsByCell(table) for table in tables(both)),
     ]:  # fmt: skip
         here, there = both.answers(question)
@@ -126,6 +127,21 @@ def test_gradients_are_close_and_within_their_norms(n_classes: int) -> None:
     l1, _ = gradient_norms(n_classes, limit)
     alone = np.asarray(both.engine.open(both.shared._row_gradients(n_classes, limit))) * GRADIENT_UNIT
     assert np.abs(alone).sum(axis=0).max() <= l1
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_gain_of_evidence_is_close_and_bounded(n_classes: int) -> None:
+    both = Both(n_classes)
+    rng, start = np.random.default_rng(3), np.arange(both.outputs, dtype=np.int32) * 300
+    both.add(ContingencyTable(()), start[None])
+    for table in tables(both)[1:]:
+        both.add(table, rng.integers(-SCORE_UNITS, SCORE_UNITS, (table.n_cells, both.outputs)))
+    here, there = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, 5 * SCORE_UNITS))
+    assert abs(here - there)[0] <= 0.05 * SCORE_UNITS * N
+    assert abs(here)[0] > 0.2 * SCORE_UNITS * N
+    for max_gain in (1, 100):
+        _, cut = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, max_gain))
+        assert abs(cut)[0] <= max_gain * N
 
 
 @pytest.mark.parametrize("extreme", [-(2**31), -(2**24), 2**24, 2**31 - 1])

@@ -15,7 +15,7 @@ import pytest
 from veilwood.errors import PartyError
 from veilwood_secure.roles.identity import Authority, Identity, PartyName, tls_context
 from veilwood_secure.roles.transport import dial_server
-from veilwood_testing.places import TASK, Place, X, place
+from veilwood_testing.secure_roles import TASK, Place, X, place
 
 
 def strangers(here: Place, tmp_path: Path) -> dict[str, tuple[str, Identity]]:

@@ -20,8 +20,8 @@ from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes
 from veilwood_secure.protocols.records import Domain
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import SCHEMA, TASK, Place, X, place
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import SCHEMA, TASK, Place, X, place
 
 Ask = Callable[[Ints], Ints]
 Spoil = Callable[[int, SharePair], SharePair]

@@ -14,8 +14,8 @@ import pytest
 from veilwood.errors import VeilwoodError
 from veilwood_secure.protocols import noise
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import ROWS, TASK, X, Y, place
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import ROWS, TASK, X, Y, place
 
 
 def test_noise_is_drawn_as_it_is_planned(monkeypatch: pytest.MonkeyPatch) -> None:

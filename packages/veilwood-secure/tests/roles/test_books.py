@@ -10,8 +10,7 @@ import pytest
 from veilwood.errors import PartyError
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.roles.sessions import BUDGETS_FOLDER, entry_label, purpose_of
-from veilwood_testing.budgets_cases import ledger_of
-from veilwood_testing.places import TASK, Place, contribute
+from veilwood_testing.secure_roles import TASK, Place, contribute, role_ledger
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -36,7 +35,7 @@ def test_a_server_keeps_budgets_of_all_tasks_one_task_and_one_owner(tmp_path: Pa
     here.settle()
     assert SQLiteLedger(kept).spent.epsilon == 2
     for party in range(3):
-        assert ledger_of(here, f"server-{party}").spent.epsilon == 2  # the others have taken theirs back
+        assert role_ledger(here, f"server-{party}").spent.epsilon == 2  # the others have taken theirs back
     here.stop()
 
 

@@ -21,8 +21,7 @@ from veilwood_secure.roles.checkpoints import Checkpoint
 from veilwood_secure.roles.owner import Owner, ServerConnections
 from veilwood_secure.roles.sessions import BUDGETS_FOLDER
 from veilwood_secure.roles.transport import Channel, LostError
-from veilwood_testing.budgets_cases import ledger_of
-from veilwood_testing.places import ROWS, TASK, Place, X, Y, contribute, place
+from veilwood_testing.secure_roles import ROWS, TASK, Place, X, Y, contribute, place, role_ledger
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -45,7 +44,7 @@ def forest(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
 
 
 def states(here: Place, role: str = "owner-north") -> list[str]:
-    return [str(entry.state) for entry in ledger_of(here, role).entries()]
+    return [str(entry.state) for entry in role_ledger(here, role).entries()]
 
 
 # -- charged once ------------------------------------------------------------------------------------------------------
@@ -67,7 +66,7 @@ def test_owners_are_charged_when_they_contribute_and_again_when_it_is_trained_ag
     contribute(here)
     here.owner("north").wait(60)
     assert states(here) == ["committed", "committed"]
-    assert ledger_of(here, "owner-north").spent.epsilon == 4
+    assert role_ledger(here, "owner-north").spent.epsilon == 4
     assert states(here, "owner-south") == ["reserved", "reserved"]  # it has not asked how it ended
 
 
@@ -200,7 +199,7 @@ def test_an_owner_whose_budget_is_used_up_sends_nothing(
         assert {words.get("do") for words in said} == {"status", None}  # and "no more"
         assert not any("rows" in words or "upload" in words for words in said)
         assert here.owner("south").status()[1]["missing"] == ["north", "south"]
-        assert ledger_of(here, "owner-north").spent.epsilon == 0
+        assert role_ledger(here, "owner-north").spent.epsilon == 0
 
 
 def test_what_is_not_private_is_refused_by_an_owners_budget(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct
 from veilwood_secure.roles import owner as calls
 from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.transport import Channel, dial_server
-from veilwood_testing.places import TASK, Place
+from veilwood_testing.secure_roles import TASK, Place
 
 
 class Mouth:

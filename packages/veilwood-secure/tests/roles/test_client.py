@@ -9,7 +9,7 @@ import pytest
 
 from veilwood.errors import PartyError
 from veilwood_secure.roles.owner import Owner
-from veilwood_testing.places import TASK, Place, X, Y
+from veilwood_testing.secure_roles import TASK, Place, X, Y
 
 
 def test_swapped_addresses_are_found_before_anything_is_sent(trained: Place) -> None:

@@ -12,7 +12,7 @@ import pytest
 from veilwood.errors import VeilwoodError
 from veilwood_secure.roles.config import Address, Config, set_up_roles
 from veilwood_secure.roles.local import _free_ports
-from veilwood_testing.places import SCHEMA, TASK
+from veilwood_testing.secure_roles import SCHEMA, TASK
 
 
 def test_configurations_are_read_as_written(tmp_path: Path) -> None:

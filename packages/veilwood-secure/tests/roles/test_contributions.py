@@ -15,7 +15,7 @@ from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.transport import Channel, dial_server
 from veilwood_secure.roles.uploads import seeded_shares
-from veilwood_testing.places import TASK, Place, X, Y, first_word
+from veilwood_testing.secure_roles import TASK, Place, X, Y, first_word
 
 UPLOAD = {"part": "rows", "upload": "0" * 32, "more": False}
 

@@ -14,8 +14,8 @@ from veilwood.cli.main import main
 from veilwood.errors import VeilwoodError
 from veilwood_secure.roles.config import Address, load_or_create_authority, set_up_roles
 from veilwood_secure.roles.identity import Authority, PartyName, install_certificate, request_certificate, sign_request
-from veilwood_testing.places import TASK, Place, X, Y, assert_nothing_in_clear
-from veilwood_testing.ports import free_ports
+from veilwood_testing.processes import free_ports
+from veilwood_testing.secure_roles import TASK, Place, X, Y, assert_nothing_in_clear
 
 
 def enrol(folder: Path, role: str, *, days: int = 365) -> None:

@@ -38,12 +38,18 @@ from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.transport import Channel, exchange_until
 from veilwood_secure.roles.uploads import piece_row_counts, share_size
 from veilwood_secure.roles.user import User
-from veilwood_testing.local_roles import ROWS, SCHEMA, X, Y, expected
-from veilwood_testing.places import assert_nothing_in_clear
+from veilwood_testing.secure_roles import (
+    CAR_ROWS,
+    CAR_SCHEMA,
+    CAR_X,
+    CAR_Y,
+    assert_nothing_in_clear,
+    expected_predictions,
+)
 
 pytestmark = pytest.mark.slow
 
-FEW = slice(None, None, len(X) // 100)
+FEW = slice(None, None, len(CAR_X) // 100)
 KILLS = {"hidden-tree": 200, "forest-on-shares": 40, "public-forest": 20}
 KILLS_A_SESSION = 2
 
@@ -72,7 +78,7 @@ def play(role: str, folder: Path, word: Connection) -> None:
         else:
             with User(folder / role) as user:
                 for _ in range(20):
-                    user.predict(X[FEW])
+                    user.predict(CAR_X[FEW])
         word.send(("done", ""))
     except VeilwoodError as error:
         word.send(("refused", str(error)))
@@ -84,10 +90,10 @@ def take_part(client: Owner) -> None:
     """Share rows, unless the other owner's met those of this one from before a kill, and the training has begun."""
     rows = slice(0, 50) if client.config.name == "north" else slice(50, 100)
     if client.participates:
-        client.participate(X[FEW][rows], Y[FEW][rows])
+        client.participate(CAR_X[FEW][rows], CAR_Y[FEW][rows])
         return
     try:
-        client.contribute(X[FEW][rows], Y[FEW][rows])
+        client.contribute(CAR_X[FEW][rows], CAR_Y[FEW][rows])
     except PartyError as error:
         if "is being trained" not in str(error) and "is trained already" not in str(error):
             raise
@@ -135,7 +141,7 @@ class Cast:
 
     def train(self) -> None:
         with ThreadPoolExecutor(2) as owners:
-            list(owners.map(lambda owner: take_part(self.owner(owner)), ROWS))
+            list(owners.map(lambda owner: take_part(self.owner(owner)), CAR_ROWS))
 
     def kill(self, process: BaseProcess) -> None:
         process.kill()
@@ -156,7 +162,9 @@ class Cast:
 def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> None:
     """Killed 200 times: a server comes back and owners notice nothing; nothing is left in clear, all goes on after."""
     settings: dict[str, Any] = {"max_depth": 2} if protocol == "hidden-tree" else {}
-    servers = local_servers(SCHEMA, epsilon=2, folder=tmp_path / "roles", timeout=10.0, protocol=protocol, **settings)
+    servers = local_servers(
+        CAR_SCHEMA, epsilon=2, folder=tmp_path / "roles", timeout=10.0, protocol=protocol, **settings
+    )
     cast, rng, endings = Cast(servers.folder), random.Random(8), Counter[str]()
     sessions = KILLS[protocol] // KILLS_A_SESSION
     for number in range(sessions):
@@ -188,8 +196,8 @@ def test_kill_of_each_role_at_random_points(protocol: str, tmp_path: Path) -> No
         cast.owner("north").retire()
     cast.train()
     with User(cast.folder / "user-analyst") as analyst:
-        answers = analyst.predict(X)
-        assert protocol != "hidden-tree" or np.array_equal(answers, expected(servers, depth=2))
+        answers = analyst.predict(CAR_X)
+        assert protocol != "hidden-tree" or np.array_equal(answers, expected_predictions(servers, depth=2))
     for party, process in cast.servers.items():
         process.kill()
         process.join()
@@ -231,7 +239,7 @@ def test_six_unfinished_uploads_take_little_memory(tmp_path: Path) -> None:
     """Six owners announce a million rows each, send all of a piece but its last byte, and stay; a seventh is served."""
     owners = [f"owner-{number}" for number in range(7)]
     with local_servers(
-        SCHEMA, epsilon=2, folder=tmp_path / "roles", owners=owners, protocol="forest-on-shares"
+        CAR_SCHEMA, epsilon=2, folder=tmp_path / "roles", owners=owners, protocol="forest-on-shares"
     ) as here:
         process = here.processes[1]  # server 1 gets a whole share, server 0 seeds
         assert process is not None
@@ -249,7 +257,7 @@ def test_six_unfinished_uploads_take_little_memory(tmp_path: Path) -> None:
                 size = share_size(1, shape, program.ring)
                 assert size > 1 << 20
                 send_all_but_one(call.channels[1], size)
-            here.owner("owner-6").contribute(X, Y)
+            here.owner("owner-6").contribute(CAR_X, CAR_Y)
             assert resident(process.pid) - before < 300 << 20
             with suppress(PartyError):  # the refusal may come before all has left
                 send_all_but_one(calls[0].channels[2], 1 << 29)

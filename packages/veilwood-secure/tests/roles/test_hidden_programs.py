@@ -14,8 +14,8 @@ from veilwood_secure.protocols.records import encode_table
 from veilwood_secure.roles.config import set_up_roles
 from veilwood_secure.roles.hidden_programs import HiddenForest, PrivateVotes
 from veilwood_secure.roles.owner import ServerConnections
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y
 
 
 def test_columns_are_joined_in_the_order_of_the_schema() -> None:

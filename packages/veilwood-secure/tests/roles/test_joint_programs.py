@@ -15,7 +15,7 @@ from veilwood.errors import VeilwoodError
 from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.task_state import TaskState
-from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, place
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

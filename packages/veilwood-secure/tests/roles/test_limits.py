@@ -20,8 +20,7 @@ from veilwood_secure.roles import transport as listener_module
 from veilwood_secure.roles.config import CONFIG_FILE
 from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.transport import Channel, LostError, ReceiveQuota, dial_server
-from veilwood_testing.limits_cases import PEER, connect
-from veilwood_testing.places import Place, X, Y, place
+from veilwood_testing.secure_roles import FIRST_SERVER, Place, X, Y, connect_channel, place
 
 
 def test_silent_connections_shut_nobody_out(here: Place) -> None:
@@ -38,7 +37,7 @@ def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: P
     with ExitStack() as crowd:
         refused: list[str] = []
         for _ in range(60):
-            channel = connect(here)
+            channel = connect_channel(here)
             crowd.callback(channel.close)
             if len(refused) < 3:  # the first ones that are one too many
                 try:
@@ -55,7 +54,7 @@ def test_one_user_with_many_connections_shuts_nobody_out_and_is_told_why(here: P
 
 def test_places_come_free_again(here: Place) -> None:
     for _ in range(40):
-        connect(here).close()
+        connect_channel(here).close()
     until = time.monotonic() + 60
     while here.servers[0]._listeners[1].n_connections:
         assert time.monotonic() < until
@@ -178,7 +177,7 @@ def test_a_full_server_is_not_called_a_forger(tmp_path: Path) -> None:
         threading.Thread(target=turn_away, daemon=True).start()
         with pytest.raises(LostError, match="it is full, or stopping") as caught:
             dial_server(
-                "127.0.0.1", closes.getsockname()[1], context, PEER, timeout=5, limit=100, connect_timeout=0.3
+                "127.0.0.1", closes.getsockname()[1], context, FIRST_SERVER, timeout=5, limit=100, connect_timeout=0.3
             )  # fmt: skip
         assert "certificates" not in str(caught.value)
 

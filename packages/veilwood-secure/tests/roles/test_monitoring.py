@@ -18,9 +18,7 @@ import pytest
 from veilwood.errors import PartyError
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.roles.monitoring import HEARTBEAT_LIMIT_S, LogFormatter
-from veilwood_testing.limits_cases import PEER, connect
-from veilwood_testing.overheard import settled
-from veilwood_testing.places import Place, X, Y, place
+from veilwood_testing.secure_roles import FIRST_SERVER, Place, X, Y, connect_channel, place, wait_until_settled
 
 SOUTH = slice(500, 600)
 
@@ -55,7 +53,7 @@ def watched(folder: Path, rows: int) -> list[str]:
         look(here)
         here.owner("south").contribute(X[SOUTH], Y[SOUTH])
         here.owner("south").wait(60)
-        settled(here)
+        wait_until_settled(here)
         look(here)
         with here.user() as analyst:
             analyst.predict(X[:4])
@@ -102,7 +100,7 @@ def test_the_endpoint_answers_on_this_machine(here: Place, monkeypatch: pytest.M
 
 def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO):
-        channel = connect(here)
+        channel = connect_channel(here)
         words = {"message": "oh\n2026-01-01 server 0: scale: trained", "party": "server 1\nx", "lost": False}
         channel._queue_frame(1, json.dumps(words).encode())
         channel._write_pending()
@@ -114,7 +112,7 @@ def test_lines_of_the_log_cannot_be_forged(here: Place, caplog: pytest.LogCaptur
         time.sleep(0.01)
     (record,) = [record for record in caplog.records if "oh?2026" in record.getMessage()]
     assert record.getMessage().startswith("user analyst: user analyst gave up: ")  # who spoke, and no other to blame
-    line = LogFormatter(PEER).format(
+    line = LogFormatter(FIRST_SERVER).format(
         logging.makeLogRecord({"msg": "a\nb\x1b[2J\u2028", "args": (), "levelname": "INFO"})
     )
     assert line.isascii()

@@ -13,8 +13,8 @@ import veilwood as vw
 from veilwood.errors import PartyError
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import TASK
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import TASK
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.roles import uploads
 from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.uploads import UploadPieces, order_key, split_piece
-from veilwood_testing.places import TASK, Place, X, Y
+from veilwood_testing.secure_roles import TASK, Place, X, Y
 
 PROGRAM = program_for_task(TASK)
 FRAME = pd.DataFrame(X, columns=list(TASK.public_schema.feature_names))

@@ -25,8 +25,18 @@ from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.transport import Channel, dial_server
-from veilwood_testing.overheard import logged, readable, settled, without_chance
-from veilwood_testing.places import SCHEMA, TASK, Place, X, Y, place
+from veilwood_testing.secure_roles import (
+    SCHEMA,
+    TASK,
+    Place,
+    X,
+    Y,
+    log_lines,
+    place,
+    readable_message,
+    wait_until_settled,
+    without_random_parts,
+)
 
 NEIGHBOUR, OTHER = 251, 480
 SIZES = [250, NEIGHBOUR, OTHER]
@@ -72,7 +82,7 @@ class Outside:
 
         def noted() -> None:
             if not channel._in_header:
-                heard.append(f"{channel._kind} {readable(bytes(channel._partial))}")
+                heard.append(f"{channel._kind} {readable_message(bytes(channel._partial))}")
             turn()
 
         channel._advance_frame = noted  # type: ignore[method-assign]
@@ -115,7 +125,7 @@ def training(folder: Path, rows: int, outside: Outside) -> Seen:
         outside.ask("too many rows", south.config, TASK, "contribute", rows=1 << 30)
         outside.ask("no number of rows", south.config, TASK, "contribute", rows=-1)
         outside.note("south contributes", lambda: south.contribute(X[SOUTH], Y[SOUTH]))
-        settled(here)
+        wait_until_settled(here)
         for person in (north, south, user):
             outside.ask(f"status after, for {person.config.party_name}", person.config, TASK, "status")
 
@@ -140,7 +150,7 @@ def failing(folder: Path, rows: int, outside: Outside) -> Seen:
     try:
         outside.note("north contributes", lambda: made.owner("north").contribute(X[:rows], Y[:rows]))
         outside.note("south contributes", lambda: made.owner("south").contribute(X[SOUTH], Y[SOUTH]))
-        settled(made)
+        wait_until_settled(made)
         outside.ask("status", made.config("user-analyst"), TASK, "status")
         assert "longer than is allowed" in str(outside.seen["status"])
     finally:
@@ -159,7 +169,7 @@ def crashing(folder: Path, rows: int, outside: Outside, error: type[Exception]) 
         program.train = fail
         outside.note("north contributes", lambda: here.owner("north").contribute(X[:rows], Y[:rows]))
         outside.note("south contributes", lambda: here.owner("south").contribute(X[SOUTH], Y[SOUTH]))
-        settled(here)
+        wait_until_settled(here)
         outside.ask("status", here.config("owner-south"), TASK, "status")
     return outside.seen
 
@@ -183,7 +193,7 @@ def public(folder: Path, rows: int, outside: Outside) -> Seen:
     with place(folder, task) as here:
         outside.note("north contributes", lambda: here.owner("north").contribute(X[:rows], Y[:rows]))
         outside.note("south contributes", lambda: here.owner("south").contribute(X[SOUTH], Y[SOUTH]))
-        settled(here)
+        wait_until_settled(here)
         outside.ask("status", here.config("owner-south"), task, "status")
         outside.ask("fetch", here.config("user-analyst"), task, "fetch")
         outside.seen["files"] = left_on_disk(here)
@@ -212,7 +222,7 @@ def test_nothing_that_leaves_a_server_tells_the_number_of_rows(
             older = {thread.ident for thread in threading.enumerate()} - {threading.get_ident()}
             with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
                 seen = STORIES[story](tmp_path / f"{attempt}-{rows}", rows, Outside(patch))
-            found.append(seen | {"log": logged(caplog, older)})
+            found.append(seen | {"log": log_lines(caplog, older)})
         told = [
             f"{what}, of {rows} rows"
             for rows, seen in zip(SIZES, found, strict=True)
@@ -237,9 +247,9 @@ def test_the_command_line_does_not_tell_the_number_of_rows(
             assert main(["secure", "owner", f"{rows}/owner-north", "north.csv", "--no-wait"]) == 0
             assert main(["secure", "owner", f"{rows}/owner-south", "--json"]) == 0
             assert main(["secure", "owner", f"{rows}/owner-south", "south.csv"]) == 0
-            settled(here)
+            wait_until_settled(here)
             assert main(["secure", "owner", f"{rows}/owner-south", "--json"]) == 0
-        printed.append(without_chance(capsys.readouterr().out))
+        printed.append(without_random_parts(capsys.readouterr().out))
     assert printed[0].count("\n") > 3
     assert len(set(printed)) == 1, printed
 

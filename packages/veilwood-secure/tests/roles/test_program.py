@@ -17,14 +17,23 @@ from veilwood_secure.roles import program as program_module
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.program import PROTOCOLS, TrainingResult, program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import ROWS, TASK, Place, X, Y, place
-from veilwood_testing.refunds_cases import PUBLIC, assert_spent, train_until
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import (
+    PUBLIC_FOREST_TASK,
+    ROWS,
+    TASK,
+    Place,
+    X,
+    Y,
+    assert_spent,
+    place,
+    train_until_failure,
+)
 
 
 @pytest.fixture
 def public(tmp_path: Path) -> Iterator[Place]:
-    with place(tmp_path, PUBLIC) as made:
+    with place(tmp_path, PUBLIC_FOREST_TASK) as made:
         yield made
 
 
@@ -33,7 +42,7 @@ def test_a_training_that_fails_while_it_opens_stays_spent(
     public: Place, failing: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One server has its result, and says that it failed: the others cannot know what it has seen."""
-    program: Any = public.servers[failing]._find_task("scale", PUBLIC.fingerprint()).program
+    program: Any = public.servers[failing]._find_task("scale", PUBLIC_FOREST_TASK.fingerprint()).program
     train = program.train
 
     def opened_and_lost(engine: Any, rows: Any, present: Any) -> TrainingResult:
@@ -41,7 +50,7 @@ def test_a_training_that_fails_while_it_opens_stays_spent(
         raise ArithmeticError("lost")
 
     monkeypatch.setattr(program, "train", opened_and_lost)
-    train_until(public, "was not trained")
+    train_until_failure(public, "was not trained")
     assert_spent(public)
 
 
@@ -61,7 +70,9 @@ class Open(PlainEngine):
 def test_a_protocol_says_whether_its_training_opens_anything(protocol: str) -> None:
     """A refund depends on it. The key by which rows get their trees is drawn without them, and may be opened."""
     settings = {} if protocol in ("public-forest", "forest-on-shares") else {"n_trees": 2}
-    task: Task = PUBLIC if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
+    task: Task = (
+        PUBLIC_FOREST_TASK if protocol == "public-forest" else replace(TASK, protocol=protocol, settings=settings)
+    )
     program = program_for_task(task)
     engine = Open(program.ring)
     rows = {

@@ -23,8 +23,8 @@ from veilwood_secure.protocols.records import Domain
 from veilwood_secure.roles import hidden_programs
 from veilwood_secure.roles.config import set_up_roles
 from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_oracle import PlainEngine
-from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
+from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, place
 
 DOMAIN = Domain.from_schema(SCHEMA)
 PROTOCOLS: dict[str, dict[str, Any]] = {

@@ -23,8 +23,17 @@ from veilwood_secure.roles.checkpoints import ModelStore
 from veilwood_secure.roles.program import TrainingResult
 from veilwood_secure.roles.server import Server
 from veilwood_testing.parties import CAR, OWNERS, Threads
-from veilwood_testing.places import ROWS, Place, X, Y, place
-from veilwood_testing.refunds_cases import PARAMETERS, PUBLIC, assert_spent, train_until
+from veilwood_testing.secure_roles import (
+    PUBLIC_FOREST_TASK,
+    ROWS,
+    TREE_PARAMETERS,
+    Place,
+    X,
+    Y,
+    assert_spent,
+    place,
+    train_until_failure,
+)
 
 
 class Crash(BaseException):
@@ -33,7 +42,7 @@ class Crash(BaseException):
 
 @pytest.fixture
 def public(tmp_path: Path) -> Iterator[Place]:
-    with place(tmp_path, PUBLIC) as made:
+    with place(tmp_path, PUBLIC_FOREST_TASK) as made:
         yield made
 
 
@@ -51,7 +60,7 @@ def test_a_training_that_fails_after_it_opened_its_sums_stays_spent(
         raise OSError("no space left on device")
 
     monkeypatch.setattr(public.servers[1]._model_store, "save", full.__get__(public.servers[1]._model_store))
-    train_until(public, "was not trained")
+    train_until_failure(public, "was not trained")
     assert all(server._task_states["scale"].model is None for server in public.servers)
     assert_spent(public)
 
@@ -65,7 +74,7 @@ def test_a_server_that_crashed_after_opening_finds_the_training_spent_when_it_st
         raise Crash
 
     monkeypatch.setattr(public.servers[2], "_build_stored_model", crash)
-    train_until(public, "was not trained")
+    train_until_failure(public, "was not trained")
     monkeypatch.undo()
     public.stop()
     again = Server(public.config("server-2"))
@@ -127,7 +136,7 @@ def test_an_analyst_pays_for_what_the_servers_opened_before_they_failed() -> Non
             raise OutOfSchemaError("a row of north is outside the schema.")
 
     ledger = MemoryLedger(1)
-    forest = vw.RandomTreesClassifier(CAR.schema, **PARAMETERS, ledger=ledger)
+    forest = vw.RandomTreesClassifier(CAR.schema, **TREE_PARAMETERS, ledger=ledger)
     with pytest.raises(OutOfSchemaError) as caught:
         forest.fit(Refused(OWNERS))
     assert ledger.spent.epsilon == 1

@@ -22,7 +22,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.roles import program as programs_module
 from veilwood_secure.roles.config import set_up_roles
-from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, place
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, place
 
 
 def test_answers_equal_the_plaintext_twin(trained: Place) -> None:

@@ -10,8 +10,7 @@ import pytest
 from veilwood.errors import PartyError
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.task_state import TaskState
-from veilwood_testing.places import Place, X, Y, contribute
-from veilwood_testing.uploads_cases import entries
+from veilwood_testing.secure_roles import Place, X, Y, contribute, entry_states
 
 
 def test_rows_are_not_changed_once_a_training_has_begun(here: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,4 +34,4 @@ def test_rows_are_not_changed_once_a_training_has_begun(here: Place, monkeypatch
     with pytest.raises(PartyError, match="is being trained"):
         here.owner("north").contribute(X[:30], Y[:30])
     assert study.complete_uploads == held
-    assert entries(here)[1] == ["reserved"]
+    assert entry_states(here)[1] == ["reserved"]

@@ -26,7 +26,7 @@ from veilwood_secure.roles.checkpoints import Checkpoint
 from veilwood_secure.roles.owner import Owner
 from veilwood_secure.roles.transport import LostError
 from veilwood_secure.roles.uploads import UploadPieces, expand_pair, seeded_shares
-from veilwood_testing.places import ROWS, SCHEMA, TASK, Place, X, Y, assert_nothing_in_clear, contribute, place
+from veilwood_testing.secure_roles import ROWS, SCHEMA, TASK, Place, X, Y, assert_nothing_in_clear, contribute, place
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

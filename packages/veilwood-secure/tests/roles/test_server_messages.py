@@ -23,8 +23,17 @@ from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.server import Server
 from veilwood_secure.roles.sessions import SessionBroker
 from veilwood_secure.roles.transport import _WAITING, Channel
-from veilwood_testing.overheard import logged, readable, settled
-from veilwood_testing.places import SCHEMA, TASK, Place, X, Y, place
+from veilwood_testing.secure_roles import (
+    SCHEMA,
+    TASK,
+    Place,
+    X,
+    Y,
+    log_lines,
+    place,
+    readable_message,
+    wait_until_settled,
+)
 
 PAD = 300
 SOUTH = slice(400, 500)
@@ -67,7 +76,7 @@ class Servers:
 
         def noted() -> None:
             if not channel._in_header and channel._kind != _WAITING:  # a word of patience is a matter of time
-                heard.append(f"{channel._kind} {without_names(readable(bytes(channel._partial)))}")
+                heard.append(f"{channel._kind} {without_names(readable_message(bytes(channel._partial)))}")
             turn()
 
         channel._advance_frame = noted  # type: ignore[method-assign]
@@ -84,7 +93,7 @@ def session(folder: Path, task: Task, tables: dict[str, Any], pad_to: int | None
     with place(folder, task) as here:
         for owner, (rows, target) in tables.items():
             here.owner(owner).contribute(rows, target, pad_to=pad_to)
-        settled(here)
+        wait_until_settled(here)
         if isinstance(here.servers[0]._task_states["scale"].program, HiddenForest):
             ask(here)
             servers.wait_for_farewells()
@@ -117,7 +126,7 @@ def told(folder: Path, story: str, caplog: pytest.LogCaptureFixture, **changes: 
         with pytest.MonkeyPatch.context() as patch, caplog.at_level(logging.INFO):
             tables = {"north": north, "south": (X[SOUTH], Y[SOUTH])}
             heard = session(folder / str(number), task, tables, changes.get("pad_to", pad_to), Servers(patch))
-        found.append({**heard, "log": logged(caplog, older)})
+        found.append({**heard, "log": log_lines(caplog, older)})
     return found
 
 

@@ -15,7 +15,7 @@ from veilwood_secure.mpc.shares import pair_to_bytes, share
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.transport import _DATA
-from veilwood_testing.places import TASK, Place, X, Y, place
+from veilwood_testing.secure_roles import TASK, Place, X, Y, place
 
 
 def test_a_model_survives_a_restart_and_ends_by_retirement(tmp_path: Path) -> None:

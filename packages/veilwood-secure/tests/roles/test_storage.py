@@ -12,7 +12,7 @@ import pytest
 from veilwood.errors import ModelFileError, VeilwoodError
 from veilwood_secure.roles.checkpoints import ModelStore, StoredModel
 from veilwood_secure.roles.owner import Owner
-from veilwood_testing.places import SCHEMA, Place, X, assert_nothing_in_clear, place
+from veilwood_testing.secure_roles import SCHEMA, Place, X, assert_nothing_in_clear, place
 
 
 def test_stored_shares_open_with_the_secret_only(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder
 from veilwood_secure.roles.program import program_for_task
 from veilwood_secure.roles.task_state import MAX_ROWS, TaskState
-from veilwood_testing.places import TASK
+from veilwood_testing.secure_roles import TASK
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from veilwood_secure.roles.training import TrainingMixin
-from veilwood_testing.places import Place, contribute
+from veilwood_testing.secure_roles import Place, contribute
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),

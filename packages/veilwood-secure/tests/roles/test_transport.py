@@ -14,7 +14,7 @@ from veilwood.errors import PartyError, VeilwoodError
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.identity import PartyName, tls_context
 from veilwood_secure.roles.transport import Channel, Listener, TlsLinks, dial_server
-from veilwood_testing.places import Place
+from veilwood_testing.secure_roles import Place
 
 
 @contextmanager

@@ -21,8 +21,7 @@ from veilwood_secure.mpc.shares import reconstruct
 from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.owner import ServerConnections
 from veilwood_secure.roles.uploads import seeded_shares, split_piece
-from veilwood_testing.places import TASK, Place, X, Y, contribute, place
-from veilwood_testing.uploads_cases import entries
+from veilwood_testing.secure_roles import TASK, Place, X, Y, contribute, entry_states, place
 
 
 def put_in_place(here: Place, task: Any) -> None:
@@ -85,7 +84,7 @@ def test_rows_that_were_signed_for_one_task_are_not_used_for_another(here: Place
     put_in_place(here, replace(TASK, epsilon="20"))
     contribute(here, "south")
     assert here.owner("north").status()[0]["missing"] == ["north"]
-    assert entries(here) == [[]] * 3
+    assert entry_states(here) == [[]] * 3
     contribute(here, "north")  # who agrees
     assert here.owner("north").wait(60).epsilon == 20
 

@@ -10,7 +10,7 @@ import pytest
 from veilwood.errors import PartyError
 from veilwood_secure.roles.config import set_up_roles
 from veilwood_secure.roles.user import User
-from veilwood_testing.places import TASK, Place, X, first_word
+from veilwood_testing.secure_roles import TASK, Place, X, first_word
 
 
 def test_only_those_a_task_names_may_take_part(trained: Place) -> None:

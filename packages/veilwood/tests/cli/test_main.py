@@ -24,7 +24,7 @@ from veilwood.cli.fit import FAMILIES
 from veilwood.cli.main import COMMANDS, main, whole_command
 from veilwood.forests.random_trees import RandomTrees
 from veilwood.models import file as model_file
-from veilwood_testing.main_cases import FIT, SMALL, answer
+from veilwood_testing.commands import FIT_VISITS, SMALL_TREES_OPTIONS, run_json
 
 ROOT = Path(__file__).parents[4]
 
@@ -34,11 +34,11 @@ ENVIRONMENT = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, ROOT.glob("pa
 
 def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     names = [
-        answer(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
+        run_json(capsys, "plan", "--schema", "visits.json", *more)["estimator"]
         for more in ([], ["--estimator", "private-forest"], ["--estimator", "PrivateForestClassifier"])
     ]
     assert names == ["PrivateForestClassifier"] * 3
-    assert answer(capsys, "plan", "--schema", "visits.json", "--estimator", "RandomTreesRegressor")["estimator"] == (
+    assert run_json(capsys, "plan", "--schema", "visits.json", "--estimator", "RandomTreesRegressor")["estimator"] == (
         "RandomTreesClassifier"  # the schema's task picks the one of a family
     )
 
@@ -47,29 +47,29 @@ def test_the_default_is_the_forest_most_people_should_use(in_clinic: Path, capsy
 
 
 def test_from_draft_to_predictions(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    found = answer(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
+    found = run_json(capsys, "schema", "draft", "visits.csv", "--target", "ill", "-o", "draft.json")
     assert found == {"schema": "draft.json", "task": "classification", "target": "ill", "left_out": {}}
-    assert answer(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
-    plan = answer(capsys, "plan", "--schema", "visits.json", *SMALL)
+    assert run_json(capsys, "schema", "check", "visits.csv", "--schema", "visits.json")["fits"]
+    plan = run_json(capsys, "plan", "--schema", "visits.json", *SMALL_TREES_OPTIONS)
     assert (plan["epsilon"], plan["layout"]["trees"]) == ("1", 4)
-    assert answer(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
+    assert run_json(capsys, "ledger", "create", "visits.db", "--epsilon", "1.5")["remaining"] == "epsilon=1.5"
 
-    made = answer(capsys, *FIT, "--ledger", "visits.db")
+    made = run_json(capsys, *FIT_VISITS, "--ledger", "visits.db")
     assert made["plan"] == plan  # what was shown is what was done
     assert made["model"] == "visits.veilwood"
-    assert answer(capsys, "certificate", "visits.veilwood") == made["certificate"]
+    assert run_json(capsys, "certificate", "visits.veilwood") == made["certificate"]
     assert made["certificate"]["is_private"]
-    shown = answer(capsys, "ledger", "show", "visits.db")
+    shown = run_json(capsys, "ledger", "show", "visits.db")
     assert (shown["remaining"], shown["entries"][0]["state"]) == ("epsilon=0.5", "committed")
-    assert answer(capsys, "ledger", "verify", "visits.db")["intact"]
+    assert run_json(capsys, "ledger", "verify", "visits.db")["intact"]
 
-    rows = answer(capsys, "predict", "visits.veilwood", "visits.csv", "--proba")
+    rows = run_json(capsys, "predict", "visits.veilwood", "visits.csv", "--proba")
     assert len(rows) == 400
     assert set(rows[0]) == {"prediction", "probability_no", "probability_yes"}
 
 
 def test_text_for_people(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*FIT, "--delta", "1e-6"]) == 0
+    assert main([*FIT_VISITS, "--delta", "1e-6"]) == 0
     out = capsys.readouterr().out
     assert "Delta: not spent, as pure noise is the smaller one here" in out
     assert "Costs epsilon=1, protecting one row" in out
@@ -85,36 +85,36 @@ def test_regression_is_picked_by_the_schema(in_clinic: Path, capsys: pytest.Capt
     schema = json.loads(Path("visits.json").read_text())
     schema |= {"task": "regression", "target": "age"}
     Path("ages.json").write_text(json.dumps(schema))
-    fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL]
-    assert answer(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
+    fit = ["fit", "visits.csv", "--schema", "ages.json", "-o", "ages.veilwood", *SMALL_TREES_OPTIONS]
+    assert run_json(capsys, *fit)["plan"]["estimator"] == "RandomTreesRegressor"
     assert main(["predict", "ages.veilwood", "visits.csv", "--proba"]) == 2
     assert "omit --proba" in capsys.readouterr().err
 
 
 def test_an_unreviewed_draft_is_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["schema", "draft", "visits.csv", "-o", "draft.json"]) == 0
-    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL_TREES_OPTIONS]) == 0
     captured = capsys.readouterr()
     assert "warning: draft.json is an unreviewed draft" in captured.err
     assert "Certificate: NOT PRIVATE: the schema was inferred" in captured.out
-    assert not answer(capsys, "certificate", "visits.veilwood")["is_private"]
+    assert not run_json(capsys, "certificate", "visits.veilwood")["is_private"]
     # A reviewer deletes the marks; a half-reviewed draft is still a draft.
     draft = json.loads(Path("draft.json").read_text())
     del draft["notes"], draft["inferred"]
     Path("draft.json").write_text(json.dumps(draft))
-    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL_TREES_OPTIONS, "--force"]) == 0
     assert "Certificate: NOT PRIVATE" in capsys.readouterr().out
     for column in draft["columns"]:
         del column["bounds"]
     Path("draft.json").write_text(json.dumps(draft))
-    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL, "--force"]) == 0
+    assert main(["fit", "visits.csv", "--schema", "draft.json", *SMALL_TREES_OPTIONS, "--force"]) == 0
     captured = capsys.readouterr()
     assert "warning" not in captured.err
     assert "NOT PRIVATE" not in captured.out
 
 
 def test_infinite_epsilon_says_not_private(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*FIT, "--epsilon", "inf"]) == 0
+    assert main([*FIT_VISITS, "--epsilon", "inf"]) == 0
     assert "Certificate: NOT PRIVATE: epsilon is infinite" in capsys.readouterr().out
 
 
@@ -150,12 +150,12 @@ def test_every_family_goes_from_fit_to_predictions(
     Path("other.json").write_text(json.dumps(schema))
     params = ["n_rows=400"] if family == "private-forest" else ["n_estimators=2", "max_depth=2"]
     words = ["--estimator", family, *(word for param in params for word in ("--param", param))]
-    made = answer(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
+    made = run_json(capsys, "fit", "visits.csv", "--schema", "other.json", *words)
     assert made["certificate"]["is_private"]
-    planned = vw.Plan.from_dict(answer(capsys, "plan", "--schema", "other.json", *words))
+    planned = vw.Plan.from_dict(run_json(capsys, "plan", "--schema", "other.json", *words))
     assert made["certificate"]["plan_hash"] == planned.fingerprint()
     assert made["plan"] == planned.to_dict() or made["plan"]["opened_as"] == planned.fingerprint()
-    assert len(answer(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
+    assert len(run_json(capsys, "predict", "visits.veilwood", "visits.csv")) == 400
 
 
 def test_what_was_chosen_on_the_way_is_told(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -200,26 +200,26 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["fit", "visits.csv", "--schema", "bad.json"], "has no 'name'", write("bad.json", "{}")),
     (["fit", "visits.csv", "--schema", "."], "cannot read schema file", nothing),
     (["fit", "visits.csv"], "--schema", nothing),
-    ([*FIT, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
-    ([*FIT, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
-    ([*FIT, "--epsilon", "-1"], "must be above 0", nothing),
-    ([*FIT, "--epsilon", "nan"], "not a finite number", nothing),
-    ([*FIT, "--epsilon", "lots"], "Invalid value for '--epsilon'", nothing),
-    ([*FIT, "--delta", "2"], "delta=2.0 must be", nothing),
-    ([*FIT, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
-    ([*FIT, "--param", "max_depth"], "KEY=VALUE", nothing),
-    ([*FIT, "--param", "epsilon=3"], "use the option --epsilon", nothing),
-    ([*FIT, "--param", "max_depth=deep"], "max_depth", nothing),
-    ([*FIT, "--param", "n_estimators=0"], "n_estimators", nothing),
-    ([*FIT, "--param", "n_estimators=2.5"], "n_estimators", nothing),
-    ([*FIT, "--param", "voting=loud"], "voting='loud'", nothing),
-    ([*FIT, "-o", "old.veilwood"], "exists already", nothing),
-    ([*FIT, "-o", "."], "is a folder", nothing),
-    ([*FIT, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
-    ([*FIT, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
-    ([*FIT, "--ledger", "visits.csv"], "visits.csv", nothing),
+    ([*FIT_VISITS, "--estimator", "random-tree"], "Did you mean 'random-trees'?", nothing),
+    ([*FIT_VISITS, "--epsilon", "0"], "epsilon=0.0 must be above 0", nothing),
+    ([*FIT_VISITS, "--epsilon", "-1"], "must be above 0", nothing),
+    ([*FIT_VISITS, "--epsilon", "nan"], "not a finite number", nothing),
+    ([*FIT_VISITS, "--epsilon", "lots"], "Invalid value for '--epsilon'", nothing),
+    ([*FIT_VISITS, "--delta", "2"], "delta=2.0 must be", nothing),
+    ([*FIT_VISITS, "--param", "max_dept=3"], "Did you mean 'max_depth'?", nothing),
+    ([*FIT_VISITS, "--param", "max_depth"], "KEY=VALUE", nothing),
+    ([*FIT_VISITS, "--param", "epsilon=3"], "use the option --epsilon", nothing),
+    ([*FIT_VISITS, "--param", "max_depth=deep"], "max_depth", nothing),
+    ([*FIT_VISITS, "--param", "n_estimators=0"], "n_estimators", nothing),
+    ([*FIT_VISITS, "--param", "n_estimators=2.5"], "n_estimators", nothing),
+    ([*FIT_VISITS, "--param", "voting=loud"], "voting='loud'", nothing),
+    ([*FIT_VISITS, "-o", "old.veilwood"], "exists already", nothing),
+    ([*FIT_VISITS, "-o", "."], "is a folder", nothing),
+    ([*FIT_VISITS, "-o", "nosuch/model.veilwood"], "cannot write to nosuch", nothing),
+    ([*FIT_VISITS, "--ledger", "nosuch.db"], "veilwood ledger create nosuch.db", nothing),
+    ([*FIT_VISITS, "--ledger", "visits.csv"], "visits.csv", nothing),
     (
-        [*FIT, "--ledger", "small.db"],
+        [*FIT_VISITS, "--ledger", "small.db"],
         "in ledger small.db: requested epsilon=1, remaining epsilon=0.5 (of 0.5). Hint: request at most epsilon=0.5. "
         "Nothing was spent.",
         nothing,
@@ -296,7 +296,7 @@ def test_a_full_disk_says_that_the_budget_is_spent(
         raise OSError(28, "No space left on device", "visits.veilwood")
 
     monkeypatch.setattr(model_file, "save", full)
-    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 4
+    assert main([*FIT_VISITS, "--epsilon", "0.3", "--ledger", "small.db"]) == 4
     err = capsys.readouterr().err
     assert err == ("error: No space left on device: visits.veilwood. epsilon=0.3 counts as spent (ledger small.db).\n")
 
@@ -311,7 +311,7 @@ def test_interrupted(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(RandomTrees, where, interrupt)
-    assert main([*FIT, "--epsilon", "0.3", "--ledger", "small.db"]) == 130
+    assert main([*FIT_VISITS, "--epsilon", "0.3", "--ledger", "small.db"]) == 130
     err = capsys.readouterr().err
     assert note in err
     assert err.startswith("error: interrupted.")
@@ -397,7 +397,7 @@ def test_ctrl_c_in_a_running_fit(in_clinic: Path) -> None:
         "import time, veilwood as vw; from veilwood.cli.main import main; import sys\n"
         "from veilwood.forests.random_trees import RandomTrees\n"
         "RandomTrees.measure_rows = lambda *a: (print('counting', flush=True), time.sleep(60))\n"
-        f"sys.exit(main({[*FIT, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
+        f"sys.exit(main({[*FIT_VISITS, '--epsilon', '0.3', '--ledger', 'small.db']!r}))"
     )
     words = [sys.executable, "-c", stall]
     with subprocess.Popen(words, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:

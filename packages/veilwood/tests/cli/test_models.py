@@ -18,8 +18,7 @@ from veilwood.evaluation.evaluate import model_hash
 from veilwood.models import file as model_file
 from veilwood.models import file as signed
 from veilwood.privacy import signature
-from veilwood_testing.main_cases import answer
-from veilwood_testing.pages import Tags
+from veilwood_testing.commands import PageTags, run_json
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
@@ -33,7 +32,7 @@ def test_probabilities_come_from_the_same_walk_as_predictions(
     walks = []
     walk = ForestModel.sum_leaves
     monkeypatch.setattr(ForestModel, "sum_leaves", lambda *given: (walks.append(1), walk(*given))[1])
-    rows = answer(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
+    rows = run_json(capsys, "predict", "old.veilwood", "visits.csv", "--proba")
     assert len(walks) == 1
     shares = model_file.load("old.veilwood").predict_proba(pd.read_csv("visits.csv"))
     assert [row["probability_yes"] for row in rows] == pytest.approx(shares[:, 1].tolist())
@@ -47,7 +46,7 @@ def test_predictions_are_those_of_the_library(in_clinic: Path) -> None:
 
 
 @pytest.fixture
-def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> Path:
+def car_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> Path:
     monkeypatch.chdir(tmp_path)
     car = vw.datasets.car()
     pd.DataFrame(car.X).assign(**{car.schema.target.name: car.y}).to_csv("rows.csv", index=False)
@@ -55,7 +54,9 @@ def clinic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, car_forest: Any) -> 
     return tmp_path
 
 
-def test_the_command_charges_the_ledger_and_prints_intervals(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_charges_the_ledger_and_prints_intervals(
+    car_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["ledger", "create", "spends.db", "--epsilon", "1"]) == 0
     words = ["evaluate", "model.veilwood", "rows.csv", "--epsilon", "0.6", "--ledger", "spends.db"]
     assert main(words) == 0
@@ -66,14 +67,14 @@ def test_the_command_charges_the_ledger_and_prints_intervals(clinic: Path, capsy
     assert json.loads(capsys.readouterr().err)["error"] == "BudgetExceededError"
 
 
-def test_the_command_writes_what_it_found(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_writes_what_it_found(car_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["evaluate", "model.veilwood", "rows.csv", "--epsilon", "1", "-o", "quality.json"]) == 0
-    assert json.loads((clinic / "quality.json").read_text())["certificate"]["epsilon"] == 1
+    assert json.loads((car_folder / "quality.json").read_text())["certificate"]["epsilon"] == 1
     assert main(["evaluate", "model.veilwood", "rows.csv", "--epsilon", "1", "-o", "quality.json"]) == 2
     assert "--force" in capsys.readouterr().err
 
 
-def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_share_set_aside_by_the_command_line(car_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vw.datasets.car().schema.save("car.json")
     words = ["fit", "rows.csv", "--schema", "car.json", "--holdout", "0.3", "-o", "new.veilwood"]
     assert main(words) == 0
@@ -85,7 +86,9 @@ def test_a_share_set_aside_by_the_command_line(clinic: Path, capsys: pytest.Capt
     assert main([*words[:4], "-o", "new.veilwood", "--force"]) == 0  # by the same plan, another model
     assert main(["report", "new.veilwood", "--force"]) == 2
     assert "'new.quality.json' is of another model" in capsys.readouterr().err
-    (clinic / "new.quality.json").write_text((clinic / "new.quality.json").read_text().replace("with noise", "exactly"))
+    (car_folder / "new.quality.json").write_text(
+        (car_folder / "new.quality.json").read_text().replace("with noise", "exactly")
+    )
     with pytest.raises(vw.VeilwoodError, match="not an evaluation"):
         vw.Evaluation.load("new.quality.json")
 
@@ -149,7 +152,7 @@ def test_a_signed_model_by_the_command_line(here: Path, capsys: pytest.CaptureFi
     signed.sign("car.veilwood", "clinic.key")
     assert main(["report", "car.veilwood", "--signed-by", "clinic.key.pub", "-o", "car.html"]) == 0
     assert "car.html" in capsys.readouterr().out
-    text = " ".join(Tags(Path("car.html").read_text(encoding="utf-8")).text)
+    text = " ".join(PageTags(Path("car.html").read_text(encoding="utf-8")).text)
     assert "is what the holder of clinic.key.pub has signed" in text
     assert "AUC" in text  # the evaluation beside the model was found
     assert main(["report", "car.veilwood", "-o", "car.html"]) == 2

@@ -11,20 +11,20 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
-from veilwood_testing.main_cases import FIT, SMALL, answer
+from veilwood_testing.commands import FIT_VISITS, SMALL_TREES_OPTIONS, run_json
 
 
 def test_parameters_are_read_as_json_or_text(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = pd.read_csv("visits.csv").assign(patient=[f"p{i // 4}" for i in range(400)])
     frame.to_csv("by-patient.csv", index=False)
     words = ["--param", 'privacy_unit={"id": "patient", "at_most": 2}', "--param", "voting=threshold"]
-    made = answer(capsys, "fit", "by-patient.csv", "--schema", "visits.json", *SMALL, *words)
+    made = run_json(capsys, "fit", "by-patient.csv", "--schema", "visits.json", *SMALL_TREES_OPTIONS, *words)
     assert made["certificate"]["unit"] == "all rows of one patient (at most 2 used)"
     assert made["certificate"]["composition"][0]["sensitivity"] == 8
 
 
 def test_quiet_and_levels_may_stand_anywhere(in_clinic: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    words = [*FIT, "--epsilon", "0.01", "--force"]
+    words = [*FIT_VISITS, "--epsilon", "0.01", "--force"]
     for more, warned in (["--quiet"], False), (["-q"], False), (["--log-level=error"], False), (
         ["--log-level", "warning"], True,
     ):  # fmt: skip
@@ -33,12 +33,12 @@ def test_quiet_and_levels_may_stand_anywhere(in_clinic: Path, capsys: pytest.Cap
             out, err = capsys.readouterr()
             assert out == "visits.veilwood\n"
             assert bool(err) == warned
-    assert main([*FIT, "--force", "--epsilon", "inf", "--quiet"]) == 0
+    assert main([*FIT_VISITS, "--force", "--epsilon", "inf", "--quiet"]) == 0
     assert main(["plan", "--schema", "visits.json", "-o", "plan.json", "-q"]) == 0
     assert capsys.readouterr().out == "visits.veilwood\nplan.json\n"
     assert main(["plan", "--schema", "visits.json", "-q"]) == 0  # what was asked for is never left out
     assert "Costs epsilon=1" in capsys.readouterr().out
-    assert main([*FIT, "--log-level", "loud"]) == 2
+    assert main([*FIT_VISITS, "--log-level", "loud"]) == 2
     assert "one of debug, info, warning, error" in capsys.readouterr().err
 
 
@@ -49,7 +49,7 @@ def test_a_person_is_asked_before_a_budget_is_spent(
     monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True, raising=False)
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text))
-    paid = [*FIT, "--epsilon", "0.3", "--ledger", "small.db"]
+    paid = [*FIT_VISITS, "--epsilon", "0.3", "--ledger", "small.db"]
     assert main(paid) == 2
     assert "Nothing was spent" in capsys.readouterr().err
     assert asked == ["Spend epsilon=0.3 of the epsilon=0.5 left in ledger small.db?"]
@@ -59,5 +59,5 @@ def test_a_person_is_asked_before_a_budget_is_spent(
     evaluation = ["evaluate", "visits.veilwood", "visits.csv", "--epsilon", "0.1", "--ledger", "small.db"]
     assert main(evaluation) == 2
     assert len(asked) == 2
-    assert main([*FIT, "--epsilon", "0.3", "--force"]) == 0  # no ledger, no budget: nobody is asked
+    assert main([*FIT_VISITS, "--epsilon", "0.3", "--force"]) == 0  # no ledger, no budget: nobody is asked
     assert len(asked) == 2

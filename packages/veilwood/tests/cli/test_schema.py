@@ -18,7 +18,7 @@ import typer
 import veilwood as vw
 from veilwood.cli.main import main
 from veilwood.data.schema import Schema
-from veilwood_testing.messy import SURNAMES, WORDS, go_through, write_table
+from veilwood_testing.tables import NOTE_WORDS, SURNAMES, review_messy_table, write_messy_table
 
 
 class Person:
@@ -186,7 +186,7 @@ def test_the_messy_table_from_csv_to_a_signed_report(
     private = {*table["fallnummer"], *table["patient_id"], *table["notiz"], *table["kosten"], *table["name"], *SURNAMES}
     private |= set(table["plz"]) | set(table["geburtsdatum"])
     assert [value for value in private if value.encode() in written and not value.isdigit()] == []
-    assert not any(word.encode() in written for word in WORDS if len(word) > 8)
+    assert not any(word.encode() in written for word in NOTE_WORDS if len(word) > 8)
     # No number that a computer writes begins with 0 and has no point, so that such a postcode would be one.
     east = {code for code in table["plz"] if code.startswith("0")}
     assert len(east) > 20
@@ -245,9 +245,9 @@ def test_what_newcomers_typed_into_a_review(
 
 def test_a_review_by_script_leaves_no_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    write_table(Path("visits.csv"), 600, seed=1)
+    write_messy_table(Path("visits.csv"), 600, seed=1)
     assert main(["schema", "draft", "visits.csv", "--target", "wiederaufnahme", "-o", "visits.json"]) == 0
     assert len(Path("visits.json").read_bytes()) < 10_000
-    go_through(Path("visits.json"))
+    review_messy_table(Path("visits.json"))
     assert not Schema.load("visits.json").inferred
     assert "from data" not in Path("visits.json").read_text()

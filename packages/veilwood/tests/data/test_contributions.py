@@ -24,8 +24,8 @@ from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_testing.open_rows_cases import write
-from veilwood_testing.weights_cases import SCHEMA, SMALL
+from veilwood_testing.small_forests import ONE_COLUMN_SCHEMA, SMALL_TREES
+from veilwood_testing.tables import write_frame
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")]
 
@@ -53,11 +53,11 @@ def test_cap_keeps_at_most_k_rows_of_an_id(tmp_path: Path, kind: str, at_most: i
     frame = visits(ids)
     X: Any = frame
     if kind == "csv":
-        X = write(frame, tmp_path / "v.csv")
+        X = write_frame(frame, tmp_path / "v.csv")
     elif kind == "folder":  # the same ids as text, int and float: one person is one person
-        write(frame[:200], tmp_path / "a.csv")
-        write(frame[200:300], tmp_path / "b.parquet")
-        write(frame[300:].astype({"who": float}), tmp_path / "c.arrow")
+        write_frame(frame[:200], tmp_path / "a.csv")
+        write_frame(frame[200:300], tmp_path / "b.parquet")
+        write_frame(frame[300:].astype({"who": float}), tmp_path / "c.arrow")
         X = tmp_path
     source = open_rows(X, None, ID_ENCODING, unit=RowsOf("who", at_most=at_most), batch_rows=64)
     kept = kept_rows(source)
@@ -85,9 +85,9 @@ def test_cap_needs_ids(tmp_path: Path) -> None:
     with pytest.raises(OutOfSchemaError, match="'who' has a missing value"):
         open_rows(frame, None, ID_ENCODING, unit=unit)
     with pytest.raises(OutOfSchemaError, match="'who' has a missing value"):
-        open_rows(write(frame, tmp_path / "v.csv"), None, ID_ENCODING, unit=unit)
+        open_rows(write_frame(frame, tmp_path / "v.csv"), None, ID_ENCODING, unit=unit)
     bare = frame.drop(columns="who")
-    for X in (bare, write(bare, tmp_path / "w.csv")):
+    for X in (bare, write_frame(bare, tmp_path / "w.csv")):
         with pytest.raises(OutOfSchemaError, match="no column 'who'"):
             open_rows(X, None, ID_ENCODING, unit=unit)
     with pytest.raises(OutOfSchemaError, match="no column 'who'"):
@@ -119,13 +119,16 @@ def test_an_id_that_is_a_number_of_the_schema_is_refused_in_files_of_text(tmp_pa
     frame = visits([7, 8, 7])
     unit = RowsOf("who", at_most=1)
     with pytest.raises(OutOfSchemaError, match="may be two people"):
-        open_rows(write(frame, tmp_path / "v.csv"), None, encoding, unit=unit, invalid=invalid)
-    for X in (frame, write(frame, tmp_path / "v.parquet")):
+        open_rows(write_frame(frame, tmp_path / "v.csv"), None, encoding, unit=unit, invalid=invalid)
+    for X in (frame, write_frame(frame, tmp_path / "v.parquet")):
         assert len(kept_rows(open_rows(X, None, encoding, unit=unit, invalid=invalid))) == 2
 
 
 def test_a_dataset_that_would_turn_ids_into_numbers_is_refused(tmp_path: Path) -> None:
-    files = [str(write(visits([100]), tmp_path / "a.parquet")), str(write(visits(PEOPLE), tmp_path / "b.parquet"))]
+    files = [
+        str(write_frame(visits([100]), tmp_path / "a.parquet")),
+        str(write_frame(visits(PEOPLE), tmp_path / "b.parquet")),
+    ]
     unit = RowsOf("who", at_most=1)
     with pytest.raises(OutOfSchemaError, match="pass the paths"):
         open_rows(pyarrow.dataset.dataset(files), None, ID_ENCODING, unit=unit)
@@ -173,10 +176,10 @@ class TestRows:
                 Weights(given, 3).draw_copies(3, "refuse")
 
     def test_one_row_moves_counts_by_no_more_than_the_plan_says(self) -> None:
-        forest = vw.RandomTreesClassifier(SCHEMA, max_weight=3, **SMALL)
+        forest = vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, max_weight=3, **SMALL_TREES)
         (step,) = forest.plan().steps
         assert step.sensitivity == 4 * 3
-        design, method = forest._design_for(SCHEMA), forest._make_method()
+        design, method = forest._design_for(ONE_COLUMN_SCHEMA), forest._make_method()
         X, y = np.array([[0.2], [0.8], [0.5]]), ["no", "yes", "no"]
         for weight in (0.0, 1.0, 2.5, 3.0, 1e9):
             with_it, without = (
@@ -187,7 +190,10 @@ class TestRows:
             )
             assert np.abs(with_it - without).sum() <= step.sensitivity
         # The twin that forgets the maximum in its plan is caught by the same weights.
-        assert np.abs(with_it - without).sum() > vw.RandomTreesClassifier(SCHEMA, **SMALL).plan().steps[0].sensitivity
+        assert (
+            np.abs(with_it - without).sum()
+            > vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, **SMALL_TREES).plan().steps[0].sensitivity
+        )
 
     def test_what_comes_out_tells_no_more_than_epsilon(self) -> None:
         """An attack: one row of the largest weight, in or out, judged by its leaf; half the noise is caught."""
@@ -200,7 +206,9 @@ class TestRows:
             guessed = [float((values >= most).mean()) for values in (inside, outside)]
             return math.log(guessed[0] / guessed[1])
 
-        forest = vw.RandomTreesClassifier(SCHEMA, epsilon=epsilon, max_weight=most, n_estimators=1, max_depth=1)
+        forest = vw.RandomTreesClassifier(
+            ONE_COLUMN_SCHEMA, epsilon=epsilon, max_weight=most, n_estimators=1, max_depth=1
+        )
         scale = float(forest.plan().steps[0].mechanism.scale)  # type: ignore[union-attr]
         assert shown(scale) < epsilon + 0.25
         assert shown(scale / 2) > epsilon + 0.25
@@ -221,16 +229,20 @@ class TestRows:
         noisy = np.where(np.arange(1000) % 4 < 2, y, "no")  # a half of the rows say nothing but no
         weights = np.where(np.arange(1000) % 4 < 2, 4.0, 0.2)
         for Forest in (vw.RandomTreesClassifier, vw.PrivateForestClassifier, vw.MedianForestClassifier):
-            forest = Forest(SCHEMA, epsilon=40.0, max_weight=4, random_state=0).fit(X, noisy, sample_weight=weights)
+            forest = Forest(ONE_COLUMN_SCHEMA, epsilon=40.0, max_weight=4, random_state=0).fit(
+                X, noisy, sample_weight=weights
+            )
             assert forest.predict_proba([[0.8]])[0, 1] > 0.7, Forest.__name__
             assert forest.privacy_.unit == "any 4 rows"
 
     def test_rows_of_a_person_are_capped_before_they_are_weighed(self) -> None:
-        forest = vw.RandomTreesClassifier(SCHEMA, privacy_unit={"id": "who", "at_most": 2}, max_weight=3, **SMALL)
+        forest = vw.RandomTreesClassifier(
+            ONE_COLUMN_SCHEMA, privacy_unit={"id": "who", "at_most": 2}, max_weight=3, **SMALL_TREES
+        )
         assert forest.plan().steps[0].sensitivity == 4 * 2 * 3
         table = pd.DataFrame({"x0": [0.5] * 10, "who": ["a"] * 10})
-        encoding = Encoding(SCHEMA, "grid")
-        table = table.rename(columns={"x0": SCHEMA.feature_names[0]})
+        encoding = Encoding(ONE_COLUMN_SCHEMA, "grid")
+        table = table.rename(columns={"x0": ONE_COLUMN_SCHEMA.feature_names[0]})
         weights = Weights(np.full(10, 3.0), 3)
         rows = open_rows(table, ["no"] * 10, encoding, unit=RowsOf("who", 2), weights=weights)
         assert sum(len(batch.target) for batch in rows.batches()) == 6
@@ -245,29 +257,33 @@ class TestRows:
         ],
     )
     def test_weights_that_are_none_are_refused_without_their_values(self, weights: Any, message: str) -> None:
-        forest = vw.RandomTreesClassifier(SCHEMA, max_weight=2, **SMALL)
+        forest = vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, max_weight=2, **SMALL_TREES)
         with pytest.raises(vw.OutOfSchemaError, match=message) as caught:
             forest.fit([[0.1], [0.2], [0.3]], ["no"] * 3, sample_weight=weights)
         assert "-1" not in str(caught.value)
 
     def test_dropping_leaves_such_rows_out(self) -> None:
-        forest = vw.RandomTreesClassifier(SCHEMA, max_weight=2, invalid="drop", epsilon=math.inf, **SMALL)
+        forest = vw.RandomTreesClassifier(
+            ONE_COLUMN_SCHEMA, max_weight=2, invalid="drop", epsilon=math.inf, **SMALL_TREES
+        )
         forest.fit([[0.1], [0.2], [0.3]], ["no"] * 3, sample_weight=[1.0, math.nan, -3.0])
         assert forest.leaf_counts_.sum() == 4  # one row, in each of four trees
 
     def test_a_bound_must_be_declared(self) -> None:
         with pytest.raises(vw.VeilwoodError, match="max_weight"):
-            vw.RandomTreesClassifier(SCHEMA, **SMALL).fit([[0.1]], ["no"], sample_weight=[1.0])
+            vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, **SMALL_TREES).fit([[0.1]], ["no"], sample_weight=[1.0])
         bad: Any
         for bad in (0, -1, 2.5, "many", True):
             with pytest.raises(vw.VeilwoodError, match="max_weight"):
-                vw.RandomTreesClassifier(SCHEMA, max_weight=bad, **SMALL).plan()
+                vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, max_weight=bad, **SMALL_TREES).plan()
         with pytest.raises(vw.VeilwoodError, match="in memory"):
-            vw.RandomTreesClassifier(SCHEMA, max_weight=2, **SMALL).fit("rows.csv", sample_weight=[1.0])
+            vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, max_weight=2, **SMALL_TREES).fit(
+                "rows.csv", sample_weight=[1.0]
+            )
 
     @pytest.mark.parametrize("Forest", EVERY)
     def test_weights_of_one_change_nothing_but_the_price(self, Forest: Any) -> None:
-        schema = SCHEMA if Forest._task == "classification" else vw.Schema.numeric(
+        schema = ONE_COLUMN_SCHEMA if Forest._task == "classification" else vw.Schema.numeric(
             (0, 1), target_bounds=(0, 1), n_features=1)  # fmt: skip
         light, heavy = (Forest(schema, random_state=0, max_weight=w).plan() for w in (None, 5))
         assert heavy.steps[0].sensitivity == 5 * light.steps[0].sensitivity

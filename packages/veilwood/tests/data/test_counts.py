@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from veilwood.data.counts import CellRule, split_by_code
-from veilwood_testing.cells_cases import follow
+from veilwood_testing.forest_structures import follow_rule
 
 
 @given(st.lists(st.integers(-1, 4), min_size=1, max_size=30))
 def test_every_code_goes_to_its_group_and_no_border_is_idle(groups: list[int]) -> None:
     split = split_by_code(0, np.array(groups))
-    assert [follow(split, [code]) for code in range(len(groups))] == [None if g < 0 else g for g in groups]
+    assert [follow_rule(split, [code]) for code in range(len(groups))] == [None if g < 0 else g for g in groups]
     assert len(split.starts) == 1 + sum(one != other for one, other in pairwise(groups))
 
 
@@ -30,4 +30,4 @@ def test_a_group_is_made_something_of_once() -> None:
     split = split_by_code(0, np.array([1, 0, 1, -1]), further)
     assert sorted(made) == [0, 1]
     assert split.targets[0] is split.targets[2]
-    assert [follow(split, [code, 1]) for code in range(4)] == [11, 1, 11, None]
+    assert [follow_rule(split, [code, 1]) for code in range(4)] == [11, 1, 11, None]

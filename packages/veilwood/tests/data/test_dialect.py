@@ -23,45 +23,44 @@ from veilwood.data.schema import Schema
 from veilwood.data.tables import read_table
 from veilwood.drafting.draft import draft_from_table, guess_dialect
 from veilwood.errors import OutOfSchemaError, SchemaError, UseError
-from veilwood_testing.dialect_cases import SCHEMA, codes_of
-from veilwood_testing.two_dialects import GERMAN
+from veilwood_testing.tables import GERMAN_CSV, GERMAN_SCHEMA, read_codes
 
 IN_GERMAN = Dialect(sep=";", decimal=",", thousands=".", encoding="cp1252", nulls=("k.A.",), money=True)
 
 
 @pytest.mark.parametrize("invalid", ["refuse", "drop"])
-def test_two_dialects_give_the_same_codes(files: tuple[Path, Path], invalid: str) -> None:
-    plain, german = files
-    declared = replace(SCHEMA, dialect=IN_GERMAN)
-    assert codes_of(german, declared, invalid) == codes_of(plain, SCHEMA, invalid)
+def test_two_dialects_give_the_same_codes(two_dialects: tuple[Path, Path], invalid: str) -> None:
+    plain, german = two_dialects
+    declared = replace(GERMAN_SCHEMA, dialect=IN_GERMAN)
+    assert read_codes(german, declared, invalid) == read_codes(plain, GERMAN_SCHEMA, invalid)
     assert check_files(german, declared).violations == []
-    (X, y), (other_X, other_y) = read_table(german, declared), read_table(plain, SCHEMA)
+    (X, y), (other_X, other_y) = read_table(german, declared), read_table(plain, GERMAN_SCHEMA)
     assert X.equals(other_X)
     assert y.equals(other_y)
 
 
 def test_a_dialect_is_part_of_the_schema(tmp_path: Path) -> None:
-    declared = replace(SCHEMA, dialect=IN_GERMAN)
+    declared = replace(GERMAN_SCHEMA, dialect=IN_GERMAN)
     declared.save(tmp_path / "s.json")
     assert Schema.load(tmp_path / "s.json") == declared
-    assert declared.fingerprint() != SCHEMA.fingerprint()
+    assert declared.fingerprint() != GERMAN_SCHEMA.fingerprint()
     assert Dialect.from_dict(IN_GERMAN.to_dict()) == IN_GERMAN
-    assert "dialect" not in SCHEMA.to_dict()
+    assert "dialect" not in GERMAN_SCHEMA.to_dict()
 
 
 # -- nothing is guessed in a fit, and the hint is right ----------------------------------------------------------------
 
 
-def test_a_fit_never_guesses(files: tuple[Path, Path]) -> None:
-    _, german = files
-    forest = vw.RandomTreesClassifier(SCHEMA, n_estimators=1, max_depth=1)
+def test_a_fit_never_guesses(two_dialects: tuple[Path, Path]) -> None:
+    _, german = two_dialects
+    forest = vw.RandomTreesClassifier(GERMAN_SCHEMA, n_estimators=1, max_depth=1)
     with pytest.raises(OutOfSchemaError, match=r"separated by ';' and not by ','.*--sep"):
         forest.fit(german)
-    forest.set_params(schema=replace(SCHEMA, dialect=Dialect(sep=";", decimal=",")))
+    forest.set_params(schema=replace(GERMAN_SCHEMA, dialect=Dialect(sep=";", decimal=",")))
     with pytest.raises(OutOfSchemaError, match=r"not in UTF-8.*--encoding latin-1"):
         forest.fit(german)
-    german.write_text(GERMAN, encoding="utf-8")
-    forest.set_params(schema=replace(SCHEMA, dialect=Dialect(sep=";", nulls=("k.A.",))))
+    german.write_text(GERMAN_CSV, encoding="utf-8")
+    forest.set_params(schema=replace(GERMAN_SCHEMA, dialect=Dialect(sep=";", nulls=("k.A.",))))
     with pytest.raises(OutOfSchemaError, match=r"must hold numbers.*dialect") as caught:
         forest.fit(german)
     assert dict(caught.value.problems) == {"größe": "not a number", "kosten": "not a number"}
@@ -73,20 +72,20 @@ def test_latin_1_cells_under_a_plain_header_get_the_right_hint(tmp_path: Path) -
         {"name": "y", "kind": "categorical", "values": ["a", "b"]}]})  # fmt: skip
     (tmp_path / "t.csv").write_text("ort,y\nKöln,a\n", encoding="latin-1")
     with pytest.raises(OutOfSchemaError, match=r"it is not in UTF-8.*--encoding latin-1"):
-        codes_of(tmp_path / "t.csv", schema)
-    assert codes_of(tmp_path / "t.csv", replace(schema, dialect=Dialect(encoding="latin-1"))) == [[[0]], [0]]
+        read_codes(tmp_path / "t.csv", schema)
+    assert read_codes(tmp_path / "t.csv", replace(schema, dialect=Dialect(encoding="latin-1"))) == [[[0]], [0]]
 
 
 def test_one_odd_row_does_not_change_how_others_are_read(tmp_path: Path) -> None:
     """A guess would: a single 1.234,5 makes every 1.234 a thousand, and one bad byte another encoding."""
-    declared = replace(SCHEMA, dialect=replace(IN_GERMAN, thousands=""))
+    declared = replace(GERMAN_SCHEMA, dialect=replace(IN_GERMAN, thousands=""))
     for odd in ("1.234,5 €", "1,234.5", "\x81\x9d", "€€", "1e5"):
         path = tmp_path / "t.csv"
-        path.write_bytes((GERMAN + f"1,5;{odd};Köln;ja\n").encode("cp1252", "ignore"))
-        kept = codes_of(path, declared, "drop")
+        path.write_bytes((GERMAN_CSV + f"1,5;{odd};Köln;ja\n").encode("cp1252", "ignore"))
+        kept = read_codes(path, declared, "drop")
         alone = tmp_path / "alone.csv"
-        alone.write_bytes(GERMAN.encode("cp1252"))
-        assert [part[:2] for part in kept] == [part[:2] for part in codes_of(alone, declared, "drop")], odd
+        alone.write_bytes(GERMAN_CSV.encode("cp1252"))
+        assert [part[:2] for part in kept] == [part[:2] for part in read_codes(alone, declared, "drop")], odd
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -97,7 +96,7 @@ def test_every_byte_can_be_read(encoding: str, tmp_path: Path) -> None:
     schema = Schema.from_dict({"name": "s", "task": "classification", "target": "y", "columns": [
         {"name": "ort", "kind": "categorical", "values": ["Koeln"]},
         {"name": "y", "kind": "categorical", "values": ["a", "b"]}]})  # fmt: skip
-    assert codes_of(tmp_path / "t.csv", replace(schema, dialect=dialect), "drop") == [[[0]], [1]]
+    assert read_codes(tmp_path / "t.csv", replace(schema, dialect=dialect), "drop") == [[[0]], [1]]
     if encoding != "utf-8":
         assert len(bytes(range(256)).decode(dialect.codec)) == 256
 
@@ -126,14 +125,14 @@ def test_numbers_of_a_dialect(text: str, number: str | None) -> None:
 )  # fmt: skip
 def test_wrong_dialects_are_refused(wrong: Any) -> None:
     with pytest.raises(SchemaError, match="dialect"):
-        Schema.from_dict(SCHEMA.to_dict() | {"dialect": wrong})
+        Schema.from_dict(GERMAN_SCHEMA.to_dict() | {"dialect": wrong})
 
 
 # -- guessing, for drafts ----------------------------------------------------------------------------------------------
 
 
-def test_a_dialect_is_detected(files: tuple[Path, Path], tmp_path: Path) -> None:
-    plain, german = files
+def test_a_dialect_is_detected(two_dialects: tuple[Path, Path], tmp_path: Path) -> None:
+    plain, german = two_dialects
     assert guess_dialect(local_file(plain).open) == DIALECT
     assert guess_dialect(local_file(german).open) == IN_GERMAN
     assert read_header(local_file(german).open, "german", IN_GERMAN) == ["größe", "kosten", "ort", "krank"]
@@ -152,7 +151,7 @@ def test_a_dialect_is_detected(files: tuple[Path, Path], tmp_path: Path) -> None
 
 
 def test_columns_to_ignore_and_ids_may_be_there(tmp_path: Path) -> None:
-    data = SCHEMA.to_dict() | {"ignore": ["note_*", "fall"], "privacy_unit": {"id": "patient", "at_most": 2}}
+    data = GERMAN_SCHEMA.to_dict() | {"ignore": ["note_*", "fall"], "privacy_unit": {"id": "patient", "at_most": 2}}
     schema = Schema.from_dict(data)
     frame = pd.DataFrame({"größe": [1.0] * 40, "kosten": 2.0, "ort": "Bonn", "krank": ["ja", "nein"] * 20})
     more = frame.assign(note_1="secret", fall=range(40), patient=range(40))
@@ -194,7 +193,7 @@ def test_parts_of_dates_and_prefixes(tmp_path: Path) -> None:
     frame.assign(came=pd.to_datetime(pd.Series(["2026-01-31", "2026-01-31", None]))).to_parquet(tmp_path / "t.parquet")
     for name in ("t.csv", "t.parquet"):
         for invalid in ("refuse", "drop"):
-            assert codes_of(tmp_path / name, DATES, invalid)[0] == codes.tolist()
+            assert read_codes(tmp_path / name, DATES, invalid)[0] == codes.tolist()
         X, _ = read_table(tmp_path / name, DATES)
         assert list(X) == ["came", "plz"]
         assert np.array_equal(Encoding(DATES).encode(X), codes)

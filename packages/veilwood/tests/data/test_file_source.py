@@ -23,11 +23,20 @@ from veilwood.data.files import File
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import FileError, OutOfSchemaError, UseError, VeilwoodError
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood_testing.check_cases import BAD
-from veilwood_testing.dialect_cases import SCHEMA as GERMAN_SCHEMA
-from veilwood_testing.refusals_cases import SCHEMA as CLINIC_SCHEMA
-from veilwood_testing.relations_cases import CAP, ENCODING, SCHEMA, N, as_sqlite, contents, table, without_people
-from veilwood_testing.streams_cases import Stream
+from veilwood_testing.tables import (
+    CLINIC_SCHEMA,
+    GERMAN_SCHEMA,
+    INVALID_CSV,
+    N_ROWS,
+    TWO_PER_PERSON,
+    VISITS_ENCODING,
+    VISITS_SCHEMA,
+    ArrowStream,
+    as_sqlite,
+    read_contents,
+    visits_table,
+    visits_without_ids,
+)
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -41,7 +50,7 @@ duckdb = pytest.importorskip("duckdb")
 def restless() -> Any:
     """A relation that comes in another order each time."""
     connection = duckdb.connect()
-    connection.register("visits", table())
+    connection.register("visits", visits_table())
     return connection.sql("SELECT * FROM visits ORDER BY random()")
 
 
@@ -56,36 +65,36 @@ def test_a_watch_knows_batches_by_their_place() -> None:
 
 def test_rows_in_another_order_are_refused_before_anything_more_is_released() -> None:
     ledger = MemoryLedger()
-    forest = vw.MedianForestClassifier(SCHEMA, n_estimators=3, max_depth=2, ledger=ledger)
+    forest = vw.MedianForestClassifier(VISITS_SCHEMA, n_estimators=3, max_depth=2, ledger=ledger)
     with pytest.raises(FileError, match="another order"):
         forest.fit(restless().project("age, ward, ill"))
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
-    vw.RandomTreesClassifier(SCHEMA, n_estimators=3, max_depth=2).fit(restless().project("age, ward, ill"))
+    vw.RandomTreesClassifier(VISITS_SCHEMA, n_estimators=3, max_depth=2).fit(restless().project("age, ward, ill"))
 
 
 def test_ids_in_another_order_are_refused() -> None:
-    source = open_rows(restless(), None, ENCODING, unit=CAP)
+    source = open_rows(restless(), None, VISITS_ENCODING, unit=TWO_PER_PERSON)
     with pytest.raises(FileError, match="another order"):
-        contents(source)
+        read_contents(source)
 
 
 def test_ids_that_share_a_checksum_are_told_apart() -> None:
     """By CRC-32 these two could change places unseen."""
-    one, other = (_checksum_of_ids(pd.Series(ids), CAP, "refuse") for ids in (["plumless"], ["buckeroo"]))
+    one, other = (_checksum_of_ids(pd.Series(ids), TWO_PER_PERSON, "refuse") for ids in (["plumless"], ["buckeroo"]))
     assert zlib.crc32(b"plumless") == zlib.crc32(b"buckeroo")
     assert one != other
 
 
 def test_rows_that_come_and_go_between_passes_are_refused(tmp_path: Path) -> None:
-    query = as_sqlite(without_people(), tmp_path)
-    source = open_rows(query, None, ENCODING, batch_rows=N)
-    contents(source)
+    query = as_sqlite(visits_without_ids(), tmp_path)
+    source = open_rows(query, None, VISITS_ENCODING, batch_rows=N_ROWS)
+    read_contents(source)
     query.connection.execute("INSERT INTO visits VALUES (1.0, 'a', 0)")
     with pytest.raises(FileError, match="changed between two passes"):
-        contents(source)
+        read_contents(source)
     query.connection.execute("DELETE FROM visits WHERE rowid > 400")
     with pytest.raises(FileError, match="changed between two passes"):
-        contents(source)
+        read_contents(source)
 
 
 @pytest.mark.parametrize("n_jobs", [1, 3])
@@ -105,17 +114,17 @@ def test_batches_are_made_something_of_in_order(n_jobs: int) -> None:
 
 
 def test_spooled_rows_are_capped_and_dropped_as_in_files(tmp_path: Path) -> None:
-    source = open_rows(vw.spool(table().to_reader(max_chunksize=64)), None, ENCODING, unit=CAP)
-    assert len(contents(source)[0]) == 600
-    assert contents(source) == contents(source)
-    rows = without_people().to_pandas()
+    source = open_rows(vw.spool(visits_table().to_reader(max_chunksize=64)), None, VISITS_ENCODING, unit=TWO_PER_PERSON)
+    assert len(read_contents(source)[0]) == 600
+    assert read_contents(source) == read_contents(source)
+    rows = visits_without_ids().to_pandas()
     rows.loc[rows.index % 5 == 0, "ward"] = "SECRET"
-    pieces = (rows[start : start + 90] for start in range(0, N, 90))
-    kept = open_rows(vw.spool(pieces), None, ENCODING, invalid="drop")
-    assert contents(kept) == contents(open_rows(rows[rows["ward"] != "SECRET"], None, ENCODING))
-    assert contents(open_rows(vw.spool(iter([])), None, ENCODING, invalid="drop")) == ([], [])
+    pieces = (rows[start : start + 90] for start in range(0, N_ROWS, 90))
+    kept = open_rows(vw.spool(pieces), None, VISITS_ENCODING, invalid="drop")
+    assert read_contents(kept) == read_contents(open_rows(rows[rows["ward"] != "SECRET"], None, VISITS_ENCODING))
+    assert read_contents(open_rows(vw.spool(iter([])), None, VISITS_ENCODING, invalid="drop")) == ([], [])
     with pytest.raises(OutOfSchemaError, match="no rows"):
-        contents(open_rows(vw.spool(iter([])), None, ENCODING))
+        read_contents(open_rows(vw.spool(iter([])), None, VISITS_ENCODING))
 
 
 def test_a_spool_is_bounded_and_leaves_no_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,37 +136,37 @@ def test_a_spool_is_bounded_and_leaves_no_name(tmp_path: Path, monkeypatch: pyte
         return file
 
     monkeypatch.setattr(tempfile, "TemporaryFile", watched)
-    source = open_rows(vw.spool(without_people().to_reader(), folder=tmp_path), None, ENCODING)
+    source = open_rows(vw.spool(visits_without_ids().to_reader(), folder=tmp_path), None, VISITS_ENCODING)
     assert list(tmp_path.iterdir()) == []
     assert modes == [0o600]
-    assert len(contents(source)[0]) == N
+    assert len(read_contents(source)[0]) == N_ROWS
     with pytest.raises(UseError, match="at_most=1000"):
-        open_rows(vw.spool(without_people().to_reader(), at_most=1000, folder=tmp_path), None, ENCODING)
+        open_rows(vw.spool(visits_without_ids().to_reader(), at_most=1000, folder=tmp_path), None, VISITS_ENCODING)
     assert list(tmp_path.iterdir()) == []
     with pytest.raises(VeilwoodError, match="at_most"):
         vw.spool([], at_most=0)
     with pytest.raises(UseError, match="needs no spool"):
-        open_rows(vw.spool(without_people()), None, ENCODING)
+        open_rows(vw.spool(visits_without_ids()), None, VISITS_ENCODING)
     with pytest.raises(FileError, match="temporary file"):
-        open_rows(vw.spool(without_people().to_reader(), folder=tmp_path / "nowhere"), None, ENCODING)
+        open_rows(vw.spool(visits_without_ids().to_reader(), folder=tmp_path / "nowhere"), None, VISITS_ENCODING)
 
 
 def test_a_spool_gives_unordered_rows_one_order() -> None:
-    source = open_rows(vw.spool(restless()), None, ENCODING, unit=CAP)
-    assert contents(source) == contents(source)
+    source = open_rows(vw.spool(restless()), None, VISITS_ENCODING, unit=TWO_PER_PERSON)
+    assert read_contents(source) == read_contents(source)
 
 
 def test_what_is_given_beside_streams_is_refused() -> None:
-    given: list[Any] = [Stream(table()), vw.spool(table().to_reader()), iter([])]
+    given: list[Any] = [ArrowStream(visits_table()), vw.spool(visits_table().to_reader()), iter([])]
     for X in given:
         with pytest.raises(OutOfSchemaError, match="y was given"):
-            open_rows(X, [0], ENCODING)
+            open_rows(X, [0], VISITS_ENCODING)
     with pytest.raises(UseError, match="set aside"):
-        open_rows(Stream(table()), None, ENCODING, unit=CAP, id_filter=bool)
+        open_rows(ArrowStream(visits_table()), None, VISITS_ENCODING, unit=TWO_PER_PERSON, id_filter=bool)
 
 
 def test_a_check_counts_and_shows_values_only_when_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "rows.csv").write_text(BAD)
+    (tmp_path / "rows.csv").write_text(INVALID_CSV)
     CLINIC_SCHEMA.save(tmp_path / "schema.json")
     command = ["schema", "check", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.json")]
     assert main(command) == 2

@@ -21,22 +21,30 @@ from veilwood.data.schema import Schema
 from veilwood.data.tables import read_table
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 from veilwood.privacy.neighbours import Rows
-from veilwood_testing.open_rows_cases import ENCODING, EXPECTED, SCHEMA, N, contents, make_frame, write
+from veilwood_testing.tables import (
+    N_ROWS,
+    SHOP_CONTENTS,
+    SHOP_ENCODING,
+    SHOP_SCHEMA,
+    read_contents,
+    shop_frame,
+    write_frame,
+)
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "a.parquet", "a.arrow", "a.feather", "A.CSV"])
 def test_files_give_what_memory_gives(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    write(make_frame(), path) if name != "A.CSV" else make_frame().to_csv(path, index=False)
-    source = open_rows(path, None, ENCODING, batch_rows=128)
-    assert contents(source) == EXPECTED
+    write_frame(shop_frame(), path) if name != "A.CSV" else shop_frame().to_csv(path, index=False)
+    source = open_rows(path, None, SHOP_ENCODING, batch_rows=128)
+    assert read_contents(source) == SHOP_CONTENTS
     assert max(len(batch.codes) for batch in source.batches()) <= 128
 
 
 @pytest.mark.parametrize("kind", ["file", "memory"])
 def test_passes_agree_in_rows_and_numbering(tmp_path: Path, kind: str) -> None:
-    X: Any = write(make_frame(), tmp_path / "a.parquet") if kind == "file" else make_frame()
-    source = open_rows(X, None, ENCODING, batch_rows=130)
+    X: Any = write_frame(shop_frame(), tmp_path / "a.parquet") if kind == "file" else shop_frame()
+    source = open_rows(X, None, SHOP_ENCODING, batch_rows=130)
     first, second = list(source.batches()), list(source.batches())
     assert len(first) > 1
     for one, two in zip(first, second, strict=True):
@@ -44,25 +52,25 @@ def test_passes_agree_in_rows_and_numbering(tmp_path: Path, kind: str) -> None:
         np.testing.assert_array_equal(one.codes, two.codes)
         np.testing.assert_array_equal(one.target, two.target)
     rows = [batch.first_row + i for batch in first for i in range(len(batch.codes))]
-    assert rows == list(range(N))
+    assert rows == list(range(N_ROWS))
 
 
 def test_folders_globs_and_datasets(tmp_path: Path) -> None:
-    frame = make_frame()
+    frame = shop_frame()
     (tmp_path / "sub").mkdir()
-    write(frame[:400], tmp_path / "a.csv.gz")
-    write(frame[400:700], tmp_path / "b.parquet")
-    write(frame[700:], tmp_path / "sub" / "c.arrow")
+    write_frame(frame[:400], tmp_path / "a.csv.gz")
+    write_frame(frame[400:700], tmp_path / "b.parquet")
+    write_frame(frame[700:], tmp_path / "sub" / "c.arrow")
     (tmp_path / "README.txt").write_text("not a table")
-    folder = open_rows(tmp_path, None, ENCODING)
-    assert contents(folder) == EXPECTED
+    folder = open_rows(tmp_path, None, SHOP_ENCODING)
+    assert read_contents(folder) == SHOP_CONTENTS
     assert {(b.partition, b.first_row) for b in folder.batches()} >= {(0, 0), (1, 0), (2, 0)}
-    assert contents(open_rows(str(tmp_path / "[ab].*"), None, ENCODING))[1] == EXPECTED[1][:700]
-    write(frame, tmp_path / "all.parquet")
+    assert read_contents(open_rows(str(tmp_path / "[ab].*"), None, SHOP_ENCODING))[1] == SHOP_CONTENTS[1][:700]
+    write_frame(frame, tmp_path / "all.parquet")
     dataset = pa.dataset.dataset(tmp_path / "all.parquet")
-    assert contents(open_rows(dataset, None, ENCODING)) == EXPECTED
+    assert read_contents(open_rows(dataset, None, SHOP_ENCODING)) == SHOP_CONTENTS
     some = dataset.filter(pa.dataset.field("class") == 1)
-    assert contents(open_rows(some, None, ENCODING))[1] == [1] * sum(EXPECTED[1])
+    assert read_contents(open_rows(some, None, SHOP_ENCODING))[1] == [1] * sum(SHOP_CONTENTS[1])
 
 
 @pytest.mark.parametrize(
@@ -83,23 +91,23 @@ def test_bad_files_get_one_line(tmp_path: Path, text: str, says: str, column: st
     path = tmp_path / "bad.csv"
     path.write_text(text)
     with pytest.raises(OutOfSchemaError, match=says) as caught:
-        list(open_rows(path, None, ENCODING).batches())
+        list(open_rows(path, None, SHOP_ENCODING).batches())
     assert caught.value.column == column
     assert "\n" not in str(caught.value)
     if "value" not in says:
         with pytest.raises(OutOfSchemaError, match=says):
-            read_table(path, SCHEMA)
+            read_table(path, SHOP_SCHEMA)
 
 
 def test_target_must_come_from_one_place(tmp_path: Path) -> None:
-    frame = make_frame()
-    path = write(frame, tmp_path / "a.csv")
+    frame = shop_frame()
+    path = write_frame(frame, tmp_path / "a.csv")
     with pytest.raises(OutOfSchemaError, match="beside a file"):
-        open_rows(path, frame["class"], ENCODING)
+        open_rows(path, frame["class"], SHOP_ENCODING)
     with pytest.raises(OutOfSchemaError, match="requires y to be passed, but the target y is None"):
-        open_rows(frame.drop(columns="class"), None, ENCODING)
+        open_rows(frame.drop(columns="class"), None, SHOP_ENCODING)
     with pytest.raises(OutOfSchemaError, match="inconsistent numbers of samples"):
-        open_rows(frame, frame["class"][1:], ENCODING)
+        open_rows(frame, frame["class"][1:], SHOP_ENCODING)
 
 
 # -- at most k rows of an id ----------------------------------------------------------------------------
@@ -128,8 +136,8 @@ def test_files_behind_a_dataset_that_change_between_two_reads_are_refused(union:
 
 
 def test_the_target_may_come_apart_and_as_numbers_or_texts() -> None:
-    frame = make_frame()
+    frame = shop_frame()
     y = frame.pop("class")
-    assert contents(open_rows(pl.from_pandas(frame), y.astype(str), ENCODING)) == EXPECTED
-    assert contents(open_rows(frame, y.astype(float).tolist(), ENCODING)) == EXPECTED
-    assert contents(open_rows(frame[["code", "size"]].to_numpy(), y, ENCODING, unit=Rows(3))) == EXPECTED
+    assert read_contents(open_rows(pl.from_pandas(frame), y.astype(str), SHOP_ENCODING)) == SHOP_CONTENTS
+    assert read_contents(open_rows(frame, y.astype(float).tolist(), SHOP_ENCODING)) == SHOP_CONTENTS
+    assert read_contents(open_rows(frame[["code", "size"]].to_numpy(), y, SHOP_ENCODING, unit=Rows(3))) == SHOP_CONTENTS

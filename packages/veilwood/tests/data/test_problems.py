@@ -15,13 +15,12 @@ import pytest
 import veilwood as vw
 from veilwood.cli.main import main
 from veilwood.data.problems import show_private_values
-from veilwood_testing.check_cases import BAD
-from veilwood_testing.refusals_cases import SCHEMA, forest, refusal_of, told_by
+from veilwood_testing.tables import CLINIC_SCHEMA, INVALID_CSV, clinic_forest, rejection_of, visible_text
 
 
 def test_all_columns_and_kinds_are_told_at_once(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text(BAD)
-    refusal = refusal_of(tmp_path / "rows.csv")
+    (tmp_path / "rows.csv").write_text(INVALID_CSV)
+    refusal = rejection_of(tmp_path / "rows.csv")
     assert refusal.problems == (
         ("age", "missing value"), ("age", "not a number"), ("ward", "unknown category"), ("ill", "unknown category"),
     )  # fmt: skip
@@ -38,7 +37,7 @@ def test_all_files_and_batches_are_told_at_once(ending: str, tmp_path: Path) -> 
         frame = pd.DataFrame(file * 3, columns=["age", "ward", "ill"])
         path = tmp_path / f"{name}.{ending}"
         frame.to_csv(path, index=False) if ending == "csv" else frame.to_parquet(path)
-    assert refusal_of(tmp_path).problems == (
+    assert rejection_of(tmp_path).problems == (
         ("age", "missing value"), ("ward", "unknown category"), ("ill", "unknown category"),
     )  # fmt: skip
 
@@ -90,7 +89,7 @@ FORMS = [as_frame, as_csv, as_parquet, as_iterator, as_dask]
 def test_two_bad_values_of_a_column_are_refused_in_the_same_words(
     form: Any, column: str, one: Any, other: Any, tmp_path: Path
 ) -> None:
-    mine, yours = (told_by(refusal_of(form(with_cell(column, value), tmp_path))) for value in (one, other))
+    mine, yours = (visible_text(rejection_of(form(with_cell(column, value), tmp_path))) for value in (one, other))
     assert mine == yours
     assert f"'{column}'" in mine
     assert "Hint" in mine
@@ -101,17 +100,17 @@ def test_two_bad_values_of_a_column_are_refused_in_the_same_words(
 def test_four_refused_fits_print_no_category() -> None:
     told = ""
     for name in ("Anna", "Bert", "Carla", "Dora"):
-        told += told_by(refusal_of(as_frame(with_cell("ward", name), Path())))
+        told += visible_text(rejection_of(as_frame(with_cell("ward", name), Path())))
     assert not [name for name in ("Anna", "Bert", "Carla", "Dora") if name in told]
 
 
 def test_a_csv_with_decimal_commas_prints_no_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "rows.csv"
     path.write_text("age,ward,ill\n31,A,no\n58271,2,B,yes\nPeterPrivate,B,yes\n")
-    refusal = refusal_of(path)
-    assert "PeterPrivate" not in told_by(refusal)
-    assert "58271" not in told_by(refusal)
-    SCHEMA.save(tmp_path / "schema.json")
+    refusal = rejection_of(path)
+    assert "PeterPrivate" not in visible_text(refusal)
+    assert "58271" not in visible_text(refusal)
+    CLINIC_SCHEMA.save(tmp_path / "schema.json")
     command = ["fit", str(path), "--schema", str(tmp_path / "schema.json"), "-o", str(tmp_path / "m.veilwood")]
     assert main(command) == 2
     said = capsys.readouterr()
@@ -121,17 +120,17 @@ def test_a_csv_with_decimal_commas_prints_no_record(tmp_path: Path, capsys: pyte
 
 @pytest.mark.parametrize("n", [3, 4])
 def test_no_length_is_told(n: int) -> None:
-    assert str(n) not in told_by(refusal_of([[1.0, "A"]] * n, ["no"]))
-    assert str(n) not in told_by(refusal_of(np.zeros((n, 0)), ["no"] * n))
-    assert str(n) not in told_by(refusal_of([[1.0, "A"]] * n, np.zeros((n, 2))))
+    assert str(n) not in visible_text(rejection_of([[1.0, "A"]] * n, ["no"]))
+    assert str(n) not in visible_text(rejection_of(np.zeros((n, 0)), ["no"] * n))
+    assert str(n) not in visible_text(rejection_of([[1.0, "A"]] * n, np.zeros((n, 2))))
 
 
 def test_an_inferred_schema_prints_no_value() -> None:
     odd = pa.table({"age": [[1], [77_777]], "ward": ["A", "B"]})
     with pytest.raises(vw.errors.VeilwoodError) as caught:
         vw.Schema.infer(odd, ["no", "no"], "classification")
-    assert "77" not in told_by(caught.value)
-    assert "'no'" not in told_by(caught.value)
+    assert "77" not in visible_text(caught.value)
+    assert "'no'" not in visible_text(caught.value)
 
 
 # -- what is told instead -----------------------------------------------------------------------------------
@@ -140,7 +139,7 @@ def test_an_inferred_schema_prints_no_value() -> None:
 @pytest.mark.parametrize("form", [as_frame, as_csv], ids=lambda form: form.__name__)
 def test_refusals_stand_in_the_ledger(form: Any, tmp_path: Path) -> None:
     ledger = vw.MemoryLedger(epsilon=1)
-    refusal_of(form(with_cell("ward", "Peter Private"), tmp_path), ledger=ledger)
+    rejection_of(form(with_cell("ward", "Peter Private"), tmp_path), ledger=ledger)
     (entry,) = ledger.entries()
     assert (entry.state, entry.resolution) == ("cancelled", "'ward': unknown category")
     assert "rejected: 'ward': unknown category" in str(ledger)
@@ -148,12 +147,12 @@ def test_refusals_stand_in_the_ledger(form: Any, tmp_path: Path) -> None:
     assert ledger.spent.epsilon == 0
     spent = vw.MemoryLedger(epsilon="0.1")
     with pytest.raises(vw.BudgetExceededError):  # nobody asks for refusals without a budget
-        forest(ledger=spent).fit(form(with_cell("ward", "Peter Private"), tmp_path))
+        clinic_forest(ledger=spent).fit(form(with_cell("ward", "Peter Private"), tmp_path))
 
 
 def test_refusals_of_a_part_stand_in_the_ledger() -> None:
     ledger = vw.MemoryLedger(epsilon=3)
-    parts = forest(ledger=ledger).partial_fit(as_frame(GOOD, Path()))
+    parts = clinic_forest(ledger=ledger).partial_fit(as_frame(GOOD, Path()))
     for _ in range(2):
         with pytest.raises(vw.OutOfSchemaError):
             parts.partial_fit(as_frame(with_cell("ward", "Peter Private"), Path()))
@@ -164,7 +163,7 @@ def test_refusals_of_a_part_stand_in_the_ledger() -> None:
 
 def test_refusals_of_a_predictor_stand_in_the_ledger() -> None:
     ledger = vw.MemoryLedger(epsilon=1)
-    predictor = vw.MatrixForestPredictor(SCHEMA, n_estimators=2, max_depth=1, ledger=ledger)
+    predictor = vw.MatrixForestPredictor(CLINIC_SCHEMA, n_estimators=2, max_depth=1, ledger=ledger)
     with pytest.raises(vw.OutOfSchemaError):
         predictor.fit(as_frame(with_cell("ward", "Peter Private"), Path()))
     assert [(entry.state, entry.resolution) for entry in ledger.entries()] == [
@@ -177,9 +176,9 @@ def test_refusals_of_a_predictor_stand_in_the_ledger() -> None:
 
 
 def test_the_data_holder_may_ask_for_values(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text(BAD)
+    (tmp_path / "rows.csv").write_text(INVALID_CSV)
     with show_private_values():
-        refusal = refusal_of(tmp_path / "rows.csv")
+        refusal = rejection_of(tmp_path / "rows.csv")
     assert "row 3: 'Anna'" in str(refusal)
     assert "row 2: 'old'" in str(refusal)
-    assert "Anna" not in told_by(refusal_of(tmp_path / "rows.csv"))
+    assert "Anna" not in visible_text(rejection_of(tmp_path / "rows.csv"))

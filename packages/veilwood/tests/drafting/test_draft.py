@@ -18,32 +18,32 @@ from veilwood.data.tables import read_table
 from veilwood.drafting.draft import MIN_UNITS, draft_from_table
 from veilwood.drafting.review import format_schema
 from veilwood.errors import OutOfSchemaError, SchemaError
-from veilwood_testing.messy import NAMES
+from veilwood_testing.tables import FIRST_NAMES
 
 
 def column(found: dict[str, Any], name: str) -> dict[str, Any]:
     return next(each for each in found["columns"] if each["name"] == name)
 
 
-def test_a_messy_table_is_drafted(found: dict[str, Any]) -> None:
-    reasons = found["left_out"]
-    assert set(reasons) == {"fallnummer", "patient_id", "name", "uhrzeit", "notiz"} == set(found["ignore"])
+def test_a_messy_table_is_drafted(messy_draft: dict[str, Any]) -> None:
+    reasons = messy_draft["left_out"]
+    assert set(reasons) == {"fallnummer", "patient_id", "name", "uhrzeit", "notiz"} == set(messy_draft["ignore"])
     assert reasons["notiz"] == "free text"
-    assert found["privacy_unit"] == {"id": "patient_id", "at_most": 3}
-    assert found["dialect"] == {
+    assert messy_draft["privacy_unit"] == {"id": "patient_id", "at_most": 3}
+    assert messy_draft["dialect"] == {
         "sep": ";", "decimal": ",", "thousands": ".", "encoding": "cp1252", "nulls": ["k.A."], "money": True,
     }  # fmt: skip
-    assert column(found, "kosten")["kind"] == "numeric"
-    assert column(found, "diabetes")["values"] == [0, 1]
-    assert column(found, "raucher")["values"] == ["nein", "ja"]
-    assert (column(found, "alter")["lower"], column(found, "alter")["upper"]) == (0, 120)
-    assert column(found, "plz")["prefix"] == 2
-    assert {"aufnahme_month", "aufnahme_weekday"} <= {each["name"] for each in found["columns"]}
-    assert Schema.from_dict(found).inferred
+    assert column(messy_draft, "kosten")["kind"] == "numeric"
+    assert column(messy_draft, "diabetes")["values"] == [0, 1]
+    assert column(messy_draft, "raucher")["values"] == ["nein", "ja"]
+    assert (column(messy_draft, "alter")["lower"], column(messy_draft, "alter")["upper"]) == (0, 120)
+    assert column(messy_draft, "plz")["prefix"] == 2
+    assert {"aufnahme_month", "aufnahme_weekday"} <= {each["name"] for each in messy_draft["columns"]}
+    assert Schema.from_dict(messy_draft).inferred
 
 
-def test_dates_are_left_out_unless_wanted(messy: Path) -> None:
-    found = draft_from_table(messy, "wiederaufnahme")
+def test_dates_are_left_out_unless_wanted(messy_csv: Path) -> None:
+    found = draft_from_table(messy_csv, "wiederaufnahme")
     assert {"geburtsdatum", "aufnahme", "entlassung"} <= set(found["left_out"])
     assert "date" in found["left_out"]["aufnahme"]
 
@@ -122,14 +122,14 @@ def test_any_mark_of_a_bound_read_off_the_data_counts(mark: str) -> None:
 
 
 def test_the_example_table_has_33_columns() -> None:
-    assert len(NAMES) == 33
+    assert len(FIRST_NAMES) == 33
 
 
-def test_no_category_of_few_people_is_in_a_draft(messy: Path, found: dict[str, Any]) -> None:
+def test_no_category_of_few_people_is_in_a_draft(messy_csv: Path, messy_draft: dict[str, Any]) -> None:
     """Counted by hand: every category that is not from the catalogue has twenty patients or more."""
-    table = pd.read_csv(messy, sep=";", encoding="cp1252", dtype=str, na_values=["k.A."], keep_default_na=False)
+    table = pd.read_csv(messy_csv, sep=";", encoding="cp1252", dtype=str, na_values=["k.A."], keep_default_na=False)
     checked = 0
-    for each in found["columns"]:
+    for each in messy_draft["columns"]:
         if each["kind"] == "categorical" and "usual" not in each["bounds"]:
             patients = table.groupby(each["name"])["patient_id"].nunique()
             kept = [str(value) for value in each["values"] if value != each.get("other")]
@@ -138,7 +138,7 @@ def test_no_category_of_few_people_is_in_a_draft(messy: Path, found: dict[str, A
     assert checked >= 2
     rare = table.groupby("station")["patient_id"].nunique()
     assert rare.min() < MIN_UNITS  # else the test would say nothing
-    assert str(rare.idxmin()) not in format_schema(found)
+    assert str(rare.idxmin()) not in format_schema(messy_draft)
 
 
 def test_numbers_that_only_count_rows_are_left_out_and_measurements_are_not() -> None:

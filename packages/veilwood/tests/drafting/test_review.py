@@ -17,7 +17,7 @@ from veilwood.errors import SchemaError, UseError
 
 
 @pytest.fixture
-def found() -> dict[str, Any]:
+def clinic_draft() -> dict[str, Any]:
     n = 120
     return draft_from_table(pd.DataFrame({
         "patient_id": [row // 2 for row in range(n)], "age": [20 + row % 50 for row in range(n)],
@@ -26,8 +26,8 @@ def found() -> dict[str, Any]:
     }))  # fmt: skip
 
 
-def test_a_review_ends_in_a_schema(found: dict[str, Any], tmp_path: Path) -> None:
-    review = Review(found)
+def test_a_review_ends_in_a_schema(clinic_draft: dict[str, Any], tmp_path: Path) -> None:
+    review = Review(clinic_draft)
     assert review.open_columns == ("age", "crp", "ward", "smoker", "ill")
     assert review.privacy_unit == {"id": "patient_id", "at_most": 3}
     review.set_rows_per_unit(2)
@@ -55,8 +55,8 @@ def test_a_review_ends_in_a_schema(found: dict[str, Any], tmp_path: Path) -> Non
     assert schema.features[1].known_from == "manual of the laboratory"
 
 
-def test_a_column_can_be_of_another_kind_than_drafted(found: dict[str, Any]) -> None:
-    review = Review(found)
+def test_a_column_can_be_of_another_kind_than_drafted(clinic_draft: dict[str, Any]) -> None:
+    review = Review(clinic_draft)
     review.declare("bands of the registry", values=["young", "old"])
     for _ in range(2):
         review.exclude()
@@ -70,8 +70,8 @@ def test_a_column_can_be_of_another_kind_than_drafted(found: dict[str, Any]) -> 
     assert (schema.features[0].values, schema.features[1].bounds) == (("young", "old"), (0, 1))
 
 
-def test_what_was_read_off_the_data_is_not_accepted_by_a_key(found: dict[str, Any]) -> None:
-    review = Review(found)
+def test_what_was_read_off_the_data_is_not_accepted_by_a_key(clinic_draft: dict[str, Any]) -> None:
+    review = Review(clinic_draft)
     review.accept_known()
     before = review.to_dict()
     with pytest.raises(UseError, match="no usual bounds"):
@@ -89,8 +89,8 @@ def test_what_was_read_off_the_data_is_not_accepted_by_a_key(found: dict[str, An
     assert review.schema().inferred
 
 
-def test_a_review_can_stop_and_go_on(found: dict[str, Any], tmp_path: Path) -> None:
-    review = Review(found)
+def test_a_review_can_stop_and_go_on(clinic_draft: dict[str, Any], tmp_path: Path) -> None:
+    review = Review(clinic_draft)
     review.accept_known()
     assert review.defer()
     asked = review.next_question()
@@ -105,8 +105,8 @@ def test_a_review_can_stop_and_go_on(found: dict[str, Any], tmp_path: Path) -> N
     assert not later.defer()  # all were
 
 
-def test_columns_can_be_left_out_but_not_the_target(found: dict[str, Any]) -> None:
-    review = Review(found)
+def test_columns_can_be_left_out_but_not_the_target(clinic_draft: dict[str, Any]) -> None:
+    review = Review(clinic_draft)
     for _ in range(3):
         review.exclude()
     with pytest.raises(UseError, match="last feature"):

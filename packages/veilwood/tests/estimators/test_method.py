@@ -19,12 +19,12 @@ from veilwood import estimators, forests, trees
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, PlanError
-from veilwood.estimators.base import SharedParameters
 from veilwood.estimators.method import Decisions
+from veilwood.estimators.parameters import SharedParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
-from veilwood_testing.laws import prefer_zcdp
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

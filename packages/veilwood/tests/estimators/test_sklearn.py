@@ -26,7 +26,7 @@ import veilwood as vw
 from veilwood import estimators
 from veilwood.datasets import Dataset
 from veilwood.privacy.entropy import seeded_for_tests
-from veilwood_testing.weights_cases import SCHEMA, SMALL
+from veilwood_testing.small_forests import ONE_COLUMN_SCHEMA, SMALL_TREES
 
 CLASSES = [
     vw.RandomTreesClassifier,
@@ -308,7 +308,7 @@ CAR = vw.datasets.car()
 
 MEMBERS = [
     ("private", vw.PrivateForestClassifier(CAR.schema, epsilon=5.0, random_state=0)),
-    ("random", vw.RandomTreesClassifier(CAR.schema, epsilon=5.0, **SMALL)),
+    ("random", vw.RandomTreesClassifier(CAR.schema, epsilon=5.0, **SMALL_TREES)),
 ]
 
 
@@ -328,15 +328,17 @@ class TestTogether:
     def test_numbers_stand_for_texts_only_where_no_class_is_a_number(self) -> None:
         rows, schema = [[0.1], [0.9]], vw.Schema.numeric((0, 1), classes=["1", "2"], n_features=1)
         with pytest.raises(vw.OutOfSchemaError):
-            vw.RandomTreesClassifier(schema, **SMALL).fit(rows, np.array([0, 1]))
+            vw.RandomTreesClassifier(schema, **SMALL_TREES).fit(rows, np.array([0, 1]))
         with pytest.raises(vw.OutOfSchemaError):
-            vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 2]))
-        fitted = vw.RandomTreesClassifier(SCHEMA, **SMALL).fit(rows, np.array([0, 1]))
+            vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, **SMALL_TREES).fit(rows, np.array([0, 2]))
+        fitted = vw.RandomTreesClassifier(ONE_COLUMN_SCHEMA, **SMALL_TREES).fit(rows, np.array([0, 1]))
         assert fitted.classes_.tolist() == [0, 1]
 
     def test_weights_are_routed(self) -> None:
         with sklearn.config_context(enable_metadata_routing=True):
-            forest = vw.RandomTreesClassifier(CAR.schema, max_weight=2, **SMALL).set_fit_request(sample_weight=True)
+            forest = vw.RandomTreesClassifier(CAR.schema, max_weight=2, **SMALL_TREES).set_fit_request(
+                sample_weight=True
+            )
             line = Pipeline([("same", FunctionTransformer()), ("forest", forest)])
             line.fit(CAR.X, CAR.y, sample_weight=np.ones(len(CAR.y)))
             assert line.predict(CAR.X).shape == (1728,)

@@ -12,7 +12,7 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.evaluation import quality
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import SCORE_EDGES, Scoring
-from veilwood_testing.scoring_cases import Says, model_of, schema_of
+from veilwood_testing.small_forests import FunctionModel, letter_schema, random_model
 
 
 def exact_quality(
@@ -23,8 +23,8 @@ def exact_quality(
     k = n_classes or 2
     shares = rng.dirichlet(np.full(k, 0.8), 4000)
     said = shares if n_classes else -1 + 4 * shares[:, 0]
-    encoding = Encoding(schema_of(n_classes), "bins")
-    model = Says(encoding, lambda codes: said[codes[:, 0]].copy())
+    encoding = Encoding(letter_schema(n_classes), "bins")
+    model = FunctionModel(encoding, lambda codes: said[codes[:, 0]].copy())
     codes = rng.integers(0, 4000, (n, 1)).astype(np.uint16)
     true: dict[str, float]
     if n_classes:
@@ -99,7 +99,7 @@ def test_where_noise_drowns_everything_nothing_is_claimed() -> None:
 
 
 def test_no_rows_at_all_give_the_same_shape() -> None:
-    scoring = Scoring(model_of(2))
+    scoring = Scoring(random_model(2))
     empty = scoring.make_count()([Batch(np.empty((0, 1), np.uint16), np.empty(0, np.int32), 0, 0)])
     found = estimate_quality(scoring.split_tables(empty), 1.0, ("a", "b"), None)
     assert found.scores["accuracy"].value is None

@@ -15,7 +15,7 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.evaluation.scoring import SCORE_EDGES, SIZE_EDGES, Scoring
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows
-from veilwood_testing.scoring_cases import Says, model_of, schema_of
+from veilwood_testing.small_forests import FunctionModel, letter_schema, random_model
 
 
 def counted(scoring: Scoring, rows: list[tuple[int, int]]) -> NDArray[np.int64]:
@@ -29,7 +29,7 @@ def test_one_row_moves_as_many_cells_as_planned(n_classes: int, voting: str, mon
     """All rows, beside all rows, under the same coins: L1 and squared L2 norms are those of the step, and no less."""
     key = bytes(32)
     monkeypatch.setattr("veilwood.evaluation.scoring.secret_key", lambda: key)
-    scoring = Scoring(model_of(n_classes, voting))
+    scoring = Scoring(random_model(n_classes, voting))
     targets = range(n_classes) if n_classes else (0, 1, 30_000, TARGET_LEVELS)
     universe = list(itertools.product(range(4), targets))
     worst = {"l1": 0, "squared": 0, "replaced": 0, "squared replaced": 0}
@@ -71,7 +71,7 @@ def test_the_cells_of_a_row_do_not_depend_on_the_rows_beside_it(n_classes: int) 
             shares[codes[:, 0] == 1] = [0.4 - off, 0.2, 0.4 + off]
         return shares
 
-    scoring = Scoring(Says(Encoding(schema_of(n_classes), "bins"), says))
+    scoring = Scoring(FunctionModel(Encoding(letter_schema(n_classes), "bins"), says))
     target = TARGET_LEVELS if n_classes == 0 else 0
     drawn = np.array([n_classes - 1], np.int32) if "drawn" in scoring.table_shapes else None
     for code in (0, 1):

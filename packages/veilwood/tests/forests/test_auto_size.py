@@ -14,7 +14,7 @@ from veilwood.data.encoding import Encoding
 from veilwood.forests.leaves import shrunken_frequencies, shrunken_means
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.trees.random import grow_binary
-from veilwood_testing.sized_forests import CAR, CLASSIFIERS
+from veilwood_testing.small_forests import CAR, CLASSIFIERS
 
 REGRESSORS = [vw.RandomTreesRegressor, vw.MedianForestRegressor, vw.GreedyForestRegressor]
 LINE = vw.Schema.numeric((0, 1), target_bounds=(0, 1), n_features=2)
@@ -22,7 +22,7 @@ X = np.random.default_rng(0).random((3000, 2))
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning"),
-    pytest.mark.usefixtures("kept_strategies"),
+    pytest.mark.usefixtures("cached_strategies"),
 ]
 
 

@@ -39,7 +39,7 @@ from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step
 from veilwood.trees.level_growth import GrowingForest
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_testing.laws import prefer_zcdp
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

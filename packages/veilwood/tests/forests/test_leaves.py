@@ -8,9 +8,9 @@ import pytest
 
 from veilwood.forests import leaves
 from veilwood.trees.random import grow_binary
-from veilwood_testing.random_columns import COLUMNS
+from veilwood_testing.forest_structures import SMALL_COLUMNS
 
-FOREST = grow_binary(COLUMNS, 3, 3, 0)
+FOREST = grow_binary(SMALL_COLUMNS, 3, 3, 0)
 
 
 def counts(scale: float) -> np.ndarray:

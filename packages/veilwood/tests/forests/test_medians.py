@@ -30,7 +30,7 @@ from veilwood.trees.histograms import edge_scores, impurity_range, level_scores
 from veilwood.trees.level_growth import GrowingForest
 from veilwood_audit.statistics import epsilon_lower_bound
 from veilwood_papers.not_private.as_published import PARTS_PER_ROW, means_as_published
-from veilwood_testing.laws import prefer_zcdp
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),

@@ -14,11 +14,11 @@ import veilwood as vw
 from veilwood.forests.noisy_leaves import POOLED
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood_audit.model_files import check_file
-from veilwood_testing.sized_forests import CAR, CLASSIFIERS
+from veilwood_testing.small_forests import CAR, CLASSIFIERS
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning"),
-    pytest.mark.usefixtures("kept_strategies"),
+    pytest.mark.usefixtures("cached_strategies"),
 ]
 
 

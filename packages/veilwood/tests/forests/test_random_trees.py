@@ -12,11 +12,11 @@ import pytest
 from sklearn.base import clone
 
 import veilwood as vw
-from veilwood_testing.sized_forests import CAR
+from veilwood_testing.small_forests import CAR
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning"),
-    pytest.mark.usefixtures("kept_strategies"),
+    pytest.mark.usefixtures("cached_strategies"),
 ]
 
 

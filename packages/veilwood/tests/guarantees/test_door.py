@@ -24,7 +24,7 @@ from veilwood.privacy import entropy
 from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger
 from veilwood.privacy.loss import Loss
 from veilwood_testing import SOURCES
-from veilwood_testing.one_step_plan import ONE
+from veilwood_testing.plans import EPSILON_ONE
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
 
@@ -59,7 +59,7 @@ def test_the_charge_stands_before_the_data_is_read(monkeypatch: pytest.MonkeyPat
     sound = Source.batches
     monkeypatch.setattr(Source, "batches", lambda self: seen.append(ledger.spent) or sound(self))  # type: ignore[func-returns-value]
     forest(ledger=ledger).fit(X, Y)
-    assert seen == [ONE]
+    assert seen == [EPSILON_ONE]
     assert [entry.state for entry in ledger.entries()] == ["committed"]
 
 
@@ -77,7 +77,7 @@ def test_an_exception_during_counting_leaves_the_loss_spent(
     broken = forest(ledger=ledger)
     with pytest.raises(error):
         broken.fit(X, Y)
-    assert ledger.spent == ONE
+    assert ledger.spent == EPSILON_ONE
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
     assert not hasattr(broken, "privacy_")
 
@@ -94,7 +94,7 @@ def test_refused_input_costs_nothing_if_no_noise_was_drawn(tmp_path: Path) -> No
     assert [entry.state for entry in ledger.entries()] == ["cancelled"]
     table.write_text("\n".join(lines[:-1]))
     forest(ledger=ledger).fit(str(table))
-    assert ledger.spent == ONE
+    assert ledger.spent == EPSILON_ONE
 
 
 def test_death_between_reserve_and_commit_is_spent(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_death_between_reserve_and_commit_is_spent(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, "-c", textwrap.dedent(script)], env=environment, timeout=120, check=False)
     assert done.returncode == -signal.SIGKILL
     ledger = SQLiteLedger(tmp_path / "spends.db")
-    assert ledger.spent == ONE
+    assert ledger.spent == EPSILON_ONE
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
 
 

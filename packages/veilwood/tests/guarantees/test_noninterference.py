@@ -254,7 +254,7 @@ def commands(family: str, *more: str) -> Callable[[list[Row], Path], dict[str, A
     return program
 
 
-@pytest.mark.usefixtures("kept_strategies")
+@pytest.mark.usefixtures("cached_strategies")
 @pytest.mark.parametrize("family", [
     "random-trees", "private-forest",
     *(pytest.param(name, marks=pytest.mark.slow) for name in ("greedy-forest", "median-forest", "matrix-forest")),

@@ -127,7 +127,7 @@ def described(value: object) -> str:
         return type(value).__name__
 
 
-@pytest.mark.usefixtures("kept_strategies")
+@pytest.mark.usefixtures("cached_strategies")
 @pytest.mark.parametrize("kind", FAMILIES, ids=lambda kind: kind.__name__)
 def test_any_value_of_any_parameter_works_or_is_refused(
     kind: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

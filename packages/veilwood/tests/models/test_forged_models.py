@@ -20,8 +20,9 @@ from hypothesis import strategies as st
 from safetensors.numpy import save as write_safetensors
 
 import veilwood as vw
+from veilwood.data.counts import ContingencyTable
 from veilwood.forests.adaptive import loop
-from veilwood.forests.adaptive.contingency import ContingencyTable, bin_columns, tables_to_forest
+from veilwood.forests.adaptive.contingency import bin_columns, tables_to_forest
 from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.models import file as model_file
 from veilwood.privacy.certificate import adaptive_decisions
@@ -30,7 +31,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import joint_step
 from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
 from veilwood_audit.model_files import check_file
-from veilwood_testing.hostile import HOSTILE, LONG, SCHEMA, in_time
+from veilwood_testing.hostile_input import HOSTILE, LONG_EXPONENT, SCHEMA, within_time_limit
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -62,9 +63,9 @@ def altered(value: Any, path: tuple[Any, ...], new: Any) -> Any:
 
 
 ODD: list[Any] = [
-    ..., None, True, -1, 0, 1, 2**40, 10**250, 0.5, -0.5, 1e300, 1e-300, "", "x", "0", "-1", "1/3", LONG, "1e-9999999",
-    "1e-299", "1e299", "9" * 300, f"1/{'7' * 300}", "9" * 5000, "nan", "inf", "x" * 10_000, [], [[]], ["x"], [1],
-    [2**40] * 3, {},
+    ..., None, True, -1, 0, 1, 2**40, 10**250, 0.5, -0.5, 1e300, 1e-300, "", "x", "0", "-1", "1/3", LONG_EXPONENT,
+    "1e-9999999", "1e-299", "1e299", "9" * 300, f"1/{'7' * 300}", "9" * 5000, "nan", "inf", "x" * 10_000, [], [[]],
+    ["x"], [1], [2**40] * 3, {},
     {"id": "x", "at_most": 10**30}, {"a": 1}, {"kind": "NoisyMax", "epsilon": "1", "score_range": "1"},
     {"kind": "SparseLaplace", "scale": "1e-299"}, {"kind": "DiscreteGaussian", "sigma_squared": "1e24"},
     {"kind": "DiscreteLaplace", "scale": "1e-299", "backend": "opendp"},
@@ -94,7 +95,7 @@ def test_odd_plans_are_refused_or_read() -> None:
                 if not place and value is ...:
                     continue
                 told = ""
-                with in_time():
+                with within_time_limit():
                     try:
                         made = Plan.from_dict(altered(plan, place, value))
                         made.explain(), made.to_json(), made.fingerprint()
@@ -144,7 +145,7 @@ def try_forgeries(name: str, count: int, path: Path) -> None:
     X = np.random.default_rng(1).random((5, 2))
     for metadata in forgeries(parts.metadata, np.random.default_rng(count), count):
         write(path, metadata, parts.arrays)
-        with in_time(), warnings.catch_warnings(action="ignore"):
+        with within_time_limit(), warnings.catch_warnings(action="ignore"):
             try:
                 model = vw.load(path)
             except vw.ModelFileError as error:
@@ -244,15 +245,15 @@ def test_a_model_file_of_a_few_bytes_does_not_hang(tmp_path: Path) -> None:
     parts = model_file._parse_file(path.read_bytes())
     for key in ("plan", "parameters"):
         read = json.loads(parts.metadata[key])
-        write(path, {**parts.metadata, key: json.dumps({**read, "epsilon": LONG})}, parts.arrays)
+        write(path, {**parts.metadata, key: json.dumps({**read, "epsilon": LONG_EXPONENT})}, parts.arrays)
         assert path.stat().st_size < 5000
-        with in_time(), pytest.raises(vw.ModelFileError, match="digits"):
+        with within_time_limit(), pytest.raises(vw.ModelFileError, match="digits"):
             vw.load(path)
     for key in ("plan", "parameters", "schema", "certificate"):
         for name, (text, _) in HOSTILE.items():
             if isinstance(text, str) and name not in ("too much", "unclosed"):
                 write(path, {**parts.metadata, key: text}, parts.arrays)
-                with in_time(), pytest.raises(vw.ModelFileError):
+                with within_time_limit(), pytest.raises(vw.ModelFileError):
                     vw.load(path)
 
 
@@ -282,7 +283,7 @@ def test_hostile_headers_are_refused(name: str, tmp_path: Path) -> None:
     header = HEADERS[name]
     for length in (len(header), 2**63, 2**64 - 1, 0):
         path.write_bytes(length.to_bytes(8, "little") + header)
-        with in_time(), pytest.raises(vw.ModelFileError):
+        with within_time_limit(), pytest.raises(vw.ModelFileError):
             vw.load(path)
 
 
@@ -305,9 +306,9 @@ def chain(n_inner: int) -> dict[str, np.ndarray[Any, Any]]:
 def test_trees_too_deep_to_walk_are_refused() -> None:
     assert Forest.from_arrays(chain(5), [65535]).depth == 5
     assert Forest.from_arrays(chain(MAX_DEPTH), [65535]).depth == MAX_DEPTH
-    with in_time(), pytest.raises(vw.ModelFileError, match="too deep"):
+    with within_time_limit(), pytest.raises(vw.ModelFileError, match="too deep"):
         Forest.from_arrays(chain(MAX_DEPTH + 1), [65535])
-    with in_time(), pytest.raises(vw.ModelFileError, match="too deep"):
+    with within_time_limit(), pytest.raises(vw.ModelFileError, match="too deep"):
         Forest.from_arrays(chain(300_000), [65535])
 
 
@@ -325,7 +326,7 @@ def test_wide_lookups_do_not_fill_the_memory() -> None:
     arrays["child"][0::3] = arrays["roots"] + 1
     arrays["child"][1::3], arrays["child"][2::3] = arrays["tree_leaves"][:-1], arrays["tree_leaves"][:-1] + 1
     tracemalloc.start()
-    with in_time():
+    with within_time_limit():
         assert Forest.from_arrays(arrays, [width]).n_leaves == 2 * n_trees
     assert tracemalloc.get_traced_memory()[1] < 1 << 27
     tracemalloc.stop()

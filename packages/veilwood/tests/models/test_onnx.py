@@ -15,8 +15,9 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.contingency import tables_to_forest
 from veilwood.forests.adaptive.steps import only_initial_estimate
 from veilwood.models.onnx import REFUSED_NUMBER, REFUSED_TEXT, Graph, export_onnx, tree_attributes
 from veilwood.privacy.entropy import seeded_for_tests

@@ -19,13 +19,13 @@ import veilwood as vw
 from veilwood.errors import SignatureError
 from veilwood.models import file as signed
 from veilwood.privacy import signature
-from veilwood_testing.signed_models import SCHEMA, X, fitted
+from veilwood_testing.small_forests import SIGNED_SCHEMA, SIGNED_X, fit_signable
 
 # -- the same model, the same bytes -----------------------------------------------------------------------------------
 
 
 def test_two_saves_give_identical_bytes(tmp_path: Path) -> None:
-    forest = fitted()
+    forest = fit_signable()
     for name in ("a", "b", "c"):
         vw.save(forest, tmp_path / name)
     loaded = vw.load(tmp_path / "a")
@@ -61,13 +61,13 @@ def changed(path: Path, **entries: Any) -> None:
 
 def test_a_signed_model_loads_and_says_what_was_signed(here: Path) -> None:
     model = vw.load(here / "model.veilwood", signed_by=here / "clinic.key.pub")
-    assert (model.predict(X) == vw.load(here / "model.veilwood").predict(X)).all()
+    assert (model.predict(SIGNED_X) == vw.load(here / "model.veilwood").predict(SIGNED_X)).all()
     pem = (here / "clinic.key.pub").read_text()
     for key in (str(here / "clinic.key.pub"), pem, pem.encode()):
         statement = signed.verify(here / "model.veilwood", key)
         assert statement["certificate"] == model.privacy_.to_dict()
         assert statement["plan_hash"] == model.privacy_.plan_hash
-        assert statement["schema_hash"] == SCHEMA.fingerprint()
+        assert statement["schema_hash"] == SIGNED_SCHEMA.fingerprint()
         assert (statement["ledger"], statement["ledger_entry"]) == (model.privacy_.ledger, model.privacy_.ledger_entry)
 
 

@@ -22,10 +22,10 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
+from veilwood.privacy.release import Release
 from veilwood.privacy.selection import TrialBudget
-from veilwood_testing.aside_cases import SMALL
-from veilwood_testing.one_step_plan import ONE
-from veilwood_testing.steps_cases import plan_of, step_of
+from veilwood_testing.plans import EPSILON_ONE, small_plan, three_counts
+from veilwood_testing.small_forests import TINY_TREES
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")]
 
@@ -58,11 +58,11 @@ class LateDoor(Door):
 
 def spent_by_a_release_that_fails_late(door_class: type[Door]) -> Loss:
     """Noisy numbers come out, and then something fails: what does the ledger say?"""
-    ledger, step = MemoryLedger(), step_of()
+    ledger, step = MemoryLedger(), three_counts()
     seen = []
 
     def release_and_fail() -> None:
-        with door_class(plan_of(step), ledger) as door:
+        with door_class(small_plan(step), ledger) as door:
             seen.append(door.release_counts(step, EXACT))
             raise RuntimeError("after the release")
 
@@ -73,34 +73,34 @@ def spent_by_a_release_that_fails_late(door_class: type[Door]) -> Loss:
 
 
 def test_a_ledger_not_charged_on_an_exception_path_is_caught() -> None:
-    assert spent_by_a_release_that_fails_late(Door) == ONE
+    assert spent_by_a_release_that_fails_late(Door) == EPSILON_ONE
     assert spent_by_a_release_that_fails_late(RefundingDoor) == Loss.zero()
     assert spent_by_a_release_that_fails_late(LateDoor) == Loss.zero()
 
 
 def test_input_refused_after_the_first_noise_is_spent() -> None:
-    ledger, step = MemoryLedger(), step_of()
+    ledger, step = MemoryLedger(), three_counts()
 
     def second_pass_is_refused() -> None:
-        with Door(plan_of(step), ledger) as door:
+        with Door(small_plan(step), ledger) as door:
             door.release_counts(step, EXACT)
             raise OutOfSchemaError("a later pass found something")
 
     with pytest.raises(OutOfSchemaError):
         second_pass_is_refused()
-    assert ledger.spent == ONE
+    assert ledger.spent == EPSILON_ONE
 
 
 def test_a_step_passes_once_inside_the_context_with_its_shape() -> None:
-    step, other = step_of("counts", Loss.pure(Fraction(1, 2))), step_of("more", Loss.pure(Fraction(1, 2)))
-    door = Door(plan_of(step), MemoryLedger())
+    step, other = three_counts("counts", Loss.pure(Fraction(1, 2))), three_counts("more", Loss.pure(Fraction(1, 2)))
+    door = Door(small_plan(step), MemoryLedger())
     with pytest.raises(VeilwoodError, match="closed"):
         door.release_counts(step, EXACT)
     with door:
         with pytest.raises(VeilwoodError, match="not in the plan"):
             door.release_counts(other, EXACT)
         with pytest.raises(VeilwoodError, match="not in the plan"):
-            door.release_counts(replace(step, loss=ONE, mechanism=DiscreteLaplace(1)), EXACT)
+            door.release_counts(replace(step, loss=EPSILON_ONE, mechanism=DiscreteLaplace(1)), EXACT)
         with pytest.raises(VeilwoodError, match="shape"):
             door.release_counts(step, EXACT[:2])
         assert door.release_counts(step, EXACT).dtype == np.int64
@@ -112,32 +112,32 @@ def test_a_step_passes_once_inside_the_context_with_its_shape() -> None:
 
 def test_a_refined_plan_keeps_what_passed_and_what_was_promised() -> None:
     half = Loss.pure(Fraction(1, 2))
-    first, later, other = step_of("first", half), step_of("later", half), step_of("other", half)
-    door = Door(plan_of(first), MemoryLedger())
+    first, later, other = three_counts("first", half), three_counts("later", half), three_counts("other", half)
+    door = Door(small_plan(first), MemoryLedger())
     with pytest.raises(VeilwoodError, match="open door"):
-        door.refine(plan_of(first, later))
+        door.refine(small_plan(first, later))
     with door:
         door.release_counts(first, EXACT)
-        for lost in (plan_of(later), plan_of(later, other)):
+        for lost in (small_plan(later), small_plan(later, other)):
             with pytest.raises(VeilwoodError, match="every step that has passed"):
                 door.refine(lost)
-        cheaper = step_of("first", Loss.pure(Fraction(1, 4)))  # of the same name: what passed cost more
+        cheaper = three_counts("first", Loss.pure(Fraction(1, 4)))  # of the same name: what passed cost more
         with pytest.raises(VeilwoodError, match="every step that has passed"):
-            door.refine(plan_of(cheaper, later))
-        for changed in (plan_of(first, later, loss=Loss.pure(Fraction(2))), plan_of(first, loss=half)):
+            door.refine(small_plan(cheaper, later))
+        for changed in (small_plan(first, later, loss=Loss.pure(Fraction(2))), small_plan(first, loss=half)):
             with pytest.raises(VeilwoodError, match="must promise"):
                 door.refine(changed)
         with pytest.raises(VeilwoodError, match="must promise"):
-            door.refine(replace(plan_of(first), neighbours=Neighbours("replace-one")))
+            door.refine(replace(small_plan(first), neighbours=Neighbours("replace-one")))
         with pytest.raises(VeilwoodError):
-            plan_of(first, later, other)  # a plan that costs more cannot be made
-        assert door.plan == plan_of(first)
-        door.refine(plan_of(first, later))
+            small_plan(first, later, other)  # a plan that costs more cannot be made
+        assert door.plan == small_plan(first)
+        door.refine(small_plan(first, later))
         with pytest.raises(VeilwoodError, match="passed already"):
             door.release_counts(first, EXACT)
         door.release_counts(later, EXACT)
     with pytest.raises(VeilwoodError, match="open door"):
-        door.refine(plan_of(first, later))
+        door.refine(small_plan(first, later))
     assert door.certificate().epsilon == 1
     assert len(door.certificate().composition) == 2
 
@@ -151,12 +151,12 @@ class ForgetfulDoor(Door):
 
 def test_a_door_that_forgets_passed_steps_overspends() -> None:
     def spent(kind: type[Door]) -> Fraction:
-        first, second = step_of("first"), step_of("second")
+        first, second = three_counts("first"), three_counts("second")
         passed = []
-        with kind(plan_of(first), MemoryLedger()) as door:
+        with kind(small_plan(first), MemoryLedger()) as door:
             for step in (first, second):
                 try:
-                    door.refine(plan_of(step))
+                    door.refine(small_plan(step))
                 except VeilwoodError:
                     continue
                 door.release_counts(step, EXACT)
@@ -170,8 +170,8 @@ def test_a_door_that_forgets_passed_steps_overspends() -> None:
 
 
 def test_a_door_opens_once() -> None:
-    step = step_of()
-    door = Door(plan_of(step), MemoryLedger())
+    step = three_counts()
+    door = Door(small_plan(step), MemoryLedger())
     with door:
         door.release_counts(step, EXACT)
     with door, pytest.raises(VeilwoodError, match="closed"):
@@ -179,14 +179,14 @@ def test_a_door_opens_once() -> None:
 
 
 def test_floats_do_not_pass() -> None:
-    step = step_of()
-    with Door(plan_of(step), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="integers"):
+    step = three_counts()
+    with Door(small_plan(step), MemoryLedger()) as door, pytest.raises(VeilwoodError, match="integers"):
         door.release_counts(step, EXACT.astype(float))
 
 
 def test_the_statement_is_built_from_the_ledger() -> None:
-    ledger, step = MemoryLedger(), step_of()
-    door = Door(plan_of(step), ledger)
+    ledger, step = MemoryLedger(), three_counts()
+    door = Door(small_plan(step), ledger)
     with door:
         with pytest.raises(VeilwoodError, match="finished"):
             door.certificate()
@@ -203,9 +203,9 @@ def test_the_statement_is_built_from_the_ledger() -> None:
 
 @pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 def test_seeding_cannot_be_slipped_in_after_the_charge() -> None:
-    step = step_of()
+    step = three_counts()
     slipped_in, refused = entropy.seeded_for_tests(0), pytest.raises(VeilwoodError, match="seeded")
-    with Door(plan_of(step), MemoryLedger()) as door, slipped_in, refused:
+    with Door(small_plan(step), MemoryLedger()) as door, slipped_in, refused:
         door.release_counts(step, EXACT)
 
 
@@ -220,7 +220,7 @@ def test_a_ledger_without_a_limit_that_was_given_is_written_to() -> None:
 
 def test_a_release_covers_one_other_of_the_same_loss() -> None:
     car = vw.datasets.car()
-    forest = vw.RandomTreesClassifier(car.schema, **SMALL).fit(car.X, car.y)
+    forest = vw.RandomTreesClassifier(car.schema, **TINY_TREES).fit(car.X, car.y)
     plan = forest.plan_
     encoding = forest.model_.encoding
     (step,) = plan.steps
@@ -231,17 +231,17 @@ def test_a_release_covers_one_other_of_the_same_loss() -> None:
     source = open_rows(car.X, car.y, encoding)
     dearer = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0)._requested_privacy()[0], plan.neighbours)
     with pytest.raises(vw.VeilwoodError, match="not covered"):
-        measure_quality(forest, source, ParallelDoor(dearer, door))
+        measure_quality(forest, source, Release(ParallelDoor(dearer, door)))
     same = evaluation_plan(forest, plan.loss, plan.neighbours)
-    assert measure_quality(forest, source, ParallelDoor(same, door)).privacy.epsilon == 1.0
+    assert measure_quality(forest, source, Release(ParallelDoor(same, door))).privacy.epsilon == 1.0
     with pytest.raises(vw.VeilwoodError, match="and only one"):
-        measure_quality(forest, source, ParallelDoor(same, door))
+        measure_quality(forest, source, Release(ParallelDoor(same, door)))
 
 
 @pytest.mark.parametrize("promise", [{"adjacency": "replace-one"}, {"privacy_unit": 2}], ids=str)
 def test_where_a_unit_can_be_in_both_parts_nothing_is_covered(promise: dict[str, Any]) -> None:
     car = vw.datasets.car()
-    forest = vw.RandomTreesClassifier(car.schema, **SMALL, **promise).fit(car.X, car.y)
+    forest = vw.RandomTreesClassifier(car.schema, **TINY_TREES, **promise).fit(car.X, car.y)
     plan = forest.plan_
     (step,) = plan.steps
     with Door(plan, vw.MemoryLedger()) as door:
@@ -255,7 +255,7 @@ def test_where_a_unit_can_be_in_both_parts_nothing_is_covered(promise: dict[str,
 
 def test_other_neighbours_and_releases_that_were_not_charged_cover_nothing() -> None:
     car = vw.datasets.car()
-    forest = vw.RandomTreesClassifier(car.schema, **SMALL).fit(car.X, car.y)
+    forest = vw.RandomTreesClassifier(car.schema, **TINY_TREES).fit(car.X, car.y)
     plan = forest.plan_
     (step,) = plan.steps
     of_two = evaluation_plan(forest, plan.loss, Neighbours("add-remove", Rows(2)))

@@ -30,7 +30,7 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, joint_step
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_testing.laws import ROWS_THAT_DIFFER
+from veilwood_testing.noise_checks import ROWS_THAT_DIFFER
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")]
 
@@ -172,10 +172,10 @@ def test_vectors_of_a_sum_and_a_bound_are_equally_likely(m: int, bound: int, tot
 def test_whole_numbers_below_a_bound_are_equally_likely() -> None:
     with entropy.seeded_for_tests(72):
         for n in (1, 2, 3, 7, 64):
-            drawn = np.bincount([joint_noise._draw_below(n) for _ in range(100 * n)], minlength=n)
+            drawn = np.bincount([entropy.draw_below(n) for _ in range(100 * n)], minlength=n)
             assert len(drawn) == n
             assert n == 1 or fit(drawn, np.full(n, 1 / n)) > ALARM
-        large = [joint_noise._draw_below(3 << 130) >> 130 for _ in range(600)]  # of more than two words
+        large = [entropy.draw_below(3 << 130) >> 130 for _ in range(600)]  # of more than two words
         assert fit(np.bincount(large, minlength=3), np.full(3, 1 / 3)) > ALARM
         pairs = Counter(tuple(joint_noise._draw_subset(5, 2)) for _ in range(1000))
     assert set(pairs) == set(combinations(range(1, 6), 2))
@@ -437,7 +437,7 @@ def test_draws_from_the_tails_follow_the_law(monkeypatch: pytest.MonkeyPatch) ->
     assert max(halved) >= 1
     joint_noise._cached_sampler.cache_clear()
     monkeypatch.setattr(
-        joint_noise._SegmentedAxis, "draw_point", lambda axis, at: (joint_noise._draw_below(axis.length * (at + 1)), 0)
+        joint_noise._SegmentedAxis, "draw_point", lambda axis, at: (entropy.draw_below(axis.length * (at + 1)), 0)
     )
     with entropy.seeded_for_tests(81):  # mutant: nothing from beyond
         assert fit_of_draws(JointLaplace(scale, sizes).sample(500), scale, sizes, 8) < ALARM

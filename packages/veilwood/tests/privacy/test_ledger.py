@@ -49,20 +49,20 @@ from veilwood.privacy.ledger import (
 from veilwood.privacy.ledger_stores import MemoryLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood_testing import FILES, SOURCES
-from veilwood_testing.ledgers import ROW, ChargingClassifier, pure, spend
+from veilwood_testing.plans import ONE_ROW, ChargingClassifier, pure_loss, spend
 
 
 def test_reserve_commit_cancel(make: Callable[..., Ledger]) -> None:
     ledger = make(1)
-    kept, dropped = spend(ledger, pure(0.3)), spend(ledger, pure(0.5))
+    kept, dropped = spend(ledger, pure_loss(0.3)), spend(ledger, pure_loss(0.5))
     assert ledger.spent.epsilon == Fraction(8, 10)
     kept.commit()
     dropped.cancel()
-    assert ledger.spent == pure(0.3)
+    assert ledger.spent == pure_loss(0.3)
     assert ledger.remaining == Loss(Fraction(7, 10))
     assert [(e.id, e.state, e.loss) for e in ledger.entries()] == [
-        (kept.id, "committed", pure(0.3)),
-        (dropped.id, "cancelled", pure(0.5)),
+        (kept.id, "committed", pure_loss(0.3)),
+        (dropped.id, "cancelled", pure_loss(0.5)),
     ]
     assert "committed" in str(ledger)
     assert "spent epsilon=0.3, budget epsilon=1" in str(ledger)
@@ -71,9 +71,9 @@ def test_reserve_commit_cancel(make: Callable[..., Ledger]) -> None:
 
 def test_entries_carry_the_facts(make: Callable[..., Ledger]) -> None:
     ledger = make()
-    ledger.reserve(Loss.unbounded(), what="Blätter", neighbours=ROW, plan="ab", not_private="epsilon=inf")
+    ledger.reserve(Loss.unbounded(), what="Blätter", neighbours=ONE_ROW, plan="ab", not_private="epsilon=inf")
     (entry,) = ledger.entries()
-    assert (entry.what, entry.neighbours, entry.plan, entry.not_private) == ("Blätter", ROW, "ab", "epsilon=inf")
+    assert (entry.what, entry.neighbours, entry.plan, entry.not_private) == ("Blätter", ONE_ROW, "ab", "epsilon=inf")
     assert entry.time.endswith("+00:00")
     assert entry.loss == Loss.unbounded()
     assert "NOT PRIVATE: epsilon=inf" in str(ledger)
@@ -83,24 +83,24 @@ def test_entries_carry_the_facts(make: Callable[..., Ledger]) -> None:
 
 def test_a_refusal_says_what_is_left_and_writes_nothing(make: Callable[..., Ledger]) -> None:
     ledger = make(1)
-    spend(ledger, pure(0.7))
+    spend(ledger, pure_loss(0.7))
     before = ledger.verify()
     with pytest.raises(BudgetExceededError) as caught:
-        spend(ledger, pure(1))
-    assert caught.value.requested == pure(1)
+        spend(ledger, pure_loss(1))
+    assert caught.value.requested == pure_loss(1)
     assert caught.value.remaining == Loss(Fraction(3, 10))
     assert ledger.verify() == before
-    assert not ledger.can_afford(pure(1))
-    assert ledger.can_afford(pure(0.3))
+    assert not ledger.can_afford(pure_loss(1))
+    assert ledger.can_afford(pure_loss(0.3))
 
 
 def test_the_last_of_the_budget_can_be_spent_exactly(make: Callable[..., Ledger]) -> None:
     ledger = make(0.3)
     for _ in range(3):
-        spend(ledger, pure(0.1))  # in binary floats the sum would be 0.30000000000000004
+        spend(ledger, pure_loss(0.1))  # in binary floats the sum would be 0.30000000000000004
     assert ledger.remaining == Loss.zero()
     with pytest.raises(BudgetExceededError) as caught:
-        spend(ledger, pure(Fraction(1, 10**30)))
+        spend(ledger, pure_loss(Fraction(1, 10**30)))
     assert caught.value.remaining == Loss.zero()
 
 
@@ -111,21 +111,21 @@ def test_unbounded_loss_needs_a_ledger_without_limit(make: Callable[..., Ledger]
 
 def test_a_cancelled_unbounded_loss_leaves_no_trace(make: Callable[..., Ledger]) -> None:
     ledger = make()
-    spend(ledger, pure(1))
+    spend(ledger, pure_loss(1))
     spend(ledger, Loss.unbounded()).cancel()
-    assert ledger.spent == pure(1)
+    assert ledger.spent == pure_loss(1)
     assert ledger.remaining is None
     ledger.verify()
 
 
 def test_a_reservation_is_settled_once(make: Callable[..., Ledger]) -> None:
     ledger = make(1)
-    done = spend(ledger, pure(0.1))
+    done = spend(ledger, pure_loss(0.1))
     done.commit()
     for again in (done.commit, done.cancel):
         with pytest.raises(LedgerError, match="is committed: only a reserved one"):
             again()
-    dropped = spend(ledger, pure(0.1))
+    dropped = spend(ledger, pure_loss(0.1))
     dropped.cancel()
     for again in (dropped.commit, dropped.cancel):
         with pytest.raises(LedgerError, match="is cancelled: only a reserved one"):
@@ -146,11 +146,11 @@ def test_a_spend_cannot_be_negative_or_undefined(make: Callable[..., Ledger]) ->
 
 def test_one_budget_protects_one_kind_of_neighbours(make: Callable[..., Ledger]) -> None:
     ledger = make(1)
-    spend(ledger, pure(0.1), "any 3 rows, replaced").cancel()
-    spend(ledger, pure(0.1))
+    spend(ledger, pure_loss(0.1), "any 3 rows, replaced").cancel()
+    spend(ledger, pure_loss(0.1))
     with pytest.raises(LedgerError, match=r"any 3 rows, replaced.*another ledger"):
-        spend(ledger, pure(0.1), "any 3 rows, replaced")
-    assert ledger.spent == pure(0.1)
+        spend(ledger, pure_loss(0.1), "any 3 rows, replaced")
+    assert ledger.spent == pure_loss(0.1)
     ledger.verify()
 
 
@@ -169,9 +169,9 @@ def test_pure_and_concentrated_losses_compose_through_loss(make: Callable[..., L
     with pytest.raises(BudgetExceededError, match=r"\(of epsilon=1, delta=1e-06\)"):
         spend(ledger, part + part)
     mixed = make(1, 1e-6) if isinstance(ledger, MemoryLedger) else MemoryLedger(1, 1e-6)
-    spend(mixed, pure(0.3))
+    spend(mixed, pure_loss(0.3))
     spend(mixed, requested_loss(0.5, 1e-6))
-    assert mixed.spent == pure(0.3) + requested_loss(0.5, 1e-6)
+    assert mixed.spent == pure_loss(0.3) + requested_loss(0.5, 1e-6)
     assert mixed.remaining == Loss(Fraction(2, 10), Fraction(0))
 
 
@@ -227,9 +227,9 @@ FORK = multiprocessing.get_context("fork")
 
 def test_the_refusal_crosses_processes() -> None:
     with pytest.raises(BudgetExceededError) as caught:
-        spend(MemoryLedger(1), pure(2))
+        spend(MemoryLedger(1), pure_loss(2))
     again = pickle.loads(pickle.dumps(caught.value))
-    assert (str(again), again.requested, again.remaining) == (str(caught.value), pure(2), Loss(Fraction(1)))
+    assert (str(again), again.requested, again.remaining) == (str(caught.value), pure_loss(2), Loss(Fraction(1)))
 
 
 # -- tampering and damage -----------------------------------------------------------------------------------------
@@ -254,10 +254,10 @@ EDITS = {
 
 def written(path: Path) -> SQLiteLedger:
     ledger = SQLiteLedger(path, 1)
-    first = spend(ledger, pure(Fraction(1, 2)))
+    first = spend(ledger, pure_loss(Fraction(1, 2)))
     first.commit()
-    spend(ledger, pure(Fraction(1, 4)))
-    spend(ledger, pure(Fraction(1, 8))).cancel()
+    spend(ledger, pure_loss(Fraction(1, 4)))
+    spend(ledger, pure_loss(Fraction(1, 8))).cancel()
     ledger.verify()
     return ledger
 
@@ -287,11 +287,14 @@ def test_a_flipped_byte_in_a_record_is_found(tmp_path: Path) -> None:
 def test_an_older_copy_shows_in_the_returned_hash(tmp_path: Path) -> None:
     ledger = written(tmp_path / "x.db")
     old = ledger.path.read_bytes()
-    spend(ledger, pure(Fraction(1, 8)))
+    spend(ledger, pure_loss(Fraction(1, 8)))
     noted = ledger.verify()
     ledger.path.write_bytes(old)
     assert SQLiteLedger(ledger.path).verify() != noted
-    for use in (ledger.verify, lambda: spend(ledger, pure(Fraction(1, 8)))):  # what has read more is not fooled at all
+    for use in (
+        ledger.verify,
+        lambda: spend(ledger, pure_loss(Fraction(1, 8))),
+    ):  # what has read more is not fooled at all
         with pytest.raises(LedgerError, match="older copy"):
             use()
 
@@ -327,7 +330,7 @@ def test_files_that_are_no_ledger_are_refused_and_left_alone(tmp_path: Path) -> 
 def test_a_ledger_that_was_removed_is_not_born_again(tmp_path: Path) -> None:
     ledger = written(tmp_path / "x.db")
     ledger.path.unlink()
-    for use in (lambda: spend(ledger, pure(0.1)), lambda: pickle.loads(pickle.dumps(ledger)).spent):
+    for use in (lambda: spend(ledger, pure_loss(0.1)), lambda: pickle.loads(pickle.dumps(ledger)).spent):
         with pytest.raises(LedgerError, match="unable to open"):
             use()
     assert not ledger.path.exists()
@@ -339,7 +342,7 @@ def test_a_read_only_ledger_can_be_read(tmp_path: Path) -> None:
     ledger.path.chmod(0o400)
     assert SQLiteLedger(ledger.path).spent.epsilon == Fraction(3, 4)
     with pytest.raises(LedgerError, match="cannot be written"):
-        spend(ledger, pure(0.1))
+        spend(ledger, pure_loss(0.1))
 
 
 def test_a_full_disk_refuses_and_keeps_the_ledger_whole(tmp_path: Path) -> None:
@@ -353,7 +356,7 @@ def test_a_full_disk_refuses_and_keeps_the_ledger_whole(tmp_path: Path) -> None:
         granted = 0
         try:
             while True:
-                spend(ledger, pure(1))
+                spend(ledger, pure_loss(1))
                 granted += 1
         except LedgerError as error:
             results.put((granted, str(error)))
@@ -372,10 +375,10 @@ def test_a_full_disk_refuses_and_keeps_the_ledger_whole(tmp_path: Path) -> None:
 
 def test_an_existing_ledger_keeps_its_budget(tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    spend(SQLiteLedger(path, 1), pure(0.5))
+    spend(SQLiteLedger(path, 1), pure_loss(0.5))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert SQLiteLedger(path).remaining == Loss(Fraction(1, 2))
-    assert SQLiteLedger(path, 1.0, 0).spent == pure(0.5)
+    assert SQLiteLedger(path, 1.0, 0).spent == pure_loss(0.5)
     for epsilon, delta in ((2, None), (1, 1e-6)):
         with pytest.raises(LedgerError, match="with the budget epsilon=1, not"):
             SQLiteLedger(path, epsilon, delta)
@@ -399,9 +402,9 @@ def test_open_ledger(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = MemoryLedger(1)
     assert open_ledger(ledger) is ledger
     monkeypatch.chdir(tmp_path)
-    spend(open_ledger("a b#c.db"), pure(1))
+    spend(open_ledger("a b#c.db"), pure_loss(1))
     for same in (tmp_path / "a b#c.db", "sqlite:///a b#c.db", f"sqlite:///{tmp_path}/a b#c.db"):
-        assert open_ledger(same).spent == pure(1)
+        assert open_ledger(same).spent == pure_loss(1)
     for wrong in ("mysql://host/db", "", 3, "sqlite:///"):
         with pytest.raises(LedgerError, match="is not a ledger"):
             open_ledger(wrong)  # type: ignore[arg-type]
@@ -425,7 +428,7 @@ def test_copies_are_the_ledger_itself(make: Callable[..., Ledger]) -> None:
 def test_model_selection_is_charged(make: Callable[..., Ledger]) -> None:
     ledger = make()
     cross_val_score(ChargingClassifier(ledger), X, Y, cv=3)
-    assert ledger.spent == pure(0.1) + pure(0.1) + pure(0.1)
+    assert ledger.spent == pure_loss(0.1) + pure_loss(0.1) + pure_loss(0.1)
     GridSearchCV(ChargingClassifier(ledger), {"epsilon": [0.1, 0.2]}, cv=2).fit(X, Y)
     assert len(ledger.entries()) == 3 + 4 + 1
 
@@ -451,7 +454,7 @@ def test_a_ledger_in_memory_does_not_follow_into_other_processes() -> None:
 
     def work() -> None:
         try:
-            spend(ledger, pure(1))
+            spend(ledger, pure_loss(1))
             results.put("granted")
         except LedgerError as error:
             results.put(str(error))
@@ -464,8 +467,8 @@ def test_a_ledger_in_memory_does_not_follow_into_other_processes() -> None:
 
 def test_a_sqlite_ledger_pickles_as_its_path(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 1)
-    spend(pickle.loads(pickle.dumps(ledger)), pure(0.5))
-    assert ledger.spent == pure(0.5)
+    spend(pickle.loads(pickle.dumps(ledger)), pure_loss(0.5))
+    assert ledger.spent == pure_loss(0.5)
 
 
 def test_the_module_is_light() -> None:
@@ -482,16 +485,16 @@ def test_the_module_is_light() -> None:
 def test_a_spend_reads_only_what_was_added_since(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, other = SQLiteLedger(tmp_path / "x.db", 100), SQLiteLedger(tmp_path / "x.db")
     for _ in range(50):
-        spend(ledger, pure(0.1)).commit()
+        spend(ledger, pure_loss(0.1)).commit()
     assert ledger.spent == other.spent
     taken: list[int] = []
     take = ledgers.HashChain._apply_event
     monkeypatch.setattr(
         ledgers.HashChain, "_apply_event", lambda self, *row: (taken.append(row[0]), take(self, *row))[1]
     )
-    spend(ledger, pure(0.1))
+    spend(ledger, pure_loss(0.1))
     assert taken == []  # everything before was read already
-    spend(other, pure(0.1))
+    spend(other, pure_loss(0.1))
     assert taken == [102]
     assert SQLiteLedger(ledger.path).spent.epsilon == Fraction(52, 10)
     assert len(taken) == 1 + 103
@@ -507,7 +510,7 @@ def test_names_and_resolutions_out_of_place_are_found(tmp_path: Path) -> None:
     for number, event in enumerate(events):
         path = tmp_path / f"{number}.db"
         ledger = SQLiteLedger(path, 1, population=None if event.get("of") == 7 else "people")
-        spend(ledger, pure(0.5)).commit()
+        spend(ledger, pure_loss(0.5)).commit()
         with closing(sqlite3.connect(path)) as connection:
             head, balance = ledger.verify(), json.loads(connection.execute("SELECT body FROM balance").fetchone()[0])
             new = ledgers.append_event(connection, head, event, 2 if event["event"] == "resolved" else None)[1]
@@ -521,15 +524,15 @@ def test_keys_of_older_records_are_known_where_they_stand(tmp_path: Path) -> Non
     """Versions before had a key at the end of the text: a retry of such a spend is not charged twice."""
     ledger = SQLiteLedger(tmp_path / "spends.db", epsilon=1)
     event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
-    event |= {"what": "leaf counts [59ab]", "neighbours": ROW, "plan": "1f3a", "table": "", "schema": ""}
+    event |= {"what": "leaf counts [59ab]", "neighbours": ONE_ROW, "plan": "1f3a", "table": "", "schema": ""}
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = ledgers.append_event(connection, before.head, event)
-        ledgers.store_balance(connection, Balance(before.budget, pure("1/2"), ROW, head))
+        ledgers.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
     again = SQLiteLedger(tmp_path / "spends.db")
     assert [entry.key for entry in again.entries()] == ["59ab"]
-    assert not spend(again, pure("0.5"), key="59ab").is_new
-    assert spend(again, pure("0.5"), key="9ab").is_new
+    assert not spend(again, pure_loss("0.5"), key="59ab").is_new
+    assert spend(again, pure_loss("0.5"), key="9ab").is_new
     again.verify()
 
 
@@ -537,7 +540,7 @@ def test_entries_are_found_by_their_purpose(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "spends.db")
     training = Purpose(SECURE_TRAINING, "scale", "0123456789ab")
     for purpose in (RELEASE, training, Purpose(SECURE_TRAINING, "scale", "ba9876543210"), Purpose(RECONCILIATION)):
-        spend(ledger, pure("0.5"), purpose=purpose).commit()
+        spend(ledger, pure_loss("0.5"), purpose=purpose).commit()
     again = SQLiteLedger(tmp_path / "spends.db")
     assert [entry.purpose for entry in again.entries()][:2] == [RELEASE, training]
     assert len(again.entries_for(SECURE_TRAINING, "scale")) == 2
@@ -560,13 +563,13 @@ def test_entries_are_found_by_their_purpose(tmp_path: Path) -> None:
 def test_purposes_of_older_records_are_read_off_their_text(tmp_path: Path, what: str, purpose: Purpose) -> None:
     ledger = SQLiteLedger(tmp_path / "spends.db")
     event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
-    event |= {"what": what, "neighbours": ROW, "plan": "1f3a", "table": "", "schema": "", "key": ""}
+    event |= {"what": what, "neighbours": ONE_ROW, "plan": "1f3a", "table": "", "schema": "", "key": ""}
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = ledgers.append_event(connection, before.head, event)
-        ledgers.store_balance(connection, Balance(before.budget, pure("1/2"), ROW, head))
+        ledgers.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
     assert [entry.purpose for entry in SQLiteLedger(tmp_path / "spends.db").entries()] == [purpose]
-    spend(ledger, pure("0.5"), purpose=RELEASE)
+    spend(ledger, pure_loss("0.5"), purpose=RELEASE)
     assert ledger.entries()[-1].purpose == RELEASE  # a record that has a purpose is not read by its text
 
 
@@ -574,12 +577,20 @@ def test_purposes_of_older_records_are_read_off_their_text(tmp_path: Path, what:
 def test_a_purpose_that_is_not_text_is_damage(tmp_path: Path, purpose: object) -> None:
     ledger = SQLiteLedger(tmp_path / "spends.db")
     event: dict[str, Any] = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}}
-    event |= {"what": "x", "neighbours": ROW, "plan": "1f3a", "table": "", "schema": "", "key": "", "purpose": purpose}
+    event |= {
+        "what": "x",
+        "neighbours": ONE_ROW,
+        "plan": "1f3a",
+        "table": "",
+        "schema": "",
+        "key": "",
+        "purpose": purpose,
+    }
     event["not_private"] = None
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = ledgers.append_event(connection, before.head, event)
-        ledgers.store_balance(connection, Balance(before.budget, pure("1/2"), ROW, head))
+        ledgers.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
     with pytest.raises(LedgerError, match="is damaged"):
         SQLiteLedger(tmp_path / "spends.db").entries()
 
@@ -614,11 +625,11 @@ EDITS_OF_TOTALS = {
     "no total": "DELETE FROM balance",
 }
 USES: dict[str, Callable[[SQLiteLedger], object]] = {
-    "reserve": lambda ledger: spend(ledger, pure(0.9)),
-    "small reserve": lambda ledger: spend(ledger, pure(0.1)),
+    "reserve": lambda ledger: spend(ledger, pure_loss(0.9)),
+    "small reserve": lambda ledger: spend(ledger, pure_loss(0.1)),
     "spent": lambda ledger: ledger.spent,
     "remaining": lambda ledger: ledger.remaining,
-    "can_afford": lambda ledger: ledger.can_afford(pure(0.1)),
+    "can_afford": lambda ledger: ledger.can_afford(pure_loss(0.1)),
     "verify": lambda ledger: ledger.verify(),
 }
 
@@ -627,7 +638,7 @@ USES: dict[str, Callable[[SQLiteLedger], object]] = {
 @pytest.mark.parametrize("name", EDITS_OF_TOTALS)
 def test_what_verify_rejects_is_not_relied_on(name: str, use: str, tmp_path: Path) -> None:
     path = tmp_path / "x.db"
-    spend(SQLiteLedger(path, 1), pure(0.5)).commit()
+    spend(SQLiteLedger(path, 1), pure_loss(0.5)).commit()
     edit(path, EDITS_OF_TOTALS[name])
     with pytest.raises(LedgerError, match=r"x\.db (was altered|is damaged)"):
         USES[use](SQLiteLedger(path))
@@ -636,11 +647,11 @@ def test_what_verify_rejects_is_not_relied_on(name: str, use: str, tmp_path: Pat
 @pytest.mark.parametrize("name", EDITS_OF_TOTALS)
 def test_an_open_ledger_is_not_fooled_by_edits_either(name: str, tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 1)
-    spend(ledger, pure(0.5)).commit()
-    assert ledger.spent == pure(0.5)
+    spend(ledger, pure_loss(0.5)).commit()
+    assert ledger.spent == pure_loss(0.5)
     edit(ledger.path, EDITS_OF_TOTALS[name])
     with pytest.raises(LedgerError):
-        spend(ledger, pure(0.9))
+        spend(ledger, pure_loss(0.9))
 
 
 def test_a_spend_that_could_not_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -648,9 +659,9 @@ def test_a_spend_that_could_not_be_written_is_not_remembered(tmp_path: Path, mon
     with monkeypatch.context() as patch:
         patch.setattr(ledgers, "store_balance", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk full")))
         with pytest.raises(LedgerError, match="disk full"):
-            spend(ledger, pure(1))
+            spend(ledger, pure_loss(1))
     assert ledger.spent == Loss.zero()
-    spend(ledger, pure(1)).commit()
+    spend(ledger, pure_loss(1)).commit()
     ledger.verify()
 
 
@@ -677,7 +688,7 @@ def test_a_budget_refuses_what_is_not_private(cause: str) -> None:
     assert ledger.entries() == []
     free = MemoryLedger()
     forest(ledger=free).fit(ROWS, LABELS)
-    assert free.spent == pure(1)
+    assert free.spent == pure_loss(1)
     fit(free)
     assert free.spent == Loss.unbounded()
     assert free.unbounded_by is not None
@@ -688,9 +699,9 @@ def test_a_budget_refuses_what_is_not_private(cause: str) -> None:
 
 def test_a_cancelled_release_without_a_guarantee_bounds_the_total_again() -> None:
     ledger = MemoryLedger()
-    spend(ledger, pure(1))
-    spend(ledger, pure(1), not_private="seeded").cancel()
-    assert (ledger.spent, ledger.unbounded_by) == (pure(1), None)
+    spend(ledger, pure_loss(1))
+    spend(ledger, pure_loss(1), not_private="seeded").cancel()
+    assert (ledger.spent, ledger.unbounded_by) == (pure_loss(1), None)
 
 
 # -- whom it protects, and of which table an entry is -----------------------------------------------------------------
@@ -747,11 +758,11 @@ def test_entries_record_table_and_schema_and_are_shown_by_table(tmp_path: Path) 
 
 def test_a_custodian_settles_what_a_crash_left_as_spent() -> None:
     ledger = MemoryLedger(1)
-    left = spend(ledger, pure(0.5))
+    left = spend(ledger, pure_loss(0.5))
     assert "reserved: charged before noise was drawn" in str(ledger)
     ledger.resolve(left.id, "power failure")
     (entry,) = ledger.entries()
-    assert (entry.state, entry.resolution, ledger.spent) == ("resolved", "power failure", pure(0.5))
+    assert (entry.state, entry.resolution, ledger.spent) == ("resolved", "power failure", pure_loss(0.5))
     assert "resolved by a custodian: power failure" in str(ledger)
     assert "reserved: charged" not in str(ledger)
     head = ledger.verify()
@@ -761,7 +772,7 @@ def test_a_custodian_settles_what_a_crash_left_as_spent() -> None:
         left.cancel()
     with pytest.raises(LedgerError, match="is resolved: only a reserved one"):
         ledger.resolve(left.id, "again")
-    done = spend(ledger, pure(0.1))
+    done = spend(ledger, pure_loss(0.1))
     done.commit()
     for wrong in (done.id, 1, 99):
         with pytest.raises(LedgerError, match="only a reserved one can be resolved"):
@@ -790,9 +801,9 @@ def test_a_ledger_of_an_earlier_version_goes_on(old: Path) -> None:
     assert len(ledger.verify()) == 64
     ledger = SQLiteLedger(old, 3, population="owners of cars")
     ledger.resolve(ledger.entries()[1].id, "the machine was switched off")
-    spend(ledger, pure(2.25), table="cars.csv", schema="ab").commit()
+    spend(ledger, pure_loss(2.25), table="cars.csv", schema="ab").commit()
     with pytest.raises(BudgetExceededError):
-        spend(ledger, pure(0.1))
+        spend(ledger, pure_loss(0.1))
     again = SQLiteLedger(old)
     assert again.population == "owners of cars"
     assert again.spent.epsilon == 3
@@ -808,14 +819,14 @@ def test_an_earlier_ledger_that_counted_what_is_not_private_spends_no_more(tmp_p
     assert ledger.spent == Loss.unbounded()
     assert ledger.remaining == Loss.zero()
     with pytest.raises(BudgetExceededError, match=r"Entry 4 is NOT PRIVATE.*new ledger"):
-        spend(ledger, pure(0.1))
+        spend(ledger, pure_loss(0.1))
     assert "because of entry 4" in str(ledger)
 
 
 def test_an_edited_file_of_an_earlier_version_is_found(old: Path) -> None:
     edit(old, 'UPDATE balance SET body = replace(body, \'"epsilon":"3/4"\', \'"epsilon":"0"\')')
     with pytest.raises(LedgerError, match="altered"):
-        spend(SQLiteLedger(old), pure(0.1))
+        spend(SQLiteLedger(old), pure_loss(0.1))
 
 
 # -- keys and texts ----------------------------------------------------------------------------------------------
@@ -828,12 +839,12 @@ def test_an_edited_file_of_an_earlier_version_is_found(old: Path) -> None:
 def test_a_spend_is_not_taken_for_one_of_another_key(first: dict[str, str], second: str) -> None:
     """Keys stood at the end of the text: one that ended like another was not charged, and a second release was free."""
     ledger = MemoryLedger(epsilon=1)
-    facts = {"neighbours": ROW, "plan": "1f3a"}
-    ledger.reserve(pure("0.5"), **first, **facts).commit()  # type: ignore[arg-type]
+    facts = {"neighbours": ONE_ROW, "plan": "1f3a"}
+    ledger.reserve(pure_loss("0.5"), **first, **facts).commit()  # type: ignore[arg-type]
     assert ledger.find(second) is None
-    assert ledger.reserve(pure("0.5"), what="y", key=second, **facts).is_new  # type: ignore[arg-type]
+    assert ledger.reserve(pure_loss("0.5"), what="y", key=second, **facts).is_new  # type: ignore[arg-type]
     assert ledger.spent.epsilon == 1
-    assert not ledger.reserve(pure("0.5"), what="y", key=second, **facts).is_new  # type: ignore[arg-type]
+    assert not ledger.reserve(pure_loss("0.5"), what="y", key=second, **facts).is_new  # type: ignore[arg-type]
     assert ledger.find("") is None
 
 
@@ -841,13 +852,13 @@ def test_a_spend_is_not_taken_for_one_of_another_key(first: dict[str, str], seco
 def test_half_of_a_pair_of_code_units_does_not_spoil_the_ledger(name: str, tmp_path: Path) -> None:
     """A schema of such a name had made the ledger unreadable, for everybody and for good."""
     ledger = SQLiteLedger(tmp_path / "spends.db", epsilon=1)
-    facts = {"what": "leaf counts", "neighbours": ROW, "plan": "1f3a", name: "x\ud800"}
-    ledger.reserve(pure("0.5"), **facts).commit()  # type: ignore[arg-type]
-    spend(ledger, pure("0.25")).cancel("\udc80")
-    assert SQLiteLedger(tmp_path / "spends.db", population="people \ud83d").spent == pure("0.5")
+    facts = {"what": "leaf counts", "neighbours": ONE_ROW, "plan": "1f3a", name: "x\ud800"}
+    ledger.reserve(pure_loss("0.5"), **facts).commit()  # type: ignore[arg-type]
+    spend(ledger, pure_loss("0.25")).cancel("\udc80")
+    assert SQLiteLedger(tmp_path / "spends.db", population="people \ud83d").spent == pure_loss("0.5")
     ledger.verify()
     with pytest.raises(LedgerError, match="key"):  # nothing is put in its place: two keys could become one
-        spend(ledger, pure("0.25"), key="\ud800")
+        spend(ledger, pure_loss("0.25"), key="\ud800")
 
 
 # -- narrower limits are sums over parts of one ledger -----------------------------------------------------------------
@@ -856,25 +867,25 @@ def test_half_of_a_pair_of_code_units_does_not_spoil_the_ledger(name: str, tmp_p
 def test_limits_of_accounts_grants_and_periods_bind_together(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 2)
     year = f"{datetime.now(UTC):%Y}"
-    eve = Limit("the allowance of eve", Part("eve"), pure("0.5"))
+    eve = Limit("the allowance of eve", Part("eve"), pure_loss("0.5"))
     plan = Limit("the signature", Part(grant="plan"), max_releases=2)
-    yearly = Limit("the yearly allowance", Part(period=year), pure("1.5"))
-    past = Limit("the allowance of another year", Part(period="1999"), pure("0.1"))
+    yearly = Limit("the yearly allowance", Part(period=year), pure_loss("1.5"))
+    past = Limit("the allowance of another year", Part(period="1999"), pure_loss("0.1"))
     for _ in range(2):
-        spend(ledger, pure("0.5"), account="ana", grant="plan", limits=[plan, yearly]).commit()
+        spend(ledger, pure_loss("0.5"), account="ana", grant="plan", limits=[plan, yearly]).commit()
     with pytest.raises(BudgetExceededError):
-        spend(ledger, pure("0.1"), account="ana", grant="plan", limits=[plan])
+        spend(ledger, pure_loss("0.1"), account="ana", grant="plan", limits=[plan])
     with pytest.raises(BudgetExceededError) as refused:
-        spend(ledger, pure("0.6"), account="eve", limits=[eve])
+        spend(ledger, pure_loss("0.6"), account="eve", limits=[eve])
     assert refused.value.remaining == Loss(Fraction(1, 2))
     with pytest.raises(BudgetExceededError):
-        ledger.check_affordable(pure("0.6"), [eve])
-    spend(ledger, pure("0.5"), account="eve", limits=[eve, yearly]).commit()
+        ledger.check_affordable(pure_loss("0.6"), [eve])
+    spend(ledger, pure_loss("0.5"), account="eve", limits=[eve, yearly]).commit()
     with pytest.raises(BudgetExceededError):
-        spend(ledger, pure("0.1"), account="ana", limits=[yearly])
+        spend(ledger, pure_loss("0.1"), account="ana", limits=[yearly])
     with pytest.raises(BudgetExceededError):
-        spend(ledger, pure("0.2"), account="ana", limits=[past])
-    spend(ledger, pure("0.1"), account="ana", limits=[past]).commit()
+        spend(ledger, pure_loss("0.2"), account="ana", limits=[past])
+    spend(ledger, pure_loss("0.1"), account="ana", limits=[past]).commit()
     assert [(entry.account, entry.grant) for entry in SQLiteLedger(ledger.path).entries()][:1] == [("ana", "plan")]
     ledger.verify()
 
@@ -885,12 +896,12 @@ def test_sums_of_parts_are_those_of_their_entries(tmp_path: Path) -> None:
     parts = [Part(), Part("a"), Part("b"), Part(grant="g"), Part("a", "g"), Part(period="20"), Part(period="19")]
     for step in range(60):
         account, grant = str(rng.choice(["a", "b"])), str(rng.choice(["g", "h"]))
-        charge = spend(ledger, pure("0.1"), account=account, grant=grant, key=str(step // 2) if step % 5 else "")
+        charge = spend(ledger, pure_loss("0.1"), account=account, grant=grant, key=str(step // 2) if step % 5 else "")
         if charge.is_new:
             charge.cancel() if step % 3 else charge.commit()
         for part in parts:
             counted = [entry for entry in ledger.entries() if entry.is_counted and part.covers(entry)]
-            balance = ledger.part_balance(Limit("x", part, pure(50)))
+            balance = ledger.part_balance(Limit("x", part, pure_loss(50)))
             assert balance.spent == Loss.total(entry.loss for entry in counted)
             assert SQLiteLedger(ledger.path).part_balance(Limit("x", part)).spent == balance.spent
         for key in ("3", "10"):
@@ -900,10 +911,10 @@ def test_sums_of_parts_are_those_of_their_entries(tmp_path: Path) -> None:
 
 def test_a_charge_costs_the_same_after_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger, part = SQLiteLedger(tmp_path / "x.db", 100), Part("a")
-    limits = [Limit("x", part, pure(50))]
+    limits = [Limit("x", part, pure_loss(50))]
     for step in range(20):
-        spend(ledger, pure("0.1"), account="a", key=str(step), limits=limits).commit()
+        spend(ledger, pure_loss("0.1"), account="a", key=str(step), limits=limits).commit()
     looked: list[object] = []
     monkeypatch.setattr(Part, "covers", lambda self, entry: looked.append(entry) or True)
-    spend(ledger, pure("0.1"), account="a", key="next", limits=limits).commit()
+    spend(ledger, pure_loss("0.1"), account="a", key="next", limits=limits).commit()
     assert len(looked) == 1  # the last event of before; no entry is summed again

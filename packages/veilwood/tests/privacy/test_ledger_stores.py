@@ -26,8 +26,8 @@ from veilwood.errors import BudgetExceededError, LedgerError
 from veilwood.privacy.ledger import Ledger, Reservation
 from veilwood.privacy.ledger_stores import MemoryLedger, PostgresLedger, SQLiteLedger, open_ledger
 from veilwood.privacy.loss import Loss
-from veilwood_testing import postgres
-from veilwood_testing.ledgers import pure, spend
+from veilwood_testing.plans import pure_loss, spend
+from veilwood_testing.processes import running_postgres
 
 FORK = multiprocessing.get_context("fork")
 
@@ -76,8 +76,8 @@ def race(ledger: Ledger, loss: Loss, processes: int) -> int:
 
 def test_fifty_processes_race_for_the_last_of_a_budget(tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 1)
-    assert race(ledger, pure(Fraction(1, 7) + Fraction(1, 10**6)), 50) == 6
-    assert race(ledger, pure(Fraction(1, 100)), 50) == 14
+    assert race(ledger, pure_loss(Fraction(1, 7) + Fraction(1, 10**6)), 50) == 6
+    assert race(ledger, pure_loss(Fraction(1, 100)), 50) == 14
     assert ledger.spent.epsilon == 6 * (Fraction(1, 7) + Fraction(1, 10**6)) + Fraction(14, 100)
     assert {entry.state for entry in ledger.entries()} == {"committed"}
     ledger.verify()
@@ -85,7 +85,7 @@ def test_fifty_processes_race_for_the_last_of_a_budget(tmp_path: Path) -> None:
 
 def test_the_race_catches_a_check_outside_the_transaction(tmp_path: Path) -> None:
     ledger = CheckThenWrite(tmp_path / "x.db", 1)
-    assert race(ledger, pure(1), 4) == 4
+    assert race(ledger, pure_loss(1), 4) == 4
     with pytest.raises(LedgerError, match="altered"):
         ledger.verify()
 
@@ -95,7 +95,7 @@ def test_processes_that_open_the_same_new_ledger_share_it(tmp_path: Path) -> Non
 
     def work() -> None:
         start.wait()
-        spend(SQLiteLedger(tmp_path / "x.db", 100), pure(1)).commit()
+        spend(SQLiteLedger(tmp_path / "x.db", 100), pure_loss(1)).commit()
 
     workers = [FORK.Process(target=work) for _ in range(10)]
     for worker in workers:
@@ -115,7 +115,7 @@ def test_threads_share_a_ledger(where: str, tmp_path: Path) -> None:
     def work() -> None:
         for _ in range(4):
             try:
-                granted.append(spend(ledger, pure(0.15)))
+                granted.append(spend(ledger, pure_loss(0.15)))
             except BudgetExceededError:
                 return
 
@@ -148,7 +148,7 @@ class WrittenAtCommit(SQLiteLedger):
 
 def spent_after_death(ledger: Ledger, die: Callable[[], object]) -> Loss:
     def work() -> None:
-        reservation = spend(ledger, pure(1))
+        reservation = spend(ledger, pure_loss(1))
         die()
         reservation.commit()
 
@@ -166,10 +166,10 @@ DEATHS = [lambda: os._exit(3), lambda: os.kill(os.getpid(), signal.SIGKILL), lam
 @pytest.mark.parametrize("die", DEATHS, ids=["exit", "kill", "exception"])
 def test_death_between_reserve_and_commit_counts_as_spent(die: Callable[[], object], tmp_path: Path) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 1)
-    assert spent_after_death(ledger, die) == pure(1)
+    assert spent_after_death(ledger, die) == pure_loss(1)
     assert [entry.state for entry in ledger.entries()] == ["reserved"]
     with pytest.raises(BudgetExceededError):
-        spend(ledger, pure(1))
+        spend(ledger, pure_loss(1))
 
 
 @pytest.mark.parametrize("die", DEATHS, ids=["exit", "kill", "exception"])
@@ -177,8 +177,8 @@ def test_the_death_test_catches_a_ledger_not_charged_on_an_exception_path(
     die: Callable[[], object], tmp_path: Path
 ) -> None:
     mutant = WrittenAtCommit(tmp_path / "x.db", 1)
-    spend(mutant, pure(Fraction(1, 2))).commit()
-    assert mutant.spent == pure(Fraction(1, 2))  # it looks right as long as nothing fails
+    spend(mutant, pure_loss(Fraction(1, 2))).commit()
+    assert mutant.spent == pure_loss(Fraction(1, 2))  # it looks right as long as nothing fails
     mutant = WrittenAtCommit(tmp_path / "y.db", 1)
     assert spent_after_death(mutant, die) == Loss.zero()
 
@@ -193,7 +193,7 @@ def test_killed_at_any_moment_the_ledger_remembers_what_it_granted(tmp_path: Pat
         if child == 0:
             try:
                 while True:
-                    reservation = spend(ledger, pure(1))
+                    reservation = spend(ledger, pure_loss(1))
                     os.write(writer, b".")
                     reservation.commit()
             finally:
@@ -222,7 +222,7 @@ TENTH = Loss.pure(Fraction(1, 10))
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    with postgres.running() as found:
+    with running_postgres() as found:
         yield found
 
 
@@ -304,7 +304,7 @@ def test_an_unreachable_server_is_an_error_without_the_password() -> None:
 
 
 def test_a_server_that_may_lose_spends_is_refused() -> None:
-    with postgres.running(fsync="off") as address, pytest.raises(LedgerError, match="fsync"):
+    with running_postgres(fsync="off") as address, pytest.raises(LedgerError, match="fsync"):
         PostgresLedger(f"{address}#claims", epsilon=1)
 
 

@@ -25,7 +25,7 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric,
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step, counting_step, threshold_step
-from veilwood_testing.noise_cases import ALARM, fit_choices
+from veilwood_testing.noise_checks import ALARM_P_VALUE, selection_p_value
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")]
 
@@ -156,7 +156,7 @@ LAWS: list[Noise] = [
 @pytest.mark.parametrize("noise", LAWS, ids=str)
 def test_sampler_fits_the_pmf(noise: Noise) -> None:
     with entropy.seeded_for_tests(20):
-        assert fit(noise.sample(10**6), noise) > ALARM
+        assert fit(noise.sample(10**6), noise) > ALARM_P_VALUE
 
 
 @pytest.mark.parametrize("digit_bits", [2, 6, 8])
@@ -166,7 +166,7 @@ def test_sampler_fits_the_pmf(noise: Noise) -> None:
 def test_sampler_fits_the_pmf_with_short_words(noise: Noise, digit_bits: int) -> None:
     # How often short words tie is asserted in test_samplers.py.
     with entropy.seeded_for_tests(21, digit_bits):
-        assert fit(noise.sample(20_000 if digit_bits == 2 else 200_000), noise) > ALARM
+        assert fit(noise.sample(20_000 if digit_bits == 2 else 200_000), noise) > ALARM_P_VALUE
 
 
 @pytest.mark.parametrize("digit_bits", [1, 16])
@@ -176,7 +176,7 @@ def test_gaussian_rejection_fits_with_short_words(digit_bits: int, monkeypatch: 
     monkeypatch.setattr(samplers, "ONE_TABLE_SIGMA", 0)
     with entropy.seeded_for_tests(22, digit_bits):
         for noise in (DiscreteGaussian(Fraction(1, 3)), DiscreteGaussian(5), DiscreteGaussian(200)):
-            assert fit(noise.sample(40_000 if digit_bits == 1 else 500_000), noise) > ALARM
+            assert fit(noise.sample(40_000 if digit_bits == 1 else 500_000), noise) > ALARM_P_VALUE
 
 
 @pytest.mark.parametrize("scale", [10**6, 10**9])
@@ -184,18 +184,18 @@ def test_large_scales_fit_digit_by_digit(scale: int) -> None:
     # Quotient and remainder of a geometric are independent and have known laws.
     with entropy.seeded_for_tests(23):
         quotient, remainder = np.divmod(Geometric(scale).sample(10**6), 1024)
-    assert fit(quotient // 1024, Geometric(Fraction(scale, 1024**2))) > ALARM
+    assert fit(quotient // 1024, Geometric(Fraction(scale, 1024**2))) > ALARM_P_VALUE
     for digit, digit_scale in ((remainder, scale), (quotient % 1024, scale / 1024)):
         law = np.exp(-np.arange(1024) / digit_scale)
-        assert fit_choices(digit, law / law.sum()) > ALARM
+        assert selection_p_value(digit, law / law.sum()) > ALARM_P_VALUE
 
 
 @pytest.mark.parametrize("scale", [1, 10, 1000])
 def test_fit_catches_a_halved_scale_and_two_percent(scale: int) -> None:
     claimed = DiscreteLaplace(scale)
     with entropy.seeded_for_tests(24):
-        assert fit(DiscreteLaplace(Fraction(scale, 2)).sample(10**5), claimed) < ALARM
-        assert fit(DiscreteLaplace(scale * Fraction(98, 100)).sample(10**6), claimed) < ALARM
+        assert fit(DiscreteLaplace(Fraction(scale, 2)).sample(10**5), claimed) < ALARM_P_VALUE
+        assert fit(DiscreteLaplace(scale * Fraction(98, 100)).sample(10**6), claimed) < ALARM_P_VALUE
 
 
 def drawn_by_opendp(noise: DiscreteLaplace | DiscreteGaussian, n: int) -> np.ndarray:
@@ -217,8 +217,8 @@ def test_agrees_with_opendp(noise: DiscreteLaplace | DiscreteGaussian) -> None:
     with entropy.seeded_for_tests(26):
         ours = noise.sample(40_000)
         halved = type(noise)(parameter / 4).sample(40_000)
-    assert fit_two_samples(ours, theirs) > ALARM
-    assert fit_two_samples(halved, theirs) < ALARM
+    assert fit_two_samples(ours, theirs) > ALARM_P_VALUE
+    assert fit_two_samples(halved, theirs) < ALARM_P_VALUE
 
 
 def test_low_order_bits_betray_float_noise_and_not_ours() -> None:

@@ -20,8 +20,7 @@ from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Mechanism,
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip, RandomStopping
 from veilwood.privacy.steps import Step
-from veilwood_testing.one_step_plan import ONE
-from veilwood_testing.steps_cases import plan_of, step_of
+from veilwood_testing.plans import EPSILON_ONE, small_plan, three_counts
 
 HALF, THIRD = Fraction(1, 2), Fraction(1, 3)
 DELTA = Fraction(1, 10**6)
@@ -41,7 +40,7 @@ CASES: list[tuple[Mechanism, int, Loss, Mechanism]] = [
     (ExponentialMechanism(THIRD, 2), 2, Loss(Fraction(1), DELTA, Fraction(1, 72)), ExponentialMechanism(2 * THIRD, 2)),
     (NoisyMax(THIRD, 2), 2, Loss.zcdp(Fraction(1, 18), DELTA), NoisyMax(2 * THIRD, 2)),  # rho is epsilon^2 / 2, not / 8
     (PermuteAndFlip(THIRD, 2), 2, Loss.zcdp(Fraction(1, 18), DELTA), PermuteAndFlip(2 * THIRD, 2)),
-    (RandomStopping(HALF, 10), 1, ONE, RandomStopping(Fraction(1), 10)),
+    (RandomStopping(HALF, 10), 1, EPSILON_ONE, RandomStopping(Fraction(1), 10)),
 ]
 KINDS = [type(mechanism).__name__ for mechanism, *_ in CASES]
 
@@ -76,7 +75,7 @@ def test_a_step_is_read_as_it_was_written(
     ("key", "value"), [("backend", "opendp"), ("kind", "NoNoise"), ("kind", ["a"]), ("scale", "1e-9"), ("seed", "7")]
 )
 def test_a_plan_with_an_unknown_mechanism_is_refused(key: str, value: Any) -> None:
-    data = plan_of(step_of()).to_dict()
+    data = small_plan(three_counts()).to_dict()
     assert Plan.from_dict(data).to_dict() == data
     data["steps"][0]["exact"]["mechanism"][key] = value
     if key in (
@@ -92,7 +91,7 @@ def test_a_plan_with_an_unknown_mechanism_is_refused(key: str, value: Any) -> No
 
 @pytest.mark.parametrize("value", [True, 1.5, [], "DiscreteLaplace", {}, {"kind": "JointLaplace", "sizes": 3}])
 def test_a_plan_whose_mechanism_is_no_dictionary_is_refused(value: Any) -> None:
-    data = plan_of(step_of()).to_dict()
+    data = small_plan(three_counts()).to_dict()
     data["steps"][0]["exact"]["mechanism"] = value
     with pytest.raises(VeilwoodError):
         Plan.from_dict(data)
@@ -115,7 +114,7 @@ def test_the_door_applies_a_mechanism_by_its_own_method_only(
     right = release_door._METHODS[mechanism.verb]
     for verb, call in calls.items():
         step = Step("sums", loss, mechanism, sensitivity, shape)
-        with Door(plan_of(step, loss=loss), MemoryLedger()) as door:
+        with Door(small_plan(step, loss=loss), MemoryLedger()) as door:
             if verb != mechanism.verb:
                 with pytest.raises(UseError, match=f"call {right}"):
                     call(door, step)

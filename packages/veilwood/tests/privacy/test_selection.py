@@ -29,11 +29,10 @@ from veilwood.privacy.selection import (
     PermuteAndFlip,
     RandomStopping,
     TrialBudget,
-    uniform_below,
 )
 from veilwood.privacy.steps import Step, counting_step
-from veilwood_testing.noise_cases import ALARM, fit_choices
-from veilwood_testing.steps_cases import plan_of
+from veilwood_testing.noise_checks import ALARM_P_VALUE, selection_p_value
+from veilwood_testing.plans import small_plan
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")]
 
@@ -131,9 +130,12 @@ def test_selection_fits_its_law(mechanism: Selection, digit_bits: int) -> None:
     with entropy.seeded_for_tests(25, digit_bits):
         for scores in ([0, 0, 9, 0], [4, 0, 9, 7], [1, 2, 3, 2]):
             drawn = choice.select(np.tile(scores, (100_000, 1)), admissible)
-            assert fit_choices(drawn, choice.probabilities(scores, admissible)) > ALARM
+            assert selection_p_value(drawn, choice.probabilities(scores, admissible)) > ALARM_P_VALUE
             if scores != [0, 0, 9, 0]:  # a mutant with the range forgotten is far too sharp
-                assert fit_choices(drawn, mechanism(Fraction(2, 3), 1).probabilities(scores, admissible)) < ALARM
+                assert (
+                    selection_p_value(drawn, mechanism(Fraction(2, 3), 1).probabilities(scores, admissible))
+                    < ALARM_P_VALUE
+                )
 
 
 @pytest.mark.parametrize("value", [0, -2, 1.0, Fraction(1, 2), None, 2**70])
@@ -327,10 +329,10 @@ def test_the_number_of_trials_has_its_law(odds: int) -> None:
 
 
 def test_uniform_numbers_are_uniform() -> None:
-    counts = np.bincount([uniform_below(3) for _ in range(6000)], minlength=3)
+    counts = np.bincount([entropy.draw_below(3) for _ in range(6000)], minlength=3)
     assert chisquare(counts).pvalue > CHI_SQUARE_ALARM
     with pytest.raises(vw.VeilwoodError):
-        uniform_below(0)
+        entropy.draw_below(0)
 
 
 def best_of(trial: np.ndarray, odds: int, most: int = 4000) -> np.ndarray:
@@ -457,7 +459,7 @@ def test_a_trial_for_others_is_refused_before_its_door_opens(others: Neighbours)
     """Fewer rows of the same person too: their loss is not that of eight."""
     searched = ROW if others == PERSON else PERSON
     step = counting_step("counts", (3,), Loss.pure(QUARTER), others, l1=1, squared_l2=1)
-    plan = replace(plan_of(step), loss=Loss.pure(QUARTER), neighbours=others)
+    plan = replace(small_plan(step), loss=Loss.pure(QUARTER), neighbours=others)
     with pytest.raises(PlanError, match="no part of a search"):
         TrialDoor(plan, TrialBudget(Loss.pure(QUARTER), searched))
     TrialDoor(plan, TrialBudget(Loss.pure(QUARTER), others))
@@ -468,7 +470,7 @@ def test_each_trial_is_given_what_the_search_has_charged(price: Fraction, monkey
     monkeypatch.setattr(RandomStopping, "draw_trial_count", lambda self: 3)
     stopping = RandomStopping(QUARTER, 10)
     step = Step("best", Loss.pure(2 * QUARTER), stopping, 1, (3,))
-    of_trial = replace(plan_of(counting_step("counts", (3,), Loss.pure(price), ROW, l1=1, squared_l2=1)),
+    of_trial = replace(small_plan(counting_step("counts", (3,), Loss.pure(price), ROW, l1=1, squared_l2=1)),
                        loss=Loss.pure(price))  # fmt: skip
     seen: list[TrialBudget] = []
 
@@ -477,7 +479,7 @@ def test_each_trial_is_given_what_the_search_has_charged(price: Fraction, monkey
         with TrialDoor(of_trial, charged) as door:
             return int(door.release_counts(of_trial.steps[0], np.zeros(3, np.int64))[0])
 
-    with Door(replace(plan_of(step), loss=Loss.pure(2 * QUARTER)), vw.MemoryLedger()) as door:
+    with Door(replace(small_plan(step), loss=Loss.pure(2 * QUARTER)), vw.MemoryLedger()) as door:
         if price > QUARTER:
             with pytest.raises(PlanError, match="exceeds"):
                 door.release_best_trial(step, trial, lambda one, other: one > other)

@@ -29,7 +29,7 @@ from veilwood.privacy.noise import MAX_SPARSE_CELLS, MAX_SPARSE_SCALE, DiscreteL
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.steps import Step, counting_step, selection_step, sparse_step
 from veilwood_audit.statistics import epsilon_lower_bound
-from veilwood_testing.laws import ROWS_THAT_DIFFER
+from veilwood_testing.noise_checks import ROWS_THAT_DIFFER
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning")
 

@@ -13,30 +13,29 @@ from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.privacy.selection import PermuteAndFlip
 from veilwood.privacy.steps import Step
-from veilwood_testing.one_step_plan import ONE
-from veilwood_testing.steps_cases import plan_of, step_of
+from veilwood_testing.plans import EPSILON_ONE, small_plan, three_counts
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning")
 
 
 def test_steps_cannot_cost_more_than_the_plan() -> None:
     half = Loss.pure(Fraction(1, 2))
-    assert len(plan_of(step_of("a", half), step_of("b", half)).steps) == 2
+    assert len(small_plan(three_counts("a", half), three_counts("b", half)).steps) == 2
     with pytest.raises(VeilwoodError, match="promises"):
-        plan_of(step_of("a"), step_of("b", half))
+        small_plan(three_counts("a"), three_counts("b", half))
     gaussian = Loss.zcdp(Fraction(1, 10), Fraction(1, 10**6))
     with pytest.raises(VeilwoodError, match="promises"):
-        plan_of(step_of("a", gaussian), step_of("b", gaussian), loss=gaussian)
+        small_plan(three_counts("a", gaussian), three_counts("b", gaussian), loss=gaussian)
     with pytest.raises(VeilwoodError, match="promises"):
-        plan_of(step_of("a", gaussian))  # a pure plan with a Gaussian step
+        small_plan(three_counts("a", gaussian))  # a pure plan with a Gaussian step
 
 
 @pytest.mark.parametrize(
     ("loss", "mechanism"),
     [
-        (ONE, None),
-        (ONE, DiscreteLaplace(Fraction(99, 100))),
-        (ONE, DiscreteGaussian(Fraction(99, 100))),
+        (EPSILON_ONE, None),
+        (EPSILON_ONE, DiscreteLaplace(Fraction(99, 100))),
+        (EPSILON_ONE, DiscreteGaussian(Fraction(99, 100))),
         (Loss.zcdp(Fraction(1, 8), Fraction(1, 10**6)), DiscreteGaussian(3)),
         (Loss(Fraction(1), Fraction(1, 10)), DiscreteGaussian(100)),  # no rho was promised
     ],

@@ -13,9 +13,16 @@ from veilwood.data.batches import Batch
 from veilwood.trees.counting import Assignment, leaf_queries, leaf_totals, route_rows, sum_over_trees, tree_rule
 from veilwood.trees.forest import Forest
 from veilwood.trees.random import grow_binary, grow_multiway
-from veilwood_testing.cells_cases import follow
-from veilwood_testing.counting_cases import LEVELS, batches_of, forest_of, leaf_by_loop, rows_of, totals_by_loop
-from veilwood_testing.random_columns import COLUMNS
+from veilwood_testing.forest_structures import (
+    LEVELS,
+    SMALL_COLUMNS,
+    follow_rule,
+    leaf_by_loop,
+    random_codes,
+    random_forest,
+    split_batches,
+    totals_by_loop,
+)
 
 TWINS = [pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="needs numba"), id="kernel"), False]
 
@@ -28,15 +35,15 @@ TWINS = [pytest.param(True, marks=pytest.mark.skipif(not HAVE_NUMBA, reason="nee
 def test_totals_are_those_of_a_plain_loop(
     seed: int, shape: str, n_classes: int | None, disjoint: bool, fast: bool
 ) -> None:
-    forest = forest_of(shape, seed)
-    codes, target = rows_of(400, seed, targets=n_classes or LEVELS + 1)
+    forest = random_forest(shape, seed)
+    codes, target = random_codes(400, seed, targets=n_classes or LEVELS + 1)
     assignment = Assignment(bytes(32), forest.n_trees) if disjoint else None
     own = None if assignment is None else assignment.trees_of_rows(0, 0, len(codes))
     expected = totals_by_loop(forest, codes, target, n_classes, own)
     for size in (1, 7, 256, 1000):
         for n_jobs in (1, 2, 3):
             found = leaf_totals(
-                forest, batches_of(codes, target, size), n_classes=n_classes, target_levels=LEVELS,
+                forest, split_batches(codes, target, size), n_classes=n_classes, target_levels=LEVELS,
                 assignment=assignment, n_jobs=n_jobs, fast=fast,
             )  # fmt: skip
             assert (found == expected).all()
@@ -46,21 +53,21 @@ def test_totals_are_those_of_a_plain_loop(
 
 @pytest.mark.parametrize("fast", TWINS)
 def test_every_row_is_counted_once_per_tree_that_sees_it(fast: bool) -> None:
-    forest = forest_of("binary", 3)
-    codes, target = rows_of(5000, 3)
-    shared = leaf_totals(forest, batches_of(codes, target, 999), n_classes=3, fast=fast)
+    forest = random_forest("binary", 3)
+    codes, target = random_codes(5000, 3)
+    shared = leaf_totals(forest, split_batches(codes, target, 999), n_classes=3, fast=fast)
     for tree in range(forest.n_trees):
         of_tree = shared[forest.tree_leaves[tree] : forest.tree_leaves[tree + 1]]
         assert (of_tree.sum(axis=0) == np.bincount(target, minlength=3)).all()
     assignment = Assignment(b"1" * 32, forest.n_trees)
-    disjoint = leaf_totals(forest, batches_of(codes, target, 999), n_classes=3, assignment=assignment, fast=fast)
+    disjoint = leaf_totals(forest, split_batches(codes, target, 999), n_classes=3, assignment=assignment, fast=fast)
     assert (disjoint.sum(axis=0) == np.bincount(target, minlength=3)).all()
     assert (disjoint <= shared).all()
 
 
 @pytest.mark.parametrize("fast", TWINS)
 def test_no_rows_count_nothing(fast: bool) -> None:
-    forest = forest_of("binary", 0)
+    forest = random_forest("binary", 0)
     empty = Batch(np.empty((0, 4), np.uint16), np.empty(0, np.int32), 0, 0)
     assert not leaf_totals(forest, [], n_classes=2, fast=fast).any()
     assert not leaf_totals(forest, [empty], n_classes=2, fast=fast).any()
@@ -70,8 +77,8 @@ def test_no_rows_count_nothing(fast: bool) -> None:
 
 @pytest.mark.parametrize("fast", TWINS)
 def test_rows_in_any_memory_layout_count_alike(fast: bool) -> None:
-    forest = forest_of("multiway", 0)
-    codes, target = rows_of(600, 0)
+    forest = random_forest("multiway", 0)
+    codes, target = random_codes(600, 0)
     expected = leaf_totals(forest, [Batch(codes, target, 0, 0)], n_classes=3, fast=fast)
     odd: list[tuple[Any, Any]] = [
         (np.asfortranarray(codes), target.astype(np.int64)),
@@ -84,8 +91,8 @@ def test_rows_in_any_memory_layout_count_alike(fast: bool) -> None:
 
 @pytest.mark.parametrize("shape", ["binary", "multiway"])
 def test_routes_are_those_of_a_plain_loop(shape: str) -> None:
-    forest = forest_of(shape, 5)
-    codes, _ = rows_of(200, 5)
+    forest = random_forest(shape, 5)
+    codes, _ = random_codes(200, 5)
     leaves = route_rows(forest, codes)
     assert leaves.shape == (200, forest.n_trees)
     expected = [[leaf_by_loop(forest, row, tree) for tree in range(forest.n_trees)] for row in codes]
@@ -95,8 +102,8 @@ def test_routes_are_those_of_a_plain_loop(shape: str) -> None:
 @pytest.mark.parametrize("fast", TWINS)
 @pytest.mark.parametrize("shape", ["binary", "multiway"])
 def test_sums_over_trees(shape: str, fast: bool) -> None:
-    forest = forest_of(shape, 6)
-    codes, _ = rows_of(5000, 6)
+    forest = random_forest(shape, 6)
+    codes, _ = random_codes(5000, 6)
     values = np.random.default_rng(0).normal(size=(forest.n_leaves, 3))
     leaves = route_rows(forest, codes)
     expected = np.zeros((5000, 3))
@@ -125,10 +132,10 @@ def test_an_assignment_reaches_every_tree_and_no_other() -> None:
         assert sorted(set(trees.tolist())) == list(range(n_trees))
 
 
-FORESTS = {"binary": grow_binary(COLUMNS, 5, 4, 0), "multiway": grow_multiway(COLUMNS, 5, 2, 0)}
+FORESTS = {"binary": grow_binary(SMALL_COLUMNS, 5, 4, 0), "multiway": grow_multiway(SMALL_COLUMNS, 5, 2, 0)}
 
 
-N_CODES = [column.n_codes for column in COLUMNS]
+N_CODES = [column.n_codes for column in SMALL_COLUMNS]
 
 
 def some_rows() -> np.ndarray:
@@ -143,7 +150,7 @@ def test_every_row_comes_to_its_leaf(kind: str) -> None:
     leaves = route_rows(forest, codes)
     for tree in range(forest.n_trees):
         way = tree_rule(forest, tree, N_CODES)
-        assert [follow(way, row) for row in codes.tolist()] == leaves[:, tree].tolist()
+        assert [follow_rule(way, row) for row in codes.tolist()] == leaves[:, tree].tolist()
 
 
 def test_tables_number_the_leaves_of_each_tree_from_zero() -> None:
@@ -155,4 +162,4 @@ def test_tables_number_the_leaves_of_each_tree_from_zero() -> None:
         assert table.n_cells == end - start
         way, less = table.rules
         assert less == -start
-        assert follow(way, codes[0].tolist()) == leaves[0, tree]
+        assert follow_rule(way, codes[0].tolist()) == leaves[0, tree]

@@ -16,7 +16,7 @@ from veilwood.errors import DomainTooLargeError
 from veilwood.trees import histograms
 from veilwood.trees.counting import Assignment, route_rows
 from veilwood.trees.histograms import CLASS_IMPURITY_PARTS, edge_scores, impurity_range, level_scores, total_impurity
-from veilwood_testing.histograms_cases import BINS, filled, grown, rows
+from veilwood_testing.forest_structures import MAX_BINS, random_batch, random_growth, score_candidates
 
 WAYS = [False, True] if HAVE_NUMBA else [False]
 
@@ -24,10 +24,10 @@ WAYS = [False, True] if HAVE_NUMBA else [False]
 @pytest.mark.parametrize("fast", WAYS)
 @pytest.mark.parametrize("owned", [False, True])
 def test_histograms_are_plain_counts(fast: bool, owned: bool) -> None:
-    growing, slots = grown(3)
-    batch = rows(300, 3)
+    growing, slots = random_growth(3)
+    batch = random_batch(300, 3)
     assignment = Assignment(b"k" * 32, 3) if owned else None
-    out = filled(growing, slots, batch, fast, assignment=assignment)
+    out = score_candidates(growing, slots, batch, fast, assignment=assignment)
     expected = np.zeros_like(out)
     node = route_rows(growing.partial_forest(), batch.codes)
     own = None if assignment is None else assignment.trees_of_rows(0, 0, 300)
@@ -38,26 +38,26 @@ def test_histograms_are_plain_counts(fast: bool, owned: bool) -> None:
             code = int(batch.codes[row, slots.feature[slot]])
             table = slots.table[slot]
             place = slots.tables[table + code] if table >= 0 else ((code - slots.low[slot]) * slots.step[slot]) >> 32
-            assert 0 <= place < slots.n_bins[slot] <= BINS
+            assert 0 <= place < slots.n_bins[slot] <= MAX_BINS
             expected[slot, place, batch.target[row]] += 1
     assert (out == expected).all()
     assert out.sum() > 300 * (1 if owned else 3) * 4  # nearly every node can still split all five columns
 
 
 def test_moments_are_number_sum_and_squares() -> None:
-    growing, slots = grown(0, n_trees=1)
-    batch = rows(500, 65536)
-    totals = filled(growing, slots, batch, HAVE_NUMBA, n_classes=None).sum(axis=1)
+    growing, slots = random_growth(0, n_trees=1)
+    batch = random_batch(500, 65536)
+    totals = score_candidates(growing, slots, batch, HAVE_NUMBA, n_classes=None).sum(axis=1)
     y = batch.target.astype(np.int64)
     assert (totals == [len(y), y.sum(), (y * y).sum()]).all()
 
 
 @pytest.mark.parametrize("threads", [1, 2])
 def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch, threads: int) -> None:
-    growing, slots = grown(3)
-    whole = rows(600, 3)
-    expected = filled(growing, slots, whole, HAVE_NUMBA)
-    monkeypatch.setattr(histograms, "MAX_CELLS", 5 * BINS * 3 * 4)  # four nodes a pass
+    growing, slots = random_growth(3)
+    whole = random_batch(600, 3)
+    expected = score_candidates(growing, slots, whole, HAVE_NUMBA)
+    monkeypatch.setattr(histograms, "MAX_CELLS", 5 * MAX_BINS * 3 * 4)  # four nodes a pass
     passes = []
 
     def add_up(count: Any, doing: str | None = None, *, n_jobs: int | None = 1) -> Any:
@@ -67,18 +67,18 @@ def test_passes_threads_and_batches_do_not_matter(monkeypatch: pytest.MonkeyPatc
             n_jobs=n_jobs,
         )
 
-    (out,) = level_scores(growing, slots, add_up, lambda h: (h.copy(),), n_classes=3, max_bins=BINS, n_jobs=threads)
+    (out,) = level_scores(growing, slots, add_up, lambda h: (h.copy(),), n_classes=3, max_bins=MAX_BINS, n_jobs=threads)
     assert (out == expected).all()
     assert len(passes) == -(-growing.n_open_nodes // 4)
 
 
 def test_one_pass_is_enough_for_an_ordinary_level() -> None:
-    growing, slots = grown(4)
+    growing, slots = random_growth(4)
     passes = []
 
     def add_up(count: Any, doing: str | None = None, *, n_jobs: int | None = 1) -> Any:
         passes.append(1)
-        return count([rows(10, 3)])
+        return count([random_batch(10, 3)])
 
     level_scores(
         growing,
@@ -86,16 +86,16 @@ def test_one_pass_is_enough_for_an_ordinary_level() -> None:
         add_up,
         lambda h: (h[:, 0, 0],),
         n_classes=3,
-        max_bins=BINS,
+        max_bins=MAX_BINS,
     )
     assert len(passes) == 1
 
 
 def test_too_many_rows_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(histograms, "MAX_ROWS", 299)
-    growing, slots = grown(0)
+    growing, slots = random_growth(0)
     with pytest.raises(DomainTooLargeError, match="299"):
-        filled(growing, slots, rows(300, 3), HAVE_NUMBA)
+        score_candidates(growing, slots, random_batch(300, 3), HAVE_NUMBA)
 
 
 # -- bins and splits ---------------------------------------------------------------------------------------

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import veilwood as vw
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import EncodedColumn
-from veilwood.forests.adaptive.contingency import Axis, ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.contingency import tables_to_forest
 from veilwood.trees.counting import sum_over_trees
 from veilwood.trees.lookup_forest import LookupForest
 from veilwood.trees.random import grow_multiway

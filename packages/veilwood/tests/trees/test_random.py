@@ -14,7 +14,7 @@ from veilwood.errors import DomainTooLargeError, VeilwoodError
 from veilwood.trees.counting import route_rows
 from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import grow_binary, grow_multiway, public_generators
-from veilwood_testing.random_columns import COLUMNS
+from veilwood_testing.forest_structures import SMALL_COLUMNS
 
 
 def branches(forest: Forest, node: int, n_codes: list[int]) -> dict[int, set[int]]:
@@ -60,8 +60,8 @@ def tree(forest: Forest, number: int) -> list[Any]:
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("depth", [1, 3, 12])
 def test_binary_trees_split_what_is_left(seed: int, depth: int) -> None:
-    forest = grow_binary(COLUMNS, 8, depth, random_state=seed)
-    reached = walk(forest, COLUMNS)
+    forest = grow_binary(SMALL_COLUMNS, 8, depth, random_state=seed)
+    reached = walk(forest, SMALL_COLUMNS)
     assert sorted(reached) == list(range(forest.n_nodes))  # every node can be reached
     for node, (_, level, left) in reached.items():
         assert all(left)  # something is left of every column: no branch is empty
@@ -72,7 +72,7 @@ def test_binary_trees_split_what_is_left(seed: int, depth: int) -> None:
         feature, cut = int(forest.feature[node]), int(forest.cut[node])
         assert level < depth
         assert len(left[feature]) > 1  # a column narrowed to one value is not drawn
-        if COLUMNS[feature].ordered:
+        if SMALL_COLUMNS[feature].ordered:
             assert min(left[feature]) < cut <= max(left[feature])  # inside what the path leaves
         else:
             assert cut < 0
@@ -83,7 +83,7 @@ def test_binary_trees_are_complete_while_there_is_something_to_split() -> None:
     forest = grow_binary(wide, 4, 6, random_state=0)
     assert np.diff(forest.tree_leaves).tolist() == [64] * 4
     assert forest.depth == 6
-    small = grow_binary(COLUMNS[4:], 2, 10, random_state=0)
+    small = grow_binary(SMALL_COLUMNS[4:], 2, 10, random_state=0)
     assert small.n_leaves == 4  # a coin is split once
     assert small.depth == 1
 
@@ -124,21 +124,21 @@ def test_thresholds_from_the_range_are_the_algorithm_as_printed() -> None:
 
 
 def test_thresholds_from_the_range_ignore_the_path() -> None:
-    forest = grow_binary(COLUMNS, 300, 5, random_state=0, thresholds="range")
+    forest = grow_binary(SMALL_COLUMNS, 300, 5, random_state=0, thresholds="range")
     assert np.diff(forest.tree_leaves).tolist() == [32] * 300  # complete, though a coin is exhausted by one split
     deep = np.flatnonzero((forest.level == 4) & (forest.feature != LEAF))
     assert stats.chisquare(np.bincount(forest.feature[deep], minlength=5)).pvalue > 1e-6
     cuts = forest.cut[deep][forest.feature[deep] == 0]
     assert stats.chisquare(np.bincount(cuts, minlength=6)[1:]).pvalue > 1e-6
-    same = grow_binary(COLUMNS, 300, 1, random_state=0, thresholds="range")
-    assert same.fingerprint() == grow_binary(COLUMNS, 300, 1, random_state=0).fingerprint()  # a root has it all
+    same = grow_binary(SMALL_COLUMNS, 300, 1, random_state=0, thresholds="range")
+    assert same.fingerprint() == grow_binary(SMALL_COLUMNS, 300, 1, random_state=0).fingerprint()  # a root has it all
 
 
 @pytest.mark.parametrize("seed", range(3))
 def test_multiway_trees_use_a_column_once_and_have_a_branch_for_each_value(seed: int) -> None:
-    forest = grow_multiway(COLUMNS, 6, 3, random_state=seed)
-    n_codes = [column.n_codes for column in COLUMNS]
-    reached = walk(forest, COLUMNS)
+    forest = grow_multiway(SMALL_COLUMNS, 6, 3, random_state=seed)
+    n_codes = [column.n_codes for column in SMALL_COLUMNS]
+    reached = walk(forest, SMALL_COLUMNS)
     assert sorted(reached) == list(range(forest.n_nodes))
     for node, (_, level, left) in reached.items():
         feature = int(forest.feature[node])
@@ -150,8 +150,8 @@ def test_multiway_trees_use_a_column_once_and_have_a_branch_for_each_value(seed:
 
 @pytest.mark.parametrize("grow", [grow_binary, grow_multiway])
 def test_parent_level_and_leaf_numbers_agree_with_a_walk(grow: Any) -> None:
-    forest = grow(COLUMNS, 5, 4, random_state=1)
-    reached = walk(forest, COLUMNS)
+    forest = grow(SMALL_COLUMNS, 5, 4, random_state=1)
+    reached = walk(forest, SMALL_COLUMNS)
     for node, (parent, level, _) in reached.items():
         assert forest.parent[node] == parent
         assert forest.level[node] == level
@@ -167,11 +167,11 @@ def test_parent_level_and_leaf_numbers_agree_with_a_walk(grow: Any) -> None:
 
 @pytest.mark.parametrize("grow", [grow_binary, grow_multiway])
 def test_growth_repeats_and_more_trees_change_none(grow: Any) -> None:
-    one, again, other = grow(COLUMNS, 3, 4, 7), grow(COLUMNS, 3, 4, 7), grow(COLUMNS, 3, 4, 8)
+    one, again, other = grow(SMALL_COLUMNS, 3, 4, 7), grow(SMALL_COLUMNS, 3, 4, 7), grow(SMALL_COLUMNS, 3, 4, 8)
     for name in one.to_arrays():
         assert (one.to_arrays()[name] == again.to_arrays()[name]).all()
     assert tree(one, 0) != tree(other, 0)
-    more = grow(COLUMNS, 10, 4, 7)
+    more = grow(SMALL_COLUMNS, 10, 4, 7)
     assert all(tree(one, number) == tree(more, number) for number in range(3))
     assert len({str(tree(more, number)) for number in range(10)}) == 10
 
@@ -190,7 +190,7 @@ def test_random_states() -> None:
 
 
 def test_attributes_and_cuts_are_uniform() -> None:
-    forest = grow_binary(COLUMNS, 2500, 1, random_state=0)
+    forest = grow_binary(SMALL_COLUMNS, 2500, 1, random_state=0)
     root = forest.feature[forest.roots]
     assert stats.chisquare(np.bincount(root, minlength=5)).pvalue > 1e-6
     cuts = forest.cut[forest.roots][root == 0]
@@ -216,7 +216,7 @@ def test_every_category_split_is_drawn() -> None:
 )
 def test_absurd_sizes_are_refused_at_once(n_trees: Any, depth: Any) -> None:
     with pytest.raises(DomainTooLargeError, match="max_depth"):
-        grow_binary(COLUMNS, n_trees, depth, 0)
+        grow_binary(SMALL_COLUMNS, n_trees, depth, 0)
 
 
 def test_absurd_multiway_trees_are_refused() -> None:
@@ -224,10 +224,10 @@ def test_absurd_multiway_trees_are_refused() -> None:
     with pytest.raises(DomainTooLargeError):
         grow_multiway(wide, 1, 5, 0)
     with pytest.raises(VeilwoodError, match="max_depth=6"):
-        grow_multiway(COLUMNS, 1, 6, 0)
+        grow_multiway(SMALL_COLUMNS, 1, 6, 0)
 
 
 @pytest.mark.parametrize(("n_trees", "depth"), [(0, 1), (-1, 1), (1.5, 1), ("3", 1), (True, 1), (1, 0), (1, None)])
 def test_sizes_are_whole_numbers(n_trees: Any, depth: Any) -> None:
     with pytest.raises(VeilwoodError, match=r"n_estimators|max_depth"):
-        grow_binary(COLUMNS, n_trees, depth, 0)
+        grow_binary(SMALL_COLUMNS, n_trees, depth, 0)

@@ -23,7 +23,7 @@ class SecretArray:
 
     Examples
     --------
-    >>> from veilwood_testing.mpc_oracle import PlainEngine
+    >>> from veilwood_testing.mpc_engines import PlainEngine
     >>> engine = PlainEngine(np.uint64)
     >>> x = SecretArray(engine, engine.constant([[3, -4], [1, 2]]))
     >>> engine.open(np.abs(x).sum(axis=1).max().shared)

@@ -17,26 +17,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import singledispatchmethod
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 
 from veilwood.arrays import Int32s, Ints
 from veilwood.data.batches import Source
-from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.errors import MechanismError
-from veilwood.forests.adaptive import row_backend as queries
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable
-from veilwood.forests.adaptive.row_backend import (
-    GRADIENT_UNITS,
-    LEVEL_UNITS,
-    MAX_SCORE,
-    SCORE_UNITS,
-    TARGET_CELLS,
-    NoHoldout,
+from veilwood.data.counts import (
+    Axis,
+    ClassesByCell,
+    ContingencyTable,
+    EvidenceGain,
+    GradientSums,
+    ResidualHistogram,
+    RowBackend,
     RowQuery,
+    RowsByCell,
+    TargetHistogram,
+    TargetSums,
 )
+from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.forests.adaptive.contingency import BinnedColumn
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, MAX_SCORE, SCORE_UNITS
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 from veilwood_secure.protocols import circuits
 from veilwood_secure.protocols.circuits import (
@@ -91,8 +93,8 @@ class BitslicedRows(Source):
         return SharedBackend(self.engine, columns, self.cells, self.target, self.valid, n_outputs)
 
 
-class SharedBackend(NoHoldout):
-    """Row queries on shares (``veilwood.forests.adaptive.row_backend.RowBackend``).
+class SharedBackend(RowBackend):
+    """Row queries on shares (``veilwood.data.counts.RowBackend``).
 
     Notes
     -----
@@ -142,59 +144,41 @@ class SharedBackend(NoHoldout):
 
     # Queries
 
-    @singledispatchmethod
-    def _evaluate_query(self, query: Any) -> Shared:
-        raise MechanismError(f"servers cannot answer {type(query).__name__} on shares.")
+    def _evaluate_query(self, query: RowQuery) -> Shared:
+        match query:
+            case RowsByCell(table):
+                return popcount(self._engine, self._cell_planes(table))
+            case ClassesByCell((ContingencyTable(()),), n_classes):  # classes need no multiplication by cells
+                return popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
+            case ClassesByCell(tables, n_classes):
+                cells = concatenate([self._cell_planes(table) for table in tables])
+                classes = self._class_planes(n_classes)
+                return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
+            case TargetHistogram(n_cells):
+                highest = self._target[TARGET_DIGITS - n_cells.bit_length() + 1 :]
+                return popcount(self._engine, self._mask_padding(one_hot_bits(self._engine, highest, n_cells)))
+            case TargetSums():
+                found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
+                up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
+                return stack([up, found[-1] * TARGET_LEVELS - up])
+            case ResidualHistogram(marks):
+                return popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
+            case GradientSums():
+                return self._gradient_sums(query)
+            case EvidenceGain():
+                return self._evidence_gain(query)
+        assert_never(query)  # mypy reports a kind of query that joint fits cannot answer
 
-    @_evaluate_query.register
-    def _row_count(self, query: queries.RowCount) -> Shared:
-        return popcount(self._engine, self._valid[None])
-
-    @_evaluate_query.register
-    def _class_counts(self, query: queries.ClassCounts) -> Shared:
-        return popcount(self._engine, self._class_planes(query.n_classes))
-
-    @_evaluate_query.register
-    def _target_histogram(self, query: queries.TargetHistogram) -> Shared:
-        lowest = TARGET_DIGITS - TARGET_CELLS.bit_length() + 1
-        return popcount(
-            self._engine, self._mask_padding(one_hot_bits(self._engine, self._target[lowest:], TARGET_CELLS))
-        )
-
-    @_evaluate_query.register
-    def _target_sums(self, query: queries.TargetSums) -> Shared:
-        found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
-        up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
-        return stack([up, found[-1] * TARGET_LEVELS - up])
-
-    @_evaluate_query.register
-    def _residual_histogram(self, query: queries.ResidualHistogram) -> Shared:
+    def _residual_planes(self, marks: Ints) -> Bits:
+        """Return one plane per mark: rows whose absolute residual is at most this mark and above the one before."""
         magnitude, _ = self._absolute_residual()
-        n = len(query.marks)
-        digits = circuits.binary_digits(query.marks, len(magnitude))  # (digits, marks)
-        marks = circuits.public_planes(self._valid, digits)
-        wide = magnitude[:, None].broadcast_to((len(magnitude), n, *magnitude.shape[1:]))
-        above = subtract_bits(self._engine, marks, wide)[-1]  # set if the residual exceeds a mark
-        up_to = ~above
-        first = concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
-        return popcount(self._engine, self._mask_padding(first))
+        digits = circuits.binary_digits(marks, len(magnitude))  # (digits, marks)
+        limits = circuits.public_planes(self._valid, digits)
+        wide = magnitude[:, None].broadcast_to((len(magnitude), len(marks), *magnitude.shape[1:]))
+        up_to = ~subtract_bits(self._engine, limits, wide)[-1]
+        return concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
 
-    @_evaluate_query.register
-    def _bin_histogram(self, query: queries.Histogram) -> Shared:
-        return popcount(self._engine, self._bin_planes[query.column][: query.n_cells])
-
-    @_evaluate_query.register
-    def _rows_by_cell(self, query: queries.RowsByCell) -> Shared:
-        return popcount(self._engine, self._cell_planes(query.table))
-
-    @_evaluate_query.register
-    def _classes_by_cell(self, query: queries.ClassesByCell) -> Shared:
-        cells = concatenate([self._cell_planes(table) for table in query.tables])
-        classes = self._class_planes(query.n_classes)
-        return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
-
-    @_evaluate_query.register
-    def _gradient_sums(self, query: queries.GradientSums) -> Shared:
+    def _gradient_sums(self, query: GradientSums) -> Shared:
         gradients = self._row_gradients(query.n_classes, query.limit)  # (outputs, rows)
         outputs, n = gradients.shape
         by_prefix: dict[Any, list[int]] = {}
@@ -216,6 +200,19 @@ class SharedBackend(NoHoldout):
                 found[place] = part.transpose(0, 2, 1).reshape(cells * size, outputs)
                 start += size
         return concatenate([found[place] for place in range(len(query.tables))]) * GRADIENT_UNIT
+
+    def _evidence_gain(self, query: EvidenceGain) -> Shared:
+        # The product of a gradient and a score, in units of both, is GRADIENT_LEVELS times the answer: the score is
+        # rounded to that many units, and the product needs no division.
+        engine, drop = self._engine, GRADIENT_LEVELS.bit_length() - 1
+        offset = circuits.binary_digits(GRADIENT_LEVELS // 2 - query.start, SCORE_DIGITS)  # (digits, outputs)
+        scores = stack(self._scores, axis=1)
+        rounded = add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
+        weights = 1 << np.arange(len(rounded))
+        weights[-1] *= -1
+        added = (to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
+        gain = engine.dot(self._row_gradients(query.n_classes, query.limit), added, axis=0)
+        return circuits.clip(engine, gain, query.max_gain).sum().reshape(1)
 
     # Planes and indicators
 

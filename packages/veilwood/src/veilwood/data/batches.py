@@ -2,14 +2,14 @@
 """Encoded private rows in batches: one pass or several, each aggregated into counts.
 
 Only this module decides what happens to a row that does not fit the schema (``encode_rows``). ``open_rows`` chooses the
-source, ``file_source`` makes those of files, ``engines`` those of databases and clusters. Counts are in ``trees``.
+source, ``file_source`` makes those of files, ``veilwood_engines`` those of databases and clusters; ``trees`` counts.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from joblib import effective_n_jobs
 
 from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column, id_names
+from veilwood.data.counts import RowBackend
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table, target_values
 from veilwood.data.problems import Invalid
@@ -155,6 +156,13 @@ class Source:
         for part in parts[1:]:
             total += part
         return self.share_sums(total)
+
+    def make_backend(self, columns: Sequence[Any], n_outputs: int) -> RowBackend | None:
+        """Return a backend that keeps these rows where they are, or None if rows are to be read into memory.
+
+        ``columns`` are the bins of each column (``forests.adaptive.contingency.BinnedColumn``).
+        """
+        return None
 
     def part(self, row_filter: RowFilter) -> Source:
         """Return the fraction of the rows that a filter keeps."""

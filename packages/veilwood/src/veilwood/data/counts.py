@@ -1,20 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Declarative counts: which cell of a contingency table a row falls into, by tests of its codes alone.
+"""Queries about private rows, in public terms that every engine can translate.
 
-A ``DeclarativeCount`` can run in an engine that executes none of this library's code, such as a database:
-``engines.sql.cell_sql`` compiles its cells to SQL.
+Forests of fixed structure run a ``batches.Count`` over encoded rows; a ``DeclarativeCount`` is also a group of cell
+queries, for an engine that executes none of this library's code (``veilwood_engines.sql`` compiles them to SQL).
+PrivateForest asks ``RowQuery`` objects of a ``RowBackend``, which keeps a score per row between them. Every engine
+returns the same integers, with one function that matches each kind of query.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
+from functools import cached_property
+from math import prod
+from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
-import numpy.typing as npt
+from numpy.typing import NDArray
 
-from veilwood.data.batches import Sums
+from veilwood.arrays import Codes, Int32s, Ints
+from veilwood.errors import MechanismError
 
 ROW_HASH: Final = -1  # instead of a column index: the row's bucket under a secret key
 
@@ -53,7 +59,7 @@ class KeyedRowHash:
 class RunCellQueries(Protocol):
     """Runs cell queries where the rows are."""
 
-    def __call__(self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None) -> list[Sums]:
+    def __call__(self, queries: Sequence[CellQuery], kind: SumKind, row_hash: KeyedRowHash | None = None) -> list[Ints]:
         """Return, for each query, an array with one line per cell.
 
         "classes": number of rows per class; "moments": number, sum and sum of squares of a numeric target; "pair":
@@ -65,12 +71,12 @@ class RunCellQueries(Protocol):
 class DeclarativeCount(Protocol):
     """A ``batches.Count`` that can be expressed as cell queries."""
 
-    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Sums:
+    def via_cell_queries(self, run_queries: RunCellQueries, n_codes: Sequence[int]) -> Ints:
         """Return the same sums, computed from the results of cell queries."""
 
 
 def split_by_code(
-    column: int, groups_by_code: npt.NDArray[np.integer], rule_of_group: Callable[[int], CellRule] | None = None
+    column: int, groups_by_code: NDArray[np.integer], rule_of_group: Callable[[int], CellRule] | None = None
 ) -> Split:
     """Return the test of a column whose codes are grouped; rows in a negative group are not counted.
 
@@ -85,3 +91,168 @@ def split_by_code(
         for number in set(groups)
     }
     return Split(column, tuple(int(start) for start in starts), tuple(made[number] for number in groups))
+
+
+# -- queries about rows with scores ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """One column of a contingency table: a partition of its bins into groups."""
+
+    feature: int
+    """Index of the column."""
+    groups: Codes
+    """Group of each bin of the column."""
+    ordered: bool
+    """Whether groups are intervals of numbers (missing values are in the last group)."""
+    size: int
+    """Number of groups."""
+    starts: Ints
+    """First code of each bin."""
+
+    @property
+    def thresholds(self) -> list[int]:
+        """First code of each group of a numeric column, except the first group."""
+        first = np.flatnonzero(np.diff(self.groups.astype(np.int64), prepend=-1))[1:]
+        return [int(start) for start in self.starts[first]]
+
+    @property
+    def first_codes(self) -> Ints:
+        """Lowest code of each group."""
+        return np.array([0, *self.thresholds]) if self.ordered else np.unique(self.groups, return_index=True)[1]
+
+
+@dataclass(frozen=True, eq=False)
+class ContingencyTable:
+    """Contingency table of a few columns; the last column varies fastest."""
+
+    axes: tuple[Axis, ...]
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Number of groups of each column."""
+        return tuple(axis.size for axis in self.axes)
+
+    @cached_property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return prod(self.shape)
+
+    @cached_property
+    def features(self) -> tuple[int, ...]:
+        """Indices of the columns."""
+        return tuple(axis.feature for axis in self.axes)
+
+    def cell_indices(self, columns: NDArray[np.uint8] | Codes) -> NDArray[np.uint32]:
+        """Return the cell of each row; ``columns`` has shape (n_columns, n_rows) and holds bins."""
+        cell = np.zeros(columns.shape[1], np.uint32)
+        for axis in self.axes:
+            cell *= np.uint32(axis.size)
+            cell += axis.groups[columns[axis.feature]]
+        return cell
+
+
+ALL_ROWS: Final = ContingencyTable(())
+"""The table without columns: one cell, which has every row."""
+
+
+@dataclass(frozen=True, eq=False)
+class RowsByCell:
+    """Count the rows in each cell of a table."""
+
+    table: ContingencyTable
+
+
+@dataclass(frozen=True, eq=False)
+class ClassesByCell:
+    """Count the rows of each class in each cell of several tables, one below the other: shape (cells, classes)."""
+
+    tables: Sequence[ContingencyTable]
+    n_classes: int
+
+
+@dataclass(frozen=True)
+class TargetHistogram:
+    """Count the rows in ``n_cells`` equal cells of a numeric target."""
+
+    n_cells: int
+
+
+@dataclass(frozen=True)
+class TargetSums:
+    """Sum the target and its distance to the upper bound, in levels: together ``TARGET_LEVELS`` per row."""
+
+
+@dataclass(frozen=True, eq=False)
+class ResidualHistogram:
+    """Count the rows by absolute residual: at most a mark and above the one before; the last mark takes the rest."""
+
+    marks: Ints
+
+
+@dataclass(frozen=True, eq=False)
+class GradientSums:
+    """Add up gradients (``row_backend.row_gradients``) in each cell of several tables: shape (cells, outputs)."""
+
+    tables: Sequence[ContingencyTable]
+    n_classes: int
+    limit: int
+
+
+@dataclass(frozen=True, eq=False)
+class EvidenceGain:
+    """Sum the derivative of each row's log-likelihood by the common weight of all steps, clipped to ``max_gain``.
+
+    It is the gradient times the score that these steps added, in ``SCORE_UNITS``: positive if they are underweighted.
+    """
+
+    start: Int32s
+    n_classes: int
+    limit: int
+    max_gain: int
+
+
+RowQuery: TypeAlias = (
+    RowsByCell | ClassesByCell | TargetHistogram | TargetSums | ResidualHistogram | GradientSums | EvidenceGain
+)
+"""A query that every engine answers, with the same integers."""
+
+
+class RowBackend(ABC):
+    """Private rows with a score each, in memory or elsewhere. Answers are exact, hence private."""
+
+    @property
+    def supports_holdout(self) -> bool:
+        """Whether ``hold_out``, ``run_on_holdout`` and ``nonempty_cells`` work, which sparse histograms need."""
+        return False
+
+    @abstractmethod
+    def run(self, query: RowQuery) -> Ints:
+        """Return the sum over all rows that are not held out."""
+
+    @abstractmethod
+    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+        """Return the sum over a secret random sample of the rows, drawn once, and the fraction that was sampled."""
+
+    @abstractmethod
+    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+        """Add the value of each row's cell to its scores, for all rows."""
+
+    def hold_out(self, fraction: float) -> None:
+        """Hold out a secret random fraction of the rows, drawn independently; only ``run_on_holdout`` reaches them."""
+        raise MechanismError("this backend cannot hold out rows.")
+
+    def run_on_holdout(self, count: Callable[[Any], Ints]) -> Ints:
+        """Return the sum of a function of ``row_backend.ScoredRows`` over the held-out rows."""
+        raise MechanismError("this backend cannot hold out rows.")
+
+    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
+        """Return the non-empty cells of columns and classes, ascending, and their counts.
+
+        With a ``fraction`` below 1, of a secret random sample of the rows.
+        """
+        raise MechanismError("this backend cannot list non-empty cells.")
+
+    def close(self) -> None:  # noqa: B027  # a backend in this process has nothing to release
+        """Release rows that are kept on other machines."""

@@ -40,7 +40,7 @@ from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, RowAssignment
 from veilwood.privacy.steps import Step, StepKind, counting_step
 from veilwood.trees.counting import Assignment, LeafCount
-from veilwood.trees.forest import Forest
+from veilwood.trees.forest import LEAF, Forest
 
 AVERAGE = "threshold"  # averages class frequencies over trees, as regression averages means
 VOTINGS: tuple[str, ...] = ("auto", "majority", AVERAGE, "probabilistic")
@@ -116,6 +116,11 @@ class LeafModel(ForestModel):
         counts = self.leaf_counts.sum(axis=0) if self.pooled is None else self.pooled
         return np.asarray(normalize_counts(counts[None])[0])
 
+    def column_strengths(self) -> Floats:
+        """Return the decrease in Gini impurity over the splits on each column, in noisy rows."""
+        counts = np.maximum(self.leaf_counts, 0).astype(float)
+        return _impurity_decreases(self.forest, counts, len(self.encoding.columns))
+
     def to_probabilities(self, frequencies: Floats) -> Floats:
         """Return averaged frequencies or votes as probabilities, smoothed if they can be 0."""
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees) if self.smoothed else frequencies
@@ -124,6 +129,19 @@ class LeafModel(ForestModel):
         """Return the trees, their noisy leaves and the counts of all rows, if measured."""
         pooled = {} if self.pooled is None else {"pooled": self.pooled}
         return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts, **pooled}
+
+
+def _impurity_decreases(forest: Forest, counts: Floats, n_columns: int) -> Floats:
+    """Return, for each column, the decrease in impurity over its splits, weighted by rows."""
+    sums = forest.sum_to_nodes(counts)
+    rows = np.maximum(sums.sum(axis=1), 1e-300)
+    impurity = rows - (sums**2).sum(axis=1) / rows  # rows times Gini impurity
+    below = np.zeros(forest.n_nodes)
+    inner = np.flatnonzero(forest.level > 0)
+    np.add.at(below, forest.parent[inner], impurity[inner])
+    splits = np.flatnonzero(forest.feature != LEAF)
+    gained = np.maximum(impurity - below, 0.0)[splits]
+    return np.asarray(np.bincount(forest.feature[splits], gained, minlength=n_columns), np.float64)
 
 
 def normalize_counts(counts: Ints | Floats) -> Floats:

@@ -34,7 +34,6 @@ from veilwood.estimators.method import Method
 from veilwood.privacy.certificate import (
     Assumption,
     Holding,
-    KeptAs,
     PrivacyCertificate,
     ServerNoise,
     ServerParticipation,
@@ -42,7 +41,7 @@ from veilwood.privacy.certificate import (
     assumptions_of,
 )
 from veilwood.privacy.joint_noise import JointLaplace
-from veilwood.privacy.ledger import NO_LEDGER
+from veilwood.privacy.ledger import NO_LEDGER, Durability
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
@@ -145,11 +144,13 @@ def _possible_assumptions(certificate: PrivacyCertificate, plan: Plan) -> list[t
     """Return the possible assumptions of a release under this plan, by durability of its ledger and by servers."""
     unit = str(plan.neighbours.unit)
     # Certificates of version 0.1.0 name a ledger in memory where none was given.
-    by_name: dict[str, tuple[KeptAs, ...]] = {NO_LEDGER.name: ("not",), MemoryLedger.name: ("memory", "not")}
+    by_name: dict[str, tuple[Durability, ...]] = {NO_LEDGER.name: ("not",), MemoryLedger.name: ("memory", "not")}
     alone = by_name.get(certificate.ledger, ("file",))
-    ways: list[tuple[KeptAs, ServerParticipation | None]] = [(kept, None) for kept in alone]
+    ways: list[tuple[Durability, ServerParticipation | None]] = [(kept, None) for kept in alone]
     ways += [
-        (kept, ServerParticipation(*how)) for kept in get_args(KeptAs) for how in product(*map(get_args, _BY_SERVERS))
+        (kept, ServerParticipation(*how))
+        for kept in get_args(Durability)
+        for how in product(*map(get_args, _BY_SERVERS))
     ]
     return [tuple(each.value.format(unit=unit) for each in assumptions_of(plan, *way)) for way in ways]
 

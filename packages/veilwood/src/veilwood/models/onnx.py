@@ -17,7 +17,8 @@ from veilwood._version import __version__
 from veilwood.arrays import Floats, Ints
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, SetupError, UseError
-from veilwood.estimators.base import BaseForest, resolve_weights
+from veilwood.estimators.base import BaseForest
+from veilwood.estimators.class_weights import resolve_weights
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel

@@ -60,6 +60,25 @@ def random_integers(n: int, bits: int = 64) -> NDArray[np.unsignedinteger[Any]]:
     return np.right_shift(drawn, drawn.dtype.type(surplus)) if surplus else drawn
 
 
+def draw_below(n: int) -> int:
+    """Draw an integer below ``n``, of any size.
+
+    >>> draw_below(1)
+    0
+    """
+    if n < 1:
+        raise MechanismError(f"n must be at least 1, got {n}. Hint: pass the number of outcomes.")
+    bits = (n - 1).bit_length()
+    while True:
+        words = random_integers(-(-bits // 64)) if bits else ()
+        drawn = 0
+        for word in words:
+            drawn = drawn << 64 | int(word)
+        drawn >>= -bits % 64
+        if drawn < n:
+            return drawn
+
+
 def require_entropy() -> bool:
     """Raise SetupError if there are no random bits. Return True if they are seeded.
 

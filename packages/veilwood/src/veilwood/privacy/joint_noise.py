@@ -37,8 +37,8 @@ from numpy.typing import ArrayLike
 from veilwood.arrays import Floats, Ints
 from veilwood.errors import MechanismError, PlanError
 from veilwood.privacy import entropy, samplers
-from veilwood.privacy.loss import Loss, format_number
-from veilwood.privacy.noise import DiscreteLaplace, Mechanism, require_integers
+from veilwood.privacy.loss import format_number
+from veilwood.privacy.noise import LaplaceMechanism, require_integers
 from veilwood.safe_io import parse_fraction
 
 MAX_TABLE_CELLS: Final = 48  # of one table: larger tables gain little from joint noise
@@ -123,7 +123,7 @@ def _discrete_variance(variance: float) -> float:
     return 2 * exp(-inverse) / expm1(-inverse) ** 2
 
 
-MAX_JOINT_SCALE: Final = 1 << 40
+MAX_JOINT_SCALE: Final = 1 << 40  # weights of boxes are proved accurate up to it (proofs/joint-laplace.md)
 # Weights of boxes are integer multiples of 2**-WEIGHT_BITS of the largest, rounded up. Floating point is off by less
 # than 2**-30 of a weight (proofs/joint-laplace.md); WEIGHT_SLACK covers that.
 WEIGHT_BITS: Final = 40
@@ -131,7 +131,7 @@ WEIGHT_SLACK: Final = 1 + 2.0**-20
 
 
 @dataclass(frozen=True, init=False)
-class JointLaplace(Mechanism, kind="JointLaplace"):
+class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
     """Noise on tables with the same number of rows: P(x) proportional to exp(-norm(x)/scale), norm the largest L1 norm.
 
     Columns (classes) of the tables get independent noise, each of this distribution.
@@ -165,29 +165,19 @@ class JointLaplace(Mechanism, kind="JointLaplace"):
     True
     """
 
-    scale: Fraction
     sizes: tuple[int, ...]
     verb = "noisy"
+    max_scale = MAX_JOINT_SCALE
 
     def __init__(self, scale: Fraction | int, sizes: Sequence[int]) -> None:
-        object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
+        super().__init__(scale)
         object.__setattr__(self, "sizes", tuple(sizes))
-        if self.scale > MAX_JOINT_SCALE:
-            raise MechanismError("scale must be at most 2**40. Hint: spend more epsilon; this noise hides every count.")
         fits = all(type(m) is int and 1 <= m <= MAX_TABLE_CELLS for m in self.sizes)
         if not fits or not 0 < sum(self.sizes) <= MAX_JOINT_CELLS:
             raise MechanismError(
                 f"sizes must be from 1 to {MAX_TABLE_CELLS} cells, and at most {MAX_JOINT_CELLS} together. "
                 "Hint: divide the tables into several groups, or give large ones separate noise."
             )
-
-    def epsilon(self, rows: Fraction | int) -> Fraction:
-        """Return the epsilon that this noise costs if ``rows`` rows differ."""
-        return DiscreteLaplace(self.scale).epsilon(rows)
-
-    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
-        """Return the loss if ``sensitivity`` rows differ."""
-        return Loss.pure(self.epsilon(sensitivity))
 
     @property
     def text(self) -> str:
@@ -273,7 +263,7 @@ class JointLaplace(Mechanism, kind="JointLaplace"):
         weights = {m: _vector_counts(m, bound, total) for m in set(self.sizes)}
         column = np.concatenate([_draw_vector(m, bound, total, weights[m]) for m in self.sizes])
         # The boxes cover t >= 0; a fair coin draws the sign. t = 0 has one sign only, and so half the weight in a box.
-        return -column if total and _draw_below(2) else column
+        return -column if total and entropy.draw_below(2) else column
 
 
 # -- bound and sum -------------------------------------------------------------------------------------------------
@@ -316,12 +306,12 @@ class _SegmentedAxis(NamedTuple):
     def draw_point(self, segment: int) -> tuple[int, int]:
         """Draw a point of a segment, and the number of times that its weight is halved."""
         if segment < self.n:
-            return segment * self.length + _draw_below(self.length), 0
+            return segment * self.length + entropy.draw_below(self.length), 0
         halved = 0
-        while _draw_below(2):
+        while entropy.draw_below(2):
             halved += 1
         piece = self.tail * self.length
-        return self.n * self.length + halved * piece + _draw_below(piece), halved
+        return self.n * self.length + halved * piece + entropy.draw_below(piece), halved
 
 
 class _BoxSampler:
@@ -373,7 +363,7 @@ class _BoxSampler:
             row, column = divmod(box, self._weights.shape[1])
             bound, halved = self._bounds.draw_point(row)
             total, again = self._totals.draw_point(column)
-            if total == 0 and _draw_below(2):
+            if total == 0 and entropy.draw_below(2):
                 continue  # t and -t coincide at 0
             if self._accepts_point(bound, total, self._box_weight(row, column), halved + again):
                 return bound, total
@@ -454,7 +444,7 @@ def _draw_subset(n: int, k: int) -> list[int]:
     """Draw k of 1..n, in ascending order (Floyd's algorithm)."""
     drawn: set[int] = set()
     for last in range(n - k + 1, n + 1):
-        number = 1 + _draw_below(last)
+        number = 1 + entropy.draw_below(last)
         drawn.add(last if number in drawn else number)
     return sorted(drawn)
 
@@ -462,18 +452,5 @@ def _draw_subset(n: int, k: int) -> list[int]:
 def _draw_weighted(weights: Sequence[int]) -> int:
     """Draw an index with probability proportional to its weight."""
     reached = list(accumulate(weights))
-    at = _draw_below(reached[-1])
+    at = entropy.draw_below(reached[-1])
     return next(place for place, end in enumerate(reached) if at < end)
-
-
-def _draw_below(n: int) -> int:
-    """Draw an integer below n, of any size."""
-    bits = (n - 1).bit_length()
-    while True:
-        words = entropy.random_integers(-(-bits // 64)) if bits else ()
-        drawn = 0
-        for word in words:
-            drawn = drawn << 64 | int(word)
-        drawn >>= -bits % 64
-        if drawn < n:
-            return drawn

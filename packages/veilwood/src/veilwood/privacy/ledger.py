@@ -12,13 +12,13 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Final, Literal, Protocol, Self
+from typing import Any, Final, Literal, Protocol, Self, TypeVar
 
 from veilwood import errors
 from veilwood.charts import html_card
@@ -28,6 +28,7 @@ from veilwood.safe_io import MAX_SUM_DIGITS, parse_fraction, read_json
 
 EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 FinalState = Literal["committed", "cancelled", "resolved"]
+Fact = TypeVar("Fact")
 Durability = Literal["file", "memory", "not"]
 """How long a ledger lasts: in a file or database, as long as the process, or not at all (no ledger was given)."""
 
@@ -744,17 +745,20 @@ class ChainedLedger(Ledger):
                 after = replace(after, charged=charged, neighbours=others[0].neighbours if others else None)
             store_balance(connection, after)
 
+    def _read(self, get_fact: Callable[[HashChain], Fact]) -> Fact:
+        """Return a fact of the chain, read inside the transaction: another thread may add events afterwards."""
+        with self._transaction() as connection:
+            self._chain.read_new_events(connection)
+            return get_fact(self._chain)
+
     @property
     def population(self) -> str | None:
         """Description of the people that the ledger protects, if recorded."""
-        with self._transaction() as connection:
-            self._chain.read_new_events(connection)
-            return self._chain.population
+        return self._read(lambda chain: chain.population)
 
     def balance(self) -> Balance:
         """Return the totals of all events."""
-        with self._transaction() as connection:
-            return self._chain.read_new_events(connection)
+        return self._read(HashChain.compute_balance)
 
     def part_balance(self, limit: Limit) -> Balance:
         """Return the totals of the part of the ledger that a limit restricts."""
@@ -788,15 +792,11 @@ class ChainedLedger(Ledger):
 
     def entries(self) -> list[Entry]:
         """Return all entries in order, including cancelled ones."""
-        with self._transaction() as connection:
-            self._chain.read_new_events(connection)
-            return list(self._chain.entries.values())
+        return self._read(lambda chain: list(chain.entries.values()))
 
     def head(self) -> tuple[int, str]:
         """Return number and hash of the last event."""
-        with self._transaction() as connection:
-            self._chain.read_new_events(connection)
-            return self._chain.last_event
+        return self._read(lambda chain: chain.last_event)
 
     def hash_of(self, number: int) -> str | None:
         """Return the hash of an event, or None if there is no such event."""
@@ -818,9 +818,9 @@ class ChainedLedger(Ledger):
         return balance.head
 
     def __str__(self) -> str:
-        with self._transaction() as connection:
-            balance = self._chain.read_new_events(connection)
-            entries, population = list(self._chain.entries.values()), self._chain.population
+        balance, entries, population = self._read(
+            lambda chain: (chain.compute_balance(), list(chain.entries.values()), chain.population)
+        )
         limit = "no limit" if balance.budget is None else f"budget {balance.budget}"
         people = "" if population is None else f" of {population}"
         lines = [f"{self.name}{people}: spent {balance.spent}, {limit}"]

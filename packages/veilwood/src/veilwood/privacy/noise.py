@@ -203,7 +203,30 @@ class Geometric:
 
 
 @dataclass(frozen=True, init=False)
-class DiscreteLaplace(_AdditiveNoise, kind="DiscreteLaplace"):
+class LaplaceMechanism(Mechanism):
+    """Base class of noise with a Laplace scale: at a sensitivity s it costs epsilon = s/scale, pure."""
+
+    scale: Fraction
+    max_scale: ClassVar[int] = MAX_SCALE
+
+    def __init__(self, scale: Fraction | int) -> None:
+        object.__setattr__(self, "scale", require_positive("scale", scale, self.max_scale))
+
+    def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
+        """Return the epsilon that this noise costs at the given L1 sensitivity."""
+        return require_non_negative("l1_sensitivity", l1_sensitivity) / self.scale
+
+    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
+        """Return the loss at an L1 sensitivity."""
+        return Loss.pure(self.epsilon(sensitivity))
+
+    @property
+    def variance(self) -> float:
+        """Exact variance 2q / (1 - q)^2 of ``DiscreteLaplace``, with q = exp(-1/scale): a little below 2 scale^2."""
+        return 2 * exp(-1 / self.scale) / expm1(-1 / self.scale) ** 2
+
+
+class DiscreteLaplace(_AdditiveNoise, LaplaceMechanism, kind="DiscreteLaplace"):
     """Discrete Laplace noise: P(x) proportional to exp(-abs(x)/scale) on the integers.
 
     Drawn exactly, as the difference of two geometrics (Ghosh, Roughgarden and Sundararajan 2009).
@@ -235,17 +258,8 @@ class DiscreteLaplace(_AdditiveNoise, kind="DiscreteLaplace"):
     4.337
     """
 
-    scale: Fraction
-
-    def __init__(self, scale: Fraction | int) -> None:
-        object.__setattr__(self, "scale", require_positive("scale", scale, MAX_SCALE))
-
     def _draw_noise(self, n: int) -> Ints:
         return samplers.laplace(self.scale, n)
-
-    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
-        """Return the loss at an L1 sensitivity."""
-        return Loss.pure(self.epsilon(sensitivity))
 
     @property
     def text(self) -> str:
@@ -257,15 +271,6 @@ class DiscreteLaplace(_AdditiveNoise, kind="DiscreteLaplace"):
         # (1 - q) / (1 + q) with q = exp(-1/scale), without cancellation.
         peak = float(np.tanh(1 / (2 * float(self.scale))))
         return np.asarray(peak * np.exp(-np.abs(np.asarray(k)) / float(self.scale)))
-
-    @property
-    def variance(self) -> float:
-        """Exact variance 2q / (1 - q)^2, with q = exp(-1/scale): a little below 2 scale^2."""
-        return 2 * exp(-1 / self.scale) / expm1(-1 / self.scale) ** 2
-
-    def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
-        """Return the epsilon that adding this noise costs at the given L1 sensitivity."""
-        return require_non_negative("l1_sensitivity", l1_sensitivity) / self.scale
 
 
 @dataclass(frozen=True, init=False)
@@ -402,8 +407,7 @@ MAX_SPARSE_SCALE: Final = 4  # from 5 on, false positives would outnumber the re
 _GAP_BITS: Final = 128  # precision of exp(-1/scale), rounded up
 
 
-@dataclass(frozen=True, init=False)
-class SparseLaplace(Mechanism, kind="SparseLaplace"):
+class SparseLaplace(LaplaceMechanism, kind="SparseLaplace"):
     """Noise on a huge table of counts, of which only the cells with a positive noisy count are released.
 
     A cell with rows gets discrete Laplace noise. An empty cell is released with a small probability, as if it had at
@@ -436,11 +440,10 @@ class SparseLaplace(Mechanism, kind="SparseLaplace"):
     True
     """
 
-    scale: Fraction
     verb = "sparse"
 
     def __init__(self, scale: Fraction | int) -> None:
-        object.__setattr__(self, "scale", DiscreteLaplace(scale).scale)
+        super().__init__(scale)
         if self.scale > MAX_SPARSE_SCALE:
             raise MechanismError(
                 f"scale must be at most {MAX_SPARSE_SCALE}, got {scale}: more noise would release most of the empty "
@@ -453,24 +456,11 @@ class SparseLaplace(Mechanism, kind="SparseLaplace"):
         _, above = samplers.exp_minus(1 / self.scale, _GAP_BITS)
         return min((1 << _GAP_BITS) // above, MAX_SCALE)
 
-    def epsilon(self, l1_sensitivity: Fraction | int) -> Fraction:
-        """Return the epsilon that this noise costs at the given L1 sensitivity."""
-        return DiscreteLaplace(self.scale).epsilon(l1_sensitivity)
-
-    def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
-        """Return the loss at an L1 sensitivity."""
-        return Loss.pure(self.epsilon(sensitivity))
-
     @property
     def text(self) -> str:
         """Name and parameters, with the probability of a false positive."""
         scale = format_number(float(self.scale))
         return f"sparse Laplace, scale {scale}, an empty cell turns up with probability {-expm1(-1 / self.gap):.3g}"
-
-    @property
-    def variance(self) -> float:
-        """Exact variance of the noise on a cell of many rows."""
-        return DiscreteLaplace(self.scale).variance
 
     def probabilities(self, count: int, max_count: int) -> Floats:
         """Return the probabilities of noisy counts 0 (not released) to ``max_count`` of a cell with ``count`` rows."""
@@ -501,8 +491,7 @@ class SparseLaplace(Mechanism, kind="SparseLaplace"):
             raise MechanismError(f"cells must be different numbers from 0 up to {n_cells - 1}.")
         if len(counts) and (counts.min() < 1 or counts.max() > MAX_VALUE):
             raise MechanismError("counts must be at least 1 and at most 2**61. Hint: leave empty cells out.")
-        noisy = DiscreteLaplace(self.scale).sample(counts.shape)
-        noisy += counts
+        noisy = counts + samplers.laplace(self.scale, len(counts))
         drawn = self._draw_false_positives(n_cells)
         is_occupied = np.append(cells, -1)[np.searchsorted(cells, drawn)] == drawn  # cells ascend
         drawn = drawn[~is_occupied]
@@ -579,10 +568,8 @@ class ThresholdedGaussian(Mechanism, kind="ThresholdedGaussian"):
         max_contribution: Fraction | int,
         max_changed_keys: Fraction | int,
     ) -> None:
-        integers = {
-            "threshold": threshold, "max_contribution": max_contribution, "max_changed_keys": max_changed_keys
-        }  # fmt: skip
-        for name, number in integers.items():
+        names = ("threshold", "max_contribution", "max_changed_keys")
+        for name, number in zip(names, (threshold, max_contribution, max_changed_keys), strict=True):
             if int(number) != number or number < 1:
                 raise MechanismError(f"{name}={number} must be an integer of at least 1.")
             object.__setattr__(self, name, int(number))

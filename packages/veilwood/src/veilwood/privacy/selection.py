@@ -265,21 +265,6 @@ Outcome = TypeVar("Outcome")
 _MAX_TRIALS = 10**6  # mean number of trials: no search needs more
 
 
-def uniform_below(bound: int) -> int:
-    """Return an integer from 0 to ``bound`` - 1, each with the same probability, from fresh random bits.
-
-    >>> uniform_below(1)
-    0
-    """
-    if not 1 <= bound <= 1 << 63:
-        raise MechanismError(f"bound must be from 1 to 2**63, got {bound}.")
-    limit = (1 << 64) - (1 << 64) % bound
-    while True:
-        word = int(entropy.random_integers(1)[0])
-        if word < limit:
-            return word % bound
-
-
 class TrialBudget:
     """Loss that a search has charged for one trial, from which the doors of the trial take.
 
@@ -391,9 +376,9 @@ class RandomStopping(Mechanism, kind="RandomStopping"):
         """Draw the number of trials exactly: a geometric number k, accepted with probability 1 / k."""
         while True:
             trials = 1
-            while uniform_below(int(self.odds)):
+            while entropy.draw_below(int(self.odds)):
                 trials += 1
-            if uniform_below(trials) == 0:
+            if entropy.draw_below(trials) == 0:
                 return trials
 
     def run_trials(self, trial: Callable[[], Outcome], is_better: Callable[[Outcome, Outcome], bool]) -> Outcome:

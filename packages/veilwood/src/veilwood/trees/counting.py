@@ -18,8 +18,17 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints, run_on_threads
-from veilwood.data.batches import Batch
-from veilwood.data.counts import ROW_HASH, CellQuery, CellRule, KeyedRowHash, RunCellQueries, Split, split_by_code
+from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import (
+    ROW_HASH,
+    CellQuery,
+    CellRule,
+    KeyedRowHash,
+    RowBackend,
+    RunCellQueries,
+    Split,
+    split_by_code,
+)
 from veilwood.trees.forest import LEAF, Forest
 
 
@@ -61,7 +70,7 @@ def leaf_queries(
 
 
 class Accelerator(Protocol):
-    """A device that takes over the work of this module, with the same integers and sums (``engines.gpu``)."""
+    """A device that takes over the work of this module, with the same integers and sums (``veilwood_engines.gpu``)."""
 
     def leaf_totals(self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int) -> Ints:
         """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
@@ -69,12 +78,12 @@ class Accelerator(Protocol):
     def sum_over_trees(self, forest: Forest, codes: Codes, leaf_values: Floats) -> Floats:
         """Return ``sum_over_trees``."""
 
-    def make_backend(self, columns: Any, source: Any, n_outputs: int) -> Any:
-        """Return rows with their scores in the device's memory (``row_backend.RowBackend``)."""
+    def make_backend(self, columns: Sequence[Any], source: Source, n_outputs: int) -> RowBackend:
+        """Return rows with their scores in the device's memory."""
 
 
 ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
-"""The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
+"""The device in use, if any: set by ``veilwood_engines.gpu.use``, so that the core imports no engine."""
 
 
 _KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function

@@ -6,6 +6,7 @@ Canaries in one run are in packages/veilwood-audit/tests/test_attacks.py, norms 
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
@@ -17,15 +18,16 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 import veilwood_audit as audit
-from veilwood.forests.adaptive import loop, shrinkage, steps
-from veilwood.forests.adaptive import row_backend as questions
+from veilwood.data import counts
+from veilwood.data.counts import ContingencyTable
+from veilwood.forests.adaptive import loop, row_backend, shrinkage, steps
 from veilwood.forests.adaptive import table_design as borders
-from veilwood.forests.adaptive.contingency import ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
     DRAW_UNITS,
     GRADIENT_UNITS,
     MemoryBackend,
     ScoredRows,
+    answer_query,
     gradient_norms,
     n_outputs,
 )
@@ -175,17 +177,24 @@ def test_no_step_of_a_fit_moves_further_than_planned(
 
 
 MUTANTS: dict[str, tuple[type, int]] = {
-    "a row counted twice": (questions.RowsByCell, 2),
-    "gradients that are not cut": (questions.GradientSums, 3),
-    "classes counted twice": (questions.ClassCounts, 2),
+    "a row counted twice": (counts.RowsByCell, 2),
+    "gradients that are not cut": (counts.GradientSums, 3),
+    "classes counted twice": (counts.ClassesByCell, 2),
 }
+
+
+def answer_wrongly(monkeypatch: pytest.MonkeyPatch, kind: type, change: Callable[[Any, Any], Any]) -> None:
+    """Plant a mutant: queries of one kind are answered by ``change``, which gets the query and the rows."""
+    monkeypatch.setattr(
+        row_backend, "answer_query",
+        lambda query, rows: change(query, rows) if isinstance(query, kind) else answer_query(query, rows),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("name", MUTANTS)
 def test_a_mutant_whose_sums_move_further_is_caught(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     what, times = MUTANTS[name]
-    real: Any = what.__call__
-    monkeypatch.setattr(what, "__call__", lambda self, rows: times * real(self, rows))
+    answer_wrongly(monkeypatch, what, lambda query, rows: times * answer_query(query, rows))
     assert max(movement("two", monkeypatch, epsilon=9.0, n_rows=3000).values()) > 1
 
 
@@ -213,9 +222,8 @@ def test_the_weight_of_tables_moves_no_further_than_planned_and_a_gain_that_is_n
     assert 0.05 < furthest() <= 1
     if adjacency == "replace-one":  # both rows say the same here, and the cut is not reached
         return
-    real = questions.EvidenceGain.__call__
-    monkeypatch.setattr(
-        questions.EvidenceGain, "__call__", lambda self, rows: real(replace(self, max_gain=1 << 60), rows)
+    answer_wrongly(
+        monkeypatch, counts.EvidenceGain, lambda query, rows: answer_query(replace(query, max_gain=1 << 60), rows)
     )  # fmt: skip
     assert furthest() > 1
 
@@ -234,8 +242,7 @@ def test_histograms_together_move_no_further_than_planned_and_rows_counted_twice
             return found[f"{name}: rows by group"]
 
     assert 0.3 < moved() <= 1
-    real = questions.ClassesByCell.__call__
-    monkeypatch.setattr(questions.ClassesByCell, "__call__", lambda self, rows: 2 * real(self, rows))
+    answer_wrongly(monkeypatch, counts.ClassesByCell, lambda query, rows: 2 * answer_query(query, rows))
     assert moved() > 1
 
 
@@ -313,7 +320,7 @@ def test_gradient_sums_keep_their_epsilon_and_halved_noise_is_caught(n_classes: 
         np.zeros((1, 1), np.uint8), np.array([1 if n_classes else 65535], np.int32),
         np.array([[-(10**6)]], np.int32),
     )  # fmt: skip
-    present = questions.GradientSums([ContingencyTable(())], n_classes, GRADIENT_UNITS)(row)[0]
+    present = answer_query(counts.GradientSums([ContingencyTable(())], n_classes, GRADIENT_UNITS), row)[0]
     l1, squared = gradient_norms(n_classes, GRADIENT_UNITS)
     purse = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours())
     step = purse.plan_counts("gradients", (1, 1), 0.9, l1=l1, squared_l2=squared, signed=True)
@@ -329,7 +336,7 @@ def test_the_weight_of_tables_keeps_its_epsilon_and_halved_noise_is_caught(n_cla
     scores = np.zeros((1, n_outputs(n_classes)), np.int32)
     scores[0, -1] = 10**5
     row = ScoredRows(np.zeros((1, 1), np.uint8), np.zeros(1, np.int32), scores)
-    present = questions.EvidenceGain(np.zeros_like(scores[0]), n_classes, GRADIENT_UNITS, MAX_GAIN)(row)
+    present = answer_query(counts.EvidenceGain(np.zeros_like(scores[0]), n_classes, GRADIENT_UNITS, MAX_GAIN), row)
     purse = AdaptiveBudget(Loss.pure(Fraction(2)), Neighbours())
     step = purse.plan_counts("weight of tables", (1,), 0.9, l1=MAX_GAIN, squared_l2=MAX_GAIN**2, signed=True)
     assert present.tolist() == [-MAX_GAIN]

@@ -6,8 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import GRID_BINS
-from veilwood.forests.adaptive.contingency import ContingencyTable, PackedTables, posterior_counts, tables_to_forest
+from veilwood.forests.adaptive.contingency import PackedTables, posterior_counts, tables_to_forest
 from veilwood.trees.counting import route_rows
 from veilwood_testing.clinic import COLUMNS, small_table
 

@@ -12,8 +12,8 @@ import pytest
 from numpy.typing import NDArray
 
 import veilwood as vw
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import Axis, ContingencyTable
 from veilwood.forests.adaptive.effects import (
     ERROR_BARS,
     MAX_PAIRS,

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from fractions import Fraction
 from functools import partial
 from itertools import pairwise
@@ -18,16 +17,17 @@ from numpy.typing import NDArray
 import veilwood as vw
 import veilwood_audit as audit
 from veilwood.arrays import HAVE_NUMBA
+from veilwood.data import counts as asked
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
-from veilwood.forests.adaptive import row_backend as asked
-from veilwood.forests.adaptive.contingency import ContingencyTable
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
     MemoryBackend,
     ScoredRows,
+    answer_query,
     gradient_norms,
     row_gradients,
 )
@@ -37,8 +37,7 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.neighbours import Rows as RowsUnit
-from veilwood_testing.clinic import COLUMNS, forest_of, schema_of, small_table, table_of
-from veilwood_testing.rows_cases import N_CLASSES, random_rows
+from veilwood_testing.clinic import COLUMNS, N_CLASSES, forest_of, random_rows, schema_of, small_table, table_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
@@ -61,18 +60,19 @@ def test_rows_in_parts_answer_as_in_one(n_jobs: int, monkeypatch: pytest.MonkeyP
     held.add_scores(table, values)
     whole.add_scores(table, values)
     for question in (
-        asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassCounts(3),
+        asked.GradientSums([table], 3, GRADIENT_UNITS), asked.RowsByCell(table), asked.ClassesByCell([table], 3),
         asked.EvidenceGain(np.zeros(3, np.int32), 3, GRADIENT_UNITS, 100),
     ):  # fmt: skip
-        assert (held.run(question) == question(whole)).all()
+        assert (held.run(question) == answer_query(question, whole)).all()
     cells, counts = held.nonempty_cells(table.axes, 3)
     one_by_one = np.bincount(table.cell_indices(whole.cells) * 3 + whole.target)
     assert (np.flatnonzero(one_by_one) == cells).all()
     assert (one_by_one[cells] == counts).all()
     held.hold_out(0.3)
-    assert held.run(asked.RowCount()) + held.run_on_holdout(asked.RowCount()) == 500
-    judged, share = held.run_on_sample(asked.RowCount(), 0.5)
-    assert 0 < judged < held.run(asked.RowCount())
+    count = asked.RowsByCell(asked.ALL_ROWS)
+    assert held.run(count) + held.run_on_holdout(partial(answer_query, count)) == 500
+    judged, share = held.run_on_sample(count, 0.5)
+    assert 0 < judged < held.run(count)
     assert share == 0.5
 
 
@@ -151,10 +151,11 @@ def test_sums_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
             counts[cell, rows.target[i] if n_classes else 0] += 1
             sums[cell] += naive_gradient(rows.scores[i], int(rows.target[i]), n_classes, limit)
     for fast in {False, HAVE_NUMBA}:  # numpy and its compiled twin
-        assert (asked.GradientSums(tables, n_classes, limit, fast)(rows) == np.concatenate(expected)).all()
-    assert (asked.RowsByCell(tables[0])(rows) == counted[0].sum(axis=1)).all()
+        sums = answer_query(asked.GradientSums(tables, n_classes, limit), rows, fast=fast)
+        assert (sums == np.concatenate(expected)).all()
+    assert (answer_query(asked.RowsByCell(tables[0]), rows) == counted[0].sum(axis=1)).all()
     if n_classes:
-        assert (asked.ClassesByCell(tables, n_classes)(rows) == np.concatenate(counted)).all()
+        assert (answer_query(asked.ClassesByCell(tables, n_classes), rows) == np.concatenate(counted)).all()
 
 
 @pytest.mark.parametrize("n_classes", [2, 3, 7])
@@ -169,24 +170,21 @@ def test_gains_equal_those_of_a_loop_over_rows(n_classes: int) -> None:
                 unit * (int(score) - int(first)) for unit, score, first in zip(units, scores, start, strict=True)
             )
             total += (1 if gain > 0 else -1) * min(abs(gain) // GRADIENT_UNITS, most)
-        assert asked.EvidenceGain(start, n_classes, 2000, most)(rows).tolist() == [total]
+        assert answer_query(asked.EvidenceGain(start, n_classes, 2000, most), rows).tolist() == [total]
 
 
-Query = Callable[[ScoredRows], NDArray[np.int64]]
+def of_kept(query: asked.RowQuery, rows: ScoredRows, kept: Any) -> Any:
+    return answer_query(query, only(rows, kept))
 
 
-def of_kept(query: Query, rows: ScoredRows, kept: Any) -> Any:
-    return query(only(rows, kept))
-
-
-def queries_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Any, Query]]:
+def queries_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Any, asked.RowQuery]]:
     """Every kind of sum that is let out, with the step that it is planned as."""
     table, limit = small_table(), 2500
     l1, squared = gradient_norms(n_classes, limit)
     outputs = n_classes if n_classes > 2 else 1
-    found: list[tuple[Any, Query]] = [
-        (purse.plan_counts("histogram", (COLUMNS[0].n_value_bins,), 0.05),
-         asked.Histogram(0, COLUMNS[0].n_value_bins)),
+    found: list[tuple[Any, asked.RowQuery]] = [
+        (purse.plan_counts("histogram", (COLUMNS[0].n_bins,), 0.05),
+         asked.RowsByCell(ContingencyTable((COLUMNS[0].ungrouped_axis(),)))),
         (purse.plan_counts("rows", (table.n_cells,), 0.05), asked.RowsByCell(table)),
         (purse.plan_counts("gradients", (table.n_cells, outputs), 0.05, l1=l1, squared_l2=squared, signed=True),
          asked.GradientSums([table], n_classes, limit)),
@@ -195,7 +193,7 @@ def queries_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Any, Query]]
         tables = [table, ContingencyTable((COLUMNS[2].default_groups(4),))]
         shape = (sum(one.n_cells for one in tables), n_classes)
         found += [
-            (purse.plan_counts("classes", (n_classes,), 0.05), asked.ClassCounts(n_classes)),
+            (purse.plan_counts("classes", (n_classes,), 0.05), asked.ClassesByCell([asked.ALL_ROWS], n_classes)),
             (purse.plan_counts("gain", (1,), 0.05, l1=SCORE_UNITS, squared_l2=SCORE_UNITS**2, signed=True),
              asked.EvidenceGain(np.zeros(outputs, np.int32), n_classes, limit, SCORE_UNITS)),
             (purse.plan_counts("tables", shape, 0.05, l1=2, squared_l2=2),
@@ -204,7 +202,7 @@ def queries_of(n_classes: int, purse: AdaptiveBudget) -> list[tuple[Any, Query]]
     else:
         marks = np.array([10, 1000, 10**6])
         found += [
-            (purse.plan_counts("target", (64,), 0.05), asked.TargetHistogram()),
+            (purse.plan_counts("target", (64,), 0.05), asked.TargetHistogram(64)),
             (purse.plan_counts("sums", (2,), 0.05, l1=TARGET_LEVELS, squared_l2=TARGET_LEVELS**2), asked.TargetSums()),
             (purse.plan_counts("residuals", (3,), 0.05), asked.ResidualHistogram(marks)),
         ]
@@ -234,7 +232,7 @@ def test_norms_of_unsigned_vectors_are_caught_for_replacements() -> None:
     """Mutant: gradients planned as if they had no signs."""
     neighbours, loss, table = Neighbours("replace-one"), requested_loss(1, 1e-6), ContingencyTable(())
     one, other = (
-        asked.GradientSums([table], 2, GRADIENT_UNITS)(ScoredRows(
+        answer_query(asked.GradientSums([table], 2, GRADIENT_UNITS), ScoredRows(
             np.zeros((len(COLUMNS), 1), np.uint8), np.array([label], np.int32),
             np.array([[10**6 * (1 - 2 * label)]], np.int32),
         ))
@@ -266,7 +264,7 @@ def test_scores_of_candidates_move_within_the_range_of_a_choice(n_classes: int) 
     limit, worst, furthest = GRADIENT_UNITS, 0, 0
 
     def scores(rows: ScoredRows) -> NDArray[np.int64]:
-        sums = np.abs(asked.GradientSums(tables, n_classes, limit)(rows)).sum(axis=1)
+        sums = np.abs(answer_query(asked.GradientSums(tables, n_classes, limit), rows)).sum(axis=1)
         return np.asarray(np.add.reduceat(sums, sizes))
 
     for _ in range(20):

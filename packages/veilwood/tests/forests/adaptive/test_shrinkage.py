@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from veilwood.data.counts import ContingencyTable
 from veilwood.forests.adaptive import shrinkage as shrinking
-from veilwood.forests.adaptive.contingency import ContingencyTable
 from veilwood.forests.adaptive.shrinkage import (
     log_ratios,
     newton_step,

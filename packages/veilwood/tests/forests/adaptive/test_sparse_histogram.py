@@ -11,8 +11,9 @@ import pytest
 
 import veilwood as vw
 from veilwood.arrays import HAVE_NUMBA, Floats
+from veilwood.data.counts import Axis
 from veilwood.data.encoding import Encoding
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, bin_columns
+from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns
 from veilwood.forests.adaptive.sparse_histogram import (
     KINDS,
     MAX_BINS,

@@ -28,23 +28,23 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import route_rows
-from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
     DAYS,
-    LAWS,
+    DELTAS,
     PLAYED,
     RUNS,
     TENNIS,
     RecordingDoor,
+    all_records,
     as_table,
     budget,
+    categorical_schema,
     lower_bound,
     overlapping,
-    records,
-    schema,
     worst_cost,
 )
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -77,9 +77,9 @@ class Prediction:
             return doors[-1]
 
         monkeypatch.setattr(matrix_predictor, "Door", door)
-        self.doors, self.kinds = doors, records(classes)
+        self.doors, self.kinds = doors, all_records(classes)
         usual = {"n_estimators": 2, "max_depth": 1, "random_state": 1}
-        self.predictor = vw.MatrixForestPredictor(schema((3, 2), classes), **{**usual, **parameters})
+        self.predictor = vw.MatrixForestPredictor(categorical_schema((3, 2), classes), **{**usual, **parameters})
         self.predictor.fit(*as_table(self.kinds, ()))
         grown = self.predictor._query_engine.ensembles, self.predictor.forest_
         monkeypatch.setattr(answering, "grow_ensembles", lambda *args, **kwargs: grown)
@@ -121,13 +121,13 @@ def tables_only(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", MODES)
 def test_a_batch_costs_what_it_promises(mode: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     tables_only(monkeypatch)
     classes, parameters = MODES[mode]
-    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=LAWS[law], **parameters)
+    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=DELTAS[law], **parameters)
     cost = case.cost()
     assert cost <= budget(case.plan)
     # Labels that turn in two leaves of one tree are in different cells: in L2 they stay below the bound. The columns of
@@ -136,7 +136,7 @@ def test_a_batch_costs_what_it_promises(mode: str, adjacency: str, law: str, mon
         assert cost > Fraction(999, 1000) * budget(case.plan)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", MODES)
 def test_queries_answered_by_themselves_cost_what_they_promise(
@@ -145,7 +145,7 @@ def test_queries_answered_by_themselves_cost_what_they_promise(
     """What a row moves is bounded by how many queries share a leaf; no strategy is left to compete."""
     monkeypatch.setattr(measurement, "expected_error", lambda *_: math.inf)
     classes, parameters = MODES[mode]
-    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=LAWS[law], **parameters)
+    case = Prediction(monkeypatch, classes, POINTS, adjacency=adjacency, delta=DELTAS[law], **parameters)
     assert [step.name for step in case.plan.steps] == ["votes, query by query"]
     cost = case.cost()
     assert cost <= budget(case.plan)
@@ -185,7 +185,7 @@ def test_a_batch_is_never_answered_worse_than_by_the_baseline() -> None:
             assert made["optimized"] <= made["laplace"]
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("mode", [mode for mode in MODES if "binary" not in mode])
 def test_the_baseline_costs_what_it_promises(
@@ -193,7 +193,7 @@ def test_the_baseline_costs_what_it_promises(
 ) -> None:
     classes, parameters = MODES[mode]
     case = Prediction(
-        monkeypatch, classes, ONE_POINT, adjacency=adjacency, delta=LAWS[law], mechanism="laplace", **parameters
+        monkeypatch, classes, ONE_POINT, adjacency=adjacency, delta=DELTAS[law], mechanism="laplace", **parameters
     )
     cost = case.cost()
     assert cost <= budget(case.plan)
@@ -232,7 +232,7 @@ def test_hard_votes_charged_as_counts_are_caught(monkeypatch: pytest.MonkeyPatch
     for module in (measurement, answering):
         monkeypatch.setattr(module, "row_sensitivity", lambda n_columns, votes, neighbours: (1, 1))
     for mechanism, queries in (("optimized", POINTS), ("laplace", ONE_POINT)):
-        for law in LAWS.values():
+        for law in DELTAS.values():
             case = Prediction(
                 monkeypatch, 3, queries, mode="subsample", voting="hard", mechanism=mechanism, delta=law
             )  # fmt: skip
@@ -436,7 +436,7 @@ def test_noise_on_votes_is_what_the_plan_says(parameters: dict[str, Any], monkey
     """Mean squared error of all votes over 2,000 releases through the door, within three standard errors."""
     X = np.random.default_rng(0).integers(0, 2, (30, 2))
     predictor = vw.MatrixForestPredictor(
-        schema((3, 2), 3), n_estimators=2, max_depth=1, random_state=1, **parameters
+        categorical_schema((3, 2), 3), n_estimators=2, max_depth=1, random_state=1, **parameters
     ).fit(X, np.array(["c0", "c1", "c2"], object)[X.sum(axis=1)])
     codes = predictor._encode_rows(POINTS)
     exact = predictor._query_engine._exact_votes(codes, predictor._exact, None)

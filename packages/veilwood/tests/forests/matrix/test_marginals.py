@@ -27,22 +27,27 @@ from veilwood.forests.matrix.strategies import Marginals, NoiseName, expected_er
 from veilwood.forests.matrix.workloads import PathWorkload, features_of
 from veilwood.trees.forest import join_forests
 from veilwood.trees.random import grow_multiway
-from veilwood_testing.marginal_search_cases import value_of
-from veilwood_testing.mixtures_cases import columns, leaves_of, some
-from veilwood_testing.small_workloads import grow
-from veilwood_testing.strategies_cases import NOISES, SMALL
+from veilwood_testing.matrix_forests import (
+    NOISES,
+    SMALL_EPSILON,
+    leaves_of,
+    ordered_columns,
+    random_paths,
+    sample_mixtures,
+    value_only,
+)
 
 
 @pytest.mark.parametrize("budget", [None, 4])
 @pytest.mark.parametrize("noise", NOISES)
 def test_gradients(noise: NoiseName, budget: int | None) -> None:
     rng = np.random.default_rng(0)
-    workload = PathWorkload.from_leaves((3, 4, 2), *grow((3, 4, 2), 2, 5, rng))
+    workload = PathWorkload.from_leaves((3, 4, 2), *random_paths((3, 4, 2), 2, 5, rng))
     family = marginal_search._SetFamily(np.arange(8))
     g = np.array([workload.residual_traces.get(mask, 0.0) for mask in range(8)])
     objective = marginal_search._marginals_objective(family, g, rng.random(8), noise, budget)
     z = rng.normal(size=8)
-    np.testing.assert_allclose(objective(z)[1], approx_fprime(z, value_of(objective)), atol=1e-5)
+    np.testing.assert_allclose(objective(z)[1], approx_fprime(z, value_only(objective)), atol=1e-5)
 
 
 @pytest.mark.parametrize("noise", NOISES)
@@ -51,7 +56,9 @@ def test_gradients(noise: NoiseName, budget: int | None) -> None:
 def test_sets_that_are_left_out_do_not_pay(shape: tuple[int, ...], depth: int, noise: NoiseName) -> None:
     """Whoever measures one errs no more, at no higher price, with the sets inside it that leaves ask for."""
     rng = np.random.default_rng(1)
-    workload = PathWorkload.from_leaves(shape, *grow(shape, depth, 200, rng))  # so many that all sets are asked for
+    workload = PathWorkload.from_leaves(
+        shape, *random_paths(shape, depth, 200, rng)
+    )  # so many that all sets are asked for
     seen = np.array(list(workload.residual_traces), np.int64)
     whole, few = (
         {features_of(int(mask)) for mask in marginal_search._build_family(workload, seen, 1 << 22, power).masks}
@@ -70,7 +77,9 @@ def test_sets_that_are_left_out_do_not_pay(shape: tuple[int, ...], depth: int, n
         before = Marginals(workload, dict(every + Counter({left_out: weight})))
         after = Marginals(workload, dict(every + Counter(parts)))
         assert after.l1 <= before.l1 if noise == "laplace" else after.l2_squared <= before.l2_squared
-        assert expected_error(workload, after, noise, SMALL) <= 1.001 * expected_error(workload, before, noise, SMALL)
+        assert expected_error(workload, after, noise, SMALL_EPSILON) <= 1.001 * expected_error(
+            workload, before, noise, SMALL_EPSILON
+        )
 
 
 def cells_of(workload: PathWorkload) -> NDArray[np.int64]:
@@ -104,7 +113,7 @@ class ForgetsTrees(Mixture):
 @pytest.mark.parametrize("noise", NOISES)
 def test_sensitivity_by_formula_and_by_enumeration(noise: NoiseName, multiway: bool) -> None:
     workload, budget = leaves_of((3, 2, 4), 4, 2, 5, multiway=multiway), Fraction(3, 7)
-    for strategy in some(workload, np.random.default_rng(0)):
+    for strategy in sample_mixtures(workload, np.random.default_rng(0)):
         assert worst_loss(strategy, noise, budget) == budget  # exact, and no larger than it must be
         parts = strategy.table_sensitivities(noise)
         assert sum(share for share, _, _ in parts) == 1
@@ -122,7 +131,7 @@ def test_sensitivity_by_formula_and_by_enumeration(noise: NoiseName, multiway: b
 @pytest.mark.parametrize("noise", NOISES)
 def test_the_expected_error_is_that_of_the_reconstruction(noise: NoiseName, multiway: bool) -> None:
     workload, budget = leaves_of((3, 2, 4), 4, 2, 6, multiway=multiway), Fraction(2, 3)
-    for strategy in some(workload, np.random.default_rng(1)):
+    for strategy in sample_mixtures(workload, np.random.default_rng(1)):
         total = 0.0
         for place, variance in enumerate(strategy.noise_variances(noise, budget)):
             n = strategy.tables[place]
@@ -140,7 +149,7 @@ def test_without_noise_the_leaves_are_exact(multiway: bool) -> None:
     classes = rng.integers(3, size=60)
     cells = np.zeros((*workload.sizes, 3), np.int64)
     np.add.at(cells, (*codes.T, classes), 1)
-    for strategy in some(workload, rng):
+    for strategy in sample_mixtures(workload, rng):
         measured = strategy.measure_exact(codes, classes, 3)
         for one, other in zip(measured, strategy.measure_cells(cells), strict=True):
             np.testing.assert_array_equal(one, other)
@@ -152,7 +161,7 @@ def test_without_noise_the_leaves_are_exact(multiway: bool) -> None:
 def test_a_part_of_the_trees_is_measured_where_that_pays() -> None:
     """Many trees over few cells, and one over many: a table for those, its leaves for this one."""
     few, many = (2,) * 4, (3,) * 6
-    forests = [grow_multiway(columns(few), 100, 3, 0), grow_multiway(columns(many), 1, 4, 1)]
+    forests = [grow_multiway(ordered_columns(few), 100, 3, 0), grow_multiway(ordered_columns(many), 1, 4, 1)]
     sizes = few + many
     workload = PathWorkload.from_forest(sizes, join_forests(forests, [range(4), range(4, 10)]), multiway=True)
     for noise in NOISES:

@@ -24,8 +24,7 @@ from veilwood.forests.matrix.workloads import PathWorkload
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.noise import DiscreteGaussian
-from veilwood_testing.mixtures_cases import leaves_of, some
-from veilwood_testing.strategies_cases import NOISES
+from veilwood_testing.matrix_forests import NOISES, leaves_of, sample_mixtures
 
 
 def never_worse(seed: int, trees: int) -> None:
@@ -75,7 +74,7 @@ def test_gaussian_noise_is_planned_by_rho() -> None:
 
 def test_a_choice_is_read_back_and_a_forged_one_refused() -> None:
     workload = leaves_of((3, 2, 4), 4, 2, 5)
-    for strategy in some(workload, np.random.default_rng(0)):
+    for strategy in sample_mixtures(workload, np.random.default_rng(0)):
         again = strategy_from_json(workload, strategy_to_json(strategy))
         assert isinstance(again, Mixture)
         assert (again.trees, again.weights, again.l1) == (strategy.trees, strategy.weights, strategy.l1)

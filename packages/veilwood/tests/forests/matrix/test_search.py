@@ -24,16 +24,24 @@ from veilwood.forests.matrix.strategies import Marginals, NoiseName, Strategy, e
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload, Workload
 from veilwood.privacy.loss import Loss
 from veilwood.safe_io import cache_folder
-from veilwood_testing.marginal_search_cases import value_of
-from veilwood_testing.small_workloads import KINDS, grow, grow_binary, small_workloads
-from veilwood_testing.strategies_cases import CAR, NOISES, SMALL, figure
+from veilwood_testing.matrix_forests import (
+    CAR_SIZES,
+    NOISES,
+    SMALL_EPSILON,
+    WORKLOAD_KINDS,
+    published_error,
+    random_binary_masks,
+    random_paths,
+    small_workloads,
+    value_only,
+)
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning")]
 
 
 @pytest.mark.parametrize("budget", [Fraction(1, 10), Fraction(1), Fraction(10), Fraction(1000)])
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_never_worse_than_identity_nor_better_than_the_bound(kind: str, noise: NoiseName, budget: Fraction) -> None:
     for seed in range(2):
         workload = small_workloads(seed)[kind]
@@ -44,7 +52,7 @@ def test_never_worse_than_identity_nor_better_than_the_bound(kind: str, noise: N
 
 
 def test_the_search_is_a_function_of_its_seed() -> None:
-    workload = PathWorkload.from_leaves(CAR, *grow(CAR, 2, 8, np.random.default_rng(0)))
+    workload = PathWorkload.from_leaves(CAR_SIZES, *random_paths(CAR_SIZES, 2, 8, np.random.default_rng(0)))
     one, other = (optimize(workload, seed=3, starts=6) for _ in range(2))
     assert isinstance(one, Marginals)
     assert isinstance(other, Marginals)
@@ -53,25 +61,25 @@ def test_the_search_is_a_function_of_its_seed() -> None:
 
 @pytest.mark.parametrize(
     ("sizes", "depth", "trees", "identity", "known"),
-    [(CAR, 2, 32, 110592, 59500), (CAR, 1, 32, 110592, 5700), ((5,) * 4, 2, 128, 160000, 138800)],
+    [(CAR_SIZES, 2, 32, 110592, 59500), (CAR_SIZES, 1, 32, 110592, 5700), ((5,) * 4, 2, 128, 160000, 138800)],
 )
 def test_shallow_forests_beat_the_identity_as_known(
     sizes: tuple[int, ...], depth: int, trees: int, identity: float, known: float
 ) -> None:
-    workload = PathWorkload.from_leaves(sizes, *grow(sizes, depth, trees, np.random.default_rng(0)))
-    assert figure(workload, Marginals.identity(workload)) == pytest.approx(identity, rel=1e-6)
-    assert figure(workload, optimize(workload, budget=SMALL)) < known
+    workload = PathWorkload.from_leaves(sizes, *random_paths(sizes, depth, trees, np.random.default_rng(0)))
+    assert published_error(workload, Marginals.identity(workload)) == pytest.approx(identity, rel=1e-6)
+    assert published_error(workload, optimize(workload, budget=SMALL_EPSILON)) < known
 
 
 def test_gaussian_noise_on_car_reaches_the_known_figure() -> None:
-    workload = PathWorkload.from_leaves(CAR, *grow(CAR, 4, 128, np.random.default_rng(0)))
-    error = expected_error(workload, optimize(workload, "gaussian", SMALL), "gaussian", SMALL)
-    assert error / workload.n_queries * 2 * float(SMALL) < 6.6
+    workload = PathWorkload.from_leaves(CAR_SIZES, *random_paths(CAR_SIZES, 4, 128, np.random.default_rng(0)))
+    error = expected_error(workload, optimize(workload, "gaussian", SMALL_EPSILON), "gaussian", SMALL_EPSILON)
+    assert error / workload.n_queries * 2 * float(SMALL_EPSILON) < 6.6
 
 
 def test_ordered_features_of_binary_trees_gain_from_products() -> None:
     sizes = (48, 48)
-    workload = PathWorkload.from_masks(sizes, grow_binary(sizes, 4, 30, np.random.default_rng(0)))
+    workload = PathWorkload.from_masks(sizes, random_binary_masks(sizes, 4, 30, np.random.default_rng(0)))
     best = optimize(workload, starts=8)
     assert best.name == "kronecker p-identity"
     assert expected_error(workload, best) < 0.6 * expected_error(workload, Marginals.identity(workload))
@@ -93,7 +101,7 @@ def test_p_identity_descends_to_what_its_inverse_says(noise: NoiseName, monkeypa
     value, gradient = seen["objective"](start.ravel())
     direct = (strategy_search._p_identity_inverse(start, noise) * (W.T @ W)).sum() / (W**2).sum()
     assert value == pytest.approx(direct)
-    numeric = approx_fprime(start.ravel(), value_of(seen["objective"]), 1e-7)
+    numeric = approx_fprime(start.ravel(), value_only(seen["objective"]), 1e-7)
     np.testing.assert_allclose(gradient, numeric, atol=1e-5)
 
 
@@ -110,17 +118,17 @@ def test_rounded_p_identity_columns_add_up_exactly() -> None:
 def test_twenty_features_without_the_domain() -> None:
     sizes = (4,) * 20  # 10^12 cells
     rng = np.random.default_rng(0)
-    workload = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 4, rng))
+    workload = PathWorkload.from_leaves(sizes, *random_paths(sizes, 2, 4, rng))
     best = optimize(workload, starts=2)
     codes, classes = rng.integers(4, size=(500, 20)), rng.integers(2, size=500)
     answers = best.reconstruct(best.measure_exact(codes, classes, 2), workload)
-    features, values = grow(sizes, 2, 4, np.random.default_rng(0))
+    features, values = random_paths(sizes, 2, 4, np.random.default_rng(0))
     for leaf in range(0, workload.n_queries, 7):
         inside = (codes[:, features[leaf]] == values[leaf]).all(axis=1)
         np.testing.assert_allclose(answers[leaf], np.bincount(classes[inside], minlength=2), atol=1e-8)
 
 
-CAR_SIZES, BALANCE, IRIS = (4, 4, 4, 3, 3, 3), (5, 5, 5, 5), (4, 3, 6, 5)
+BALANCE_SIZES, IRIS_SIZES = (5, 5, 5, 5), (4, 3, 6, 5)
 
 
 EPSILON = Fraction(1, 1000)  # so small that discrete noise has the variance of continuous noise
@@ -144,13 +152,13 @@ CLAIMS = {
     "Car T, depth 2": Claim(CAR_SIZES, 2, 32, 0, "T", 110_592, 60_000),
     "Car T, depth 1": Claim(CAR_SIZES, 1, 32, 0, "T", 110_592, 5_700),
     "Car T, four features": Claim((4, 4, 3, 3), 4, 64, 0, "T", 18_432, 18_432),
-    "Balance T, depth 2": Claim(BALANCE, 2, 128, 0, "T", 160_000, 139_000),
-    "Balance T, depth 1": Claim(BALANCE, 1, 64, 0, "T", 80_000, 9_500),
-    "Iris T, depth 2": Claim(IRIS, 2, 64, 0, "T", 46_080, 46_080),
+    "Balance T, depth 2": Claim(BALANCE_SIZES, 2, 128, 0, "T", 160_000, 139_000),
+    "Balance T, depth 1": Claim(BALANCE_SIZES, 1, 64, 0, "T", 80_000, 9_500),
+    "Iris T, depth 2": Claim(IRIS_SIZES, 2, 64, 0, "T", 46_080, 46_080),
     "Car QT', depth 3": Claim(CAR_SIZES, 3, 16, 346, "QT'", 11_072, 9_600),
     "Car QT'T, depth 4": Claim(CAR_SIZES, 4, 128, 346, "QT'T", 35_800_000, 36_500_000),
-    "Balance QT'T, depth 2": Claim(BALANCE, 2, 128, 125, "QT'T", 31_800_000, 32_500_000),
-    "Iris QT'T, depth 2": Claim(IRIS, 2, 64, 30, "QT'T", 1_663_000, 1_750_000),
+    "Balance QT'T, depth 2": Claim(BALANCE_SIZES, 2, 128, 125, "QT'T", 31_800_000, 32_500_000),
+    "Iris QT'T, depth 2": Claim(IRIS_SIZES, 2, 64, 30, "QT'T", 1_663_000, 1_750_000),
 }
 
 
@@ -163,7 +171,7 @@ NAMES = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for
 def build(claim: Claim) -> tuple[Workload, Workload]:
     """The workload, and the same with every value told apart, as the reference has it."""
     rng = np.random.default_rng(0)
-    features, values = grow(claim.sizes, claim.depth, claim.trees, rng)
+    features, values = random_paths(claim.sizes, claim.depth, claim.trees, rng)
     merged, plain = (PathWorkload.from_leaves(claim.sizes, features, values, merge=merge) for merge in (True, False))
     if claim.kind == "T":
         return merged, plain

@@ -24,8 +24,16 @@ from veilwood.forests.matrix.search import optimize
 from veilwood.forests.matrix.strategies import Factors, Marginals, NoiseName, Strategy, expected_error
 from veilwood.forests.matrix.training import MatrixForestParameters, grow_ensembles
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload, Workload
-from veilwood_testing.small_workloads import KINDS, grow, reached_by, small_workloads
-from veilwood_testing.strategies_cases import CAR, NOISES, SMALL, figure
+from veilwood_testing.matrix_forests import (
+    CAR_SIZES,
+    NOISES,
+    SMALL_EPSILON,
+    WORKLOAD_KINDS,
+    published_error,
+    random_paths,
+    reached_by,
+    small_workloads,
+)
 
 
 def random_marginals(workload: Workload, rng: np.random.Generator) -> Marginals:
@@ -59,7 +67,7 @@ def explicit(strategy: Strategy, variances: Sequence[float]) -> tuple[NDArray[np
 
 @pytest.mark.parametrize("noise", NOISES)
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_expected_error_equals_the_pseudo_inverse(kind: str, seed: int, noise: NoiseName) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
@@ -72,7 +80,7 @@ def test_expected_error_equals_the_pseudo_inverse(kind: str, seed: int, noise: N
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_reconstruction_is_the_weighted_pseudo_inverse(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
@@ -86,7 +94,7 @@ def test_reconstruction_is_the_weighted_pseudo_inverse(kind: str, seed: int) -> 
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_without_noise_the_answers_are_exact(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     rng = np.random.default_rng(seed)
@@ -123,7 +131,7 @@ def privacy_loss(strategy: Strategy, noise: NoiseName, budget: Fraction) -> Frac
 
 
 @pytest.mark.parametrize("noise", NOISES)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_sensitivity_by_enumerating_neighbours(kind: str, noise: NoiseName) -> None:
     workload = small_workloads(1)[kind]
     budget = Fraction(3, 7)
@@ -164,22 +172,22 @@ def test_a_strategy_that_leaves_a_query_out_is_refused() -> None:
 
 def test_leaf_votes_beat_the_identity_over_all_leaves() -> None:
     rng = np.random.default_rng(0)
-    paths = PathWorkload.from_leaves(CAR, *grow(CAR, 3, 16, rng))
+    paths = PathWorkload.from_leaves(CAR_SIZES, *random_paths(CAR_SIZES, 3, 16, rng))
     reached = reached_by(paths, rng.permutation(1728)[:346])
     plain = LeafVoteWorkload(paths.n_queries, reached, merge=False)
-    assert figure(plain, Marginals.identity(plain)) == pytest.approx(11072, rel=1e-6)
+    assert published_error(plain, Marginals.identity(plain)) == pytest.approx(11072, rel=1e-6)
     merged = LeafVoteWorkload(paths.n_queries, reached)
-    assert figure(merged, optimize(merged, budget=SMALL)) < 9500
+    assert published_error(merged, optimize(merged, budget=SMALL_EPSILON)) < 9500
 
 
 def test_batch_prediction_gains_from_explicit_rows() -> None:
     rng = np.random.default_rng(0)
     sizes = (3, 4, 5, 6)
-    paths = PathWorkload.from_leaves(sizes, *grow(sizes, 2, 16, rng))
+    paths = PathWorkload.from_leaves(sizes, *random_paths(sizes, 2, 16, rng))
     votes = VoteWorkload(paths, reached_by(paths, rng.permutation(360)[:30]))
-    best = optimize(votes, budget=SMALL, starts=8)
+    best = optimize(votes, budget=SMALL_EPSILON, starts=8)
     assert best.name == "p-identity"
-    assert figure(votes, best) < 0.8 * figure(votes, Marginals.identity(votes))
+    assert published_error(votes, best) < 0.8 * published_error(votes, Marginals.identity(votes))
 
 
 def test_batches_add_up() -> None:

@@ -35,24 +35,24 @@ from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
 from veilwood.trees.counting import leaf_totals, route_rows
 from veilwood_audit.noninterference import find_leaks
-from veilwood_testing.laws import prefer_zcdp
 from veilwood_testing.matrix_forests import (
     ADJACENCIES,
     DAYS,
-    LAWS,
+    DELTAS,
     PLAYED,
     RUNS,
     SIZES,
     TENNIS,
     RecordingDoor,
+    all_records,
     as_table,
     budget,
+    categorical_schema,
     lower_bound,
     overlapping,
-    records,
-    schema,
     worst_cost,
 )
+from veilwood_testing.noise_checks import prefer_zcdp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
@@ -72,9 +72,9 @@ def training_cost(monkeypatch: pytest.MonkeyPatch, classes: int = 2, **parameter
     """The worst cost of what a classifier measures, and its plan."""
     prefer_zcdp(monkeypatch)
     monkeypatch.setattr(counted, "secret_key", lambda: b"k" * 32)  # fixed, so that common records keep their tree
-    estimator = vw.MatrixForestClassifier(schema(SIZES, classes), random_state=1, **parameters)
+    estimator = vw.MatrixForestClassifier(categorical_schema(SIZES, classes), random_state=1, **parameters)
     design = estimator._design_for(estimator.schema)
-    kinds = records(classes)
+    kinds = all_records(classes)
 
     def measured(table: tuple[int, ...]) -> list[Ints]:
         source = open_rows(*as_table(kinds, table), design.encoding)
@@ -96,15 +96,15 @@ TRAINING: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 @pytest.mark.parametrize("case", TRAINING)
 def test_training_costs_what_it_promises(case: str, adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    cost, plan = training_cost(monkeypatch, adjacency=adjacency, delta=LAWS[law], **TRAINING[case])
+    cost, plan = training_cost(monkeypatch, adjacency=adjacency, delta=DELTAS[law], **TRAINING[case])
     assert cost == budget(plan)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_leaves_of_trees_cost_what_they_promise(adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The workload as its own strategy, one row in one leaf of each tree; charged as if for one tree, it is caught."""
@@ -113,7 +113,7 @@ def test_leaves_of_trees_cost_what_they_promise(adjacency: str, law: str, monkey
         return Mixture(workload, {2: (0, 2), 3: (1,)}, {})
 
     monkeypatch.setattr(measurement, "optimize", directly)
-    parameters: dict[str, Any] = {"n_estimators": 3, "max_depth": 1, "adjacency": adjacency, "delta": LAWS[law]}
+    parameters: dict[str, Any] = {"n_estimators": 3, "max_depth": 1, "adjacency": adjacency, "delta": DELTAS[law]}
     cost, plan = training_cost(monkeypatch, **parameters)
     assert cost == budget(plan)
     assert [step.name for step in plan.steps] == ["ensemble 1: leaves of trees 1, 3", "ensemble 1: leaves of tree 2"]
@@ -143,18 +143,18 @@ def test_forgotten_trees_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_add_remove_noise_sold_as_replace_one_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("l1_sensitivity", "squared_l2_sensitivity"):
         monkeypatch.setattr(Neighbours, name, lambda self, one_row: one_row)
-    for law in LAWS.values():
+    for law in DELTAS.values():
         cost, plan = training_cost(monkeypatch, adjacency="replace-one", delta=law, **TRAINING["optimized, depth 2"])
         assert cost == 2 * budget(plan)
 
 
-@pytest.mark.parametrize("law", LAWS)
+@pytest.mark.parametrize("law", DELTAS)
 @pytest.mark.parametrize("adjacency", ADJACENCIES)
 def test_an_explicit_strategy_is_charged_by_its_columns(
     adjacency: str, law: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(measurement, "optimize", lambda workload, *_, **__: overlapping(workload))
-    parameters: dict[str, Any] = {"adjacency": adjacency, "delta": LAWS[law], **TRAINING["optimized, depth 2"]}
+    parameters: dict[str, Any] = {"adjacency": adjacency, "delta": DELTAS[law], **TRAINING["optimized, depth 2"]}
     cost, plan = training_cost(monkeypatch, **parameters)
     assert plan.steps[0].sensitivity == 6 * (1 if adjacency == "add-remove" else 2)
     if adjacency == "add-remove" or law == "pure":
@@ -236,7 +236,8 @@ def test_a_strategy_that_cannot_answer_is_refused_and_its_formula_caught() -> No
 def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> None:
     """Mean squared error of all leaves over 2,000 releases through the door, within three standard errors."""
     estimator = vw.MatrixForestClassifier(
-        schema((3, 2, 2), 2), **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters}
+        categorical_schema((3, 2, 2), 2),
+        **{"epsilon": 1.0, "n_estimators": 3, "max_depth": 1, "random_state": 2, **parameters},
     )
     design: Any = estimator._design_for(estimator.schema)
     assert design.plan.expected_leaf_mse == estimator.plan().expected_leaf_mse
@@ -258,7 +259,7 @@ def test_noise_on_leaves_is_what_the_plan_says(parameters: dict[str, Any]) -> No
 
 def test_a_wide_table_gets_ensembles_over_parts_of_its_features() -> None:
     """One ensemble stays where it answers its leaves well, gives way where it is drowned, and the plan says both."""
-    wide = schema([4] * 12, 2, "wide")
+    wide = categorical_schema([4] * 12, 2, "wide")
     common: dict[str, Any] = {"n_estimators": 24, "max_depth": 3, "random_state": 0}
     chosen, single, baseline = (
         vw.MatrixForestClassifier(wide, **common, **more).plan()
@@ -377,7 +378,9 @@ def test_a_saved_forest_predicts_the_same(car: Any, tmp_path: Any) -> None:
 def test_optimised_noise_is_never_above_the_identity_and_far_below_equal_shares() -> None:
     sizes = (4, 4, 4, 3, 3, 3)
     for depth, most in ((1, 0.1), (2, 0.7), (4, 1.0)):
-        paths = vw.MatrixForestClassifier(schema(sizes, 4), n_estimators=32, max_depth=depth, random_state=0)
+        paths = vw.MatrixForestClassifier(
+            categorical_schema(sizes, 4), n_estimators=32, max_depth=depth, random_state=0
+        )
         plan, whole = paths.plan(), math.prod(sizes)
         # On all cells a leaf is a sum of cells: 32 trees sum up every cell once each.
         identity = 32 * whole * DiscreteLaplace(Fraction(1)).variance / plan.n_leaves
@@ -441,7 +444,7 @@ def test_the_search_measures_no_table_twice_and_covers_the_leaves() -> None:
 
 
 def test_a_large_domain_needs_no_table_of_all_cells() -> None:
-    wide = schema([8] * 10, 2, "wide")  # 1.1e9 cells
+    wide = categorical_schema([8] * 10, 2, "wide")  # 1.1e9 cells
     X = np.random.default_rng(0).integers(0, 8, (400, 10))
     y = np.where(X[:, 0] > 3, "c1", "c0")
     forest = vw.MatrixForestClassifier(wide, epsilon=math.inf, n_estimators=4, max_depth=2, random_state=0)
@@ -497,26 +500,30 @@ def test_numeric_columns_are_cut_in_public_and_missing_values_are_a_value() -> N
 @pytest.mark.parametrize(
     ("facts", "parameters", "message"),
     [
-        (schema((500,) * 5, 2), {"n_estimators": 128, "max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
-        (schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
-        (schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
-        (schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
-        (schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
-        (schema((3, 2), 2), {"n_ensembles": 0}, r"n_ensembles=0"),
-        (schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"n_estimators=2 is less than one tree"),
-        (schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"one entry per ensemble, 3"),
-        (schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
-        (schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
-        (schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
-        (schema((3, 2), 2), {"feature_subsets": "odd"}, r"feature_subsets='odd'"),
+        (categorical_schema((500,) * 5, 2), {"n_estimators": 128, "max_depth": 3}, r"widest: 500, 500, 500.*max_depth"),
+        (categorical_schema((3000, 3000), 2), {"max_depth": 2, "n_estimators": 20}, r"180,000,000 leaves"),
+        (categorical_schema((3, 2), 2), {"max_depth": 3}, r"max_depth=3 exceeds the 2 features"),
+        (categorical_schema((3, 2), 2), {"max_features": 1, "max_depth": 2}, r"max_depth=2 exceeds the 1 features"),
+        (categorical_schema((3, 2), 2), {"max_features": 3}, r"max_features=3"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 0}, r"n_ensembles=0"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": 2}, r"n_estimators=2 is less than one tree"),
+        (categorical_schema((3, 2), 2), {"n_ensembles": 3, "n_estimators": [2, 2]}, r"one entry per ensemble, 3"),
+        (categorical_schema((3, 2), 2), {"n_estimators": [0], "max_depth": 1}, r"n_estimators"),
+        (categorical_schema((3, 2), 2), {"max_depth": 1, "trees": "disjoint"}, r"mechanism='laplace'"),
+        (categorical_schema((3, 2), 2), {"mechanism": "magic"}, r"mechanism='magic'"),
+        (categorical_schema((3, 2), 2), {"feature_subsets": "odd"}, r"feature_subsets='odd'"),
         (
-            schema((3, 2), 2),
+            categorical_schema((3, 2), 2),
             {"feature_subsets": "disjoint", "max_features": 1},
             r"max_features=1 cannot be combined with disjoint",
         ),
-        (schema((3, 2), 2), {"feature_subsets": "disjoint", "n_ensembles": 3}, r"n_ensembles=3 exceeds the 2"),
-        (schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
-        (schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),
+        (
+            categorical_schema((3, 2), 2),
+            {"feature_subsets": "disjoint", "n_ensembles": 3},
+            r"n_ensembles=3 exceeds the 2",
+        ),
+        (categorical_schema((3, 2), 2), {"branching": "fractal"}, r"branching='fractal'"),
+        (categorical_schema((3, 2), 2), {"voting": "loud"}, r"voting='loud'"),
     ],
 )
 def test_what_cannot_be_built_says_why_and_costs_nothing(

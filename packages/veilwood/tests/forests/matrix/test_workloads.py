@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, VeilwoodError
 from veilwood.forests.matrix import workloads
 from veilwood.forests.matrix.workloads import LeafVoteWorkload, PathWorkload, VoteWorkload
-from veilwood_testing.small_workloads import KINDS, grow, reached_by, small_workloads
+from veilwood_testing.matrix_forests import WORKLOAD_KINDS, random_paths, reached_by, small_workloads
 
 
 def residual_projector(shape: Sequence[int], mask: int) -> NDArray[np.float64]:
@@ -49,7 +49,7 @@ def test_tennis_example_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_traces_match_explicit_projectors(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     W = workload.to_dense(merged=True)
@@ -60,7 +60,7 @@ def test_traces_match_explicit_projectors(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_merging_loses_nothing(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     merging: NDArray[np.float64] = np.ones((1, 1))
@@ -70,7 +70,7 @@ def test_merging_loses_nothing(kind: str, seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", WORKLOAD_KINDS)
 def test_answers_and_gram_match_the_explicit_matrix(kind: str, seed: int) -> None:
     workload = small_workloads(seed)[kind]
     W = workload.to_dense(merged=True)
@@ -90,13 +90,15 @@ def test_identity_error_is_trees_times_cells() -> None:
     # M-RF with the identity: sum over leaves of the cells they hold is (trees) x (domain size), whatever the depth.
     sizes = (4, 4, 4, 3, 3, 3)
     for depth in (1, 2, 4):
-        paths = PathWorkload.from_leaves(sizes, *grow(sizes, depth, 32, np.random.default_rng(depth)), merge=False)
+        paths = PathWorkload.from_leaves(
+            sizes, *random_paths(sizes, depth, 32, np.random.default_rng(depth)), merge=False
+        )
         assert sum(paths.residual_traces.values()) == pytest.approx(32 * 1728)
 
 
 def test_wide_domains_need_no_matrix() -> None:
     sizes = (4,) * 30
-    paths = PathWorkload.from_leaves(sizes, *grow(sizes, 3, 8, np.random.default_rng(0)))
+    paths = PathWorkload.from_leaves(sizes, *random_paths(sizes, 3, 8, np.random.default_rng(0)))
     assert sum(paths.residual_traces.values()) == pytest.approx(8.0 * math.prod(paths.shape))
     with pytest.raises(DomainTooLargeError, match="Hint"):
         paths.to_dense()
@@ -131,7 +133,7 @@ def test_bad_input_is_named(call: Callable[[], object], error: type[Exception]) 
 
 def test_every_cell_reaches_one_leaf_of_every_tree() -> None:
     sizes = (2, 3, 2)
-    features, values = grow(sizes, 2, 5, np.random.default_rng(1))
+    features, values = random_paths(sizes, 2, 5, np.random.default_rng(1))
     T = PathWorkload.from_leaves(sizes, features, values).to_dense()
     for cell, codes in enumerate(product(*map(range, sizes))):
         inside = [all(codes[f] == v for f, v in zip(*leaf, strict=True)) for leaf in zip(features, values, strict=True)]
@@ -145,7 +147,7 @@ def test_examples() -> None:
 
 def test_votes_of_binary_trees_match_votes_of_equal_multiway_trees() -> None:
     sizes = (2, 2, 2)
-    features, values = grow(sizes, 2, 3, np.random.default_rng(0))
+    features, values = random_paths(sizes, 2, 3, np.random.default_rng(0))
     multiway = PathWorkload.from_leaves(sizes, features, values)
     binary = PathWorkload.from_masks(sizes, np.hstack([multiway.leaf_masks(i)[:, multiway.maps[i]] for i in range(3)]))
     reached = reached_by(multiway, [0, 3, 6])

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from math import prod
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -19,65 +18,9 @@ from numpy.typing import NDArray
 
 from veilwood.arrays import Codes, Floats, Int32s, Ints
 from veilwood.data.columns import TRANSFORMS, Column
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import GRID_BINS, Encoding
 from veilwood.trees.forest import LEAF, Forest, build_forest
-
-
-@dataclass(frozen=True, eq=False)
-class Axis:
-    """One column of a contingency table: a partition of its bins into groups."""
-
-    feature: int
-    """Index of the column."""
-    groups: Codes
-    """Group of each bin of the column."""
-    ordered: bool
-    """Whether groups are intervals of numbers (missing values are in the last group)."""
-    size: int
-    """Number of groups."""
-    starts: Ints
-    """First code of each bin."""
-
-    @property
-    def thresholds(self) -> list[int]:
-        """First code of each group of a numeric column, except the first group."""
-        first = np.flatnonzero(np.diff(self.groups.astype(np.int64), prepend=-1))[1:]
-        return [int(start) for start in self.starts[first]]
-
-    @property
-    def first_codes(self) -> Ints:
-        """Lowest code of each group."""
-        return np.array([0, *self.thresholds]) if self.ordered else np.unique(self.groups, return_index=True)[1]
-
-
-@dataclass(frozen=True, eq=False)
-class ContingencyTable:
-    """Contingency table of a few columns; the last column varies fastest."""
-
-    axes: tuple[Axis, ...]
-
-    @cached_property
-    def shape(self) -> tuple[int, ...]:
-        """Number of groups of each column."""
-        return tuple(axis.size for axis in self.axes)
-
-    @cached_property
-    def n_cells(self) -> int:
-        """Number of cells."""
-        return prod(self.shape)
-
-    @cached_property
-    def features(self) -> tuple[int, ...]:
-        """Indices of the columns."""
-        return tuple(axis.feature for axis in self.axes)
-
-    def cell_indices(self, columns: NDArray[np.uint8] | Codes) -> NDArray[np.uint32]:
-        """Return the cell of each row; ``columns`` has shape (n_columns, n_rows) and holds bins."""
-        cell = np.zeros(columns.shape[1], np.uint32)
-        for axis in self.axes:
-            cell *= np.uint32(axis.size)
-            cell += axis.groups[columns[axis.feature]]
-        return cell
 
 
 def tables_to_forest(tables: Sequence[ContingencyTable]) -> tuple[Forest, Int32s]:

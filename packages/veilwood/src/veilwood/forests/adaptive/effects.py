@@ -17,9 +17,10 @@ from scipy.stats import qmc
 
 from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.charts import draw_category_bars, draw_steps, html_card
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.data.encoding import Encoding
 from veilwood.errors import ModelFileError
-from veilwood.forests.adaptive.contingency import Axis, ContingencyTable, tables_to_forest
+from veilwood.forests.adaptive.contingency import tables_to_forest
 from veilwood.forests.adaptive.row_backend import scores_to_probabilities
 from veilwood.trees.forest import LEAF, Forest
 

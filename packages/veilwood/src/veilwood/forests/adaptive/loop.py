@@ -21,16 +21,30 @@ from typing import Final
 import numpy as np
 
 from veilwood.arrays import Floats, Int32s, Ints
+from veilwood.data.counts import (
+    ALL_ROWS,
+    ClassesByCell,
+    ContingencyTable,
+    EvidenceGain,
+    GradientSums,
+    ResidualHistogram,
+    RowBackend,
+    RowQuery,
+    RowsByCell,
+    TargetHistogram,
+    TargetSums,
+)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
-from veilwood.forests.adaptive import row_backend, shrinkage, sparse_histogram, table_design
-from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, ContingencyTable, posterior_counts
+from veilwood.forests.adaptive import shrinkage, sparse_histogram, table_design
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
 from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
     LEVEL_UNITS,
     SCORE_UNITS,
     TARGET_CELLS,
+    gradient_norms,
     n_outputs,
     sensitivity_factor,
 )
@@ -198,7 +212,7 @@ class Fit:
 
     columns: Sequence[BinnedColumn]
     n_classes: int
-    backend: row_backend.RowBackend
+    backend: RowBackend
     budget: AdaptiveBudget
     rng: np.random.Generator
     n_jobs: int | None = None
@@ -259,21 +273,21 @@ def _facts(fit: Fit, state: State) -> RowFacts:
 
 
 def _measure(
-    fit: Fit, state: State, kind: AdaptiveStep, query: row_backend.RowQuery, shape: tuple[int, ...], fraction: float,
+    fit: Fit, state: State, kind: AdaptiveStep, query: RowQuery, shape: tuple[int, ...], fraction: float,
     *at: int,
 ) -> tuple[Floats, float]:  # fmt: skip
     """Release the noisy sums of a query. Return them and the variance of their noise."""
     step = plan_sums(fit.budget, kind, shape, fraction, _facts(fit, state), *at)
-    return fit.budget.release_counts(step, fit.backend.run(query)), step.variance
+    return fit.budget.release_counts(step, fit.backend.run(query).reshape(shape)), step.variance
 
 
-def _gradient_sums(fit: Fit, state: State, tables: Sequence[ContingencyTable]) -> row_backend.GradientSums:
-    return row_backend.GradientSums(tables, fit.n_classes, state.residual_limit)
+def _gradient_sums(fit: Fit, state: State, tables: Sequence[ContingencyTable]) -> GradientSums:
+    return GradientSums(tables, fit.n_classes, state.residual_limit)
 
 
 def _with_start(fit: Fit, state: State, start: Int32s) -> State:
     """Set the initial score of every row."""
-    fit.backend.add_scores(ContingencyTable(()), (start - state.start)[None])
+    fit.backend.add_scores(ALL_ROWS, (start - state.start)[None])
     return replace(state, start=start)
 
 
@@ -309,7 +323,7 @@ GRADIENT_MARGIN: Final = 0.1  # limit of binary gradients above the frequency of
 def start_classification(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
     """Release the class counts, and choose the accounting if the number of rows was not declared."""
     step = plan_first_step(fit.budget, fit.n_classes, declared_rows)
-    counts = fit.budget.release_counts(step, fit.backend.run(row_backend.ClassCounts(fit.n_classes)))
+    counts = fit.budget.release_counts(step, fit.backend.run(ClassesByCell([ALL_ROWS], fit.n_classes))[0])
     counted = max(float(counts.sum()), MIN_ROWS, 1 / fit.budget.row_epsilon)
     error, was_declared = (fit.n_classes * step.variance) ** 0.5, declared_rows is not None
     if declared_rows and declared_rows > DECLARED_FACTOR * (counted + COUNT_ERRORS * error):
@@ -335,19 +349,19 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
     n_rows = counted
     if declared_rows is None:
         step = plan_first_step(fit.budget, 0, None)
-        counted = float(fit.budget.release_counts(step, fit.backend.run(row_backend.RowCount()))[0])
+        counted = float(fit.budget.release_counts(step, fit.backend.run(RowsByCell(ALL_ROWS)))[0])
         n_rows, variance = max(counted, MIN_ROWS, 1 / fit.budget.row_epsilon), step.variance
         fit = fit.with_accounting(n_rows)
     state = State(n_rows, declared_rows, np.zeros(1, np.int32), np.zeros(0))
     step, levels = plan_target_step(fit.budget, n_rows), TARGET_LEVELS * LEVEL_UNITS
     if AdaptiveStep.of(step) is AdaptiveStep.TARGET_SUMS:
-        up, down = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetSums())) / TARGET_LEVELS
+        up, down = fit.budget.release_counts(step, fit.backend.run(TargetSums())) / TARGET_LEVELS
         noise = 2 * step.variance / TARGET_LEVELS**2  # of the sum and of the difference of both
         pooled = (noise * counted + variance * (up + down)) / (noise + variance) if noise else up + down
         n_rows = max(pooled, up + down - COUNT_ERRORS * noise**0.5, MIN_ROWS)
         mean = shrinkage.shrunken_mean(up - down, noise, n_rows)
         return fit, _with_start(fit, replace(state, n_rows=n_rows), np.array([round(mean * levels)], np.int32))
-    seen = fit.budget.release_counts(step, fit.backend.run(row_backend.TargetHistogram()))
+    seen = fit.budget.release_counts(step, fit.backend.run(TargetHistogram(TARGET_CELLS)))
     if declared_rows and n_rows > DECLARED_FACTOR * (total := max(float(seen.sum()), MIN_ROWS)):
         n_rows = total + (TARGET_CELLS * step.variance) ** 0.5  # n_rows is far above the noisy count
     mass = posterior_counts(seen, np.full(TARGET_CELLS, 1 / TARGET_CELLS), step.variance, n_rows)
@@ -365,7 +379,7 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
 def _center_residuals(fit: Fit, state: State) -> State:
     """Move the start by the mean of clipped residuals: a shrunken histogram is biased towards the middle."""
     fraction = min(fit.budget.fraction_for(MEAN_NEED / state.n_rows), MEAN_FRACTION)
-    query = _gradient_sums(fit, state, [ContingencyTable(())])
+    query = _gradient_sums(fit, state, [ALL_ROWS])
     sums, variance = _measure(fit, state, AdaptiveStep.RESIDUAL_SUM, query, (1, 1), fraction)
     (rest,) = sums.ravel() / GRADIENT_UNITS
     kept = max(0.0, 1 - variance / GRADIENT_UNITS**2 / max(rest**2, TINY))
@@ -394,8 +408,7 @@ def _score_tables(
     scored on a secret random sample.
     """
     query, part = _gradient_sums(fit, state, tables), 1.0
-    # Servers cannot draw a sample together.
-    if state.n_rows > 2 * SCORE_SAMPLE_ROWS and not fit.budget.servers_draw_noise:
+    if state.n_rows > 2 * SCORE_SAMPLE_ROWS:
         sums, part = fit.backend.run_on_sample(query, SCORE_SAMPLE_ROWS / state.n_rows)
     else:
         sums = fit.backend.run(query)
@@ -404,7 +417,7 @@ def _score_tables(
     norms = np.add.reduceat(sums, np.append(0, np.cumsum(sizes)[:-1]))
     expected = outputs * np.sqrt(2 / math.pi * state.n_rows * part * sizes * _gradient_variance(fit, state))
     if row_epsilon is not None:
-        norm = row_backend.gradient_norms(fit.n_classes, state.residual_limit)[0]
+        norm = gradient_norms(fit.n_classes, state.residual_limit)[0]
         expected = expected + NOISE_FACTOR * sizes * outputs * norm / GRADIENT_UNITS / row_epsilon * part
     return norms - (expected * GRADIENT_UNITS).astype(np.int64), part
 
@@ -422,7 +435,7 @@ def measure_tables(fit: Fit, state: State) -> State:
     row_budget = state.n_rows * budget.row_epsilon_of(budget.remaining)
     if strengths and row_budget >= strengths.rounds_threshold(fit.n_classes):
         return state
-    weight_share = 0.0 if budget.servers_draw_noise else table_design.weight_fraction(budget, state.n_rows)
+    weight_share = table_design.weight_fraction(budget, state.n_rows)
     left = budget.remaining - weight_share
     design, part = table_design.design_tables(fit.columns, fit.n_classes, state.n_rows, budget, left, strengths)
     if not design.n_columns:
@@ -440,7 +453,7 @@ def measure_tables(fit: Fit, state: State) -> State:
         n_groups = design.bins + (0 if known else int(fit.rng.integers(-1, 2)))
         tables.append(ContingencyTable((bounds.make_axis(column, n_groups, add_scales=False),)))
     tables.sort(key=lambda table: table.n_cells)
-    exact = fit.backend.run(row_backend.ClassesByCell(tables, fit.n_classes))
+    exact = fit.backend.run(ClassesByCell(tables, fit.n_classes))
     counted = release_tables(budget, [table.n_cells for table in tables], exact, budget.remaining - end, TABLE_STEPS)
     variances = [state.counts_variance, *counted.total_variances]
     totals = shrinkage.pool_class_counts([state.class_counts, *counted.totals], variances, state.declared_rows)
@@ -460,7 +473,7 @@ def measure_tables(fit: Fit, state: State) -> State:
 
 def _weight_tables(fit: Fit, state: State, fraction: float, shrunken: Sequence[Floats]) -> tuple[State, float]:
     """Measure the common weight of all tables and apply it to their scores."""
-    query = row_backend.EvidenceGain(state.start, fit.n_classes, state.residual_limit, MAX_GAIN)
+    query = EvidenceGain(state.start, fit.n_classes, state.residual_limit, MAX_GAIN)
     sums, variance = _measure(fit, state, AdaptiveStep.TABLE_WEIGHT, query, (1,), fraction)
     (gain,) = (sums / SCORE_UNITS).tolist()
     scores = (step.values / SCORE_UNITS for step in state.steps)
@@ -502,7 +515,7 @@ def release_strengths(fit: Fit, state: State) -> table_design.ColumnStrengths | 
 
 def release_class_counts_only(fit: Fit, state: State) -> State:
     """Spend the remaining budget on class counts, if nothing else would exceed the noise."""
-    shape, query = (fit.n_classes,), row_backend.ClassCounts(fit.n_classes)
+    shape, query = (fit.n_classes,), ClassesByCell([ALL_ROWS], fit.n_classes)
     again, variance = _measure(fit, state, AdaptiveStep.CLASS_COUNTS_AGAIN, query, shape, fit.budget.remaining)
     counts, variances = [state.class_counts, again], [state.counts_variance, variance]
     totals = shrinkage.pool_class_counts(counts, variances, state.declared_rows)
@@ -592,7 +605,7 @@ def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, 
     table = ContingencyTable(tuple(axes))
     left = max(fraction - (before - budget.remaining), 0.0)
     by_rows = COUNT_FRACTION * left
-    query, shape = row_backend.RowsByCell(table), (table.n_cells,)
+    query, shape = RowsByCell(table), (table.n_cells,)
     counts, variance = _measure(fit, state, AdaptiveStep.ROUND_ROWS, query, shape, by_rows, number)
     sums, noise = _measure(
         fit, state, AdaptiveStep.ROUND_GRADIENTS, _gradient_sums(fit, state, [table]),
@@ -611,7 +624,7 @@ def _select_table(
     """Select the table whose gradients exceed what sampling and noise explain by the most."""
     if len(candidates) == 1:
         return candidates[0]
-    norm = row_backend.gradient_norms(fit.n_classes, state.residual_limit)[0]
+    norm = gradient_norms(fit.n_classes, state.residual_limit)[0]
     need = SELECTION_NEED * norm / GRADIENT_UNITS * math.log(len(candidates)) / state.n_rows
     low, high = SELECTION_FRACTIONS
     part = min(max(fit.budget.fraction_for(need), low * fraction), high * fraction)
@@ -654,7 +667,7 @@ def _update_residual_limit(fit: Fit, state: State, number: int, fraction: float)
     """Lower the limit of residuals to their noisy quantile; it never rises, since residuals shrink."""
     part = min(fit.budget.fraction_for(LIMIT_NEED / state.n_rows), LIMIT_FRACTION * fraction)
     marks = np.rint(RESIDUAL_MARKS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
-    kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, row_backend.ResidualHistogram(marks)
+    kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, ResidualHistogram(marks)
     seen, variance = _measure(fit, state, kind, query, marks.shape, part, number + 1)
     mass = np.cumsum(posterior_counts(seen, np.full(len(marks), 1 / len(marks)), variance, state.n_rows))
     mark = marks[np.searchsorted(mass / mass[-1], LIMIT_QUANTILE)]

@@ -18,10 +18,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood.arrays import Codes, Floats
 from veilwood.data.batches import Source
+from veilwood.data.counts import ALL_ROWS, ContingencyTable, RowBackend, RowsByCell
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, PlanError
-from veilwood.estimators.base import BaseForest, Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.base import BaseForest, Classifier, Regressor
 from veilwood.estimators.method import (
     Arrays,
     Decisions,
@@ -32,10 +33,10 @@ from veilwood.estimators.method import (
     Parameters,
     check_n_rows,
 )
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.adaptive import effects as effects_module
 from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
-from veilwood.forests.adaptive.contingency import BinnedColumn, ContingencyTable, bin_columns, tables_to_forest
+from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns, tables_to_forest
 from veilwood.forests.adaptive.effects import EffectForest, Effects
 from veilwood.forests.adaptive.plan_checks import AdaptiveDecisions
 from veilwood.forests.adaptive.row_backend import n_outputs, scores_to_probabilities
@@ -114,6 +115,11 @@ class PrivateForestModel(ForestModel):
         """Return main effects and interactions of the additive part, with error bars."""
         return effects_module.read_effects(self.effects, self.encoding)
 
+    def column_strengths(self) -> Floats:
+        """Return the mean square of the main effect of each column."""
+        strength = {main.column: main.strength**2 for main in self.explain().main}
+        return np.array([strength.get(name, 0.0) for name in self.encoding.schema.feature_names])
+
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a model file: forest, leaf values, start and effects."""
         arrays = {"leaf_values": self.leaf_values, "start": self.start}
@@ -187,16 +193,15 @@ class PrivateForest(Method[PrivateForestParameters]):
         try:
             return self._run_loop(design, backend, door, n_jobs, one_per_input)
         finally:
-            if isinstance(backend, row_backend.HoldsRemoteRows):
-                backend.close()
+            backend.close()
 
     def _run_loop(
-        self, design: PrivateForestDesign, backend: row_backend.RowBackend, door: Door, n_jobs: int | None,
+        self, design: PrivateForestDesign, backend: RowBackend, door: Door, n_jobs: int | None,
         one_per_input: bool,
     ) -> loop.State:  # fmt: skip
         request, n_classes = design.request, len(design.encoding.schema.classes)
         if design.n_rows is None and one_per_input and _rows_are_public(request):
-            (n,) = backend.run(row_backend.RowCount())
+            (n,) = backend.run(RowsByCell(ALL_ROWS))
             design = self._design_for_rows(request, max(int(n), 1), declared=False, loss=design.plan.loss)
             door.refine(design.plan)
         (rng,) = public_generators(design.plan.public_seed, 1)
@@ -297,16 +302,12 @@ class PrivateForest(Method[PrivateForestParameters]):
         )
 
 
-def _open_backend(
-    columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None
-) -> row_backend.RowBackend:
-    if isinstance(source, row_backend.ProvidesBackend):
-        return source.make_backend(columns, n_outputs(n_classes))
-    accelerator = ACCELERATOR.get()
-    if accelerator is not None and source.is_complete:
-        backend: row_backend.RowBackend = accelerator.make_backend(columns, source, n_outputs(n_classes))
-        return backend
-    return row_backend.MemoryBackend(columns, source, n_outputs(n_classes), n_jobs)
+def _open_backend(columns: Sequence[BinnedColumn], source: Source, n_classes: int, n_jobs: int | None) -> RowBackend:
+    width, accelerator = n_outputs(n_classes), ACCELERATOR.get()
+    backend = source.make_backend(columns, width)
+    if backend is None and accelerator is not None and source.is_complete:
+        backend = accelerator.make_backend(columns, source, width)
+    return backend or row_backend.MemoryBackend(columns, source, width, n_jobs)
 
 
 def _rows_are_public(request: FitRequest) -> bool:

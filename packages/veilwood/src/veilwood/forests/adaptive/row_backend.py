@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Backend protocol for private rows, and integer gradients with bounded sensitivity.
+"""Private rows in memory that answer queries (``data.counts``), and integer gradients with bounded sensitivity.
 
 A row has bins, a target, and a score: the sum of the values that public steps so far assigned to its cells. Scores and
 gradients are integers computed by lookup and division. Hence every backend returns the same sums, and the contribution
@@ -17,7 +17,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, ClassVar, Final, Protocol, Self, TypeAlias, TypeVar, runtime_checkable
+from functools import partial
+from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, assert_never
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -25,9 +26,21 @@ from numpy.typing import NDArray
 
 from veilwood.arrays import HAVE_NUMBA, Bools, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Batch, Source
+from veilwood.data.counts import (
+    Axis,
+    ClassesByCell,
+    ContingencyTable,
+    EvidenceGain,
+    GradientSums,
+    ResidualHistogram,
+    RowBackend,
+    RowQuery,
+    RowsByCell,
+    TargetHistogram,
+    TargetSums,
+)
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.errors import MechanismError
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, PackedTables
+from veilwood.forests.adaptive.contingency import BinnedColumn, PackedTables
 from veilwood.privacy.entropy import random_integers
 
 GRADIENT_UNITS: Final = 1 << 12
@@ -96,65 +109,7 @@ class ScoredRows:
         np.clip(self.scores, -MAX_SCORE, MAX_SCORE, out=self.scores)
 
 
-class RowQuery(Protocol):
-    """Aggregate query over rows: a frozen object of public numbers, which backends can translate."""
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return the sum over these rows. Sums over disjoint parts add up."""
-
-
-class RowBackend(Protocol):
-    """Private rows with scores that answer aggregate queries, in memory or elsewhere. Answers are exact, hence private.
-
-    Sparse histograms need ``hold_out``, ``run_on_holdout`` and ``nonempty_cells``; ``supports_holdout`` is True if
-    these are available.
-    """
-
-    @property
-    def supports_holdout(self) -> bool:
-        """Whether rows can be held out."""
-
-    def run(self, query: RowQuery) -> Ints:
-        """Return the sum over all rows that are not held out."""
-
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Return the sum over a secret random sample of the rows, drawn once, and the fraction that was sampled."""
-
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
-        """Add the value of each row's cell to its scores, for all rows."""
-
-    def hold_out(self, fraction: float) -> None:
-        """Hold out a secret random fraction of the rows, drawn independently; only ``run_on_holdout`` reaches them."""
-
-    def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the sum over the held-out rows."""
-
-    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Return the non-empty cells of columns and classes, ascending, and their counts.
-
-        With a ``fraction`` below 1, of a secret random sample of the rows.
-        """
-
-
 RowPart = TypeVar("RowPart", Batch, ScoredRows)
-
-
-class NoHoldout:
-    """Base class of backends that cannot hold out rows (``supports_holdout`` is False)."""
-
-    supports_holdout: ClassVar[bool] = False
-
-    def hold_out(self, fraction: float) -> None:
-        """Raise MechanismError."""
-        raise MechanismError("this backend cannot hold out rows.")
-
-    def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Raise MechanismError."""
-        raise MechanismError("this backend cannot hold out rows.")
-
-    def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
-        """Raise MechanismError: cells this fine would reveal rows."""
-        raise MechanismError("this backend cannot list non-empty cells.")
 
 
 class _Selectable(Protocol):
@@ -176,23 +131,7 @@ def split_off(
     return found
 
 
-@runtime_checkable
-class ProvidesBackend(Protocol):
-    """A source with a backend of its own: a database, a cluster, secret-shared rows."""
-
-    def make_backend(self, columns: Sequence[BinnedColumn], n_outputs: int) -> RowBackend:
-        """Return the backend for these rows."""
-
-
-@runtime_checkable
-class HoldsRemoteRows(Protocol):
-    """A backend that keeps rows on other machines until it is closed."""
-
-    def close(self) -> None:
-        """Let the rows go."""
-
-
-class MemoryBackend:
+class MemoryBackend(RowBackend):
     """Backend for rows in memory, in parts that threads share. Private."""
 
     def __init__(
@@ -208,14 +147,15 @@ class MemoryBackend:
 
     def run(self, query: RowQuery) -> Ints:
         """Return the sum over all rows that are not held out."""
-        return self._share_sums(sum_answers(_map_parts(query, self._parts, self._n_jobs)))
+        return self._sum_parts(query, self._parts)
 
     @property
     def supports_holdout(self) -> bool:
         """True if all rows are in this process."""
         return self._joint_source is None
 
-    def _share_sums(self, sums: Ints) -> Ints:
+    def _sum_parts(self, query: RowQuery, parts: Sequence[ScoredRows]) -> Ints:
+        sums = sum_answers(_map_parts(partial(answer_query, query), parts, self._n_jobs))
         return sums if self._joint_source is None else self._joint_source.share_sums(sums)
 
     def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
@@ -224,9 +164,11 @@ class MemoryBackend:
         _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Return the sum over a secret random sample of the rows, and the fraction."""
+        """Return the sum over a secret random sample of the rows, and the fraction; over all rows of several owners."""
+        if self._joint_source is not None:  # servers do not sample rows in shares, and all parties do the same
+            return self.run(query), 1.0
         self.draw_sample(fraction)
-        return self._share_sums(sum_answers(_map_parts(query, self._sample, self._n_jobs))), fraction
+        return self._sum_parts(query, self._sample), fraction
 
     def draw_sample(self, fraction: float) -> None:
         """Draw the sample of ``run_on_sample``, once."""
@@ -242,9 +184,9 @@ class MemoryBackend:
         """Draw each row independently of its values and of the other rows."""
         return np.asarray(random_integers(len(rows.target), 16) < int(fraction * DRAW_UNITS))
 
-    def run_on_holdout(self, query: RowQuery) -> Ints:
-        """Return the sum over the held-out rows."""
-        return sum_answers(_map_parts(query, self._holdout, self._n_jobs))
+    def run_on_holdout(self, count: Callable[[ScoredRows], Ints]) -> Ints:
+        """Return the sum of a function over the held-out rows."""
+        return sum_answers(_map_parts(count, self._holdout, self._n_jobs))
 
     def nonempty_cells(self, axes: Sequence[Axis], n_classes: int, fraction: float = 1.0) -> tuple[Ints, Ints]:
         """Return the non-empty cells of columns and classes, ascending, and their counts."""
@@ -348,172 +290,83 @@ def gradient_norms(n_classes: int, limit: int) -> tuple[int, int]:
     return (limit, limit**2) if n_classes == 2 else (2 * GRADIENT_UNITS, 2 * GRADIENT_UNITS**2)
 
 
-@dataclass(frozen=True)
-class RowCount:
-    """Count the rows."""
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return one number."""
-        return np.array([len(rows.target)], np.int64)
+# -- answers in memory ------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ClassCounts:
-    """Count the rows of each class."""
-
-    n_classes: int
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a number for each class."""
-        return np.bincount(rows.target, minlength=self.n_classes).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class TargetHistogram:
-    """Count the rows in equal cells of a numeric target."""
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a number for each of ``TARGET_CELLS`` cells."""
-        cell = rows.target.astype(np.int64) * TARGET_CELLS // (TARGET_LEVELS + 1)
-        return np.bincount(cell, minlength=TARGET_CELLS).astype(np.int64)
-
-
-@dataclass(frozen=True)
-class TargetSums:
-    """Sum the target and its distance to the upper bound, in levels: together ``TARGET_LEVELS`` per row."""
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return the two sums."""
-        up = int(rows.target.sum(dtype=np.int64))
-        return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
+def answer_query(query: RowQuery, rows: ScoredRows, *, fast: bool = HAVE_NUMBA) -> Ints:
+    """Return the answer for these rows; answers for disjoint rows add up. NumPy and compiled loops give the same."""
+    match query:
+        case RowsByCell(table):
+            return _count_cells([table], 1, rows, fast).ravel()
+        case ClassesByCell(tables, n_classes):
+            return _count_cells(tables, n_classes, rows, fast)
+        case TargetHistogram(n_cells):
+            return _count_indices(rows.target.astype(np.int64) * n_cells // (TARGET_LEVELS + 1), n_cells)
+        case TargetSums():
+            up = int(rows.target.sum(dtype=np.int64))
+            return np.array([up, TARGET_LEVELS * len(rows.target) - up], np.int64)
+        case ResidualHistogram(marks):
+            away = np.abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
+            return _count_indices(np.minimum(np.searchsorted(marks, away), len(marks) - 1), len(marks))
+        case GradientSums():
+            return (_sum_gradients_compiled if fast else _sum_gradients)(query, rows)
+        case EvidenceGain(start, n_classes, limit, max_gain):
+            units = row_gradients(rows.scores, rows.target, n_classes, limit).astype(np.int64)
+            gain = (units * (rows.scores - start)).sum(axis=1)
+            size = np.minimum(np.abs(gain) // GRADIENT_UNITS, max_gain)
+            return np.array([(np.sign(gain) * size).sum()], np.int64)
+    assert_never(query)
 
 
-@dataclass(frozen=True, eq=False)
-class ResidualHistogram:
-    """Count the rows by absolute residual: at most a mark and above the one before; the last mark takes the rest."""
-
-    marks: Ints
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a number for each mark."""
-        away = np.abs(rows.target.astype(np.int64) * LEVEL_UNITS - rows.scores[:, 0])
-        mark = np.minimum(np.searchsorted(self.marks, away), len(self.marks) - 1)
-        return np.bincount(mark, minlength=len(self.marks)).astype(np.int64)
+def _count_indices(indices: Ints, n_cells: int) -> Ints:
+    return np.bincount(indices, minlength=n_cells).astype(np.int64)
 
 
-@dataclass(frozen=True)
-class Histogram:
-    """Count the rows in the value bins of a column, without missing values."""
-
-    column: int
-    n_cells: int
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a number for each cell."""
-        return np.bincount(rows.cells[self.column], minlength=self.n_cells)[: self.n_cells].astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class RowsByCell:
-    """Count the rows in each cell of a table."""
-
-    table: ContingencyTable
-    fast: bool = HAVE_NUMBA
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a number for each cell."""
-        if self.fast:
-            return _fast_counts([self.table], 1, rows).ravel()
-        return np.bincount(self.table.cell_indices(rows.cells), minlength=self.table.n_cells).astype(np.int64)
-
-
-@dataclass(frozen=True, eq=False)
-class ClassesByCell:
-    """Count the rows of each class in each cell of several tables, one below the other."""
-
-    tables: Sequence[ContingencyTable]
-    n_classes: int
-    fast: bool = HAVE_NUMBA
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a row for each cell, a column for each class."""
-        if self.fast:
-            return _fast_counts(self.tables, self.n_classes, rows)
-        parts = []
-        for table in self.tables:
-            place = table.cell_indices(rows.cells) * np.int64(self.n_classes) + rows.target
-            parts.append(np.bincount(place, minlength=table.n_cells * self.n_classes))
-        return np.concatenate(parts).reshape(-1, self.n_classes).astype(np.int64)
-
-
-def _fast_counts(tables: Sequence[ContingencyTable], n_classes: int, rows: ScoredRows) -> Ints:
-    from veilwood import kernels
-
-    laid = PackedTables.pack(tables)
-    sums = np.zeros((laid.n_cells, n_classes), np.int64)
-    kernels.add_classes(rows.cells, *laid.arrays, rows.target, sums)
-    return sums
-
-
-@dataclass(frozen=True, eq=False)
-class GradientSums:
-    """Add up gradients (``rows.row_gradients``) in each cell of several tables, one below the other."""
-
-    tables: Sequence[ContingencyTable]
-    n_classes: int
-    limit: int
-    fast: bool = HAVE_NUMBA
-
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return a row for each cell, a column for each output."""
-        if self.fast:
-            return self._sum_compiled(rows)
-        units = row_gradients(rows.scores, rows.target, self.n_classes, self.limit)
-        # Sums of whole numbers below 2^53 are exact in floating point.
-        by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
-        parts = []
-        for table in self.tables:
-            cell = table.cell_indices(rows.cells).astype(np.intp)
-            parts.append(np.stack([np.bincount(cell, weights, table.n_cells) for weights in by_output], axis=1))
-        return np.concatenate(parts).astype(np.int64)
-
-    def _sum_compiled(self, rows: ScoredRows) -> Ints:
+def _count_cells(tables: Sequence[ContingencyTable], n_classes: int, rows: ScoredRows, fast: bool) -> Ints:
+    """Count the rows per cell and class; with one class, all rows."""
+    if fast:
         from veilwood import kernels
 
-        laid, (n_rows, n_outputs) = PackedTables.pack(self.tables), rows.scores.shape
-        joined = laid.merge_tables(n_rows, n_outputs)
-        walked = laid if joined is None else joined[0]
-        task = (self.n_classes, self.limit, SIGMOID_TABLE, EXP_TABLE)
-        sums = np.zeros((walked.n_cells, n_outputs), np.int64)
-        for first in range(0, n_rows, kernels.MAX_BLOCK_ROWS):
-            last = min(first + kernels.MAX_BLOCK_ROWS, n_rows)
-            part = np.zeros(sums.shape, np.int32)
-            kernels.add_gradients(rows.cells, *walked.arrays, rows.scores, rows.target, *task, part, first, last)
-            sums += part
-        if joined is None:
-            return sums
-        apart = np.zeros((laid.n_cells, n_outputs), np.int64)
-        kernels.split_sums(
-            walked.arrays.axes, walked.arrays.starts, sums, laid.sizes, *laid.arrays[2:], joined[1], apart
-        )
-        return apart
+        packed = PackedTables.pack(tables)
+        sums = np.zeros((packed.n_cells, n_classes), np.int64)
+        kernels.add_classes(rows.cells, *packed.arrays, rows.target, sums)
+        return sums
+    label = rows.target if n_classes > 1 else 0
+    counts = [
+        _count_indices(table.cell_indices(rows.cells) * np.int64(n_classes) + label, table.n_cells * n_classes)
+        for table in tables
+    ]
+    return np.concatenate(counts).reshape(-1, n_classes)
 
 
-@dataclass(frozen=True, eq=False)
-class EvidenceGain:
-    """Sum the derivative of each row's log-likelihood by the common weight of all steps, clipped to ``max_gain``.
+def _sum_gradients(query: GradientSums, rows: ScoredRows) -> Ints:
+    units = row_gradients(rows.scores, rows.target, query.n_classes, query.limit)
+    # Sums of whole numbers below 2^53 are exact in floating point.
+    by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
+    parts = []
+    for table in query.tables:
+        cell = table.cell_indices(rows.cells).astype(np.intp)
+        parts.append(np.stack([np.bincount(cell, weights, table.n_cells) for weights in by_output], axis=1))
+    return np.concatenate(parts).astype(np.int64)
 
-    It is the gradient times the score that these steps added, in ``SCORE_UNITS``: positive if they are underweighted.
-    """
 
-    start: Int32s
-    n_classes: int
-    limit: int
-    max_gain: int
+def _sum_gradients_compiled(query: GradientSums, rows: ScoredRows) -> Ints:
+    from veilwood import kernels
 
-    def __call__(self, rows: ScoredRows) -> Ints:
-        """Return one number."""
-        units = row_gradients(rows.scores, rows.target, self.n_classes, self.limit).astype(np.int64)
-        gain = (units * (rows.scores - self.start)).sum(axis=1)
-        size = np.minimum(np.abs(gain) // GRADIENT_UNITS, self.max_gain)
-        return np.array([(np.sign(gain) * size).sum()], np.int64)
+    packed, (n_rows, n_outputs) = PackedTables.pack(query.tables), rows.scores.shape
+    joined = packed.merge_tables(n_rows, n_outputs)
+    walked = packed if joined is None else joined[0]
+    task = (query.n_classes, query.limit, SIGMOID_TABLE, EXP_TABLE)
+    sums = np.zeros((walked.n_cells, n_outputs), np.int64)
+    for first in range(0, n_rows, kernels.MAX_BLOCK_ROWS):
+        last = min(first + kernels.MAX_BLOCK_ROWS, n_rows)
+        part = np.zeros(sums.shape, np.int32)
+        kernels.add_gradients(rows.cells, *walked.arrays, rows.scores, rows.target, *task, part, first, last)
+        sums += part
+    if joined is None:
+        return sums
+    apart = np.zeros((packed.n_cells, n_outputs), np.int64)
+    kernels.split_sums(
+        walked.arrays.axes, walked.arrays.starts, sums, packed.sizes, *packed.arrays[2:], joined[1], apart
+    )
+    return apart

@@ -10,7 +10,8 @@ from typing import Final
 import numpy as np
 
 from veilwood.arrays import Floats, Ints
-from veilwood.forests.adaptive.contingency import TINY, Axis, ContingencyTable
+from veilwood.data.counts import Axis, ContingencyTable
+from veilwood.forests.adaptive.contingency import TINY
 
 MIN_CLASS_FRACTION: Final = 0.02  # smallest frequency of a class, as a fraction of 1 / n_classes
 MIN_CELL_FRACTION: Final = 0.1  # smallest count of a cell, as a fraction of the mean over cells

@@ -21,15 +21,9 @@ from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
 from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Ints, run_on_threads
-from veilwood.forests.adaptive.contingency import Axis, BinnedColumn, ContingencyTable, posterior_counts
-from veilwood.forests.adaptive.row_backend import (
-    GRADIENT_UNITS,
-    SCORE_UNITS,
-    ClassesByCell,
-    RowBackend,
-    ScoredRows,
-    scores_to_probabilities,
-)
+from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend
+from veilwood.forests.adaptive.contingency import BinnedColumn, posterior_counts
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, ScoredRows, scores_to_probabilities
 from veilwood.forests.adaptive.steps import AdaptiveStep, RowFacts, plan_cells, plan_sums
 from veilwood.forests.leaves import smooth_probabilities
 from veilwood.privacy.adaptive_budget import AdaptiveBudget

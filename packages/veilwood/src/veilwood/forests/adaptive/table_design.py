@@ -21,15 +21,9 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from veilwood.arrays import Floats, Ints
-from veilwood.forests.adaptive.contingency import TINY, Axis, BinnedColumn, ContingencyTable, posterior_counts
-from veilwood.forests.adaptive.row_backend import (
-    SCORE_UNITS,
-    ClassesByCell,
-    Histogram,
-    RowBackend,
-    scores_to_probabilities,
-    sensitivity_factor,
-)
+from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend, RowsByCell
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
+from veilwood.forests.adaptive.row_backend import SCORE_UNITS, scores_to_probabilities, sensitivity_factor
 from veilwood.forests.adaptive.steps import HISTOGRAM_STEPS, MAX_GAIN, AdaptiveStep
 from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 
@@ -80,8 +74,10 @@ class GroupBounds:
             return self
         name = AdaptiveStep.ROUND_HISTOGRAM.at(number, column.feature)
         step = budget.plan_counts(name, (column.n_value_bins,), part)
-        seen = budget.release_counts(step, backend.run(Histogram(column.feature, column.n_value_bins)))
-        return self.with_histogram(column, column.ungrouped_axis(), seen, step.variance, n_rows)
+        axis = column.ungrouped_axis()
+        counts = backend.run(RowsByCell(ContingencyTable((axis,))))[: column.n_value_bins]  # without missing values
+        seen = budget.release_counts(step, counts)
+        return self.with_histogram(column, axis, seen, step.variance, n_rows)
 
     def release_histograms(
         self, columns: Sequence[BinnedColumn], n_classes: int, backend: RowBackend, budget: AdaptiveBudget,
@@ -90,7 +86,7 @@ class GroupBounds:
         """Release histograms of these columns if a fraction of the budget makes them precise enough."""
         noise = TableNoise.from_budget(budget)
         numeric = [(column, histogram_groups(column, noise.allows_joint_noise)) for column in columns if column.ordered]
-        if budget.servers_draw_noise or len(numeric) < 2:  # servers cannot draw joint noise: too much noise
+        if len(numeric) < 2:
             return self
         numeric.sort(key=lambda pair: pair[1].size)
         tables, part = [ContingencyTable((axis,)) for _, axis in numeric], HISTOGRAM_FRACTION * fraction

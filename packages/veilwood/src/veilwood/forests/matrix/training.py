@@ -24,10 +24,10 @@ from veilwood.data.batches import Batch, Count
 from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
-from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
+from veilwood.estimators.base import Classifier
 from veilwood.estimators.method import FitRequest, ForestDesign, OnePassMethod, Parameters
 from veilwood.estimators.one_pass import OnePassForest
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.measurement import (
