@@ -123,7 +123,7 @@ def test_columns_can_be_left_out_but_not_the_target(clinic_draft: dict[str, Any]
 def test_parts_of_dates_are_public() -> None:
     dates = pd.date_range("2024-01-01", periods=120).astype(str)
     found = draft_from_table(pd.DataFrame({"came": dates, "ill": ["no", "yes"] * 60}), dates=["year", "weekday"])
-    review = Review(found)
+    review = Review(clinic_draft)
     review.exclude()
     assert "came" not in review.to_dict().get("ignore", ())  # it is still read
     review.accept_known()
@@ -195,8 +195,8 @@ def test_categories_become_numbers_only_if_some_are(mixed: dict[str, Any]) -> No
     assert review.schema().features[1].aliases == {"M ": "M", "f": "F"}
 
 
-def test_a_column_is_reopened_with_a_new_draft(found: dict[str, Any]) -> None:
-    review = Review(found)
+def test_a_column_is_reopened_with_a_new_draft(clinic_draft: dict[str, Any]) -> None:
+    review = Review(clinic_draft)
     while review.next_question() is not None:
         review.declare("a manual")
     review.reopen("crp", {"name": "crp", "kind": "numeric", "lower": 0, "upper": 9, "bounds": "from data: review"}, ",")
