@@ -123,7 +123,7 @@ def test_columns_can_be_left_out_but_not_the_target(clinic_draft: dict[str, Any]
 def test_parts_of_dates_are_public() -> None:
     dates = pd.date_range("2024-01-01", periods=120).astype(str)
     found = draft_from_table(pd.DataFrame({"came": dates, "ill": ["no", "yes"] * 60}), dates=["year", "weekday"])
-    review = Review(clinic_draft)
+    review = Review(found)
     review.exclude()
     assert "came" not in review.to_dict().get("ignore", ())  # it is still read
     review.accept_known()
