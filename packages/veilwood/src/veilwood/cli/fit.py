@@ -24,6 +24,7 @@ from veilwood.cli.options import (
     AsJson,
     CsvOptions,
     Delta,
+    Drop,
     Epsilon,
     Force,
     LedgerPath,
@@ -91,6 +92,7 @@ class EstimatorOptions:
     epsilon: Epsilon = 1.0
     delta: Delta = 0.0
     param: Params = None
+    drop: Drop = False
 
     def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
         """Return the estimator for a schema."""
@@ -109,7 +111,7 @@ class EstimatorOptions:
         with_options = {"schema", "epsilon", "delta", "ledger"}
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
         # Public, and fixed so that the printed plan is the one that is executed.
-        parameters: dict[str, Any] = {"random_state": 0}
+        parameters: dict[str, Any] = {"random_state": 0, "invalid": "drop" if self.drop else "refuse"}
         for key, value in read_params(self.param).items():
             if key in with_options:
                 raise UseError(f"--param cannot set {key!r}. Hint: use the option --{key}.")
@@ -284,9 +286,7 @@ def evaluate_model(
     ],
     delta: Delta = 0.0,
     ledger: LedgerPath = None,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop rows that do not fit the schema, instead of rejecting.")
-    ] = False,
+    drop: Drop = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Output file, for veilwood report.")
     ] = None,

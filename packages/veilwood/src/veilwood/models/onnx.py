@@ -135,6 +135,7 @@ def _encode_categorical(graph: Graph, column: Column) -> tuple[str, str | None]:
     # A graph cannot canonicalize texts: list categories as declared and in canonical form.
     known = {str(label): place for place, label in enumerate(column.labels)}
     known |= {text: place for place, text in enumerate(column.values)} | {"": missing}
+    known |= {spelling: column.values.index(category) for spelling, category in column.aliases.items()}
     code = graph.add_node(
         "LabelEncoder",
         graph.add_input(column.name, "STRING"),
