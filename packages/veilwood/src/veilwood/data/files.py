@@ -28,7 +28,7 @@ from veilwood.data.frames import Table, is_dataset
 from veilwood.data.numbers import read_numbers
 from veilwood.data.places import ENDINGS, FileLocation, find_locations, local_file
 from veilwood.data.problems import Problem, may_show_values, redacted_error
-from veilwood.data.relations import FramePiece, concat_pieces, rebatch_rows
+from veilwood.data.relations import FramePiece, Relation, concat_pieces, rebatch_rows
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, SetupError, VeilwoodError, shorten_text
 
