@@ -8,7 +8,7 @@ PROJECTS := $(wildcard packages/*/pyproject.toml) reproductions/pyproject.toml
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 BENCH := benchmarks/results/latest
 # Folders with tests of their own that mypy checks one by one: test files of two packages may have the same name.
-TYPED_TESTS := packages/veilwood-audit/tests packages/veilwood-secure/tests packages/veilwood-service/tests reproductions/tests
+TYPED_TESTS := packages/veilwood-audit/tests packages/veilwood-engines/tests packages/veilwood-secure/tests packages/veilwood-service/tests reproductions/tests
 # Tests start hundreds of processes: without bytecode each of them would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
@@ -23,8 +23,8 @@ $(CORE): packages/veilwood/pyproject.toml
 	touch $(CORE)
 
 $(STAMP): $(CORE) $(PROJECTS) requirements-dev.txt
-	$(PIP) --no-build-isolation -e 'packages/veilwood[all,registry]' -e packages/veilwood-audit -e packages/veilwood-secure \
-	  -e packages/veilwood-service -e reproductions -r requirements-dev.txt
+	$(PIP) --no-build-isolation -e 'packages/veilwood[all,registry]' -e packages/veilwood-audit -e packages/veilwood-engines \
+	  -e packages/veilwood-secure -e packages/veilwood-service -e reproductions -r requirements-dev.txt
 	touch $(STAMP)
 
 demo: $(CORE)
@@ -51,7 +51,7 @@ test: style
 
 test-all: lint
 	@echo "Installing PySpark, which needs Java 17 or newer, Ray and MLflow: several hundred megabytes, for slow tests."
-	$(PIP) --no-build-isolation -e 'packages/veilwood[spark,ray]' 'mlflow-skinny>=3.1'
+	$(PIP) --no-build-isolation -e 'packages/veilwood-engines[spark,ray]' 'mlflow-skinny>=3.1'
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # The site, in build/site/index.html: warnings and broken links are errors. VEILWOOD_DOCS=quick runs no notebook or gallery.

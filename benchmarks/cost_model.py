@@ -31,7 +31,7 @@ from counting import make_table
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.engines.cluster.engines import FAN_IN
+from veilwood_engines.cluster.engines import FAN_IN
 
 FILES = 32  # of the table that is measured, so that every core has some
 CLASSES = 2

@@ -25,9 +25,9 @@ import veilwood as vw
 from veilwood.arrays import HAVE_NUMBA
 from veilwood.data.batches import Batch
 from veilwood.data.encoding import EncodedColumn, Encoding
-from veilwood.engines import gpu
 from veilwood.trees.counting import leaf_totals, sum_over_trees
 from veilwood.trees.random import grow_binary
+from veilwood_engines import gpu
 
 CHECKED_BY_NUMPY = 20_000  # rows compared where there is no numba
 

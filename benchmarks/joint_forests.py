@@ -19,7 +19,6 @@ import os
 import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,19 @@ import numpy as np
 from joblib import Parallel, delayed
 
 import veilwood as vw
-from veilwood.data.batches import Source
-from veilwood.data.open_rows import open_rows
-from veilwood_secure.mpc.engine import Engine
-from veilwood_secure.protocols import joint_forest as joint
-from veilwood_secure.protocols.secret_array import SecretArray
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.local import local_servers
-from veilwood_secure.roles.program import program_for_task
-from veilwood_testing.mpc_engines import PlainEngine
+from veilwood_testing.parties import fit_on_shares, fit_online
 
 RESULTS = Path(__file__).parent / "results"
-TABLES = {"adult": "Adult", "credit-default": "Credit", "heart": "Heart", "car": "Car", "metro-traffic": "Metro"}
+TABLES = {
+    "adult": "Adult",
+    "credit-default": "Credit",
+    "heart": "Heart",
+    "car": "Car",
+    "titanic": "Titanic",
+    "metro-traffic": "Metro",
+}
 EPSILONS = (0.5, 1.0, 2.0)
 TEST = 0.2
 
@@ -59,52 +59,11 @@ def estimator_of(schema: vw.Schema, epsilon: float, seed: int) -> Any:
     return made(schema, epsilon=epsilon, random_state=seed)
 
 
-@dataclass(frozen=True, repr=False)
-class Summed(Source):
-    """Pooled rows whose sums are put into shares: what owners share adds up to the same."""
-
-    engine: Engine | None = None
-
-    def share_sums(self, sums: Any) -> Any:
-        assert self.engine is not None
-        return SecretArray(self.engine, self.engine.constant(sums))
-
-    @property
-    def is_complete(self) -> bool:
-        return False
-
-
-class Opened(joint.Parties):
-    """What servers opened, given to the analyst."""
-
-    def __init__(self, opened: Any) -> None:
-        super().__init__("sampled")
-        self._opened = opened
-
-    def release(self, estimator: Any, plan: Any) -> Any:
-        return self._opened
-
-
-def online(estimator: Any, X: Any, y: Any) -> Any:
-    engine, design = PlainEngine(joint.RING), joint.joint_design(estimator)
-    own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid="refuse")
-    source = Summed(own._read, own.single_pass, own.n_partitions, engine)
-    opened = joint.run_server(engine, estimator, joint.joint_plan(estimator, "sampled"), "sampled", source)
-    return estimator.fit(Opened(opened))
-
-
 def on_shares(schema: vw.Schema, epsilon: float, seed: int, X: Any, y: Any) -> Any:
     settings = {"estimator": type(estimator_of(schema, 1, 0)).__name__, "parameters": {"random_state": seed}}
     half = len(X) // 2
     task = Task("t", schema.to_dict(), str(epsilon), {"a": None, "b": None}, ("u",), "forest-on-shares", settings)
-    program: Any = program_for_task(task)
-    engine = PlainEngine(program.ring)
-    tables = {"a": (X[:half], y[:half]), "b": (X[half:], y[half:])}
-    rows = {
-        owner: {key: engine.load((array,)) for key, array in program.encode_rows(owner, *table)[0].items()}
-        for owner, table in tables.items()
-    }
-    return program.estimator.fit(Opened(program.train(engine, rows).released["opened"]))
+    return fit_on_shares(task, {"a": (X[:half], y[:half]), "b": (X[half:], y[half:])})
 
 
 def one(folder: Path, name: str, epsilon: float, seed: int, shares: bool) -> list[dict[str, Any]]:
@@ -115,7 +74,7 @@ def one(folder: Path, name: str, epsilon: float, seed: int, shares: bool) -> lis
     X_train, y_train, X_test, y_test = X.iloc[train], y.iloc[train], X.iloc[test], y.iloc[test]
     ways = {
         "pooled": lambda: estimator_of(schema, epsilon, seed).fit(X_train, y_train),
-        "online": lambda: online(estimator_of(schema, epsilon, seed), X_train, y_train),
+        "online": lambda: fit_online(estimator_of(schema, epsilon, seed), X_train, y_train),
     }
     if shares:
         ways["shares"] = lambda: on_shares(schema, epsilon, seed, X_train, y_train)

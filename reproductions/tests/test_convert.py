@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files of origins become rows."""
+"""Conversion of original files to rows, and their sources."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from veilwood_papers import convert, tables
+from veilwood_papers import convert as sources
 
 
 def zipped(**files: str) -> bytes:
@@ -77,3 +78,11 @@ def test_a9a_has_one_bit_for_each_known_cell() -> None:
     assert sum(map(int, bits[:-1])) == 13, "fourteen columns, one of them unknown"
     assert bits[-1] == "1"
     assert bits[2] == "1", "age 33 to 40"
+
+
+def test_every_source_is_of_a_known_table_and_says_where_it_comes_from() -> None:
+    for name, source in sources.SOURCES.items():
+        assert name in tables.known_tables()
+        assert sum(map(bool, (source.package, source.address, source.follows_from))) == 1
+        assert source.citation
+        assert source.describe_place

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Runs go on where they were killed, name what is missing, and never mix versions; results are written whole."""
+"""Runs continue where they were killed, name what is missing, never mix versions and write whole files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from veilwood.errors import FileError, UseError
-from veilwood_papers.runner import measure_exhibits, open_run
+from veilwood_papers.runner import ResultStore, measure_exhibits, open_run
 from veilwood_papers.tables import PublicTables, describe_source
 from veilwood_testing.exhibits import MEASURED_JOBS, measure_failing, measure_interrupted, toy_exhibit
 
@@ -122,3 +122,10 @@ def test_progress_says_how_much_is_left(
 
 
 # -- tables -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["no,head\n", "job,panel,curve,x,measure,repeat,value\na,b,c\n"])
+def test_a_damaged_file_of_results_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "toy.csv").write_text(text)
+    with pytest.raises(FileError, match="Hint"):
+        ResultStore(tmp_path / "toy.csv")

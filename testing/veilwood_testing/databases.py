@@ -16,9 +16,9 @@ import psycopg
 import veilwood as vw
 from veilwood.data.counts import CellQuery, split_by_code
 from veilwood.data.encoding import Encoding
-from veilwood.engines.sql.source import open_sql
 from veilwood.privacy.neighbours import RowsOf
 from veilwood_audit.noninterference import DoorEvent, force_outcomes
+from veilwood_engines.sql.source import open_sql
 
 INF = float("inf")
 COLUMNS: list[dict[str, Any]] = [

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veilwood.engines import gpu
 from veilwood.errors import VeilwoodError
+from veilwood_engines import gpu
 
 CUDA_ON_THE_PROCESSOR = """
 #include <algorithm>

@@ -55,9 +55,9 @@ class PlainEngine(Engine):
         self._count_round(dealt.size * self.ring.itemsize if server == self.party else 0)
         return dealt
 
-    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+    def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three draws."""
-        drawn = draw() + draw() + draw()
+        drawn = draw(0) + draw(1) + draw(2)
         self._count_round(drawn.size * self.ring.itemsize)
         return self.constant(drawn.reshape(shape))
 

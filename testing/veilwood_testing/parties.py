@@ -5,17 +5,23 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from queue import SimpleQueue
 from typing import Any
 
 import veilwood as vw
 from veilwood.arrays import Ints
+from veilwood.data.batches import Source
+from veilwood.data.open_rows import open_rows
 from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.engine import Engine
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
-from veilwood_secure.mpc.shares import pair_from_bytes, reconstruct, share
+from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import joint_forest as joint
 from veilwood_secure.protocols.joint_forest import RING, Parties, compute_owner_sums
+from veilwood_secure.protocols.secret_array import SecretArray
+from veilwood_secure.roles.config import Task
+from veilwood_secure.roles.program import program_for_task
 from veilwood_testing.mpc_engines import PlainEngine
 
 CAR = vw.datasets.car()
@@ -40,12 +46,60 @@ class Whisper:
         return self._mine.get(timeout=60)
 
 
-class Threads(Parties):
-    """Owners in this process, and three servers that are threads of it; ``plain`` computes in the clear, as one."""
+class Released(Parties):
+    """Values that servers opened, given to the analyst."""
 
-    def __init__(self, tables: list[tuple[Any, Any]], law: Any = None, *, plain: bool = False) -> None:
+    def __init__(self, opened: Ints) -> None:
+        super().__init__("sampled")
+        self._opened = opened
+
+    def release(self, estimator: Any, plan: Any) -> Ints:
+        return self._opened
+
+
+@dataclass(frozen=True, repr=False)
+class PooledSums(Source):
+    """Pooled rows whose sums are computed on as shares: those that owners share add up to the same."""
+
+    engine: Engine | None = None
+
+    def share_sums(self, sums: Any) -> Any:
+        assert self.engine is not None
+        return SecretArray(self.engine, self.engine.constant(sums))
+
+    @property
+    def is_complete(self) -> bool:
+        return False
+
+
+def fit_online(estimator: Any, X: Any, y: Any) -> Any:
+    """Fit as owners who stay online do, in the clear: the same steps and the same law of noise."""
+    engine, design = PlainEngine(RING), joint.joint_design(estimator)
+    own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid="refuse")
+    source = PooledSums(own._read, own.single_pass, own.n_partitions, engine)
+    opened = joint.run_server(engine, estimator, joint.joint_plan(estimator, "sampled"), "sampled", source)
+    return estimator.fit(Released(opened))
+
+
+def fit_on_shares(task: Task, tables: dict[str, tuple[Any, Any]]) -> Any:
+    """Fit the estimator of a task on rows that owners share once, in the clear."""
+    program: Any = program_for_task(task)
+    engine = PlainEngine(program.ring)
+    rows = {
+        owner: {key: engine.load((array,)) for key, array in program.encode_rows(owner, *table)[0].items()}
+        for owner, table in tables.items()
+    }
+    for owner, own in rows.items():
+        program.check_rows(engine, owner, own)
+    return program.estimator.fit(Released(program.train(engine, rows).released["opened"]))
+
+
+class Threads(Parties):
+    """Owners in this process, and three servers that are threads of it."""
+
+    def __init__(self, tables: list[tuple[Any, Any]], law: Any = None) -> None:
         super().__init__(law)
-        self.tables, self.plain = tables, plain
+        self.tables = tables
         self.asked = 0
 
     def release(self, estimator: Any, plan: Plan) -> Ints:
@@ -85,33 +139,11 @@ class Threads(Parties):
         def of(party: int) -> dict[str, Any]:
             return {str(number): voices[number][party][1] for number in range(len(voices))}
 
-        if self.plain:
-            opened = served(
-                PlainEngine(RING), lambda party: {name: Joined([of(p)[name] for p in range(3)]) for name in of(0)}
-            )
-        else:
-            opened = run_in_threads(lambda links: served(ReplicatedEngine(links, ring=RING), of))[0]
+        opened = run_in_threads(lambda links: served(ReplicatedEngine(links, ring=RING), of))[0]
         for owner in owners:
             owner.join(60)
         assert not failed, failed
         return opened
-
-
-class Joined:
-    """The voices of one owner to three servers, heard by one that puts the shares together."""
-
-    def __init__(self, voices: list[Whisper]) -> None:
-        self._voices = voices
-
-    def send(self, data: Any) -> None:
-        for voice in self._voices:
-            voice.send(data)
-
-    def receive(self) -> Any:
-        said = [voice.receive() for voice in self._voices]
-        size = len(said[0]) // 16
-        exact = reconstruct([pair_from_bytes(data, (size,), RING) for data in said])
-        return exact.astype("<u8").tobytes()
 
 
 class Recorded(ReplicatedEngine):

@@ -1,9 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every public estimator under attack: canaries, what depends on the data, what it holds, and what was charged.
-
-Each attack is also made on a mutant that it must catch. Single mechanisms are in test_audit.py and
-test_distinguishers.py, the command line of audits in cli/test_audit.py.
-"""
+"""Attacks on estimators, and replays that give a fit the exact answers it had before."""
 
 from __future__ import annotations
 
@@ -30,15 +26,28 @@ from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace
 from veilwood.trees.counting import leaf_totals
-from veilwood_audit.attacks import attack_estimator, audit_one_run, canary_estimator, canary_schema, estimators_of
+from veilwood_audit.attacks import (
+    attack_estimator,
+    audit_one_run,
+    canary_estimator,
+    canary_schema,
+    estimators_of,
+    record_releases,
+)
+from veilwood_audit.noninterference import force_outcomes
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.errors.UtilityWarning"),
 ]
 
+
 ESTIMATORS = {name: getattr(estimators, name) for name in estimators.__all__}
+
+
 MODELS = [name for name in ESTIMATORS if name != "MatrixForestPredictor"]  # which holds exact counts, by its nature
+
+
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in ESTIMATORS),
     ("RandomTreesClassifier", {"n_estimators": 2, "trees": "disjoint"}),
@@ -196,6 +205,8 @@ def test_the_plan_of_an_answer_is_independent_of_the_data() -> None:
 # -- what it holds ------------------------------------------------------------------------------------------
 
 N_ROWS = 1613  # a number that does not turn up by chance
+
+
 NOISE_SEED = 90_210_481
 
 
@@ -290,3 +301,21 @@ def test_ledger_certificate_and_plan_agree(name: str, params: dict[str, Any], mo
     monkeypatch.setattr(MemoryLedger, "reserve", half)
     ledger = MemoryLedger()
     assert not agree(*charged(name, ledger, epsilon=0.7, **params), ledger)
+
+
+def test_a_replayed_fit_gets_the_answers_it_got() -> None:
+    schema = canary_schema("classification", 4, 2)
+    table = pd.DataFrame([["0", "1", "0", "1"]] * 40, columns=list(schema.feature_names))
+    target = np.array(["yes", "no"] * 20, dtype=object)
+
+    def fit(rows: int) -> Any:
+        forest = vw.MedianForestClassifier(schema, n_estimators=2, max_depth=2, random_state=0, trees="shared")
+        return forest.fit(table[:rows], target[:rows])
+
+    with record_releases() as heard:
+        first = fit(40)
+    with force_outcomes(answers=[out for _, out, _ in heard]) as passages:
+        again = fit(7)
+    assert (first.predict_proba(table) == again.predict_proba(table)).all()
+    assert [passage.step for passage in passages] == [step for step, _, _ in heard]
+    assert int(passages[-1].exact.sum()) == 2 * 7  # type: ignore[union-attr]

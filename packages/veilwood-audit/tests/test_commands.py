@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The commands that question claims: reports, exit codes, and forged claims that they must catch."""
+"""Audit commands and their reports."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
+from veilwood.markdown_page import html_page
 from veilwood_audit import attacks
 from veilwood_audit import model_files as reports
 from veilwood_audit.attacks import Attack, CanaryResult
@@ -138,3 +139,11 @@ def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -
     out = capsys.readouterr().out
     assert f"veilwood audit {command} " in out.split("Example:")[1]
     assert "--json" in out
+
+
+def test_html_is_escaped() -> None:
+    page = html_page("# A\n\n| <script> | b |\n|---|---|\n| `x<y` | **z** |\n\n- one\n- two <b>")
+    assert "<script>" not in page
+    assert "<b>" not in page
+    assert "<code>x&lt;y</code>" in page
+    assert NestedTags(page).seen.count("li") == 2

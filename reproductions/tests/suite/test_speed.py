@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Speed beside other libraries: the cases, the report, and what got slower."""
+"""Speed beside other libraries: cases, workers, the report, and what became slower."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from veilwood.errors import FileError
 from veilwood_papers.commands import bench
-from veilwood_papers.suite import speed
+from veilwood_papers.suite import speed, speed_worker
 
 
 def made(fit: float = 1.0, reference: float = 2.0) -> dict[str, Any]:
@@ -66,3 +66,13 @@ def test_the_size_is_that_of_what_is_needed() -> None:
     assert {"numpy", "scipy", "scikit-learn", "pandas", "pyarrow"} <= set(sizes)
     assert "matplotlib" not in sizes
     assert sum(sizes.values()) > 10**8
+
+
+@pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning")
+@pytest.mark.parametrize(("name", "n_classes"), [("PrivateForest", 3), ("HistGradientBoosting", 0)])
+def test_a_worker_measures(name: str, n_classes: int) -> None:
+    case = {"estimator": name, "rows": 3000, "columns": 4, "classes": n_classes, "epsilon": 1.0}
+    figures = speed_worker.measure_case(case)
+    assert figures["fit"] > 0
+    assert figures["predict"] > 0
+    assert figures["score"] > (0.4 if n_classes else 0.3)

@@ -28,7 +28,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime, tzinfo
 from fractions import Fraction
@@ -43,7 +43,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from veilwood.arrays import Bools, Int32s, Ints
-from veilwood.engines.cluster.source import PartitionBackend
+from veilwood.errors import SetupError
 from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows
 from veilwood.models.file import save
 from veilwood.privacy import accountant as spending
@@ -54,6 +54,7 @@ from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
+from veilwood.siblings import CLUSTER_SOURCE
 from veilwood.trees.counting import Assignment
 
 _OPAQUE_TYPES = (type, ModuleType, BuiltinFunctionType)
@@ -376,8 +377,8 @@ def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Itera
         for choice in (NoisyMax, PermuteAndFlip, ExponentialMechanism):
             patch_attribute(choice, "select", lambda choice, *scores: outcomes.force_selections(choice, *scores))
         patch_attribute(Assignment, "trees_of_rows", _trees_by_content)
-        for held in (MemoryBackend, PartitionBackend):
-            patch_attribute(held, "_draw_mask", sample_by_content)
+        for backend in _drawing_backends():
+            patch_attribute(backend, "_draw_mask", sample_by_content)
         patch_attribute(entropy, "_random_bytes", _rising_bytes)
         patch_attribute(spending, "_accountant", spending._ProcessAccountant())  # earlier runs must have no effect
         for name, module in list(sys.modules.items()):
@@ -387,6 +388,13 @@ def force_outcomes(draw: int = 0, answers: Sequence[Any] | None = None) -> Itera
                 if getattr(module, "time", None) is time:
                     patch_attribute(module, "time", _FrozenTime("time"))
         yield events
+
+
+def _drawing_backends() -> list[type[MemoryBackend]]:
+    """Return the backends that draw rows: in memory, and in partitions of clusters if that package is installed."""
+    with suppress(SetupError):
+        CLUSTER_SOURCE.load()  # which defines a subclass with draws of its own
+    return [MemoryBackend, *MemoryBackend.__subclasses__()]
 
 
 # -- visible values ------------------------------------------------------------------------------------------

@@ -39,7 +39,7 @@ PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Shared], Callable[.
     "dot products": (lambda e, x, y: e.dot(x[:, None], y[None], axis=-1), lambda x, y: x @ y.T),
     "dealt": (lambda e, x, y: x + e.deal_values(0, None if e.party else [[9]], (4, 5)), lambda x, y: x + 9),
     "dealt by all": (
-        lambda e, x, y: e.deal_sum(lambda: np.arange(6), (2, 3)),
+        lambda e, x, y: e.deal_sum(lambda server: np.arange(6), (2, 3)),
         lambda x, y: np.arange(6).reshape(2, 3) * 3,
     ),
     "signs": (lambda e, x, y: e.is_negative(x), lambda x, y: x < 0),

@@ -114,7 +114,7 @@ def test_what_one_server_deals_the_others_cannot_tell(
     def program(engine: Engine, x: Shared, secret: int) -> None:
         values = np.full(N_DRAWS, secret if engine.party == dealer else 0)
         if together:
-            engine.deal_sum(lambda: values, (N_DRAWS,))
+            engine.deal_sum(lambda server: values, (N_DRAWS,))
         else:
             engine.deal_values(dealer, values, (N_DRAWS,))
 

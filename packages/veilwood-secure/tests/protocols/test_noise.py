@@ -18,9 +18,12 @@ pytest.importorskip("cryptography")
 
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy, samplers
-from veilwood_secure.mpc.engine import Bits
+from veilwood.privacy.joint_noise import JointLaplace
+from veilwood_audit.statistics import epsilon_lower_bound
+from veilwood_secure.mpc.engine import Bits, Shared
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.protocols import noise
+from veilwood_secure.protocols.joint_forest import DEALT_JOINT_VARIANCE
 from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.noise_checks import laplace_mass
 
@@ -176,6 +179,45 @@ def test_two_dealt_parts_are_a_laplace_and_one_is_not(scale: Fraction) -> None:
     assert fit(parts[0] + parts[1], laplace_mass, scale) > 1e-4
     assert fit(parts[0], laplace_mass, scale) < 1e-9
     assert fit(2 * parts[0], laplace_mass, scale) < 1e-9
+
+
+def dealt_jointly(scale: Fraction | int, runs: int) -> tuple[Any, dict[int, Any]]:
+    """Deal joint noise on two tables of two cells, many times; return what is opened and what each server dealt."""
+    parts: dict[int, Any] = {}
+
+    class Listening(PlainEngine):
+        def deal_sum(self, draw: Any, shape: tuple[int, ...]) -> Shared:
+            parts.update((server, draw(server)) for server in range(3))
+            return self.constant(sum(parts.values()))
+
+    engine = Listening(np.uint64)
+    mechanism = JointLaplace(scale, (2, 2))
+    return engine.open(noise.dealt_joint_laplace(engine, mechanism, (4, runs))), parts
+
+
+@pytest.mark.usefixtures("seeded")
+def test_joint_noise_keeps_its_epsilon_towards_a_server_that_knows_its_part() -> None:
+    """On numbers that are not negative the norm is their sum, and a row more costs all of epsilon."""
+    row, runs = np.array([1, 0, 1, 0]), 2_000
+
+    def loss_towards(server: int, scale: int) -> float:
+        opened, parts = dealt_jointly(scale, runs)
+        rest = opened - parts[server]
+        assert (rest[:2].sum(axis=0) == rest[2:].sum(axis=0)).all()
+        without, present = (
+            int(((noisy.min(axis=0) >= 0) & (noisy[0] >= 1) & (noisy[2] >= 1)).sum())
+            for noisy in (rest, rest + row[:, None])
+        )
+        return epsilon_lower_bound(present, runs, without, runs)
+
+    for server in (0, 1):
+        assert loss_towards(server, 2) <= 0.5
+    assert loss_towards(0, 1) > 0.5  # half the noise is caught
+    opened, parts = dealt_jointly(2, runs)
+    assert not parts[2].any()
+    planned = np.repeat(JointLaplace(2, (2, 2)).variances, 2)
+    between = np.var(opened[0] - opened[1]) / 2  # the variance as if cells were independent
+    assert abs(between / planned[0] / DEALT_JOINT_VARIANCE - 1) < 0.15
 
 
 def test_polya_masses_convolve_to_the_geometric() -> None:

@@ -129,6 +129,21 @@ def test_gradients_are_close_and_within_their_norms(n_classes: int) -> None:
     assert np.abs(alone).sum(axis=0).max() <= l1
 
 
+@pytest.mark.parametrize("n_classes", [2, 4])
+def test_the_gain_of_evidence_is_close_and_bounded(n_classes: int) -> None:
+    both = Both(n_classes)
+    rng, start = np.random.default_rng(3), np.arange(both.outputs, dtype=np.int32) * 300
+    both.add(ContingencyTable(()), start[None])
+    for table in tables(both)[1:]:
+        both.add(table, rng.integers(-SCORE_UNITS, SCORE_UNITS, (table.n_cells, both.outputs)))
+    here, there = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, 5 * SCORE_UNITS))
+    assert abs(here - there)[0] <= 0.05 * SCORE_UNITS * N
+    assert abs(here)[0] > 0.2 * SCORE_UNITS * N
+    for max_gain in (1, 100):
+        _, cut = both.answers(asked.EvidenceGain(start, n_classes, GRADIENT_UNITS, max_gain))
+        assert abs(cut)[0] <= max_gain * N
+
+
 @pytest.mark.parametrize("extreme", [-(2**31), -(2**24), 2**24, 2**31 - 1])
 def test_scores_far_out_leave_gradients_within_their_norms(extreme: int) -> None:
     for n_classes in (0, 2, 3):

@@ -38,22 +38,14 @@ def lazy_names(package: str, init_file: str) -> tuple[Callable[[str], Any], list
         except ModuleNotFoundError as error:
             if error.name != home.split(".")[0]:
                 raise
-            raise _missing_package(name, error.name) from None
+            from veilwood.siblings import missing_package_error
+
+            raise missing_package_error(error.name, name) from None
         value = value if attribute is None else getattr(value, attribute)
         setattr(sys.modules[package], name, value)  # the next access does not come here
         return value
 
     return load_name, [*homes]
-
-
-def _missing_package(name: str, package: str) -> Exception:
-    from veilwood.errors import SetupError
-
-    distribution = package.replace("_", "-")
-    return SetupError(
-        f"veilwood.{name} needs the package {distribution}, which is not installed. "
-        f"Hint: run pip install 'veilwood[{name}]'."
-    )
 
 
 __getattr__, __all__ = lazy_names(__name__, __file__)

@@ -1,6 +1,6 @@
 # The public names, and where each is defined. ``__init__.py`` reads this file and imports a name when it is first used.
-import veilwood.engines.gpu
 import veilwood_audit
+import veilwood_engines.gpu
 import veilwood_secure
 import veilwood_service
 from veilwood import datasets as datasets
@@ -49,6 +49,6 @@ from veilwood.tuning import Tuning as Tuning
 from veilwood.tuning import tune as tune
 
 audit = veilwood_audit
-gpu = veilwood.engines.gpu
+gpu = veilwood_engines.gpu
 secure = veilwood_secure
 service = veilwood_service

@@ -27,8 +27,6 @@ from veilwood.data.canonical import factorize_texts, to_canonical_text
 from veilwood.data.counts import ContingencyTable
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
-from veilwood.engines.cluster import source as cluster_rows
-from veilwood.engines.cluster.worker import PartialSums, count_rows, encoded_schema, read_bucket
 from veilwood.errors import OutOfSchemaError, PlanError, VeilwoodError
 from veilwood.forests.adaptive import sparse_histogram as fine_cells
 from veilwood.forests.adaptive.contingency import tables_to_forest
@@ -46,6 +44,8 @@ from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.trees.counting import Assignment, leaf_totals
 from veilwood_audit.noninterference import sample_by_content
+from veilwood_engines.cluster import source as cluster_rows
+from veilwood_engines.cluster.worker import PartialSums, count_rows, encoded_schema, read_bucket
 from veilwood_secure.protocols.joint_forest import Parties
 
 BIG = 2**53 + 1  # the next float is another whole number

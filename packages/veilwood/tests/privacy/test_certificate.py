@@ -55,7 +55,7 @@ WORDS = {
     "IN_MEMORY": "the ledger was kept in memory only",
     "THIS_FIT_ALONE": "this fit alone",
     "NO_COLLUSION": "no two of the three servers collude, and each of them follows the protocol",
-    "DEALT_JOINTLY": "each server adds its own part of the noise",
+    "DEALT_JOINTLY": "servers add parts of the noise that they know",
     "SAMPLED_JOINTLY": "its distance from the exact law is contained in delta",
     "OWNERS_COUNT": "owners count their own rows",
     "ONE_CORRUPT": "what it sees does not depend on the data",
@@ -165,6 +165,10 @@ SECURE: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "private votes of one tree": (HIDDEN, by_servers("private-votes", settings={"n_trees": 1})),
     "a public forest, dealt": (f"{COUNTED} DEALT_JOINTLY", by_servers("public-forest", **public("dealt"))),
     "a public forest, sampled": (f"{COUNTED} SAMPLED_JOINTLY", by_servers("public-forest", **public("sampled"))),
+    "PrivateForest of owners who stay": (f"{COUNTED} DEALT_JOINTLY SAMPLED_JOINTLY", by_servers("public-forest")),
+    "PrivateForest on shares": (
+        f"{HIDDEN} DEALT_JOINTLY", by_servers("forest-on-shares"),
+    ),
     "a public disjoint forest": (
         f"{COUNTED} DEALT_JOINTLY {KEYED}", by_servers("public-forest", **public("dealt", trees="disjoint")),
     ),

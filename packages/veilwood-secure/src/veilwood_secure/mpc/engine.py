@@ -236,8 +236,8 @@ class Engine(ABC):
         """Return integers that one server knows (the others pass None) as a shared array; one round."""
 
     @abstractmethod
-    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
-        """Return the sum of three arrays, one drawn by each server and known to it alone; one round."""
+    def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
+        """Return the sum of three arrays, ``draw(server)`` of each server and known to it alone; one round."""
 
     @abstractmethod
     def open(self, x: Shared) -> Ints:

@@ -197,11 +197,11 @@ class ReplicatedEngine(Engine):
         words = None if values is None else np.broadcast_to(as_ring_array(values, self.ring), shape)
         return Shared(self._deal_pair(server, words, shape, self.ring, np.subtract), self._public_at)
 
-    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+    def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
         # Part j is stream k_j plus what server j-1 sends to server j: its draw minus stream k_(j-1).
         first, second = (stream.next_integers(shape, self.ring) for stream in self._streams)
-        rest = as_ring_array(draw(), self.ring).reshape(shape) - first
+        rest = as_ring_array(draw(self.party), self.ring).reshape(shape) - first
         self._send_array(self._next, rest)
         received = self._receive_array(self._previous, shape, self.ring)
         self.stats.rounds += 1

@@ -159,7 +159,7 @@ class _Lane(Engine):
         """Share integers that one server knows."""
         return self._request("alone", self._engine.deal_values, server, values, shape)  # type: ignore[no-any-return]
 
-    def deal_sum(self, draw: Callable[[], Ints], shape: tuple[int, ...]) -> Shared:
+    def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
         return self._request("alone", self._engine.deal_sum, draw, shape)  # type: ignore[no-any-return]
 

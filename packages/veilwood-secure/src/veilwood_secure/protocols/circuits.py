@@ -39,6 +39,14 @@ def maximum(engine: Engine, x: Shared) -> Shared:
     return x[0]
 
 
+def clip(engine: Engine, x: Shared, limit: int) -> Shared:
+    """Return signed numbers clipped to [-limit, limit]."""
+    beyond = stack([limit - x, x + limit])
+    return x + engine.mul(engine.is_negative(beyond), beyond * np.array([1, -1]).reshape(2, *[1] * len(x.shape))).sum(
+        axis=0
+    )
+
+
 def floor_divide(engine: Engine, x: Shared, y: Shared) -> Shared:
     """Return x // y, digit by digit, for x from 0 to 2^58, y from 1 to 2^26 and quotients below 2^32.
 

@@ -164,7 +164,7 @@ def assign_rows_to_trees(engine: Engine, n_rows: int, n_trees: int) -> Ints:
     The tree of a row depends on its index and the key alone, not on any row's values, so a forest costs as much as
     one tree (proofs/disjoint-trees.md, attacked by packages/veilwood-secure/tests/protocols/test_hidden_forest.py).
     """
-    words = engine.open(engine.deal_sum(lambda: entropy.random_integers(8, 32).astype(np.int64), (8,)))
+    words = engine.open(engine.deal_sum(lambda server: entropy.random_integers(8, 32).astype(np.int64), (8,)))
     return Assignment(words.tobytes(), n_trees).trees_of_rows(0, 0, n_rows).astype(np.int64)
 
 

@@ -10,23 +10,26 @@ queries on rows that are themselves in shares are in ``shared_backend``.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final, Literal, Protocol
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, cast
 
 import numpy as np
 
 from veilwood.arrays import Bools, Ints
-from veilwood.data.batches import Batch, Source
-from veilwood.data.open_rows import open_rows
+from veilwood.data.batches import Batch, RowFilter, Source
+from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.errors import MechanismError, ParameterError, PartyError, PlanError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Design
 from veilwood.estimators.one_pass import OnePassForest
+from veilwood.forests.adaptive.private_forest import PrivateForest
 from veilwood.privacy.certificate import ServerParticipation
 from veilwood.privacy.door import Door, UnchargedDoor
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss
@@ -52,6 +55,9 @@ RING = np.uint64
 DEALT_VARIANCE_FACTOR = Fraction(3, 2)
 """Three servers deal half a discrete Laplace each, so that any two parts suffice."""
 
+DEALT_JOINT_VARIANCE: Final = 2.0
+"""Variance of joint noise, in multiples of one draw: two servers deal a draw each, so that either one suffices."""
+
 ADAPTIVE_DELTA: Final = Fraction(9, 10**13)
 """Bound on the delta of all noise in an adaptive fit; the door rejects any step beyond it."""
 
@@ -73,8 +79,6 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
         raise UseError(
             f"random_state={estimator.random_state!r}: owners must grow the same trees. Hint: pass a public integer."
         )
-    if isinstance(estimator.schema, str) and estimator.schema == "infer":
-        raise UseError("schema='infer' would read the rows, which no party sees. Hint: declare a schema.")
     _, neighbours = estimator._requested_privacy()
     if isinstance(neighbours.unit, RowsOf):
         raise UseError(
@@ -138,6 +142,14 @@ def default_noise_protocol(estimator: Any) -> NoiseProtocol:
         return "sampled"
     wide = any(_laplace_scale(step) > noise.MAX_DEALT_SCALE for step in joint_design(estimator).plan.steps)
     return "sampled" if wide else "dealt"
+
+
+def server_participation(
+    estimator: BaseForest, noise_protocol: NoiseProtocol, shared_input: Literal["counts", "rows", "columns"]
+) -> ServerParticipation:
+    """Return the role of the servers. If the estimator may release several tables at once, they deal joint noise."""
+    deals_joint_noise = noise_protocol == "sampled" and isinstance(estimator._make_method(), PrivateForest)
+    return ServerParticipation("both" if deals_joint_noise else noise_protocol, shared_input)
 
 
 def _laplace_scale(step: Step) -> Fraction:
@@ -221,7 +233,8 @@ def run_owner(estimator: BaseForest, plan: Plan, X: Any, y: Any, channels: Seque
     own = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit, invalid=estimator.invalid)
     own.check_passes(method.multi_pass, type(estimator).__name__)
     source = OwnerRowSource(own._read, own.single_pass, own.n_partitions, servers)
-    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, "sampled") as door:
+    participation = server_participation(estimator, "sampled", "counts")
+    with JointDoor(plan, open_ledger(estimator.ledger), servers.receive_opened, participation) as door:
         method.measure_rows(design, source, door, estimator.n_jobs)
 
 
@@ -338,7 +351,7 @@ class ServerDoor(UnchargedDoor):
     The server's ledger is charged before the door is created. Owners and analyst have doors and ledgers of their own.
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
+    joint_noise_variance = DEALT_JOINT_VARIANCE
 
     def __init__(
         self, plan: Plan, engine: Engine, noise_protocol: NoiseProtocol, broadcast: Callable[[Ints], None] | None = None
@@ -355,14 +368,16 @@ class ServerDoor(UnchargedDoor):
     def release_counts(self, step: Step, exact: Any) -> Ints:
         """Add the planned noise on shares and open the result."""
         self._admit(step, exact.shape)
-        if not isinstance(step.mechanism, DiscreteLaplace):
+        shared, mechanism = _to_shared(self._engine, exact), step.mechanism
+        if isinstance(mechanism, JointLaplace):
+            added = noise.dealt_joint_laplace(self._engine, mechanism, shared.shape)
+        elif not isinstance(mechanism, DiscreteLaplace):
             raise PlanError(f"step {step.name!r} is planned with {step.mechanism_text}, but servers add Laplace noise.")
-        shared, scale = _to_shared(self._engine, exact), step.mechanism.scale
-        if self._noise_protocol == "dealt":
-            added = noise.dealt_laplace(self._engine, scale, shared.shape)
+        elif self._noise_protocol == "dealt":
+            added = noise.dealt_laplace(self._engine, mechanism.scale, shared.shape)
         else:
-            self._check_delta(scale, 2 * shared.size)
-            added = noise.discrete_laplace(self._engine, scale, shared.shape)
+            self._check_delta(mechanism.scale, 2 * shared.size)
+            added = noise.discrete_laplace(self._engine, mechanism.scale, shared.shape)
         return self._record_opened(self._engine.open(shared + added))
 
     def select(self, step: Step, scores: Any, admissible: Bools | None = None) -> Ints:
@@ -437,13 +452,13 @@ class JointDoor(Door):
     packages/veilwood-secure/tests/protocols/test_joint_forest.py).
     """
 
-    supports_joint_noise = False  # servers add discrete Laplace noise to each table separately
+    joint_noise_variance = DEALT_JOINT_VARIANCE
 
     def __init__(
-        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], noise_protocol: NoiseProtocol
+        self, plan: Plan, ledger: Ledger, receive_opened: Callable[[int], Ints], participation: ServerParticipation
     ) -> None:
         super().__init__(plan, ledger)
-        self._receive_opened, self._participation = receive_opened, ServerParticipation(noise_protocol, "counts")
+        self._receive_opened, self._participation = receive_opened, participation
 
     def refine(self, plan: Plan) -> None:
         """Replace the plan by one derived from opened values, and keep the delta allowed for sampled noise."""
@@ -463,9 +478,40 @@ class JointDoor(Door):
         return chosen
 
 
+class AnalystDoor(JointDoor):
+    """Door of an analyst: has the plan executed when the first value is needed, and replays the opened values."""
+
+    def __init__(
+        self, plan: Plan, ledger: Ledger, execute: Callable[[], Ints], participation: ServerParticipation
+    ) -> None:
+        super().__init__(plan, ledger, self._take_opened, participation)
+        self._execute, self._opened = execute, cast("Ints | None", None)
+
+    def _take_opened(self, count: int) -> Ints:
+        if self._opened is None:
+            self._opened = self._execute()
+        if len(self._opened) < count:
+            raise PartyError("the servers released fewer numbers than the plan has.")
+        first, self._opened = self._opened[:count], self._opened[count:]
+        return first
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None and self._opened is not None and len(self._opened):
+            raise PartyError("the servers released more numbers than the plan has.")
+
+
 @dataclass(frozen=True, repr=False)
 class NoRows(Source):
     """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
+
+    def part(self, row_filter: RowFilter) -> Source:
+        """Raise UseError: the analyst cannot choose among rows that it does not see."""
+        raise UseError(
+            "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -473,7 +519,7 @@ class NoRows(Source):
         return False
 
 
-class Parties(ABC):
+class Parties(JointRows):
     """Owners and servers as input of ``fit``: ``PrivateForestClassifier(...).fit(parties)``.
 
     Parameters
@@ -498,24 +544,13 @@ class Parties(ABC):
         """Return the requested noise protocol, or the default of the estimator."""
         return self.noise_protocol or default_noise_protocol(estimator)
 
-    def fit_estimator(self, estimator: BaseForest) -> None:
-        """Fit the estimator from values that the servers release. Its ledger is charged before they are contacted."""
-        design, noise_protocol = joint_design(estimator), self.resolve_noise_protocol(estimator)
+    def open_source(self) -> Source:
+        """Return the source of the analyst, which has no rows."""
+        return NoRows(no_batches)
+
+    def make_door(self, estimator: Any, ledger: Ledger) -> Door:
+        """Return the door of the analyst. Its ledger is charged before owners and servers are contacted."""
+        noise_protocol = self.resolve_noise_protocol(estimator)
         plan = joint_plan(estimator, noise_protocol)
-        remaining: list[Ints] = []
-
-        def take_opened(count: int) -> Ints:
-            if not remaining:
-                remaining.append(self.release(estimator, plan))
-            if len(remaining[0]) < count:
-                raise PartyError("the servers released fewer numbers than the plan has.")
-            first, remaining[0] = remaining[0][:count], remaining[0][count:]
-            return first
-
-        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, noise_protocol)
-        method = estimator._make_method()
-        estimator._run_release(
-            door, design, method, lambda door: method.measure_rows(design, NoRows(no_batches), door, estimator.n_jobs)
-        )
-        if remaining and len(remaining[0]):
-            raise PartyError("the servers released more numbers than the plan has.")
+        participation = server_participation(estimator, noise_protocol, "counts")
+        return AnalystDoor(plan, ledger, lambda: self.release(estimator, plan), participation)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from veilwood.arrays import Ints
 from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
+from veilwood.privacy.joint_noise import JointLaplace
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
 
 PRECISION_BITS = 80  # of the secret uniform number that is compared with a digit's probability
@@ -74,7 +75,19 @@ def dealt_laplace(engine: Engine, scale: Fraction, shape: tuple[int, ...]) -> Sh
             "Hint: sample it on shares, with discrete_laplace."
         )
     count = int(np.prod(shape))
-    return engine.deal_sum(lambda: (sample_polya(scale, count) - sample_polya(scale, count)).reshape(shape), shape)
+    return engine.deal_sum(
+        lambda server: (sample_polya(scale, count) - sample_polya(scale, count)).reshape(shape), shape
+    )
+
+
+def dealt_joint_laplace(engine: Engine, mechanism: JointLaplace, shape: tuple[int, ...]) -> Shared:
+    """Return the sum of two draws of joint noise, one known by server 0 and one by server 1; one round.
+
+    A server can subtract its own draw at most; what remains is the noise of the mechanism.
+    """
+    return engine.deal_sum(
+        lambda server: mechanism.sample(shape[1]) if server < 2 else np.zeros(shape, np.int64), shape
+    )
 
 
 def max_draw(scale: Fraction) -> int:

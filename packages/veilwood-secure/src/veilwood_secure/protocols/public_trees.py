@@ -215,7 +215,7 @@ def grow_extra_trees(
 
     The structure comes from public randomness. A row changes one count of one leaf by one, so all trees together
     cost 1/leaf_scale under add-remove, and twice that under replace-one (proofs/secure.md, attacked by
-    reproductions/tests/mpc/test_extra_trees.py).
+    reproductions/tests/mpc/test_plain.py).
     """
     seeds = np.random.SeedSequence(random_state).spawn(n_trees)
     return grow_public_forest(

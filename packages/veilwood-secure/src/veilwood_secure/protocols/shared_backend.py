@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from veilwood.data.counts import (
     Axis,
     ClassesByCell,
     ContingencyTable,
+    EvidenceGain,
     GradientSums,
     ResidualHistogram,
     RowBackend,
@@ -36,7 +37,6 @@ from veilwood.data.counts import (
     TargetSums,
 )
 from veilwood.data.encoding import TARGET_LEVELS
-from veilwood.errors import MechanismError
 from veilwood.forests.adaptive.contingency import BinnedColumn
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, MAX_SCORE, SCORE_UNITS
 from veilwood_secure.mpc.engine import Bits, Engine, Shared, concatenate, stack
@@ -165,7 +165,9 @@ class SharedBackend(RowBackend):
                 return popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
             case GradientSums():
                 return self._gradient_sums(query)
-        raise MechanismError(f"servers cannot answer {type(query).__name__} on shares.")
+            case EvidenceGain():
+                return self._evidence_gain(query)
+        assert_never(query)  # mypy reports a kind of query that joint fits cannot answer
 
     def _residual_planes(self, marks: Ints) -> Bits:
         """Return one plane per mark: rows whose absolute residual is at most this mark and above the one before."""
@@ -198,6 +200,19 @@ class SharedBackend(RowBackend):
                 found[place] = part.transpose(0, 2, 1).reshape(cells * size, outputs)
                 start += size
         return concatenate([found[place] for place in range(len(query.tables))]) * GRADIENT_UNIT
+
+    def _evidence_gain(self, query: EvidenceGain) -> Shared:
+        # The product of a gradient and a score, in units of both, is GRADIENT_LEVELS times the answer: the score is
+        # rounded to that many units, and the product needs no division.
+        engine, drop = self._engine, GRADIENT_LEVELS.bit_length() - 1
+        offset = circuits.binary_digits(GRADIENT_LEVELS // 2 - query.start, SCORE_DIGITS)  # (digits, outputs)
+        scores = stack(self._scores, axis=1)
+        rounded = add_bits(engine, scores, circuits.public_planes(self._valid, offset))[drop:]
+        weights = 1 << np.arange(len(rounded))
+        weights[-1] *= -1
+        added = (to_rows(engine, rounded) * weights[:, None, None]).sum(axis=0)  # (outputs, rows)
+        gain = engine.dot(self._row_gradients(query.n_classes, query.limit), added, axis=0)
+        return circuits.clip(engine, gain, query.max_gain).sum().reshape(1)
 
     # Planes and indicators
 

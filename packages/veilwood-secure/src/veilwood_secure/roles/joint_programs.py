@@ -18,7 +18,6 @@ from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import UseError
 from veilwood.forests.adaptive.contingency import bin_columns
-from veilwood.privacy.certificate import ServerParticipation
 from veilwood_secure.mpc.engine import Bits, Engine, concatenate, stack
 from veilwood_secure.protocols import circuits
 from veilwood_secure.protocols import joint_forest as joint
@@ -83,7 +82,7 @@ class JointForest(Program):
             ) from None
         self.noise_protocol: joint.NoiseProtocol = requested or joint.default_noise_protocol(self.estimator)
         self.plan = joint.joint_plan(self.estimator, self.noise_protocol)
-        self.participation = ServerParticipation(self.noise_protocol, "counts")
+        self.participation = joint.server_participation(self.estimator, self.noise_protocol, "counts")
         self.needs_online_owners = joint.needs_online_owners(self.estimator)
         self._n_sums = sum(math.prod(step.shape) for step in self.plan.steps)
 
@@ -139,7 +138,9 @@ class ForestOnShares(JointForest):
     def __init__(self, task: Task) -> None:
         super().__init__(task)
         self.needs_online_owners = False
-        self.participation = ServerParticipation(self.noise_protocol, "columns" if task.is_vertical else "rows")
+        self.participation = joint.server_participation(
+            self.estimator, self.noise_protocol, "columns" if task.is_vertical else "rows"
+        )
         self._columns = bin_columns(Encoding(task.public_schema, "grid"))
         self._digits = [max((column.n_bins - 1).bit_length(), 1) for column in self._columns]
         classes = len(task.public_schema.classes)

@@ -19,11 +19,11 @@ import typer
 from veilwood._version import __version__
 from veilwood.cli.ledger import describe_remaining, open_existing_ledger
 from veilwood.cli.options import AsJson, print_result
-from veilwood.engines import gpu
 from veilwood.errors import FileError, VeilwoodError
 from veilwood.privacy import entropy
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
+from veilwood.siblings import GPU
 
 CheckState = Literal["well", "missing", "broken"]
 STATE_MARKS = {"well": "ok", "missing": "--", "broken": "BROKEN"}
@@ -105,12 +105,7 @@ def _run_check(name: str, failure_state: CheckState, check: Callable[[], str]) -
 
 def _check_packages() -> Iterator[Finding]:
     """Yield the versions of required packages and the state of each extra, as the distribution declares them."""
-    extras: dict[str, list[str]] = {}
-    for line in metadata.requires("veilwood") or []:
-        package = re.match(r"[\w.-]+", line)
-        extra_match = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        if package is not None and package.group() != "veilwood":
-            extras.setdefault(extra_match.group(1) if extra_match else "", []).append(package.group())
+    extras = _requirements("veilwood")
     for name in extras.pop("", []):
         version = _installed_version(name)
         yield Finding(name, "broken" if version is None else "well", version or "is required and not installed")
@@ -120,6 +115,21 @@ def _check_packages() -> Iterator[Finding]:
         absent = [name for name in dict.fromkeys(names) if _installed_version(name) is None]
         text = f"without {', '.join(absent)}. Hint: run pip install 'veilwood[{extra}]'." if absent else "installed"
         yield Finding(f"extra [{extra}]", "missing" if absent else "well", text)
+
+
+def _requirements(distribution: str) -> dict[str, list[str]]:
+    """Return the packages that each extra of a distribution requires, those of a sibling's extra included."""
+    extras: dict[str, list[str]] = {}
+    for line in metadata.requires(distribution) or []:
+        package = re.match(r"([\w.-]+)(?:\[([\w-]+)\])?", line)
+        if package is None or package[1] == "veilwood":
+            continue
+        found = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
+        names = extras.setdefault(found[1] if found else "", [])
+        names.append(package[1])
+        if package[1].startswith("veilwood-") and _installed_version(package[1]) is not None:
+            names += _requirements(package[1]).get(package[2] or "", [])
+    return extras
 
 
 def _installed_version(name: str) -> str | None:
@@ -133,7 +143,7 @@ def _installed_version(name: str) -> str | None:
 
 
 def _check_gpu() -> str:
-    with gpu.use():
+    with GPU.load().use():
         return "can be used: with vw.gpu.use(): ..."
 
 

@@ -24,6 +24,7 @@ from veilwood.cli.options import (
     AsJson,
     CsvOptions,
     Delta,
+    Drop,
     Epsilon,
     Force,
     LedgerPath,
@@ -46,8 +47,6 @@ from veilwood.data.columns import did_you_mean
 from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.data.tables import read_feature_batches
-from veilwood.engines.sql.preview import preview_statements
-from veilwood.engines.sql.session import is_database
 from veilwood.errors import NotFoundError, PrivacyWarning, SchemaError, UseError
 from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
@@ -57,6 +56,7 @@ from veilwood.privacy.ledger import NO_LEDGER, Ledger
 from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import write_file
+from veilwood.siblings import SQL_PREVIEW, find_database
 from veilwood.tuning import averaging_estimator, tunable_estimators, tune
 
 
@@ -92,6 +92,7 @@ class EstimatorOptions:
     epsilon: Epsilon = 1.0
     delta: Delta = 0.0
     param: Params = None
+    drop: Drop = False
 
     def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
         """Return the estimator for a schema."""
@@ -110,7 +111,7 @@ class EstimatorOptions:
         with_options = {"schema", "epsilon", "delta", "ledger"}
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
         # Public, and fixed so that the printed plan is the one that is executed.
-        parameters: dict[str, Any] = {"random_state": 0}
+        parameters: dict[str, Any] = {"random_state": 0, "invalid": "drop" if self.drop else "refuse"}
         for key, value in read_params(self.param).items():
             if key in with_options:
                 raise UseError(f"--param cannot set {key!r}. Hint: use the option --{key}.")
@@ -187,7 +188,7 @@ def plan(
     note = f"\nPlan: {out}, sha256 {planned.fingerprint()}" if isinstance(planned, Plan) and out is not None else ""
     payload = planned.to_dict()
     if sql is not None:
-        statements = preview_statements(forest, sql)
+        statements = SQL_PREVIEW.load().preview_statements(forest, sql)
         payload["statements"] = statements
         note += "\n\n-- SQL statements. KEY replaces a secret key; later rounds have other constants.\n"
         note += "\n".join(f"{statement};" for statement in statements)
@@ -234,7 +235,7 @@ def fit(
     check_output(out, spend_options.force)
     if holdout_fraction is not None:
         check_output(evaluation_path(out), spend_options.force)
-    if is_database(table):
+    if find_database(table) is not None:
         check_output(statements_file(out), spend_options.force)
     charged = NO_LEDGER if ledger is None else open_existing_ledger(ledger)
     declared = csv.apply_to(_load_schema(schema))
@@ -285,9 +286,7 @@ def evaluate_model(
     ],
     delta: Delta = 0.0,
     ledger: LedgerPath = None,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop rows that do not fit the schema, instead of rejecting.")
-    ] = False,
+    drop: Drop = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Output file, for veilwood report.")
     ] = None,

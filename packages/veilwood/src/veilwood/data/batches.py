@@ -2,7 +2,7 @@
 """Encoded private rows in batches: one pass or several, each aggregated into counts.
 
 Only this module decides what happens to a row that does not fit the schema (``encode_rows``). ``open_rows`` chooses the
-source, ``file_source`` makes those of files, ``engines`` those of databases and clusters. Counts are in ``trees``.
+source, ``file_source`` makes those of files, ``veilwood_engines`` those of databases and clusters; ``trees`` counts.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column, id_names
+from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column
 from veilwood.data.counts import RowBackend
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table, target_values
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.neighbours import RowsOf, id_names
 from veilwood.progress import track_progress
 
 Sums: TypeAlias = npt.NDArray[np.int64]

@@ -7,6 +7,7 @@ object, file or message may hold one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -20,10 +21,23 @@ from veilwood.data.files import are_files
 from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
 from veilwood.data.relations import as_batch_stream
-from veilwood.engines.cluster.engines import find_engine
-from veilwood.engines.sql.session import is_database, is_ibis
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
+from veilwood.privacy.door import Door
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.neighbours import RowsOf, Unit
+from veilwood.siblings import CLUSTER_SOURCE, Sibling, find_cluster, find_database
+
+
+class JointRows(ABC):
+    """Rows of several owners, which only three servers together can count (``veilwood_secure``)."""
+
+    @abstractmethod
+    def open_source(self) -> Source:
+        """Return the source of the analyst, which holds no rows."""
+
+    @abstractmethod
+    def make_door(self, estimator: Any, ledger: Ledger) -> Door:
+        """Return the door that releases what the servers open. Raise an error if they cannot fit the estimator."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +97,7 @@ def _is_path(X: Any) -> bool:
 
 
 def _match_database(X: Any, y: Any) -> Any:
-    return X if not _is_path(X) and (is_database(X) or is_ibis(X)) else None
+    return find_database(X)
 
 
 def _match_files(X: Any, y: Any) -> Any:
@@ -92,7 +106,8 @@ def _match_files(X: Any, y: Any) -> Any:
 
 
 def _match_cluster(X: Any, y: Any) -> Any:
-    return None if are_files(X) else find_engine(X)
+    sibling = None if are_files(X) else find_cluster(X)
+    return None if sibling is None else sibling.load().find_engine(X)
 
 
 def _match_spool(X: Any, y: Any) -> Any:
@@ -103,10 +118,9 @@ def _match_stream(X: Any, y: Any) -> Any:
     return None if is_frame(X) else as_batch_stream(X)
 
 
-def _open_database(X: Any, rows: _Rows) -> Source:
-    from veilwood.engines.sql.source import open_sql  # loads the queries of PrivateForest, which few fits need
-
-    return open_sql(X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+def _open_database(sibling: Sibling, rows: _Rows) -> Source:
+    source: Source = sibling.load().open_sql(rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+    return source
 
 
 def _open_files(X: Any, rows: _Rows) -> Source:
@@ -116,9 +130,8 @@ def _open_files(X: Any, rows: _Rows) -> Source:
 
 
 def _open_cluster(engine: Any, rows: _Rows) -> Source:
-    from veilwood.engines.cluster.source import open_frame
-
-    return open_frame(engine, rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+    source: Source = CLUSTER_SOURCE.load().open_frame(engine, rows.X, rows.encoding, cap=rows.cap, invalid=rows.invalid)
+    return source
 
 
 def _open_spool(pieces: Any, rows: _Rows) -> Source:
@@ -139,9 +152,14 @@ def _open_memory(_: Any, rows: _Rows) -> Source:
     )  # fmt: skip
 
 
+def _match_owners(X: Any, y: Any) -> Any:
+    return X if isinstance(X, JointRows) else None
+
+
 _STREAM_HINT: Final = "let it give tables with the target, or (X, y)"
 
 OPENERS: Final = (
+    Opener(_match_owners, lambda X, rows: X.open_source(), "rows of several owners", "owners hold the target column"),
     Opener(_match_database, _open_database, "a table of a database", "it holds the target column itself"),
     Opener(_match_files, _open_files, "a file", "files hold the target column themselves", can_hold_out=True),
     Opener(_match_cluster, _open_cluster, "a {0.name} frame", "the frame holds the target column"),

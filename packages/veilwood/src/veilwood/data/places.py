@@ -18,8 +18,9 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from veilwood.data.relations import Relation, open_delta, open_iceberg
+from veilwood.data.relations import Relation
 from veilwood.errors import OutOfSchemaError, SetupError, VeilwoodError, redact_url
+from veilwood.siblings import load_lakes
 
 FORMATS: Final = {
     ".csv": "csv",
@@ -218,9 +219,10 @@ def _open_lake(lake: str, address: str, metadata: Iterable[str]) -> Relation:
             f"{redact_url(address)!r} is a Hudi table, which is not supported. Hint: pass a Spark frame, or write "
             "Parquet."
         )
-    if lake == "delta":
-        return open_delta(address)
-    return open_iceberg(f"{address.rstrip('/')}/{_ICEBERG}/{_newest_metadata(metadata)}")
+    if lake == "iceberg":
+        address = f"{address.rstrip('/')}/{_ICEBERG}/{_newest_metadata(metadata)}"
+    relation: Relation = load_lakes(lake).open_lake_at(address, lake)
+    return relation
 
 
 def _newest_metadata(names: Iterable[str]) -> str:

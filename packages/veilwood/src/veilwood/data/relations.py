@@ -17,7 +17,8 @@ import pyarrow as pa
 
 from veilwood.data.frames import is_scanner
 from veilwood.data.problems import redact_errors_of
-from veilwood.errors import OutOfSchemaError, SetupError, UseError
+from veilwood.errors import OutOfSchemaError, UseError
+from veilwood.siblings import find_lake
 
 FramePiece: TypeAlias = "pa.RecordBatch | pa.Table | pd.DataFrame"
 
@@ -97,14 +98,13 @@ def _find_opener(X: Any) -> Callable[[Any], Relation] | None:
         return _open_query
     if is_scanner(X):
         return _open_scanner
+    if (sibling := find_lake(X)) is not None:
+        return sibling.load().open_lake  # type: ignore[no-any-return]
     package, kind = type(X).__module__.split(".")[0], type(X).__name__
     return {
         ("duckdb", "DuckDBPyRelation"): _open_duckdb,
         ("_duckdb", "DuckDBPyRelation"): _open_duckdb,
         ("polars", "LazyFrame"): _open_lazy_frame,
-        ("deltalake", "DeltaTable"): open_delta,
-        ("pyiceberg", "Table"): open_iceberg,
-        ("pyiceberg", "StaticTable"): open_iceberg,
     }.get((package, kind))
 
 
@@ -179,54 +179,6 @@ def _open_scanner(scanner: Any) -> Relation:
 def _check_fragment(tagged: Any) -> None:
     if infers_types_from_rows(tagged.fragment):
         raise inferred_types_error("a scanner")
-
-
-def open_delta(table: Any) -> Relation:
-    """Open the current version of a ``deltalake.DeltaTable``, or of the Delta Lake table at an address."""
-    if isinstance(table, str):
-        try:
-            from deltalake import DeltaTable
-        except ImportError:
-            raise _missing_package_error("Delta Lake", "delta") from None
-        table = DeltaTable(table)
-    try:
-        dataset = table.to_pyarrow_dataset()
-    except Exception:  # for example, rows deleted by vectors, which this version of deltalake cannot leave out
-        raise OutOfSchemaError(
-            "the Delta Lake table needs a feature that deltalake cannot read into Arrow. Hint: pass a Spark frame, "
-            "or write Parquet."
-        ) from None
-
-    def start(columns: list[str], batch_rows: int) -> Iterable[FramePiece]:
-        pieces: Iterable[FramePiece] = dataset.to_batches(columns=columns, batch_size=batch_rows, fragment_readahead=1)
-        return pieces
-
-    return Relation("the Delta Lake table", tuple(dataset.schema.names), start)
-
-
-def open_iceberg(table: Any) -> Relation:
-    """Open the current snapshot of a ``pyiceberg`` table, or the one in a metadata file, given by its address."""
-    if isinstance(table, str):
-        try:
-            from pyiceberg.table import StaticTable
-        except ImportError:
-            raise _missing_package_error("Iceberg", "iceberg") from None
-        table = StaticTable.from_metadata(table)
-    snapshot = table.current_snapshot()
-    number = None if snapshot is None else snapshot.snapshot_id
-
-    def start(columns: list[str], batch_rows: int) -> Iterator[FramePiece]:
-        scan = table.scan(selected_fields=tuple(columns), snapshot_id=number)
-        yield from scan.to_arrow_batch_reader()
-
-    return Relation("the Iceberg table", tuple(field.name for field in table.schema().fields), start)
-
-
-def _missing_package_error(title: str, extra: str) -> SetupError:
-    return SetupError(
-        f"the {title} table needs a package that is not installed, since its files may hold deleted rows. "
-        f"Hint: pip install 'veilwood[{extra}]'."
-    )
 
 
 def infers_types_from_rows(files: Any) -> bool:

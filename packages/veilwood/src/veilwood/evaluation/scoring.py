@@ -171,7 +171,7 @@ def _draw_class(uniforms: Int32s, target: Int32s, n_classes: int) -> Int32s:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ScoreCount:
-    """Counts rows in the cells of a scoring (``batches.Count``); in a database too (``engines.sql.scoring``)."""
+    """Count of the rows in the cells of a scoring; ``veilwood_engines.sql.scoring`` runs it in a database."""
 
     scoring: Scoring
     assignment: Assignment | None

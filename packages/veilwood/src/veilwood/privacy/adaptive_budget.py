@@ -121,17 +121,14 @@ class AdaptiveBudget:
         )
 
     @property
-    def servers_draw_noise(self) -> bool:
-        """Whether servers draw the noise in secret shares: table by table, and for sums that they can compute.
-
-        False without a door, as plans assume (proofs/secure-joint.md).
-        """
-        return self._door is not None and not self._door.supports_joint_noise
-
-    @property
     def allows_joint_noise(self) -> bool:
         """Whether several tables may share their noise, which needs pure epsilon."""
-        return not self.uses_gaussian and self._loss.epsilon is not None and not self.servers_draw_noise
+        return not self.uses_gaussian and self._loss.epsilon is not None
+
+    @property
+    def joint_noise_variance(self) -> float:
+        """Variance of joint noise, in multiples of that of ``JointLaplace``. Plans, without a door, assume 1."""
+        return 1.0 if self._door is None else self._door.joint_noise_variance
 
     def plan_tables(self, name: str, sizes: Sequence[int], n_classes: int, fraction: float) -> Step:
         """Plan the release of class counts of one table, or of several with joint noise."""
@@ -195,22 +192,26 @@ MAX_SIZE_RATIO: Final = 3
 
 
 class TableNoise(NamedTuple):
-    """Noise of several tables: Gaussian or Laplace, and whether tables of similar size may share Laplace noise."""
+    """Noise of several tables: Gaussian or Laplace, and whether tables of similar size may share Laplace noise.
+
+    ``joint_variance`` is ``AdaptiveBudget.joint_noise_variance``.
+    """
 
     uses_gaussian: bool
     allows_joint_noise: bool
+    joint_variance: float = 1.0
 
     @classmethod
     def from_budget(cls, budget: AdaptiveBudget) -> TableNoise:
         """Return the noise that a budget implies."""
-        return cls(budget.uses_gaussian, budget.allows_joint_noise)
+        return cls(budget.uses_gaussian, budget.allows_joint_noise, budget.joint_noise_variance)
 
     def group_tables(self, sizes: Sequence[int]) -> list[tuple[int, float]]:
         """Divide a budget among tables of ascending sizes.
 
-        Joint noise of several tables is less than separate noise, but that of a small table grows with the cells of
-        all. So only tables of similar size share noise. The fractions minimise the squared noise of all cells: the sum
-        over groups of squares / fraction^2, or of squares / fraction under zCDP.
+        Joint noise of several tables is usually less than separate noise, but that of a small table grows with the
+        cells of all. So only tables of similar size share noise, and only if it is less. The fractions minimise the
+        squared noise of all cells: the sum over groups of squares / fraction^2, or of squares / fraction under zCDP.
 
         Returns
         -------
@@ -228,11 +229,8 @@ class TableNoise(NamedTuple):
                 groups[-1].append(size)
             else:
                 groups.append([size])
-        # All rows are in every table, so that the last cell of each follows from the others.
-        squares = [
-            sum((size - 1) * each for size, each in zip(group, _group_variances(group), strict=True))
-            for group in groups
-        ]
+        groups = [part for group in groups for part in self._split_if_noisier(group)]
+        squares = [self._squared_noise(group) for group in groups]
         roots = np.maximum(squares, 1.0) ** (1 / 2 if self.uses_gaussian else 1 / 3)
         return list(zip(map(len, groups), (roots / roots.sum()).tolist(), strict=True))
 
@@ -240,22 +238,34 @@ class TableNoise(NamedTuple):
         """Return the variance of the noise on a cell of each table, at row epsilon 1 for all; sizes ascend."""
         variances: list[float] = []
         for n_tables, part in self.group_tables(sizes):
-            of_group = _group_variances(sizes[len(variances) : len(variances) + n_tables])
+            of_group = self._group_variances(sizes[len(variances) : len(variances) + n_tables])
             variances += [each / part ** (1 if self.uses_gaussian else 2) for each in of_group]
         return np.array(variances)
+
+    def _split_if_noisier(self, group: list[int]) -> list[list[int]]:
+        """Return a group as it is, or its tables alone if separate Laplace noise is less."""
+        alone = [[size] for size in group]
+        separate = sum(self._squared_noise(one) ** (1 / 3) for one in alone) ** 3  # the budget is divided by cube roots
+        return alone if len(group) > 1 and self._squared_noise(group) > separate else [group]
+
+    def _squared_noise(self, group: Sequence[int]) -> float:
+        """Return the squared noise of all cells of a group, at row epsilon 1.
+
+        All rows are in every table, so that the last cell of each follows from the others.
+        """
+        return sum((size - 1) * each for size, each in zip(group, self._group_variances(group), strict=True))
+
+    def _group_variances(self, sizes: Sequence[int]) -> list[float]:
+        """Return the variance of the noise on one cell of each table of a group, at row epsilon 1."""
+        if len(sizes) == 1:
+            return [2.0]
+        by_size = dict(unit_scale_moments(tuple(sorted(Counter(sizes).items())))[0])
+        return [self.joint_variance * by_size[size] for size in sizes]
 
 
 def _may_share_noise(sizes: Sequence[int]) -> bool:
     """Return True if tables of ascending sizes are similar and small enough for joint noise."""
     return sizes[-1] <= min(MAX_SIZE_RATIO * sizes[0], MAX_TABLE_CELLS) and sum(sizes) <= MAX_JOINT_CELLS
-
-
-def _group_variances(sizes: Sequence[int]) -> list[float]:
-    """Return the variance of the noise on one cell of each table of a group, at row epsilon 1."""
-    if len(sizes) == 1:
-        return [2.0]
-    by_size = dict(unit_scale_moments(tuple(sorted(Counter(sizes).items())))[0])
-    return [by_size[size] for size in sizes]
 
 
 class TableStepName(NamedTuple):
@@ -305,14 +315,15 @@ def release_tables(
 
     ``exact`` has one row per cell, table after table.
     """
-    released = NoisyTables([], [], [], [])
-    for n_tables, part in TableNoise.from_budget(budget).group_tables(sizes):
+    released, noise = NoisyTables([], [], [], []), TableNoise.from_budget(budget)
+    for n_tables, part in noise.group_tables(sizes):
         first = len(released.counts)
         group, start = sizes[first : first + n_tables], sum(sizes[:first])
         step = budget.plan_tables(name.format_range(first, n_tables), group, exact.shape[1], fraction * part)
         noisy = budget.release_counts(step, exact[start : start + sum(group)])
         released.counts.extend(np.split(noisy, np.cumsum(group[:-1])))
-        released.variances.extend(step.table_variances)
+        factor = noise.joint_variance if n_tables > 1 else 1.0
+        released.variances.extend(factor * variance for variance in step.table_variances)
         released.totals.append(released.counts[-1].sum(axis=0))  # equal for all tables of a group
-        released.total_variances.append(step.total_variance)
+        released.total_variances.append(factor * step.total_variance)
     return released

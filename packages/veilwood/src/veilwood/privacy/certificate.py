@@ -23,7 +23,7 @@ from veilwood.privacy.ledger import Durability
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 
-ServerNoise: TypeAlias = Literal["dealt", "sampled"]
+ServerNoise: TypeAlias = Literal["dealt", "sampled", "both"]
 Holding: TypeAlias = Literal["counts", "rows", "columns"]
 
 NO_SCHEMA: Final = "none: the release is a schema"
@@ -60,7 +60,7 @@ class Assumption(Enum):
     )
     NO_COLLUSION = "no two of the three servers collude, and each of them follows the protocol (semi-honest)"
     DEALT_JOINTLY = (
-        "each server adds its own part of the noise: the guarantee holds towards a server that knows its part"
+        "servers add parts of the noise that they know: the guarantee holds towards a server that knows its own part"
     )
     SAMPLED_JOINTLY = "noise is drawn from biased secret bits; its distance from the exact law is contained in delta"
     OWNERS_COUNT = "owners count their own rows: a wrong count harms the model, not the privacy of other owners"
@@ -105,8 +105,8 @@ class ServerParticipation:
 
     Attributes
     ----------
-    noise : {"dealt", "sampled"}
-        Whether each server dealt a part of the noise, or all sampled it together in shares.
+    noise : {"dealt", "sampled", "both"}
+        Whether servers dealt parts of the noise, all sampled it together in shares, or did both in different steps.
     shared_input : {"counts", "rows", "columns"}
         What owners shared with the servers: counts of their rows, whole rows, or columns of the same rows.
     """
@@ -131,8 +131,8 @@ def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipat
         Assumption.IN_MEMORY: durability == "memory",
         Assumption.THIS_FIT_ALONE: durability == "not",
         Assumption.NO_COLLUSION: servers is not None,
-        Assumption.DEALT_JOINTLY: servers is not None and servers.noise == "dealt",
-        Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise == "sampled",
+        Assumption.DEALT_JOINTLY: servers is not None and servers.noise != "sampled",
+        Assumption.SAMPLED_JOINTLY: servers is not None and servers.noise != "dealt",
         Assumption.OWNERS_COUNT: servers is not None and servers.shared_input == "counts",
         Assumption.ONE_CORRUPT: shared,
         Assumption.ONE_HOT: shared,

@@ -70,7 +70,7 @@ def leaf_queries(
 
 
 class Accelerator(Protocol):
-    """A device that takes over the work of this module, with the same integers and sums (``engines.gpu``)."""
+    """A device that takes over the work of this module, with the same integers and sums (``veilwood_engines.gpu``)."""
 
     def leaf_totals(self, forest: Forest, rows: Iterable[Any], *, n_classes: int | None, target_levels: int) -> Ints:
         """Return ``leaf_totals`` of (codes, target, tree of each row or None) triples."""
@@ -83,7 +83,7 @@ class Accelerator(Protocol):
 
 
 ACCELERATOR: ContextVar[Accelerator | None] = ContextVar("accelerator", default=None)
-"""The device in use, if any: set by ``engines.gpu.use``, so that no code below an engine needs to import one."""
+"""The device in use, if any: set by ``veilwood_engines.gpu.use``, so that the core imports no engine."""
 
 
 _KEYSTREAM_ROWS = 4096  # rows whose tree assignment comes from one call of the keyed function

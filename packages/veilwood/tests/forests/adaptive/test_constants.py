@@ -29,7 +29,7 @@ MODULES = (
     *(f"{adaptive.__name__}.{module.name}" for module in pkgutil.iter_modules(adaptive.__path__)),
     "veilwood.forests.expected_skill", "veilwood.kernels", "veilwood.privacy.adaptive_budget", "veilwood.privacy.noise",
     "veilwood.privacy.joint_noise", "veilwood.data.encoding",
-    "veilwood.engines.gpu", "veilwood.engines.cluster.source", "veilwood.engines.sql.backend",
+    "veilwood_engines.gpu", "veilwood_engines.cluster.source", "veilwood_engines.sql.backend",
 )  # fmt: skip
 
 

@@ -408,8 +408,7 @@ def _score_tables(
     scored on a secret random sample.
     """
     query, part = _gradient_sums(fit, state, tables), 1.0
-    # Servers cannot draw a sample together.
-    if state.n_rows > 2 * SCORE_SAMPLE_ROWS and not fit.budget.servers_draw_noise:
+    if state.n_rows > 2 * SCORE_SAMPLE_ROWS:
         sums, part = fit.backend.run_on_sample(query, SCORE_SAMPLE_ROWS / state.n_rows)
     else:
         sums = fit.backend.run(query)
@@ -436,7 +435,7 @@ def measure_tables(fit: Fit, state: State) -> State:
     row_budget = state.n_rows * budget.row_epsilon_of(budget.remaining)
     if strengths and row_budget >= strengths.rounds_threshold(fit.n_classes):
         return state
-    weight_share = 0.0 if budget.servers_draw_noise else table_design.weight_fraction(budget, state.n_rows)
+    weight_share = table_design.weight_fraction(budget, state.n_rows)
     left = budget.remaining - weight_share
     design, part = table_design.design_tables(fit.columns, fit.n_classes, state.n_rows, budget, left, strengths)
     if not design.n_columns:

@@ -164,7 +164,9 @@ class MemoryBackend(RowBackend):
         _map_parts(lambda rows: rows.add_scores(table, values), every, self._n_jobs)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Return the sum over a secret random sample of the rows, and the fraction."""
+        """Return the sum over a secret random sample of the rows, and the fraction; over all rows of several owners."""
+        if self._joint_source is not None:  # servers do not sample rows in shares, and all parties do the same
+            return self.run(query), 1.0
         self.draw_sample(fraction)
         return self._sum_parts(query, self._sample), fraction
 

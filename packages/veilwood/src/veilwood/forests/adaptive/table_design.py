@@ -86,7 +86,7 @@ class GroupBounds:
         """Release histograms of these columns if a fraction of the budget makes them precise enough."""
         noise = TableNoise.from_budget(budget)
         numeric = [(column, histogram_groups(column, noise.allows_joint_noise)) for column in columns if column.ordered]
-        if budget.servers_draw_noise or len(numeric) < 2:  # servers cannot draw joint noise: too much noise
+        if len(numeric) < 2:
             return self
         numeric.sort(key=lambda pair: pair[1].size)
         tables, part = [ContingencyTable((axis,)) for _, axis in numeric], HISTOGRAM_FRACTION * fraction
