@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""When a private answer is sent and becomes visible: at a time that is fixed before rows are read and noise is drawn."""
+"""When a private answer is sent and becomes visible: at a time fixed before rows are read and noise is drawn."""
 
 from __future__ import annotations
 
