@@ -21,22 +21,18 @@ import sqlalchemy as sa
 
 from veilwood.errors import BudgetExceededError, LedgerError, NotFoundError
 from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain, append_genesis, store_balance
 from veilwood.privacy.ledger import (
     RECONCILIATION,
     Balance,
-    ChainedLedger,
-    Connection,
     Entry,
     FinalState,
-    HashChain,
     Ledger,
     Limit,
     Part,
     Purpose,
     Reservation,
-    append_genesis,
     requested_budget,
-    store_balance,
 )
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss

@@ -341,9 +341,10 @@ def _begin_sqlite(connection: sa.Connection) -> None:
 
 
 def _require_durable_server(connection: Any, _: Any) -> None:
+    connection.autocommit = True  # outside any transaction: the setting holds for all later ones
     connection.execute("SET synchronous_commit = on")
     has_fsync = connection.execute("SHOW fsync").fetchone() == ("on",)
-    connection.commit()
+    connection.autocommit = False
     if not has_fsync:
         raise SetupError(
             "the database runs with fsync off: a power failure could lose charges. Hint: set fsync = on in "
