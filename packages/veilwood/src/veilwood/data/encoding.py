@@ -251,7 +251,8 @@ class Encoding:
         """
         table = _view_table(X)
         codes, problems = self.read_features(table, allowed_extra=allowed_extra, estimator=estimator)
-        problems.raise_if_any(lambda name: self.column_values(table, name))
+        if problems.kinds_by_column:
+            problems.raise_if_any(lambda name: self.column_values(table, name))
         return codes
 
     def read_features(

@@ -27,7 +27,6 @@ from veilwood.data.contributions import (
     bound_contributions,
     encode_ids,
     id_column,
-    id_names,
     missing_id_column_error,
 )
 from veilwood.data.encoding import Encoding
@@ -38,7 +37,7 @@ from veilwood.data.problems import Invalid, Problem, ProblemMessage, Problems, m
 from veilwood.data.relations import as_batch_stream, is_relation, open_relation
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseError, short_repr
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.neighbours import RowsOf, id_names
 from veilwood.safe_io import is_int_in
 
 _BATCH_ROWS: Final = 65536

@@ -387,7 +387,7 @@ def find_files(
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     files: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
-        if relations.is_relation(each):
+        if not isinstance(each, str | PathLike | FileLocation) and relations.is_relation(each):
             found: list[FileLocation] | Relation = relations.open_relation(each)
         else:
             found = [each] if isinstance(each, FileLocation) else find_locations(each)

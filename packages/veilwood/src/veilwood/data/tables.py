@@ -13,7 +13,7 @@ import pandas as pd
 
 from veilwood.data.canonical import factorize_texts
 from veilwood.data.columns import Column, did_you_mean
-from veilwood.data.contributions import id_names, missing_id_column_error
+from veilwood.data.contributions import missing_id_column_error
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files, no_rows_error
 from veilwood.data.frames import Table
@@ -21,7 +21,7 @@ from veilwood.data.numbers import read_column
 from veilwood.data.problems import Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.neighbours import RowsOf, id_names
 
 
 @overload

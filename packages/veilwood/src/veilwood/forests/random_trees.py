@@ -119,7 +119,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
             (*splits, step),
             f"{step.name}, of {parameters.n_estimators} trees split at random where rows are, and these splits",
             Layout(int(parameters.n_estimators), MAX_LEAVES, int(parameters.max_depth), self.row_sharing),
-            self.expected_leaf_mse(step),
+            self.leaf_error(step.variance),
         )
         return Design(encoding, plan)
 

@@ -510,8 +510,9 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
     def release_sums(self, design: MatrixDesign, exact: Ints, door: Door) -> Floats:
         """Release the noisy tables, and reconstruct the leaves from them."""
         if not design.measurements:
-            return door.release_counts(design.plan.steps[0], exact).astype(np.float64)
-        ends = np.cumsum([math.prod(step.shape) for step in design.plan.steps])
+            return door.release_counts(design.plan.steps[-1], exact).astype(np.float64)
+        measured = [step for measurement in design.measurements for step in measurement.steps]
+        ends = np.cumsum([math.prod(step.shape) for step in measured])
         tables = iter(np.split(exact, ends[:-1]))
         answers = []
         for measurement in design.measurements:
