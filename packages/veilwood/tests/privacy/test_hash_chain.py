@@ -14,7 +14,7 @@ from veilwood.errors import BudgetExceededError
 from veilwood.privacy.ledger import Limit, Part
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood.privacy.loss import Loss
-from veilwood_testing.plans import spend
+from veilwood_testing.plans import pure_loss, spend
 
 
 def test_limits_of_accounts_grants_and_periods_bind_together(tmp_path: Path) -> None:
