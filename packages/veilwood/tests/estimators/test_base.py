@@ -137,7 +137,7 @@ def test_classes_probabilities_and_log_odds_agree(classes: list[str]) -> None:
     shares, labels = forest.predict_proba(X), forest.predict(X)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     np.testing.assert_allclose(np.exp(forest.predict_log_proba(X)), shares)
-    chosen, walked = forest._predict_both(X)
+    walked, chosen = forest._predict_encoded(forest._encode_rows(X))
     np.testing.assert_array_equal(chosen, labels)
     np.testing.assert_array_equal(walked, shares)
     odds = forest.decision_function(X)

@@ -69,11 +69,15 @@ def read_feature_batches(
     *,
     allowed_extra: Collection[str] = (),
     batch_rows: int = 65536,
+    as_text: bool = False,
 ) -> Iterator[tuple[Table, pd.DataFrame]]:
-    """Read the features in batches, together with columns that are passed through unchanged, such as an id."""
+    """Read the features in batches, together with columns that are passed through unchanged, such as an id.
+
+    With ``as_text``, values of CSV files stay as they are in the file, so that none of them makes reading fail.
+    """
     features = list(dict.fromkeys(column.source for column in schema.features))
     wanted = list(dict.fromkeys([*features, *passthrough]))
-    for file in find_files(path, schema, passthrough):
+    for file in find_files(path, schema, passthrough, as_bytes=as_text, skip_rows=False):
         lacking = [name for name in passthrough if name not in file.names]
         if lacking:
             raise OutOfSchemaError(
@@ -84,7 +88,10 @@ def read_feature_batches(
         empty = True
         for batch in file.read_batches(wanted, batch_rows):
             assert batch.arrow is not None  # files are read by Arrow
-            yield Table.from_data(batch.arrow.select(features)), batch.arrow.select(list(passthrough)).to_pandas()
+            passed = batch.arrow.select(list(passthrough)).to_pandas()
+            if as_text:
+                passed = passed.map(lambda cell: cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell)
+            yield Table.from_data(batch.arrow.select(features)), passed
             empty = False
         if empty:
             raise no_rows_error(file.display_name)

@@ -30,6 +30,7 @@ from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
 from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
+from veilwood.estimators.new_rows import UnknownRule, predict_rows
 from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_plain_value
 from veilwood.evaluation.evaluate import Evaluation, Holdout
 from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
@@ -391,9 +392,9 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     _task: ClassVar[TaskKind] = "classification"
 
     @predict_on_clusters
-    def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class. Free: computed from released values."""
-        return self._predict_encoded(self._encode_rows(X))[0]
+    def predict_proba(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
+        """Return the probability of each class, as ``predict`` does; rows that are skipped get NaN."""
+        return predict_rows(self, X, unknown)[0]
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of each class's probability. Free: computed from released values."""
@@ -411,14 +412,20 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
     @predict_on_clusters
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predicted classes. Free: computed from released values."""
-        return self._predict_encoded(self._encode_rows(X))[1]
+    def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> NDArray[Any]:
+        """Return the predicted classes. Free: computed from released values.
 
-    def _predict_both(self, X: Any) -> tuple[NDArray[Any], Floats]:
-        """Return the predicted classes and the probability of each, in one pass."""
-        shares, labels = self._predict_encoded(self._encode_rows(X))
-        return labels, shares
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob, or frame of a cluster
+            The rows. Files need no target.
+        unknown : {"other", "missing", "skip", "refuse"}, optional
+            What a value counts as that the schema does not allow. "other", the default for files: the mean of the
+            predictions for all categories; an unusable number is missing, and if the column has no missing values, the
+            row is skipped. "missing": a missing value. "skip": None is predicted. A warning says how many rows were
+            affected. "refuse", the default for tables in memory: an error.
+        """
+        return predict_rows(self, X, unknown)[1]
 
     def _predict_encoded(self, codes: Codes) -> tuple[Floats, NDArray[Any]]:
         """Return the probability of each class and the predicted class of encoded rows.
@@ -454,9 +461,20 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
     _task: ClassVar[TaskKind] = "regression"
 
     @predict_on_clusters
-    def predict(self, X: Any) -> Floats:
-        """Return predicted targets, inside the schema's bounds. Free: computed from released values."""
-        return self._predict_encoded(self._encode_rows(X))
+    def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
+        """Return predicted targets, inside the schema's bounds. Free: computed from released values.
+
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob, or frame of a cluster
+            The rows. Files need no target.
+        unknown : {"other", "missing", "skip", "refuse"}, optional
+            What a value counts as that the schema does not allow. "other", the default for files: the mean of the
+            predictions for all categories; an unusable number is missing, and if the column has no missing values, the
+            row is skipped. "missing": a missing value. "skip": NaN is predicted. A warning says how many rows were
+            affected. "refuse", the default for tables in memory: an error.
+        """
+        return predict_rows(self, X, unknown)[1]
 
     def _predict_encoded(self, codes: Codes) -> Floats:
         """Return the predicted targets of encoded rows. All predictions use this method."""
