@@ -108,7 +108,7 @@ class PlainEngine(Engine):
         """Return the three parts of a fresh sharing."""
         first, second = (self.random_words(x.shape, x.dtype.type).parts[0] for _ in range(2))
         if isinstance(x, Bits):
-            first, second = first & 1, second & 1
+            first, second = (part & part.dtype.type(1) for part in (first, second))
             third = x.parts[0] ^ first ^ second
         else:
             third = x.parts[0] - first - second

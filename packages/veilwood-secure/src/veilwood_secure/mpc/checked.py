@@ -187,7 +187,9 @@ class CheckedEngine(ReplicatedEngine):
         opened = np.split(self._open_words(concatenate(masked), np.add), len(claims))
         rests = [
             (claim.t * rate + second - (claim.v * public).sum()).reshape(1)
-            for claim, rate, second, public in zip(claims, rates, seconds, opened, strict=True)
+            for claim, rate, second, public in zip(
+                claims, rates, [seconds[at] for at in range(len(claims))], opened, strict=True
+            )
         ]
         rest = concatenate(rests)
         return -(rest.parts[0] + rest.parts[1]), rest.parts[1]

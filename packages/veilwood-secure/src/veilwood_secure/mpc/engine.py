@@ -236,14 +236,12 @@ class Engine(ABC):
 
     def user_shares(self, x: Shared) -> tuple[RingArray, ...]:
         """Return the parts held here, for a user: counted bits only, of words `counted_word`."""
-        slack = self.counted_word.type(self.slack_bits)
-        return self._drop_slack(x).map_parts(lambda part: part >> slack).parts
+        return self._drop_slack(x).map_parts(lambda part: part >> part.dtype.type(self.slack_bits)).parts
 
     def _drop_slack(self, x: Shared) -> Shared:
         """Return integers times 2 to the number of slack bits, in words `counted_word`, where they fill all bits."""
-        slack = self.counted_word.type(self.slack_bits)
         words = x.map_parts(lambda part: part.astype(self.counted_word, copy=False))
-        return words.map_parts(lambda part: part << slack) if slack else words
+        return words.map_parts(lambda part: part << part.dtype.type(self.slack_bits)) if self.slack_bits else words
 
     @abstractmethod
     def refresh(self, x: Shared) -> Shared:
