@@ -133,7 +133,7 @@ def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
     for order in range(1, len(shape) + 1):
         one_order = np.zeros_like(parts[0])
         for chosen in combinations(range(len(shape)), order):
-            product_of = np.ones((1, 1))
+            product_of: Floats = np.ones((1, 1))
             for place, matrix in enumerate(own):
                 product_of = np.kron(product_of, matrix if place in chosen else np.ones_like(matrix))
             one_order += product_of
