@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, reduce
+from functools import cache
 from itertools import combinations, product
 from math import prod
 from typing import Final
@@ -133,8 +133,10 @@ def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
     for order in range(1, len(shape) + 1):
         one_order = np.zeros_like(parts[0])
         for chosen in combinations(range(len(shape)), order):
-            factors = [matrix if place in chosen else np.ones_like(matrix) for place, matrix in enumerate(own)]
-            one_order += reduce(np.kron, factors)
+            part: Floats = np.ones((1, 1))
+            for place, matrix in enumerate(own):
+                part = np.asarray(np.kron(part, matrix if place in chosen else np.ones_like(matrix)), np.float64)
+            one_order += part
         parts.append(one_order)
     return np.stack(parts)
 
