@@ -30,6 +30,7 @@ from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.ledger_stores import open_ledger
+from veilwood.privacy.release import Release
 from veilwood_engines import gpu
 from veilwood_engines.gpu import GpuBackend
 
@@ -59,7 +60,7 @@ def fit(forest: Any, source: Source) -> Any:
     method = forest._make_method()
     design = forest._design_for(forest.schema, method=method)
     door = Door(design.plan, open_ledger(None), table=handle_of(None))
-    forest._run_release(door, design, method, lambda opened: method.measure_rows(design, source, opened))
+    forest._run_release(Release(door), design, method, lambda opened: method.measure_rows(design, source, opened))
     return forest
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Follow one row of a CSV file through a fit: which modules it passes, and how often control moves to another module.
+"""Follow fits, a prediction, loading and an evaluation: which modules they pass, and how often they change module.
 
 A reader who follows a fit turns a page at each change, so fewer changes are better. A call into another module of the
 package is one change and the return from it another; calls to and through other libraries do not count. Noise is
@@ -24,12 +24,11 @@ from typing import Any
 import veilwood as vw
 
 ROOT = Path(vw.__file__).parent
-# PrivateForest by rounds: earlier versions are told so, later ones go by the number of rows.
-BY_ROUNDS = {"method": "boosting"} if "method" in vw.PrivateForestClassifier().get_params() else {"n_rows": 30_000}
-WALKS: dict[str, tuple[Any, dict[str, Any]]] = {
-    "random trees": (vw.RandomTreesClassifier, {"n_estimators": 20, "max_depth": 5}),
-    "PrivateForest, by rounds": (vw.PrivateForestClassifier, BY_ROUNDS),
-}
+EPSILON = 1.0
+WALKS = (
+    "fit of one row, random trees", "fit of one row, PrivateForest by rounds", "fit with a ledger, PrivateForest",
+    "fit with a ledger, random trees of automatic size", "prediction of one row", "loading a model", "evaluation",
+)  # fmt: skip
 
 
 @dataclass
@@ -78,22 +77,34 @@ def follow(work: Callable[[], object]) -> Walk:
     return walk
 
 
-def one_row(folder: Path) -> tuple[Path, vw.Schema]:
-    """Write a CSV file of one row; return it, and its schema."""
-    data, row = vw.datasets.balance_scale(), folder / "row.csv"
-    data.X[:1].assign(**{data.schema.target.name: data.y[:1]}).to_csv(row, index=False)
-    return row, data.schema
+def prepare_walks(folder: Path) -> dict[str, Callable[[], object]]:
+    """Write the files that the walks read, and return the walks by name."""
+    scale, car = vw.datasets.balance_scale(), vw.datasets.car()
+    row, rows, saved, ledger = (str(folder / name) for name in ("row.csv", "rows.csv", "saved.veilwood", "spends.db"))
+    scale.X[:1].assign(**{scale.schema.target.name: scale.y[:1]}).to_csv(row, index=False)
+    car.X.assign(**{car.schema.target.name: car.y}).to_csv(rows, index=False)
+
+    def forest(**parameters: Any) -> vw.PrivateForestClassifier:
+        return vw.PrivateForestClassifier(car.schema, epsilon=EPSILON, random_state=0, **parameters)
+
+    model = forest().fit(rows)
+    vw.save(model, saved)
+    works = (
+        lambda: vw.RandomTreesClassifier(scale.schema, random_state=0, n_estimators=20, max_depth=5).fit(row),
+        lambda: vw.PrivateForestClassifier(scale.schema, random_state=0, n_rows=30_000).fit(row),
+        lambda: forest(ledger=ledger).fit(rows),
+        lambda: vw.RandomTreesClassifier(car.schema, epsilon=EPSILON, random_state=0, ledger=ledger).fit(rows),
+        lambda: model.predict(car.X[:1]),
+        lambda: vw.load(saved),
+        lambda: vw.evaluate(model, rows, epsilon=EPSILON, ledger=ledger),
+    )
+    return dict(zip(WALKS, works, strict=True))
 
 
-def walks(name: str, row: Path, schema: vw.Schema, repeats: int) -> list[Walk]:
-    """Fit one row several times; the first fit only loads what is loaded once."""
-    make, parameters = WALKS[name]
-
-    def fit() -> object:
-        return make(schema, random_state=0, **parameters).fit(str(row))
-
-    fit()
-    return sorted((follow(fit) for _ in range(repeats)), key=lambda walk: walk.changes)
+def median_walk(work: Callable[[], object], repeats: int) -> Walk:
+    """Return the median of several walks; a first run only loads what is loaded once."""
+    work()
+    return sorted((follow(work) for _ in range(repeats)), key=lambda walk: walk.changes)[repeats // 2]
 
 
 def main() -> None:
@@ -106,11 +117,10 @@ def main() -> None:
 
     figures = {}
     with tempfile.TemporaryDirectory() as folder:
-        row, schema = one_row(Path(folder))
-        for name in WALKS:
-            walk = walks(name, row, schema, options.repeats)[options.repeats // 2]
+        for name, work in prepare_walks(Path(folder)).items():
+            walk = median_walk(work, options.repeats)
             figures[name] = {"modules": sorted(walk.modules), "changes": walk.changes}
-            print(f"## One row through {name}\n\n{len(walk.modules)} modules, {walk.changes} changes of module.\n")
+            print(f"## {name.capitalize()}\n\n{len(walk.modules)} modules, {walk.changes} changes of module.\n")
             print("| from | to | calls |\n|---|---|---|")
             for (here, there), times in walk.calls.most_common(options.edges):
                 print(f"| `{here}` | `{there}` | {times} |")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A row passes few modules during a fit: benchmarks/walk.py counts them, and here are the limits."""
+"""Fits, predictions, loading and evaluations pass few modules: benchmarks/walk.py counts them, here are the limits."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,15 @@ import veilwood as vw
 from veilwood import progress
 from veilwood.charts import html_card
 
-LIMITS = {"random trees": (34, 224), "PrivateForest, by rounds": (42, 1130)}
+LIMITS = {
+    "fit of one row, random trees": (39, 313),
+    "fit of one row, PrivateForest by rounds": (48, 1166),
+    "fit with a ledger, PrivateForest": (50, 2560),
+    "fit with a ledger, random trees of automatic size": (42, 1432),
+    "prediction of one row": (11, 34),
+    "loading a model": (33, 2083),
+    "evaluation": (39, 504),
+}
 """The number of modules, and of changes of module, that a walk may take: as measured, and 5 % more."""
 
 
@@ -30,16 +39,25 @@ def walk() -> ModuleType:
     return module
 
 
+@pytest.fixture(scope="module")
+def works(walk: ModuleType, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return walk.prepare_walks(tmp_path_factory.mktemp("walk"))
+
+
+def test_every_walk_has_a_limit(works: Any) -> None:
+    assert set(works) == set(LIMITS)
+
+
 @pytest.mark.filterwarnings("ignore::veilwood.errors.PrivacyWarning", "ignore::veilwood.errors.UtilityWarning")
 @pytest.mark.parametrize("name", LIMITS)
-def test_one_row_passes_few_modules(name: str, walk: ModuleType, tmp_path: Path) -> None:
-    row, schema = walk.one_row(tmp_path)
+def test_a_walk_passes_few_modules(name: str, walk: ModuleType, works: Any) -> None:
     with progress.no_progress():  # a bar at a terminal is not part of the walk
-        _, median, _ = walk.walks(name, row, schema, 3)
+        median = walk.median_walk(works[name], 3)
     max_modules, max_changes = LIMITS[name]
     assert len(median.modules) <= max_modules, sorted(median.modules)
     assert median.changes <= max_changes, median.calls.most_common()
-    assert {"data.files", "privacy.door"} <= median.modules  # it was a fit on a file
+    if name.startswith(("fit", "eval")):
+        assert {"data.files", "privacy.door"} <= median.modules  # it read a file and released something
 
 
 def test_a_detour_is_counted(walk: ModuleType) -> None:

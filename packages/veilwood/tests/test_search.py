@@ -19,8 +19,13 @@ import veilwood as vw
 from veilwood import estimators
 from veilwood import search as searching
 from veilwood.errors import ParameterError, PlanError, UseError
-from veilwood.estimators.base import SharedParameters
-from veilwood.estimators.parameters import Role, parameter_infos, searchable_parameters, tuned_parameters
+from veilwood.estimators.parameters import (
+    Role,
+    SharedParameters,
+    parameter_infos,
+    searchable_parameters,
+    tuned_parameters,
+)
 from veilwood.evaluation.evaluate import HoldoutSplit
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.forests.random_trees import RandomTrees

@@ -40,6 +40,7 @@ from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Adjacency
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Plan
+from veilwood.privacy.release import Release
 from veilwood.privacy.selection import RandomStopping
 from veilwood.privacy.steps import Step
 from veilwood.trees.counting import route_rows
@@ -330,7 +331,7 @@ def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> di
         recorded[_ALL_STEPS] = method.measure_rows(design, source, door, estimator.n_jobs)
         return recorded[_ALL_STEPS]
 
-    estimator._run_release(door, design, method, measure)
+    estimator._run_release(Release(door), design, method, measure)
     return recorded
 
 

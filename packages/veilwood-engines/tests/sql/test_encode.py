@@ -28,6 +28,8 @@ LOG = {"kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p", "bins"
 SEVENS = {"kind": "categorical", "values": ["7", "0", "2.5", "0.1", "True", "x y", "-3"], "nullable": True}
 ZEROS = {"kind": "categorical", "values": ["7", "007", "08", "01"], "other": "01"}
 MONTH = {"kind": "categorical", "values": ["01", "2", "12"], "part": "month", "other": "12"}
+SPELLINGS = {"kind": "categorical", "values": ["F", "M", "7"], "nullable": True, "other": "7"}
+SPELLINGS |= {"aliases": {"f": "F", "M ": "M", "seven": "7"}}
 DATES = {"kind": "categorical", "values": ["2026-01-31", "1999-12-31"], "other": "1999-12-31"}
 WEEKDAY = {"kind": "categorical", "values": [1, 2, 3, 4, 5, 6, 7], "part": "weekday"}
 HOUR = {"kind": "numeric", "lower": 0, "upper": 24, "bins": 24, "part": "hour"}
@@ -86,6 +88,8 @@ CASES: list[tuple[tuple[str, ...], str, list[Any], dict[str, Any]]] = [
     (WITHOUT_SQLITE, "DATE", DAYS[:-1], MONTH), (("sqlite",), "", ["\0abc", "", None, 7], NUMBER),
     (("sqlite",), "TEXT COLLATE RTRIM", ["   ", "7 ", "-0  ", "7"], SEVENS),
     (("sqlite",), "", [7, 7.0, "x", None, "", 2.5, -0.0, INF], NUMBER),
+    (ALL, "TEXT", ["F", "f", "M", "M ", "m", "seven", "7.0", "", None], SPELLINGS),
+    (WITHOUT_SQLITE, "DOUBLE PRECISION", FLOATS, NUMBER | {"texts": "limit"}),
 ]  # fmt: skip
 
 
@@ -110,6 +114,14 @@ def test_cells_of_every_type_are_read_as_in_memory(
     if engine == "sqlite":  # which has neither booleans nor not-a-number: 1 and 0, and null
         cells = [int(cell) if isinstance(cell, bool) else cell for cell in cells]
     assert counts_there(address, schema).tolist() == counts_here(cells, schema).tolist()
+
+
+@pytest.mark.parametrize("engine", ALL)
+def test_a_database_reads_no_numbers_among_texts(engine: str, tmp_path: Path, server: str) -> None:
+    address = table_of(engine, "" if engine == "sqlite" else "TEXT", ["7", "<0.6"], tmp_path, server)
+    with pytest.raises(OutOfSchemaError) as caught:
+        counts_there(address, schema_with(NUMBER | {"texts": "limit"}))
+    assert caught.value.column == "x"
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from veilwood.data.columns import Column
+from veilwood.data.dialect import Dialect
 from veilwood.data.numbers import read_number
 from veilwood.data.problems import Problem
 from veilwood.data.schema import Schema
@@ -115,19 +116,21 @@ def rows_to_frame(rows: list[dict[str, Any]], schema: Schema) -> pd.DataFrame:
     unequal = ParameterError("rows", "...", "must all have the same columns", "name every column in every row")
     if any(len(row) != len(names) for row in rows) or len(names) == 0:
         raise unequal
-    numeric = {column.source for column in schema.features if column.kind == "numeric" and column.part is None}
+    # Columns with a rule for texts are read by the encoder.
+    plain = (column for column in schema.features if column.kind == "numeric" and not column.part and not column.texts)
+    numeric = {column.source for column in plain}
     try:
         columns = {name: [row[name] for row in rows] for name in names}
     except KeyError:
         raise unequal from None
     for name in numeric.intersection(names):
-        columns[name] = [_parse_number(value, schema) if isinstance(value, str) else value for value in columns[name]]
+        dialect = schema.dialect.of(name)
+        columns[name] = [_parse_number(value, dialect) if isinstance(value, str) else value for value in columns[name]]
     return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
 
 
-def _parse_number(text: str, schema: Schema) -> InputValue:
-    """Parse a number in the schema's dialect. Other text is returned as it is, for its column to reject."""
-    dialect = schema.dialect
+def _parse_number(text: str, dialect: Dialect) -> InputValue:
+    """Parse a number in the dialect of its column. Other text is returned as it is, for its column to reject."""
     if text in dialect.nulls:
         return None
     plain = text if dialect.plain_numbers else dialect.number(text)

@@ -9,10 +9,10 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from os import PathLike
 from typing import Any, NamedTuple, Self
 
@@ -22,29 +22,27 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood import progress
+from veilwood.data.batches import Source
+from veilwood.data.contributions import IdFilter
 from veilwood.data.encoding import class_labels
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, PlanError, UseError
-from veilwood.estimators.base import (
-    BaseForest,
-    SharedParameters,
-    explicit_weights,
-    to_plain_value,
-    weighted_model,
-)
+from veilwood.estimators.base import BaseForest
+from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, Method
-from veilwood.estimators.parameters import searchable_parameters
-from veilwood.evaluation.evaluate import HoldoutSplit, composes_in_parallel
+from veilwood.estimators.parameters import SharedParameters, searchable_parameters, to_plain_value
+from veilwood.evaluation.evaluate import HoldoutSplit
 from veilwood.evaluation.quality import estimate_quality
 from veilwood.evaluation.scoring import Scoring
 from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.door import INFERRED_SCHEMA, Door, TrialDoor, record_rejection
+from veilwood.privacy.door import Door, TrialDoor
 from veilwood.privacy.entropy import draw_below
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.release import Release
 from veilwood.privacy.selection import RandomStopping, TrialBudget
 from veilwood.privacy.steps import Step
 
@@ -182,27 +180,20 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         """
         plan, trials, settings, after = self._design_search()
         forest = self.estimator
-        book = open_ledger(self.ledger)
-        if self.ledger is not None:
-            book.check_affordable(plan.loss + after)  # both losses: a search without a fit would be wasted
-        door = Door(
-            plan, book, not_private=INFERRED_SCHEMA if _declared_schema(forest).inferred else None, table=handle_of(X)
-        )
-        encoding = trials[0].design.encoding
-        with nullcontext() if self.ledger is None else record_rejection(lambda: door):
-            source = open_rows(
-                X, y, encoding, unit=plan.neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
-            )
-            source.check_passes(True, "PrivateSearch")
-        del source
+        not_private = forest._resolve_schema()[1]
+        door = Door(plan, open_ledger(self.ledger), not_private=not_private, table=handle_of(X))
+        release = Release(door, extra_loss=after)  # both must be affordable: a search without a fit would be wasted
+        release.open_rows(lambda: self._open(X, y, trials[0].design).check_passes(True, "PrivateSearch"))
         (step,) = plan.steps
-        with door, warnings.catch_warnings(), progress.no_progress():
+        with warnings.catch_warnings(), progress.no_progress():
             warnings.simplefilter("ignore")  # the number of warnings would reveal the number of trials
-            best = door.release_best_trial(
-                step, lambda charged: self._run_trial(trials, X, y, charged), lambda one, other: one > other
+            best = release.measure(
+                lambda door: door.release_best_trial(
+                    step, lambda charged: self._run_trial(trials, X, y, charged), lambda one, other: one > other
+                )
             )
         chosen = settings[-best.setting]
-        self.privacy_: PrivacyCertificate = door.certificate()
+        self.privacy_: PrivacyCertificate = release.certificate()
         self.best_params_, self.best_score_ = dict(chosen), self._public_score(best.score)
         self.best_estimator_ = self._with(chosen, after, self.ledger)
         self.best_estimator_.fit(X, y)
@@ -255,10 +246,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         HoldoutSplit.draw(self.holdout_fraction)
         self._resolve_scoring()
         settings = self._list_settings()
-        schema = _declared_schema(forest)
+        schema = forest._resolve_schema()[0]
         neighbours = forest._requested_privacy(schema)[1]
         of_trial, after = whole.epsilon * share / 2, Loss.pure(whole.epsilon * (1 - share))
-        apart = composes_in_parallel(neighbours)
+        apart = neighbours.in_one_part
         train = of_trial if apart else of_trial * _TRAINING_FRACTION
         judge = of_trial if apart else of_trial - train
         trials = [self._design_trial(setting, schema, Loss.pure(train), Loss.pure(judge)) for setting in settings]
@@ -331,9 +322,8 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         trial, neighbours = trials[number], charged.neighbours
         design, method = trial.design, trial.method
         door = TrialDoor(design.plan, charged)  # raises before rows are read, if the trial exceeds its budget
-        parts = HoldoutSplit.draw(self.holdout_fraction).open_parts(
-            X, y, design.encoding, unit=neighbours.unit, invalid=forest.invalid, estimator="PrivateSearch"
-        )
+        opener = partial(self._open, X, y, design)
+        parts = HoldoutSplit.draw(self.holdout_fraction).open_parts(opener, neighbours.unit)
         with door:
             released = method.measure_rows(design, parts[0], door, forest.n_jobs)
         model = method.build_model(design, door.plan, released, forest.n_jobs)
@@ -349,6 +339,12 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         score = -math.inf if value is None else -value if self._resolve_scoring() in _LOWER_IS_BETTER else value
         return TrialScore(score, -number)  # ties go to the earlier setting
 
+    def _open(self, X: Any, y: Any, design: Design, id_filter: IdFilter | None = None) -> Source:
+        unit, invalid = design.plan.neighbours.unit, self.estimator.invalid
+        return open_rows(
+            X, y, design.encoding, unit=unit, invalid=invalid, estimator="PrivateSearch", id_filter=id_filter
+        )
+
     def _public_score(self, score: float) -> float | None:
         if score == -math.inf:
             return None
@@ -360,9 +356,3 @@ def _together(search: Plan, fit: Plan) -> Loss:
     if fit.neighbours != search.neighbours:
         raise PlanError(f"a fit for {fit.neighbours} and a search for {search.neighbours} do not add up.")
     return search.loss + fit.loss
-
-
-def _declared_schema(forest: Any) -> Any:
-    if isinstance(forest.schema, str) and forest.schema == "infer":
-        raise UseError("a search is planned before the data is read. Hint: declare a schema.")
-    return forest._resolve_schema()[0]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from importlib import import_module
 from typing import Any, Final, TypeVar
 
@@ -91,9 +91,11 @@ def predict_on_clusters(method: Method) -> Method:
     """Extend a prediction method to frames of Dask, Spark and Ray, on their workers."""
 
     @wraps(method)
-    def predict(self: Any, X: Any) -> Any:
+    def predict(self: Any, X: Any, **options: Any) -> Any:
         cluster = find_cluster(X)
-        return method(self, X) if cluster is None else cluster.load().predict_frame(method, self, X)
+        if cluster is None:
+            return method(self, X, **options)
+        return cluster.load().predict_frame(wraps(method)(partial(method, **options)), self, X)
 
     return predict  # type: ignore[return-value]
 

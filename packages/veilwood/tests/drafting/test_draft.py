@@ -51,7 +51,7 @@ def test_dates_are_left_out_unless_wanted(messy_csv: Path) -> None:
 def test_twenty_rows_of_one_person_are_one_person() -> None:
     people = [f"p{row}" for row in range(200)] + ["p0"] * 30
     table = pd.DataFrame({"patient_id": people, "ward": ["A", "B"] * 100 + ["only hers"] * 30, "y": ["n", "j"] * 115})
-    assert column(draft_from_table(table), "ward")["values"] == ["A", "B"]
+    assert column(draft_from_table(table), "ward")["values"] == ["A", "B", "other"]
     without_id = draft_from_table(table.drop(columns="patient_id"))
     assert "only hers" in column(without_id, "ward")["values"]  # rows, where nobody knows whose they are
 
@@ -154,3 +154,62 @@ def test_codes_with_leading_zeros_stay_texts(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("code,y\n" + "".join(f"0{n % 3}1,{'jn'[n % 2]}\n" for n in range(120)))
     assert column(draft_from_table(path), "code")["values"] == ["001", "011", "021"]
+
+
+# -- columns that mix numbers and texts, and spellings -----------------------------------------------------------------
+
+
+def mixed_table(path: Path, **columns: list[str]) -> Path:
+    n = len(next(iter(columns.values())))
+    pd.DataFrame(columns | {"y": ["nein", "ja"] * (n // 2)}).to_csv(path, index=False, sep=";", encoding="cp1252")
+    return path
+
+
+def repeated(*cells: str, n: int = 400) -> list[str]:
+    return [cells[row % len(cells)] for row in range(n)]
+
+
+def test_columns_of_numbers_and_texts_are_kept_by_a_stated_rule(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    numbers = [f"{value:.1f}".replace(".", ",") for value in rng.normal(37, 1, 400)]
+    path = mixed_table(
+        tmp_path / "t.csv",
+        temp=[text.replace(",", ".") if row % 5 == 0 else text for row, text in enumerate(numbers)],
+        crp=["<0,6" if row % 9 == 0 else "folgt" if row % 10 == 0 else text for row, text in enumerate(numbers)],
+        hb=["hämolytisch" if row == 3 else text for row, text in enumerate(numbers)],
+        dose=repeated("1,5", "2", "halbe", "ganze"),
+        sex=repeated("F", "M", "M ", "f"),
+        ward=["Ambulanz" if row < 3 else f"W{row % 3}" for row in range(400)],
+    )
+    found = draft_from_table(path)
+    rules = {each["name"]: (each["kind"], each.get("texts"), each.get("nullable", False)) for each in found["columns"]}
+    assert rules == {
+        "temp": ("numeric", None, False), "crp": ("numeric", "limit", True), "hb": ("numeric", "missing", True),
+        "dose": ("categorical", None, False), "sex": ("categorical", None, False),
+        "ward": ("categorical", None, False), "y": ("categorical", None, False),
+    }  # fmt: skip
+    assert found["dialect"]["decimals"] == {"temp": "either"}
+    assert column(found, "crp")["odd"] == ["<0,6", "folgt"]
+    assert column(found, "hb")["odd"] == []  # of one person
+    assert "hämolytisch" not in json.dumps(found, ensure_ascii=False)
+    assert column(found, "sex")["aliases"] == {"M ": "M", "f": "F"}
+    assert (column(found, "sex")["values"], column(found, "ward")["other"]) == (["F", "M", "X"], "other")
+    Encoding(Schema.from_dict(found)).encode(read_table(path, Schema.from_dict(found))[0])  # not one row is refused
+
+
+def test_numbers_that_may_have_thousands_are_not_read_with_either_sign(tmp_path: Path) -> None:
+    found = draft_from_table(mixed_table(tmp_path / "t.csv", pay=repeated("1,500", "2.5", "3.25", "900")), "y")
+    assert "either" not in found.get("dialect", {}).get("decimals", {}).values()
+
+
+def test_rows_without_a_usable_target_are_foreseen(tmp_path: Path) -> None:
+    path = mixed_table(tmp_path / "t.csv", age=repeated("31", "58", "77"))
+    assert "drop" not in draft_from_table(path)
+    for odd in ("", "vielleicht"):
+        table = pd.read_csv(path, sep=";", dtype=str)
+        table.loc[5, "y"] = odd
+        table.to_csv(tmp_path / "odd.csv", index=False, sep=";")
+        found = draft_from_table(tmp_path / "odd.csv")
+        assert found["drop"]
+        assert odd not in json.dumps(found) or not odd
+        assert "nullable" not in column(found, "y")

@@ -17,12 +17,12 @@ from sklearn.base import clone
 
 import veilwood as vw
 from veilwood.errors import ParameterError, VeilwoodError
-from veilwood.estimators.base import compute_importances, to_plain_value
+from veilwood.estimators.parameters import to_plain_value
+from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.privacy import accountant as spending
 from veilwood_testing.small_forests import SMALL_TREES
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")]
-
 
 SCHEMA = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=2)
 
@@ -108,12 +108,15 @@ class TestClasses:
         assert ledger.entries() == []
 
 
-def test_effects_count_by_their_squares() -> None:
-    main = [SimpleNamespace(column="b", strength=3.0), SimpleNamespace(column="a", strength=1.0)]
-    model = SimpleNamespace(explain=lambda: SimpleNamespace(main=main))
-    assert compute_importances(model, ["a", "b", "c"]).tolist() == pytest.approx([0.1, 0.9, 0.0])
-    nothing = SimpleNamespace(explain=lambda: SimpleNamespace(main=[]))
-    assert compute_importances(nothing, ["a", "b"]).tolist() == [0.0, 0.0]
+def test_effects_count_by_their_squares(monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = vw.Schema.numeric((0, 1), classes=["no", "yes"], n_features=3)
+    forest = vw.PrivateForestClassifier(schema, random_state=0).fit(np.full((40, 3), 0.5), ["no", "yes"] * 20)
+    main = [SimpleNamespace(column="x1", strength=3.0), SimpleNamespace(column="x0", strength=1.0)]
+    monkeypatch.setattr(PrivateForestModel, "explain", lambda self: SimpleNamespace(main=main))
+    assert list(forest.feature_names_in_) == ["x0", "x1", "x2"]
+    assert forest.feature_importances_.tolist() == pytest.approx([0.1, 0.9, 0.0])
+    main.clear()
+    assert forest.feature_importances_.tolist() == [0.0, 0.0, 0.0]
 
 
 def test_the_column_that_sets_classes_apart_counts_most() -> None:
@@ -134,7 +137,7 @@ def test_classes_probabilities_and_log_odds_agree(classes: list[str]) -> None:
     shares, labels = forest.predict_proba(X), forest.predict(X)
     np.testing.assert_allclose(shares.sum(axis=1), 1.0)
     np.testing.assert_allclose(np.exp(forest.predict_log_proba(X)), shares)
-    chosen, walked = forest._predict_both(X)
+    walked, chosen = forest._predict_encoded(forest._encode_rows(X))
     np.testing.assert_array_equal(chosen, labels)
     np.testing.assert_array_equal(walked, shares)
     odds = forest.decision_function(X)

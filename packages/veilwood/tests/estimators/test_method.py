@@ -19,8 +19,8 @@ from veilwood import estimators, forests, trees
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, PlanError
-from veilwood.estimators.base import SharedParameters
 from veilwood.estimators.method import Decisions
+from veilwood.estimators.parameters import SharedParameters
 from veilwood.privacy.door import Door
 from veilwood.privacy.entropy import seeded_for_tests
 from veilwood.privacy.selection import ExponentialMechanism, PermuteAndFlip

@@ -5,7 +5,9 @@ from __future__ import annotations
 
 import json
 import warnings
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import pytest
 
 import veilwood as vw
 import veilwood_audit as audit
-from veilwood.data.batches import Batch
+from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.evaluation import evaluate as aside
@@ -24,7 +26,7 @@ from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
-from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf
+from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood_audit.noninterference import find_interference
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
@@ -202,12 +204,12 @@ def test_every_row_is_in_one_part_in_every_pass(form: Any, tmp_path: Path) -> No
     rows = [row_of(rng, "classification", 0.0) for _ in range(2000)]
     encoding = Encoding(CLASSES, "bins")
     X, y = form(rows, "classification", tmp_path)
-    mine, held = HoldoutSplit.draw(0.25).open_parts(X, y, encoding, unit=Rows(1), invalid="refuse", estimator="e")
+    mine, held = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
     everything = rows_of([Batch(*_encoded(encoding, rows, tmp_path), 0, 0)])
     assert sorted(rows_of(mine.batches()) + rows_of(held.batches())) == everything
     assert rows_of(held.batches()) == rows_of(held.batches())
     assert 350 < len(rows_of(held.batches())) < 650  # 500 expected, 7.7 standard deviations to either side
-    others = HoldoutSplit.draw(0.25).open_parts(X, y, encoding, unit=Rows(1), invalid="refuse", estimator="e")
+    others = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
     assert rows_of(others[1].batches()) != rows_of(held.batches())  # a key of its own each time
 
 
@@ -224,7 +226,7 @@ def test_all_rows_of_an_id_are_in_one_part(form: Any, tmp_path: Path) -> None:
     encoding = Encoding(CLASSES, "grid")
     unit = RowsOf("person", 3)
     X, y = form(rows, "classification", tmp_path)
-    mine, held = HoldoutSplit.draw(0.5).open_parts(X, y, encoding, unit=unit, invalid="refuse", estimator="e")
+    mine, held = HoldoutSplit.draw(0.5).open_parts(partial(open_rows, X, y, encoding, unit=unit), unit)
     people = [{int(code[1]) for batch in part.batches() for code in batch.codes} for part in (mine, held)]
     assert not people[0] & people[1]
     assert len(people[0] | people[1]) == 40
@@ -322,8 +324,8 @@ def test_a_unit_in_both_parts_is_caught(monkeypatch: pytest.MonkeyPatch) -> None
 def test_rows_of_an_id_in_both_parts_are_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The twin: every id is in both parts."""
 
-    def both(self: HoldoutSplit, X: Any, y: Any, encoding: Encoding, *, estimator: str, **how: Any) -> Any:
-        return tuple(open_rows(X, y, encoding, **how) for _ in range(2))
+    def both(self: HoldoutSplit, opener: Callable[[], Source], unit: Unit) -> list[Source]:
+        return [opener(), opener()]
 
     monkeypatch.setattr(HoldoutSplit, "open_parts", both)
     rng = np.random.default_rng(5)

@@ -22,6 +22,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood.privacy.plan import Plan
+from veilwood.privacy.release import Release
 from veilwood.privacy.selection import TrialBudget
 from veilwood_testing.plans import EPSILON_ONE, small_plan, three_counts
 from veilwood_testing.small_forests import TINY_TREES
@@ -230,11 +231,11 @@ def test_a_release_covers_one_other_of_the_same_loss() -> None:
     source = open_rows(car.X, car.y, encoding)
     dearer = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0)._requested_privacy()[0], plan.neighbours)
     with pytest.raises(vw.VeilwoodError, match="not covered"):
-        measure_quality(forest, source, ParallelDoor(dearer, door))
+        measure_quality(forest, source, Release(ParallelDoor(dearer, door)))
     same = evaluation_plan(forest, plan.loss, plan.neighbours)
-    assert measure_quality(forest, source, ParallelDoor(same, door)).privacy.epsilon == 1.0
+    assert measure_quality(forest, source, Release(ParallelDoor(same, door))).privacy.epsilon == 1.0
     with pytest.raises(vw.VeilwoodError, match="and only one"):
-        measure_quality(forest, source, ParallelDoor(same, door))
+        measure_quality(forest, source, Release(ParallelDoor(same, door)))
 
 
 @pytest.mark.parametrize("promise", [{"adjacency": "replace-one"}, {"privacy_unit": 2}], ids=str)

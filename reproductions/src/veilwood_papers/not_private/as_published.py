@@ -19,10 +19,10 @@ from veilwood.arrays import Floats, Ints
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
-from veilwood.estimators.base import BaseForest, Classifier, Regressor, RunParameters
+from veilwood.estimators.base import BaseForest, Classifier, Regressor
 from veilwood.estimators.method import FitRequest, ForestDesign, Parameters
 from veilwood.estimators.one_pass import OnePassForest
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import Role, RunParameters, parameter
 from veilwood.forests.levelwise import LevelNodes
 from veilwood.forests.medians import MedianForest, MedianForestParameters, MedianLevel, Variant
 from veilwood.forests.random_trees import RandomTrees, RandomTreesClassifierParameters

@@ -113,7 +113,7 @@ def _numeric_expression(
             # Converted by its digits, because a division by a power of ten would round twice.
             exact = f"CAST({x} AS {dialect.type_names.text})" if dialect.engine == "duckdb" else x
             return f"CAST({exact} AS {dialect.type_names.double})", {}, ()
-        case "any":
+        case "any" if column.texts is None:
             # Compared with '', because LENGTH would end at a NUL.
             some_text = f"TYPEOF({x}) = 'text' AND {dialect.cast_to_text(x)} <> ''"
             no_number = f"({some_text} OR TYPEOF({x}) = 'blob' AND LENGTH({x}) > 0)"
@@ -156,6 +156,7 @@ def category_expression(column: Column, typed: TypedColumn, dialect: SqlDialect)
     """Encode a category as its code, or as the negative code of its problem."""
     missing = str(len(column.values)) if column.nullable else str(-Problem.MISSING)
     known = {text: str(place) for place, text in enumerate(column.values)}
+    known |= {spelling: known[category] for spelling, category in column.aliases.items()}
     unknown = str(-Problem.UNKNOWN) if column.other is None else known[column.other]
     kinds: tuple[Problem, ...] = () if column.nullable else (Problem.MISSING,)
     kinds += (Problem.UNKNOWN,) if column.other is None else ()

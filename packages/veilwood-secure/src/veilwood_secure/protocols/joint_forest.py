@@ -10,17 +10,18 @@ queries on rows that are themselves in shares are in ``shared_backend``.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, Final, Literal, Protocol
+from types import TracebackType
+from typing import Any, Final, Literal, Protocol, cast
 
 import numpy as np
 
 from veilwood.arrays import Bools, Ints
-from veilwood.data.batches import Batch, Source
-from veilwood.data.open_rows import open_rows
+from veilwood.data.batches import Batch, RowFilter, Source
+from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.errors import MechanismError, ParameterError, PartyError, PlanError, UseError
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Design
@@ -78,8 +79,6 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
         raise UseError(
             f"random_state={estimator.random_state!r}: owners must grow the same trees. Hint: pass a public integer."
         )
-    if isinstance(estimator.schema, str) and estimator.schema == "infer":
-        raise UseError("schema='infer' would read the rows, which no party sees. Hint: declare a schema.")
     _, neighbours = estimator._requested_privacy()
     if isinstance(neighbours.unit, RowsOf):
         raise UseError(
@@ -479,9 +478,40 @@ class JointDoor(Door):
         return chosen
 
 
+class AnalystDoor(JointDoor):
+    """Door of an analyst: has the plan executed when the first value is needed, and replays the opened values."""
+
+    def __init__(
+        self, plan: Plan, ledger: Ledger, execute: Callable[[], Ints], participation: ServerParticipation
+    ) -> None:
+        super().__init__(plan, ledger, self._take_opened, participation)
+        self._execute, self._opened = execute, cast("Ints | None", None)
+
+    def _take_opened(self, count: int) -> Ints:
+        if self._opened is None:
+            self._opened = self._execute()
+        if len(self._opened) < count:
+            raise PartyError("the servers released fewer numbers than the plan has.")
+        first, self._opened = self._opened[:count], self._opened[count:]
+        return first
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        super().__exit__(kind, error, trace)
+        if error is None and self._opened is not None and len(self._opened):
+            raise PartyError("the servers released more numbers than the plan has.")
+
+
 @dataclass(frozen=True, repr=False)
 class NoRows(Source):
     """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
+
+    def part(self, row_filter: RowFilter) -> Source:
+        """Raise UseError: the analyst cannot choose among rows that it does not see."""
+        raise UseError(
+            "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."
+        )
 
     @property
     def is_complete(self) -> bool:
@@ -489,7 +519,7 @@ class NoRows(Source):
         return False
 
 
-class Parties(ABC):
+class Parties(JointRows):
     """Owners and servers as input of ``fit``: ``PrivateForestClassifier(...).fit(parties)``.
 
     Parameters
@@ -514,25 +544,13 @@ class Parties(ABC):
         """Return the requested noise protocol, or the default of the estimator."""
         return self.noise_protocol or default_noise_protocol(estimator)
 
-    def fit_estimator(self, estimator: BaseForest) -> None:
-        """Fit the estimator from values that the servers release. Its ledger is charged before they are contacted."""
-        design, noise_protocol = joint_design(estimator), self.resolve_noise_protocol(estimator)
+    def open_source(self) -> Source:
+        """Return the source of the analyst, which has no rows."""
+        return NoRows(no_batches)
+
+    def make_door(self, estimator: Any, ledger: Ledger) -> Door:
+        """Return the door of the analyst. Its ledger is charged before owners and servers are contacted."""
+        noise_protocol = self.resolve_noise_protocol(estimator)
         plan = joint_plan(estimator, noise_protocol)
-        remaining: list[Ints] = []
-
-        def take_opened(count: int) -> Ints:
-            if not remaining:
-                remaining.append(self.release(estimator, plan))
-            if len(remaining[0]) < count:
-                raise PartyError("the servers released fewer numbers than the plan has.")
-            first, remaining[0] = remaining[0][:count], remaining[0][count:]
-            return first
-
         participation = server_participation(estimator, noise_protocol, "counts")
-        door = JointDoor(plan, open_ledger(estimator.ledger), take_opened, participation)
-        method = estimator._make_method()
-        estimator._run_release(
-            door, design, method, lambda door: method.measure_rows(design, NoRows(no_batches), door, estimator.n_jobs)
-        )
-        if remaining and len(remaining[0]):
-            raise PartyError("the servers released more numbers than the plan has.")
+        return AnalystDoor(plan, ledger, lambda: self.release(estimator, plan), participation)

@@ -24,11 +24,13 @@ from veilwood.cli.options import (
     AsJson,
     CsvOptions,
     Delta,
+    Drop,
     Epsilon,
     Force,
     LedgerPath,
     ModelPath,
     Params,
+    ShowValues,
     SpendOptions,
     check_output,
     confirm_spend,
@@ -41,18 +43,16 @@ from veilwood.cli.options import (
     read_params,
 )
 from veilwood.cli.schema import SchemaPath, TableArgument
-from veilwood.data import frames
 from veilwood.data.columns import did_you_mean
 from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.data.tables import read_feature_batches
 from veilwood.errors import NotFoundError, PrivacyWarning, SchemaError, UseError
+from veilwood.estimators.new_rows import NewRowCounts, check_rule, predict_files
 from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models import file as model_file
 from veilwood.privacy.accountant import process_spend
 from veilwood.privacy.ledger import NO_LEDGER, Ledger
-from veilwood.privacy.neighbours import RowsOf
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import write_file
 from veilwood.siblings import SQL_PREVIEW, find_database
@@ -91,6 +91,7 @@ class EstimatorOptions:
     epsilon: Epsilon = 1.0
     delta: Delta = 0.0
     param: Params = None
+    drop: Drop = False
 
     def make_estimator(self, schema: Schema, ledger: Ledger | None = None) -> Any:
         """Return the estimator for a schema."""
@@ -109,7 +110,7 @@ class EstimatorOptions:
         with_options = {"schema", "epsilon", "delta", "ledger"}
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
         # Public, and fixed so that the printed plan is the one that is executed.
-        parameters: dict[str, Any] = {"random_state": 0}
+        parameters: dict[str, Any] = {"random_state": 0, "invalid": "drop" if self.drop else "refuse"}
         for key, value in read_params(self.param).items():
             if key in with_options:
                 raise UseError(f"--param cannot set {key!r}. Hint: use the option --{key}.")
@@ -284,9 +285,7 @@ def evaluate_model(
     ],
     delta: Delta = 0.0,
     ledger: LedgerPath = None,
-    drop: Annotated[
-        bool, typer.Option("--drop", help="Drop rows that do not fit the schema, instead of rejecting.")
-    ] = False,
+    drop: Drop = False,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="OUT.json", help="Output file, for veilwood report.")
     ] = None,
@@ -333,31 +332,48 @@ def predict(
         typer.Option("--keep", metavar="COLUMN", help="Column to copy to the output, such as an id; repeatable."),
     ] = None,
     proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
+    unknown: Annotated[
+        str,
+        typer.Option(
+            "--unknown", metavar="RULE", help="What values outside the schema count as: other, missing, skip or refuse."
+        ),
+    ] = "other",
     csv: CsvOptions = DEFAULT_CSV,
+    show_values: ShowValues = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
     """Predict for every row of a table.
 
-    Spends no budget. Predictions are in the order of the rows.
+    Spends no budget. Predictions are in the order of the rows. A category that the schema does not have counts as the
+    mean over all categories, and an unusable number as missing; rows that need a missing number get no prediction. A
+    note says how many rows were affected.
 
     \b
     Example:
       veilwood predict visits.veilwood new-visits.csv -o predictions.csv --proba
-      veilwood predict visits.veilwood new-visits.csv --keep patient_id
+      veilwood predict visits.veilwood new-visits.csv --keep patient_id --unknown skip --show-values
     """
+    rule = check_rule(unknown, "other")
     if out is not None:
         check_output(out, force)
     forest: Any = model_file.load(model)
     if proba and not hasattr(forest, "predict_proba"):
         raise UseError(f"{model} is a regression model and has no class probabilities. Hint: omit --proba.")
-    schema, unit = csv.apply_to(forest.schema_), forest.plan_.neighbours.unit
     copied = list(dict.fromkeys(keep or ()))
     if "prediction" in copied:
         raise UseError("--keep prediction conflicts with the column of predictions. Hint: rename the column.")
-    extra = [*copied, *([unit.id] if isinstance(unit, RowsOf) else [])]
-    batches = read_feature_batches(table, schema, copied, allowed_extra=extra)
-    predictions = pd.concat([_predict_batch(forest, rows, other, proba) for rows, other in batches], ignore_index=True)
+    counts = NewRowCounts()
+    with show_private_values(show_values):
+        parts = list(predict_files(forest, table, csv.apply_to(forest.schema_), rule, counts, copied))
+    names = [f"probability_{name}" for name in forest.classes_] if proba else []
+    predictions = pd.concat(
+        [
+            kept.assign(prediction=labels, **dict(zip(names, outputs.T, strict=True) if proba else ()))
+            for kept, outputs, labels in parts
+        ],
+        ignore_index=True,
+    )
     if as_json:
         text = predictions.to_json(orient="records", indent=1) + "\n"
     else:
@@ -367,16 +383,10 @@ def predict(
     else:
         out.write_text(text, encoding="utf-8")
         if not is_quiet():
-            print(f"Wrote {len(predictions)} predictions to {out}", file=sys.stderr)
-
-
-def _predict_batch(forest: Any, rows: frames.Table, copied: pd.DataFrame, proba: bool) -> pd.DataFrame:
-    """Predict for a batch of rows, in one pass. The columns of ``copied`` come first."""
-    if not proba:
-        return copied.assign(prediction=forest.predict(rows))
-    labels, probabilities = forest._predict_both(rows)
-    columns = {f"probability_{name}": column for name, column in zip(forest.classes_, probabilities.T, strict=True)}
-    return copied.assign(prediction=labels, **columns)
+            print(f"Wrote {len(predictions):,} predictions to {out}", file=sys.stderr)
+    if counts.by_column and not is_quiet():
+        hint = "pass --unknown other, missing or skip to choose" + ", --show-values to see them" * (not show_values)
+        print(f"Note: {counts}. Hint: {hint}.", file=sys.stderr)
 
 
 def tune_settings(

@@ -53,6 +53,9 @@ Params = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite existing output files.")]
+Drop = Annotated[
+    bool, typer.Option("--drop", help="Drop rows that do not fit the schema, instead of rejecting the table.")
+]
 ShowValues = Annotated[
     bool,
     typer.Option("--show-values", help="Print private rows and values in errors: for the custodian at a terminal."),
@@ -132,6 +135,11 @@ def print_result(as_json: bool, data: Any, text: str, *, quiet_text: str | None 
         print(json.dumps(data, indent=2))
     else:
         print(text if quiet_text is None or not is_quiet() else quiet_text)
+
+
+def format_next_commands(commands: Sequence[str]) -> str:
+    """Return a numbered list of the commands to run next."""
+    return "\n".join(["Next:", *(f"  {number}. {command}" for number, command in enumerate(commands, 1))])
 
 
 def explicit_options(context: typer.Context, names: Iterable[str]) -> list[str]:

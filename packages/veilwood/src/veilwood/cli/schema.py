@@ -10,9 +10,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.panel import Panel
 
 from veilwood.cli.ledger import open_existing_ledger
 from veilwood.cli.options import (
@@ -27,129 +24,21 @@ from veilwood.cli.options import (
     Yes,
     check_output,
     confirm_spend,
+    format_next_commands,
     option_groups,
     print_result,
     read_value,
 )
+from veilwood.cli.review import ReviewPrompt
+from veilwood.data.columns import TEXT_RULES
 from veilwood.data.dialect import Dialect
 from veilwood.data.file_source import check_files
 from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema
 from veilwood.drafting.discover import discover
-from veilwood.drafting.draft import draft_from_table
-from veilwood.drafting.review import ColumnQuestion, Review, format_schema
-from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
-from veilwood.safe_io import parse_fraction
-
-_KEY_HELP = {
-    "a": "accept the usual",
-    "s": "confirm with a source",
-    "e": "enter other values",
-    "k": "other kind",
-    "x": "exclude column",
-    "l": "decide later",
-    "q": "stop here",
-}
-
-
-def run_review(review: Review, out: Path) -> bool:
-    """Prompt until all columns are reviewed or the custodian stops. Return True if all are reviewed.
-
-    Each answer is saved at once.
-    """
-    console = Console(highlight=False)
-    is_new = len(review.open_columns) == len(review.to_dict()["columns"])
-    if is_new and not _prompt_unit(console, review, out):
-        return False
-    while (question := review.next_question()) is not None:
-        _show_question(console, question)
-        try:
-            if not _handle_key(console, review, question):
-                return False
-        except VeilwoodError as error:
-            console.print(f"[red]{escape(str(error))}[/red]")
-            continue
-        review.save(out)
-    return True
-
-
-def _prompt_unit(console: Console, review: Review, out: Path) -> bool:
-    """Prompt for the number of rows per person that count. Return False if the custodian stops."""
-    if review.privacy_unit is None:
-        return True
-    console.print(
-        f"Rows with the same [bold]{escape(str(review.privacy_unit['id']))}[/bold] seem to belong to one person. The "
-        "guarantee then protects the person as a whole. At most this many rows per person are used; a larger limit "
-        "requires more noise."
-    )
-    while True:
-        text = typer.prompt("Maximum number of rows per person (q stops)", default=review.privacy_unit["at_most"])
-        if str(text).strip().lower() == "q":
-            return False
-        try:
-            review.set_rows_per_unit(int(str(text)))
-        except ValueError:
-            console.print("[red]enter an integer, such as 3, or q to stop[/red]")
-        except VeilwoodError as error:
-            console.print(f"[red]{escape(str(error))}[/red]")
-        else:
-            review.save(out)
-            return True
-
-
-def _show_question(console: Console, question: ColumnQuestion) -> None:
-    role = ", the target" if question.is_target else ""
-    lines = [f"drafted from the data:  {escape(question.drafted)}"]
-    if question.proposal is not None:
-        lines.append(f"[green]usual, public:          {escape(question.proposal)}[/green]")
-    offered = [key for key in _KEY_HELP if (key != "a" or question.proposal) and (key != "x" or not question.is_target)]
-    key_help = _KEY_HELP | {"k": "they are categories" if question.kind == "numeric" else "they are numbers"}
-    lines += ["", "   ".join(f"[bold]{key}[/bold] {key_help[key]}".replace(" ", "\u00a0") for key in offered)]
-    title = f"{question.number} of {question.of}: [bold]{escape(question.name)}[/bold] ({question.kind}{role})"
-    console.print(Panel("\n".join(lines), title=title, title_align="left"))
-
-
-def _handle_key(console: Console, review: Review, question: ColumnQuestion) -> bool:
-    """Execute one key. Return False if the custodian stops."""
-    key = typer.getchar().lower()
-    if key in ("\x03", "\x04", "q", "\x1b"):
-        return False
-    if key in ("a", "\r", "\n", " "):
-        review.accept_known()
-        console.print("  accepted")
-    elif key == "s":
-        review.declare(_prompt_source())
-    elif key in ("e", "k"):
-        bounds = _prompt_bounds(as_numbers=(question.kind == "numeric") == (key == "e"))
-        review.declare(_prompt_source(), **bounds)
-    elif key == "x":
-        review.exclude()
-        console.print("  excluded")
-    elif key == "l":
-        return review.defer()
-    else:
-        raise UseError(f"that key has no meaning here. Hint: press one of {', '.join(_KEY_HELP)}.")
-    return True
-
-
-def _prompt_source() -> str:
-    source: str = typer.prompt("Public source of this knowledge", default="", show_default=False)
-    return source
-
-
-def _prompt_bounds(*, as_numbers: bool) -> dict[str, Any]:
-    if as_numbers:
-        text = typer.prompt("Lower and upper bound, such as 0 to 100")
-        numbers = [word for word in re.split(r"\s+to\s+|\.\.+|\s+", text.strip()) if word]
-        if len(numbers) != 2:
-            raise UseError('expected two numbers. Hint: type the bounds as "0 to 100".')
-        lower, upper = (float(parse_fraction(number)) for number in numbers)
-        return {"lower": lower, "upper": upper}
-    text = typer.prompt("All categories, separated by commas")
-    if re.fullmatch(r"\s*[-+]?[\d.,]+\s*(to|\.\.+)\s*[-+]?[\d.,]+\s*", text):
-        raise UseError("these are bounds of numbers, and the column has categories. Hint: press k to make it numeric.")
-    return {"values": [word.strip() for word in text.split(",") if word.strip()]}
-
+from veilwood.drafting.draft import draft_columns_again, draft_from_table
+from veilwood.drafting.review import Review, format_schema
+from veilwood.errors import OutOfSchemaError, UseError
 
 _COMMA_NUMBER = re.compile(r"[-+]?\d+(\.\d{3})*,\d+")
 
@@ -192,23 +81,52 @@ def schema_draft(
     if out is not None:
         check_output(out, force)
     parts = [part.strip() for part in (dates or "").split(",") if part.strip()]
-    draft = draft_from_table(table, target, dates=parts, **csv.dialect_options)
+    draft = {"table": table} | draft_from_table(table, target, dates=parts, **csv.dialect_options)
     text = format_schema(draft)
     if out is None:
         print(text)
         return
     out.write_text(text + "\n", encoding="utf-8")
     n_features, target, left_out = len(draft["columns"]) - 1, draft["target"], draft.get("left_out", {})
-    reasons = "".join(f"\n  {name!r}: {reason}" for name, reason in left_out.items())
+    excluded = "".join(f"\n  {name!r}: {reason}" for name, reason in left_out.items())
+    described = ((column["name"], _describe_rules(column, draft)) for column in draft["columns"])
+    rules = "".join(f"\n  {name!r}: {rule}" for name, rule in described if rule)
     print_result(
         as_json,
         {"schema": str(out), "task": draft["task"], "target": target, "left_out": left_out},
         f"Wrote {out}: {draft['task']} of {target!r} from {n_features} columns."
-        + (f"\nExcluded:{reasons}" if reasons else "")
+        + (f"\nExcluded:{excluded}" if excluded else "")
+        + ("\nTo use parts of dates, draft again with --dates month,weekday." if "a date" in left_out.values() else "")
+        + (f"\nRead by a rule, which you can change in the review:{rules}" if rules else "")
         + _describe_dialect(draft)
-        + f"\nIts bounds and categories were read from the data. Next: veilwood schema review {out}",
+        + "\nIts bounds and categories were read from the data, so you must review them.\n"
+        + format_next_commands([f"veilwood schema review {out}", *_commands_after_review(draft, out)]),
         quiet_text=str(out),
     )
+
+
+def _describe_rules(column: dict[str, Any], draft: dict[str, Any]) -> str:
+    """Return how odd values of a drafted column are read, as text; empty if there are none."""
+    rules = []
+    if draft.get("dialect", {}).get("decimals", {}).get(column["name"]) == "either":
+        rules.append("decimal points and commas")
+    if "texts" in column:
+        rules.append(TEXT_RULES[column["texts"]])
+    if "aliases" in column:
+        rules.append("spellings " + ", ".join(f"{one!r} of {other!r}" for one, other in column["aliases"].items()))
+    return "; ".join(rules)
+
+
+def _commands_after_review(draft: dict[str, Any], schema: Path) -> list[str]:
+    """Return the commands from a reviewed schema to a report."""
+    table = str(draft.get("table", "TABLE"))
+    stem = Path(table).name.split(".")[0]
+    drop = " --drop" if draft.get("drop") else ""
+    return [
+        f'veilwood ledger create {stem}.db --epsilon 3 --population "the people in {stem}"',
+        f"veilwood fit {table} --schema {schema} --epsilon 1 --ledger {stem}.db --holdout 0.3{drop}",
+        f"veilwood report {stem}.veilwood --ledger {stem}.db",
+    ]
 
 
 def _describe_dialect(draft: dict[str, Any]) -> str:
@@ -220,7 +138,7 @@ def _describe_dialect(draft: dict[str, Any]) -> str:
         if sum(bool(_COMMA_NUMBER.fullmatch(str(text))) for text in texts) > len(texts) / 2:
             lines.append(f"\n{column['name']!r} looks like numbers with a decimal comma, and was read as text.")
     if len(lines) > bool(dialect):
-        lines.append(" Hint: pass --decimal ',' if the whole file uses it, or press k in schema review.")
+        lines.append(" Hint: press k in schema review.")
     return "".join(lines)
 
 
@@ -235,7 +153,7 @@ def schema_review(
     """Review a draft, column by column, until every bound is public knowledge.
 
     One key accepts the usual bounds of the catalogue (age 0 to 120). A bound that was read from the data keeps its
-    mark unless you name a public source. Each answer is saved: stop with q and continue later.
+    mark unless you name a public source. Each answer is saved and can be undone; stop with q and continue later.
 
     \b
     Example:
@@ -246,10 +164,13 @@ def schema_review(
     review, out = Review.load(draft_path), draft_path if out is None else out
     if review.open_columns and not sys.stdin.isatty():
         raise UseError("a review needs a terminal. Hint: run it at one, or edit the draft and delete the marks.")
-    done = run_review(review, out)
+    draft = review.to_dict()
+    done = ReviewPrompt(review, out).run()
     left = len(review.open_columns)
-    rest = f"{left} column{'s' * (left != 1)} to review. To continue: veilwood schema review {out}"
-    print(f"Reviewed: {out} has no marks left." if done else f"Saved {out}: {rest}")
+    if done:
+        print(f"Reviewed: {out} has no marks left.\n{format_next_commands(_commands_after_review(draft, out))}")
+    else:
+        print(f"Saved {out}: {left} column{'s' * (left != 1)} to review. To continue: veilwood schema review {out}")
 
 
 @schemas.command("discover")
@@ -331,18 +252,22 @@ def schema_check(
     table: TableArgument,
     schema: SchemaPath,
     csv: CsvOptions = DEFAULT_CSV,
+    reopen: Annotated[
+        bool, typer.Option("--reopen", help="Draft columns that do not fit again, for veilwood schema review.")
+    ] = False,
     show_values: ShowValues = False,
     as_json: AsJson = False,
 ) -> None:
     """Check that every row of a table fits a schema, before any budget is spent.
 
-    Lists every column and kind of problem with the number of rows; with --show-values, also the number of rows that
-    fall into the "other" category of a column. These counts are private: this command is for the custodian.
+    Lists every column and kind of problem with the number of rows. With --show-values, prints examples, and how many
+    values of each column are missing, clamped to the bounds or unknown. These counts are private: this command is for
+    the custodian.
 
     \b
     Example:
-      veilwood schema check visits.csv --schema visits.json
       veilwood schema check visits.csv --schema visits.json --show-values
+      veilwood schema check visits.csv --schema visits.json --reopen
     """
     declared = csv.apply_to(Schema.load(schema))
     with show_private_values(show_values):
@@ -353,16 +278,27 @@ def schema_check(
         "inferred": declared.inferred,
         "schema": declared.to_dict(),
         "problems": [violation.to_dict() for violation in violations],
-        **({"others": checked.other_counts} if show_values else {}),
+        **({"counts": checked.counts} if show_values else {}),
     }
+    if violations and reopen:
+        names = list(dict.fromkeys(violation.column for violation in violations))
+        review = Review.load(schema)
+        for name, column, decimal in draft_columns_again(table, declared, names):
+            review.reopen(name, column, decimal)
+        review.save(schema)
+        text = f"Drafted again: {', '.join(names)}.\n{format_next_commands([f'veilwood schema review {schema}'])}"
+        print_result(as_json, data | {"reopened": names}, text)
+        return
     if violations:
         if as_json:
             print(json.dumps(data, indent=2))
-        hint = "correct the table or the schema" if show_values else "pass --show-values to see rows and values"
+        hint = "" if show_values else "pass --show-values to see rows and values, or "
         raise OutOfSchemaError(
-            f"{table} does not fit {schema}: {'; '.join(map(str, violations))}. Hint: {hint}.",
+            f"{table} does not fit {schema}: {'; '.join(map(str, violations))}. Hint: {hint}pass --reopen to review "
+            "these columns again.",
             column=violations[0].column,
         )
     mark = "\nThe schema is an unreviewed draft: releases under it are NOT PRIVATE." if declared.inferred else ""
+    counts = f"\n{checked.format_counts()}" if show_values else ""
     fits = f"{declared}\nEvery row of {table} fits; numbers outside the bounds are clamped."
-    print_result(as_json, data, f"{fits}{checked.other_counts_text if show_values else ''}{mark}")
+    print_result(as_json, data, f"{fits}{counts}{mark}")

@@ -20,13 +20,13 @@ import numpy as np
 import numpy.typing as npt
 from joblib import effective_n_jobs
 
-from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column, id_names
+from veilwood.data.contributions import IdFilter, Weights, bound_contributions, id_column
 from veilwood.data.counts import RowBackend
 from veilwood.data.encoding import Encoding
 from veilwood.data.frames import Table, target_values
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError, UseError, VeilwoodError
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.neighbours import RowsOf, id_names
 from veilwood.progress import track_progress
 
 Sums: TypeAlias = npt.NDArray[np.int64]

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
 import numpy as np
 
 from veilwood.arrays import Floats
 from veilwood.data.canonical import DATE_PARTS, NoText, to_canonical_text
+from veilwood.data.dialect import FrozenTexts
 from veilwood.errors import SchemaError, short_repr
 
 ColumnKind = Literal["categorical", "numeric"]
 Label: TypeAlias = str | int | float | bool
 LabelType = Literal["text", "int", "float", "bool"]
+TextRule = Literal["missing", "limit"]
 
 MAX_CATEGORIES: Final = 65535  # category codes are uint16, and one code is kept for missing values
 
@@ -78,6 +80,13 @@ class Column:
         are 1 (Monday) to 7.
     of : str, optional
         Column of the table to read, if its name differs: so one date can give a year and a month.
+    texts : {"missing", "limit"}, optional, numeric only
+        What a text that is not a number counts as: a missing value; or the number that it limits, as in <0.6 or >200,
+        and otherwise a missing value. Needs ``nullable``. By default such values are rejected.
+    aliases : mapping, categorical only
+        Other spellings of categories, such as ``{"m": "M"}``.
+    known_from : str, optional
+        Public source of the bounds or categories, such as a manual or a code list. Reports show it.
 
     Attributes
     ----------
@@ -108,6 +117,9 @@ class Column:
     prefix: int | None = None
     part: str | None = None
     of: str | None = None
+    texts: TextRule | None = None
+    aliases: Mapping[str, str] = FrozenTexts()
+    known_from: str | None = None
     labels: tuple[Label, ...] = field(init=False, default=())
     label_type: LabelType = field(init=False, default="text")
 
@@ -118,6 +130,8 @@ class Column:
             raise self._schema_error(f"'nullable' is {short_repr(self.nullable)}", "use true or false")
         if self.of is not None and (not isinstance(self.of, str) or not self.of):
             raise self._schema_error(f"'of' is {short_repr(self.of)}", "name the column of the table to read")
+        if self.known_from is not None and not (isinstance(self.known_from, str) and self.known_from.strip()):
+            raise self._schema_error(f"'known_from' is {short_repr(self.known_from)}", "name the public source")
         if self.part is not None and (not isinstance(self.part, str) or self.part not in DATE_PARTS):
             raise self._schema_error(f"unknown part {short_repr(self.part)}", f"use one of {list(DATE_PARTS)}")
         if self.prefix is not None and (self.part is not None or type(self.prefix) is not int or self.prefix < 1):
@@ -145,7 +159,7 @@ class Column:
         return SchemaError(f"column {short_repr(self.name)}: {problem}. Hint: {hint}.")
 
     def _check_categorical(self) -> None:
-        for key in ("lower", "upper", "bins", "cutoffs", "transform"):
+        for key in ("lower", "upper", "bins", "cutoffs", "transform", "texts"):
             if getattr(self, key) not in (None, ()):
                 raise self._schema_error(f"{key!r} belongs to numeric columns", "remove it, or set kind to 'numeric'")
         if isinstance(self.values, str) or not isinstance(self.values, Iterable):
@@ -182,6 +196,20 @@ class Column:
                     f"other={short_repr(self.other)} is not one of its values", "add it to 'values'"
                 )
             object.__setattr__(self, "other", other)
+        object.__setattr__(self, "aliases", self._check_aliases(texts))
+
+    def _check_aliases(self, categories: tuple[str, ...]) -> FrozenTexts:
+        given = self.aliases if isinstance(self.aliases, Mapping) else None
+        if given is None or not all(isinstance(word, str) for pair in given.items() for word in pair):
+            raise self._schema_error(f"'aliases' is {short_repr(self.aliases)}", 'write {"other spelling": "category"}')
+        pairs = [(to_canonical_text(spelling), to_canonical_text(category)) for spelling, category in given.items()]
+        for spelling, category in pairs:
+            if category not in categories or spelling in categories or not isinstance(spelling, str):
+                raise self._schema_error(
+                    f"the alias {short_repr(spelling)} of {short_repr(category)} does not fit",
+                    "map a spelling that is not among the values to one of the values",
+                )
+        return FrozenTexts(pairs)  # type: ignore[arg-type]
 
     def _check_distinct(self, values: list[Any], texts: tuple[str, ...]) -> None:
         first: dict[str, int] = {}
@@ -198,8 +226,9 @@ class Column:
                 )
 
     def _check_numeric(self) -> None:
-        if self.values != () or self.other is not None or self.prefix is not None:
-            key = "other" if self.other is not None else "values" if self.values != () else "prefix"
+        if self.values != () or self.other is not None or self.prefix is not None or self.aliases:
+            given = {"other": self.other, "values": self.values, "prefix": self.prefix, "aliases": self.aliases}
+            key = next(name for name, value in given.items() if value not in (None, (), {}))
             raise self._schema_error(
                 f"{key!r} belongs to categorical columns", "remove it, or set kind to 'categorical'"
             )
@@ -236,6 +265,10 @@ class Column:
             )
         if cutoffs and self.bins is not None:
             raise self._schema_error("both 'bins' and 'cutoffs' are given", "keep one")
+        if self.texts is not None and (self.texts not in get_args(TextRule) or self.part is not None):
+            raise self._schema_error(f"texts={short_repr(self.texts)}", "use 'missing' or 'limit', and no part")
+        if self.texts is not None and not self.nullable:
+            raise self._schema_error("'texts' needs missing values", "set nullable to true")
 
     def _to_finite_float(self, key: str, value: object) -> float:
         if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
@@ -255,20 +288,22 @@ class Column:
         out: dict[str, Any] = {}
         for key in COLUMN_KEYS:
             value = getattr(self, key)
-            if value is None or value is False or value == ():
+            if value is None or value is False or value == () or value == {}:
                 continue
             out[key] = list(value) if isinstance(value, tuple) else value
         if self.labels:
             out["values"] = list(self.labels)
         if self.other is not None:
             out["other"] = self.labels[self.values.index(self.other)]
+        if self.aliases:
+            out["aliases"] = dict(self.aliases)
         return out
 
     def describe(self) -> str:
         """Return a short description of the values that the column takes."""
         words: list[str] = []
         if self.kind == "categorical":
-            words.append(", ".join(self.values[:8]))
+            words.append(", ".join(map(self._describe_category, self.values[:8])))
             words += [f"... ({len(self.values)})"] * (len(self.values) > 8)
             words += [f"unknown is {self.other!r}"] * (self.other is not None)
             words += [f"first {self.prefix} characters"] if self.prefix else []
@@ -278,7 +313,13 @@ class Column:
             words += [f"{self.bins} bins"] if self.bins else []
             words += ["cut at " + ", ".join(f"{c:g}" for c in self.cutoffs)] if self.cutoffs else []
         words += [f"{self.part} of {self.source!r}" if self.part else f"in {self.of!r}"] * bool(self.part or self.of)
-        return ", ".join(words + ["nullable"] * self.nullable)
+        words += [TEXT_RULES[self.texts]] if self.texts else ["nullable"] * self.nullable
+        return ", ".join(words)
+
+    def _describe_category(self, category: str) -> str:
+        spellings = ", ".join(repr(spelling) for spelling, other in self.aliases.items() if other == category)
+        shown = category if category == category.strip() and "," not in category else repr(category)
+        return f"{shown} (also {spellings})" if spellings else shown
 
     def __repr__(self) -> str:
         return f"Column({self.name!r}, {self.kind}, {self.describe()})"
@@ -304,4 +345,8 @@ def _escape_surrogates(text: str) -> str:
     return str.__str__(text).encode(errors="backslashreplace").decode()  # an unpaired surrogate cannot be saved
 
 
+TEXT_RULES: Final = {
+    "missing": "texts count as missing",
+    "limit": "limits such as <0.6 count as their number, other texts as missing",
+}
 COLUMN_KEYS: Final = tuple(entry.name for entry in fields(Column) if entry.init)

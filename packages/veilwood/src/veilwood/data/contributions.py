@@ -103,11 +103,6 @@ def missing_id_column_error(cap: RowsOf) -> OutOfSchemaError:
     )
 
 
-def id_names(cap: RowsOf | None) -> tuple[str, ...]:
-    """Return the column of ids that is read besides those of the schema, if any."""
-    return () if cap is None else (cap.id,)
-
-
 def id_column(table: Table, cap: RowsOf) -> ColumnValues:
     """Return the ids of a table. Raise OutOfSchemaError if it has none."""
     ids = table.column_by_name(cap.id)

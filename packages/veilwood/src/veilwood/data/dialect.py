@@ -23,6 +23,7 @@ from veilwood.errors import OutOfSchemaError, SchemaError, short_repr
 
 ENCODINGS: Final = ("utf-8", "latin-1", "iso-8859-2", "iso-8859-15", "cp1250", "cp1251", "cp1252", "cp437", "cp850")
 SEPARATORS: Final = (",", ";", "\t", "|")
+_DECIMAL_SIGNS: Final = {".": ".", ",": ",", "either": ".,"}  # characters that separate a fraction
 _THOUSANDS: Final = ("", ".", ",", "'", " ")
 MONEY: Final = "€$£¥"
 CURRENCIES: Final = "EUR|USD|GBP|CHF|JPY|SEK|NOK|DKK|PLN|CZK"
@@ -38,8 +39,8 @@ class Dialect:
     ----------
     sep : str, default ","
         Separator of values: one character.
-    decimal : {".", ","}, default "."
-        The decimal sign of numbers.
+    decimal : {".", ",", "either"}, default "."
+        The decimal sign of numbers. With "either", both are decimal signs, and there are no thousands separators.
     thousands : {"", ".", ",", "'", " "}, default ""
         Separator of groups of three digits, if any.
     encoding : str, default "utf-8"
@@ -49,7 +50,8 @@ class Dialect:
     money : bool, default False
         Whether numbers may have a currency sign before or after them.
     decimals : mapping
-        Decimal signs of columns that differ from ``decimal``: one export often mixes two programs.
+        Decimal signs of columns that differ from ``decimal``: one export often mixes two programs, sometimes in one
+        column ("either").
 
     Examples
     --------
@@ -58,6 +60,9 @@ class Dialect:
     ('1234.50', '12.5', None)
     >>> Dialect(sep=";", decimals={"dose": ","}).of("dose").number("12,5")
     '12.5'
+    >>> mixed = Dialect(decimals={"temp": "either"}).of("temp")
+    >>> mixed.number("37,2"), mixed.number("37.2")
+    ('37.2', '37.2')
     """
 
     sep: str = ","
@@ -71,11 +76,11 @@ class Dialect:
     def __post_init__(self) -> None:
         if not isinstance(self.sep, str) or len(self.sep) != 1 or not self.sep.isascii() or self.sep in '"\r\n':
             raise _dialect_error("sep", self.sep, "one character, such as ';'")
-        if self.decimal not in (".", ","):
-            raise _dialect_error("decimal", self.decimal, "'.' or ','")
-        if self.thousands not in _THOUSANDS or self.thousands == self.decimal:
+        if not isinstance(self.decimal, str) or self.decimal not in _DECIMAL_SIGNS:
+            raise _dialect_error("decimal", self.decimal, "'.', ',' or 'either'")
+        if self.thousands not in _THOUSANDS or (self.thousands and self.thousands in self._signs):
             raise _dialect_error(
-                "thousands", self.thousands, "'', '.', ',', an apostrophe or a space; not the decimal sign"
+                "thousands", self.thousands, "'', '.', ',', an apostrophe or a space; not a decimal sign"
             )
         if not isinstance(self.encoding, str) or _supported_encoding(self.encoding) is None:
             raise _dialect_error(
@@ -90,9 +95,9 @@ class Dialect:
         if not isinstance(signs, Mapping) or not all(isinstance(name, str) for name in signs):
             raise _dialect_error("decimals", signs, 'columns and their decimal signs, such as {"dose": ","}')
         for name, sign in signs.items():
-            if sign not in (".", ","):
-                raise _dialect_error(f"decimals of {name}", sign, "'.' or ','")
-        object.__setattr__(self, "decimals", _DecimalSigns(signs))
+            if not isinstance(sign, str) or sign not in _DECIMAL_SIGNS:
+                raise _dialect_error(f"decimals of {name}", sign, "'.', ',' or 'either'")
+        object.__setattr__(self, "decimals", FrozenTexts(signs))
         object.__setattr__(self, "nulls", tuple(word for word in dict.fromkeys(words) if word))
         object.__setattr__(self, "encoding", _supported_encoding(self.encoding))
 
@@ -125,7 +130,13 @@ class Dialect:
     def of(self, column: str) -> Dialect:
         """Return the dialect of one column, which may have its own decimal sign."""
         sign = self.decimals.get(column, self.decimal)
-        return replace(self, decimal=sign, thousands="" if self.thousands == sign else self.thousands, decimals={})
+        return replace(
+            self, decimal=sign, thousands="" if self.thousands in _DECIMAL_SIGNS[sign] else self.thousands, decimals={}
+        )
+
+    @property
+    def _signs(self) -> str:
+        return _DECIMAL_SIGNS[self.decimal]
 
     @cached_property
     def codec(self) -> str:
@@ -136,7 +147,7 @@ class Dialect:
         """Return a number in Python's notation, or None if the text is not a number in this dialect."""
         if len(text) > _MAX_NUMBER_LENGTH:  # matching takes time with the square of the length
             return None
-        found = _number_pattern(self.decimal, self.thousands, self.money).fullmatch(text)
+        found = _number_pattern(self._signs, self.thousands, self.money).fullmatch(text)
         if found is None or not (found["whole"] or found["rest"]):
             return None
         whole = re.sub("[^0-9]", "", found["whole"] or "")
@@ -146,11 +157,11 @@ class Dialect:
         """Convert the numbers of a text column to Python's notation, value by value. Other texts stay invalid."""
         if self.plain_numbers:
             return values
-        # Most cells have digits and perhaps a decimal sign: these all at once, with the same result.
-        plain = pc.match_substring_regex(values, f"^-?[0-9]+({re.escape(self.decimal)}[0-9]+)?$")
+        # Most values are digits and perhaps a decimal sign: these all at once, with the same result.
+        plain = pc.match_substring_regex(values, f"^-?[0-9]+([{self._signs}][0-9]+)?$")
         usual = pc.fill_null(plain, False).combine_chunks()
         cells = values.combine_chunks()
-        out = pc.if_else(usual, pc.replace_substring(cells, self.decimal, "."), None).cast(pa.string())
+        out = pc.if_else(usual, pc.replace_substring(cells, ",", "."), None).cast(pa.string())
         odd = pc.invert(usual)
         rest = [self._normalize_number(cell) for cell in cells.filter(odd).to_pylist()]
         return pa.chunked_array([pc.replace_with_mask(out, odd, pa.array(rest, pa.string()))])
@@ -163,16 +174,16 @@ class Dialect:
         return f"{text} (not as the dialect writes numbers)" if number is None else number
 
 
-class _DecimalSigns(dict[str, str]):
-    """Decimal signs by column, immutable because a dialect is compared and hashed."""
+class FrozenTexts(dict[str, str]):
+    """Texts by text, immutable because schemas are compared and hashed."""
 
     def _reject_change(self, *_: object, **__: object) -> Any:
-        raise TypeError("a dialect is immutable. Hint: make a new one.")
+        raise TypeError("a schema is immutable. Hint: make a new one.")
 
     __setitem__ = __delitem__ = __ior__ = update = pop = popitem = setdefault = clear = _reject_change
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _DecimalSigns, (dict(self),)
+        return FrozenTexts, (dict(self),)
 
     def __hash__(self) -> int:  # type: ignore[override]
         return hash(frozenset(self.items()))
@@ -215,7 +226,7 @@ def _total_codec(encoding: str) -> str:
 
 
 @cache
-def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str]:
+def _number_pattern(signs: str, thousands: str, money: bool) -> re.Pattern[str]:
     space = f"[{SPACES}]"
     sign = f"(?:{space}*(?:[{MONEY}]|{CURRENCIES}){space}*)?" if money else ""
     digits = "[0-9]+"
@@ -223,7 +234,7 @@ def _number_pattern(decimal: str, thousands: str, money: bool) -> re.Pattern[str
         group = f"[{SPACES}]" if thousands == " " else re.escape(thousands)
         digits = f"(?:[0-9]{{1,3}}(?:{group}[0-9]{{3}})+|[0-9]+)"
     return re.compile(
-        f"{space}*(?P<sign>[+-]?){sign}(?P<whole>{digits})?(?:{re.escape(decimal)}(?P<rest>[0-9]*))?"
+        f"{space}*(?P<sign>[+-]?){sign}(?P<whole>{digits})?(?:[{signs}](?P<rest>[0-9]*))?"
         f"(?P<exponent>(?:[eE][+-]?[0-9]+)?){sign}{space}*"
     )
 

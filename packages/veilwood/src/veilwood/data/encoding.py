@@ -28,8 +28,9 @@ from veilwood.data.canonical import (
     write_categories,
 )
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
+from veilwood.data.dialect import Dialect
 from veilwood.data.frames import Table, target_values
-from veilwood.data.numbers import read_numbers
+from veilwood.data.numbers import read_column, read_numbers
 from veilwood.data.problems import Kinds, Problem, Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
@@ -65,8 +66,8 @@ class EncodedColumn:
 class _ColumnEncoder:
     """Encoder of one column of numbers."""
 
-    def __init__(self, column: Column, numeric: Literal["grid", "bins"]) -> None:
-        self.column = column
+    def __init__(self, column: Column, numeric: Literal["grid", "bins"], dialect: Dialect) -> None:
+        self.column, self.dialect = column, dialect
         # Raw values where the code goes up by one. None: cells of equal width, found by arithmetic.
         self.edges: Floats | None = None
         self.n_bins = len(column.values)
@@ -97,7 +98,7 @@ class _ColumnEncoder:
             array = _one_chunk(values).to_numpy(zero_copy_only=False)  # nulls are NaN
             missing = grid_codes(array, *self.grid_scale, float(GRID_BINS - 1), codes)
             return self.mark_missing(array, codes, None) if missing else None
-        found, kinds = read_numbers(values, parse)
+        found, kinds = read_column(values, self.column, self.dialect, parse)
         codes[:] = self.encode_numbers(found)
         return self.mark_missing(found, codes, kinds)
 
@@ -216,7 +217,7 @@ class Encoding:
     def __post_init__(self) -> None:
         if self.numeric not in ("grid", "bins"):
             raise ValueError(f"numeric={self.numeric!r}. Hint: use 'grid' or 'bins'.")
-        coders = tuple(_ColumnEncoder(column, self.numeric) for column in self.schema.features)
+        coders = tuple(_ColumnEncoder(column, self.numeric, self.schema.dialect) for column in self.schema.features)
         object.__setattr__(self, "_coders", coders)
         object.__setattr__(self, "columns", tuple(coder.encoded_column for coder in coders))
         object.__setattr__(self, "labels", class_labels(self.schema))
@@ -250,7 +251,8 @@ class Encoding:
         """
         table = _view_table(X)
         codes, problems = self.read_features(table, allowed_extra=allowed_extra, estimator=estimator)
-        problems.raise_if_any(lambda name: self.column_values(table, name))
+        if problems.kinds_by_column:
+            problems.raise_if_any(lambda name: self.column_values(table, name))
         return codes
 
     def read_features(
@@ -474,8 +476,9 @@ def _text_reader(column: Column) -> TextReader:
 def _make_categories(column: Column) -> Categories:
     """Return the codes of a column's categories; missing values come after the last."""
     known = {text: place for place, text in enumerate(column.values)}
+    known |= {spelling: known[category] for spelling, category in column.aliases.items()}
     unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
-    missing = len(known) if column.nullable else -Problem.MISSING
+    missing = len(column.values) if column.nullable else -Problem.MISSING
     return Categories(_text_reader(column), known, unknown, -Problem.UNUSABLE, missing)
 
 

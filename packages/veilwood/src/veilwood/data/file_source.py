@@ -8,7 +8,7 @@ import mmap
 import tempfile
 import threading
 import zlib
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,17 +27,17 @@ from veilwood.data.contributions import (
     bound_contributions,
     encode_ids,
     id_column,
-    id_names,
     missing_id_column_error,
 )
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import File, find_files, find_matching_files, no_rows_error
 from veilwood.data.frames import Table, is_frame
+from veilwood.data.numbers import read_column
 from veilwood.data.problems import Invalid, Problem, ProblemMessage, Problems, may_show_values, raise_problems, value_at
 from veilwood.data.relations import as_batch_stream, is_relation, open_relation
 from veilwood.data.schema import Schema
 from veilwood.errors import FileError, OutOfSchemaError, ParameterError, UseError, short_repr
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.neighbours import RowsOf, id_names
 from veilwood.safe_io import is_int_in
 
 _BATCH_ROWS: Final = 65536
@@ -247,32 +247,40 @@ class Violation:
 
 @dataclass(frozen=True, repr=False)
 class CheckResult:
-    """Result of ``check_files``: violations, and rows in the ``other`` of a column. As private as the rows."""
+    """Result of ``check_files``: violations, and counts of values by column. As private as the rows.
+
+    ``counts`` has, for each feature, the number of values that are missing, below or above the bounds (and clamped to
+    them), and unknown (counted as ``other``).
+    """
 
     n_rows: int
     violations: list[Violation]
-    other_counts: dict[str, int]
+    counts: dict[str, dict[str, int]]
 
-    @property
-    def other_counts_text(self) -> str:
-        """Number of rows that fall into ``other``, one line per column."""
-        return "".join(
-            f"\n{name!r}: {rows} of {self.n_rows} rows count as its 'other'" for name, rows in self.other_counts.items()
-        )
+    def format_counts(self) -> str:
+        """Return the counts as a table, with a line per column that has any."""
+        kinds = ("missing", "below", "above", "other")
+        lines: list[tuple[str, ...]] = [("column", *kinds)]
+        lines += [
+            (name, *(f"{counts[kind]:,}" if counts.get(kind) else "" for kind in kinds))
+            for name, counts in self.counts.items() if any(counts.values())
+        ]  # fmt: skip
+        if len(lines) == 1:
+            return f"Of {self.n_rows:,} rows, none has a missing, clamped or unknown value."
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        text = "\n".join("  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines)
+        return f"Of {self.n_rows:,} rows, missing, clamped to the bounds, or unknown and counted as 'other':\n{text}"
 
 
 def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
     """Read all files behind a path and return every column and kind of problem; none if all rows fit the schema."""
     encoding, violations, n_rows = Encoding(schema), dict[tuple[str, Problem], Violation](), 0
-    other_codes = [
-        (i, each.name, each.values.index(each.other)) for i, each in enumerate(schema.features) if each.other
-    ]
-    other_counts = {name: 0 for _, name, _ in other_codes}
+    counts = {column.name: Counter[str]() for column in schema.features}
     files = find_matching_files(path, schema, as_bytes=True, skip_rows=False)
     for file in files:
         for table, first_row, codes, problems in _encode_all(file, encoding):
-            for feature, name, code in other_codes:
-                other_counts[name] += int((codes[:, feature] == code).sum())
+            for feature, column in enumerate(schema.features):
+                counts[column.name].update(_count_values(encoding, feature, table, codes[:, feature], file.is_text))
             for column, kind, rows in problems.iter_problems():
                 violation = violations.setdefault((column.name, kind), Violation(column.name, kind))
                 violation.rows += len(rows)
@@ -283,7 +291,23 @@ def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
             n_rows += table.n_rows
     if not n_rows:
         raise no_rows_error(files[0].display_name)
-    return CheckResult(n_rows, list(violations.values()), other_counts)
+    return CheckResult(n_rows, list(violations.values()), {name: dict(count) for name, count in counts.items()})
+
+
+def _count_values(
+    encoding: Encoding, feature: int, table: Table, codes: npt.NDArray[np.uint16], is_text: bool
+) -> dict[str, int]:
+    """Count the missing, clamped and unknown values of a feature in a batch."""
+    column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
+    found = {} if missing is None else {"missing": int((codes == missing).sum())}
+    if column.other is not None:
+        found["other"] = int((codes == column.values.index(column.other)).sum())
+    if column.kind == "numeric" and column.part is None:
+        values = encoding.column_values(table, column.name)
+        numbers, _ = read_column(values, column, encoding.schema.dialect, is_text)
+        lower, upper = column.bounds
+        found |= {"below": int((numbers < lower).sum()), "above": int((numbers > upper).sum())}
+    return found
 
 
 # -- a temporary file --------------------------------------------------------------------------------------------------

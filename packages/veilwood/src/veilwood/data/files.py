@@ -387,7 +387,7 @@ def find_files(
     dialect = dialect or (DIALECT if schema is None else schema.dialect)
     files: list[File] = []
     for each in X if isinstance(X, list | tuple) else [X]:
-        if relations.is_relation(each):
+        if not isinstance(each, str | PathLike | FileLocation) and relations.is_relation(each):
             found: list[FileLocation] | Relation = relations.open_relation(each)
         else:
             found = [each] if isinstance(each, FileLocation) else find_locations(each)
@@ -465,7 +465,9 @@ def _open_file(
     if place.is_tsv and dialect.sep == DIALECT.sep:
         dialect = replace(dialect, sep="\t")
     columns = () if schema is None else (*schema.features, schema.target)
-    numeric = frozenset(column.source for column in columns if column.kind == "numeric" and column.part is None)
+    # Columns with a rule for texts stay texts: the encoder reads them, in the dialect.
+    plain = (column for column in columns if column.kind == "numeric" and column.part is None and not column.texts)
+    numeric = frozenset(column.source for column in plain)
     drops_rows = as_bytes and skip_rows
     try:
         stamp = place.read_stamp()

@@ -26,12 +26,16 @@ import pyarrow.compute as pc
 
 from veilwood.arrays import Floats
 from veilwood.data.canonical import ColumnValues, NoText, iter_values, to_canonical_text
+from veilwood.data.columns import Column
+from veilwood.data.dialect import Dialect
 from veilwood.data.problems import Kinds, Problem
 
+_TEXT_TYPES: Final = (pa.types.is_string, pa.types.is_binary, pa.types.is_large_string, pa.types.is_large_binary)
 _PLAIN_TYPES: Final = ("integer", "floating", "mixed-integer-float", "empty")
 _NUMBER_TEXT: Final = re.compile(
     r"[ \t]*([+-]?(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|nan|inf|infinity))[ \t]*", re.I | re.A
 )
+LIMIT: Final = re.compile(r"\s*(?:[<>]=?|=[<>]|[≤≥])\s*(.*)")  # a number below or above what can be measured
 _COMMON_NUMBER: Final = (
     r"^-?[0-9]{1,15}(\.[0-9]{1,15})?$"  # of which Arrow makes the same number as Python, only faster
 )
@@ -92,6 +96,53 @@ def read_numbers(values: ColumnValues, parse: bool = False) -> tuple[Floats, Kin
     return _read_each(iter_values(values), parse)
 
 
+def read_column(
+    values: ColumnValues, column: Column, dialect: Dialect, parse: bool = False
+) -> tuple[Floats, Kinds | None]:
+    """Read a numeric column by the rules of the schema."""
+    if column.texts is None:
+        return read_numbers(values, parse)
+    return read_mixed_numbers(values, dialect.of(column.source), limits=column.texts == "limit")
+
+
+def read_mixed_numbers(values: ColumnValues, dialect: Dialect, *, limits: bool) -> tuple[Floats, Kinds | None]:
+    """Read numbers among texts: texts that are no numbers are missing, or with ``limits`` the number that they limit.
+
+    Examples
+    --------
+    >>> cells = pd.Series([0.5, "0,7", "<0,6", "n.a."], dtype=object)
+    >>> read_mixed_numbers(cells, Dialect(decimal=","), limits=True)
+    (array([0.5, 0.7, 0.6, nan]), None)
+    """
+    known: dict[str, float] = {}
+
+    def read(value: Any) -> float | Problem:
+        text = value.decode("utf-8", "backslashreplace") if isinstance(value, bytes) else value
+        if not isinstance(text, str):
+            number = read_number(value)
+            return float("nan") if number is Problem.NOT_A_NUMBER else number
+        if text not in known:
+            known[text] = _mixed_number(text, dialect, limits)
+        return known[text]
+
+    if isinstance(values, pa.ChunkedArray):
+        if pa.types.is_dictionary(values.type):
+            values = values.cast(values.type.value_type)
+        if any(is_text(values.type) for is_text in _TEXT_TYPES):
+            coded = pa.chunked_array([values.combine_chunks()]).dictionary_encode().chunk(0)
+            numbers, _ = _collect_numbers([*map(read, coded.dictionary.to_pylist()), float("nan")])
+            return numbers[coded.indices.fill_null(-1).to_numpy()], None
+    elif isinstance(values.dtype, np.dtype) and values.dtype.kind in "biuf":
+        return read_numbers(values)
+    return _collect_numbers(read(value) for value in iter_values(values))
+
+
+def _mixed_number(text: str, dialect: Dialect, limits: bool) -> float:
+    stated = LIMIT.fullmatch(text) if limits else None
+    number = dialect.number(text if stated is None else stated[1])
+    return float("nan") if number is None else float(number)
+
+
 def _read_column(values: ColumnValues, parse: bool) -> tuple[Floats, Kinds | None] | None:
     """Read a column of one type at once, or return None if its values must be read one by one."""
     if not isinstance(values, pa.ChunkedArray):
@@ -133,7 +184,11 @@ def _parse_texts(values: pa.ChunkedArray) -> tuple[Floats, Kinds | None]:
 
 
 def _read_each(values: Iterable[Any], parse: bool) -> tuple[Floats, Kinds | None]:
-    found = [read_number(cell, parse) for cell in values]
+    return _collect_numbers(read_number(cell, parse) for cell in values)
+
+
+def _collect_numbers(read: Iterable[float | Problem]) -> tuple[Floats, Kinds | None]:
+    found = list(read)
     kinds = np.array([each if isinstance(each, Problem) else 0 for each in found], np.uint8)
     out = np.array([np.nan if isinstance(each, Problem) else each for each in found], np.float64)
     return out, kinds if kinds.any() else None

@@ -7,6 +7,7 @@ object, file or message may hold one.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from os import PathLike
@@ -21,8 +22,22 @@ from veilwood.data.frames import is_frame
 from veilwood.data.problems import Invalid
 from veilwood.data.relations import as_batch_stream
 from veilwood.errors import OutOfSchemaError, ParameterError, UseError
+from veilwood.privacy.door import Door
+from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.neighbours import RowsOf, Unit
 from veilwood.siblings import CLUSTER_SOURCE, Sibling, find_cluster, find_database
+
+
+class JointRows(ABC):
+    """Rows of several owners, which only three servers together can count (``veilwood_secure``)."""
+
+    @abstractmethod
+    def open_source(self) -> Source:
+        """Return the source of the analyst, which holds no rows."""
+
+    @abstractmethod
+    def make_door(self, estimator: Any, ledger: Ledger) -> Door:
+        """Return the door that releases what the servers open. Raise an error if they cannot fit the estimator."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +152,14 @@ def _open_memory(_: Any, rows: _Rows) -> Source:
     )  # fmt: skip
 
 
+def _match_owners(X: Any, y: Any) -> Any:
+    return X if isinstance(X, JointRows) else None
+
+
 _STREAM_HINT: Final = "let it give tables with the target, or (X, y)"
 
 OPENERS: Final = (
+    Opener(_match_owners, lambda X, rows: X.open_source(), "rows of several owners", "owners hold the target column"),
     Opener(_match_database, _open_database, "a table of a database", "it holds the target column itself"),
     Opener(_match_files, _open_files, "a file", "files hold the target column themselves", can_hold_out=True),
     Opener(_match_cluster, _open_cluster, "a {0.name} frame", "the frame holds the target column"),

@@ -27,7 +27,7 @@ from sklearn.utils.validation import column_or_1d
 
 from veilwood.data.canonical import factorize_texts, to_canonical_texts
 from veilwood.data.columns import COLUMN_KEYS, Column, did_you_mean
-from veilwood.data.dialect import DIALECT, Dialect
+from veilwood.data.dialect import DIALECT, Dialect, FrozenTexts
 from veilwood.data.frames import Table
 from veilwood.data.numbers import read_numbers
 from veilwood.errors import SchemaError, UndeclaredSchemaError, VeilwoodError, short_repr
@@ -40,7 +40,7 @@ UNREVIEWED_MARK: Final = "from data: review"
 """What a draft writes into ``bounds`` of each column; while one is left, the schema counts as read off the data."""
 
 _REQUIRED: Final = {"categorical": ("values",), "numeric": ("lower", "upper")}  # by the kind of a column
-_SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore", "privacy_unit", "dialect")
+_SCHEMA_KEYS: Final = ("name", "task", "target", "columns", "inferred", "ignore", "privacy_unit", "dialect", "left_out")
 
 
 @dataclass(frozen=True, repr=False)
@@ -65,6 +65,8 @@ class Schema:
         The unit to protect: the default of every estimator. Every table may have the column of its id.
     dialect : Dialect
         Dialect of this table's CSV files.
+    left_out : mapping
+        Columns that the schema leaves out, with the reason. Reports show them.
 
     Notes
     -----
@@ -105,6 +107,7 @@ class Schema:
     ignore: tuple[str, ...] = ()
     privacy_unit: Unit | None = None
     dialect: Dialect = DIALECT
+    left_out: Mapping[str, str] = FrozenTexts()
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str):
@@ -120,6 +123,10 @@ class Schema:
         if self.privacy_unit is not None:
             object.__setattr__(self, "privacy_unit", resolve_unit(self.privacy_unit))
         object.__setattr__(self, "features", tuple(self.features))
+        reasons = self.left_out if isinstance(self.left_out, Mapping) else None
+        if reasons is None or not all(isinstance(text, str) for pair in reasons.items() for text in pair):
+            raise SchemaError('the schema\'s \'left_out\' is not an object. Hint: write {"column": "reason"}.')
+        object.__setattr__(self, "left_out", FrozenTexts(reasons))
         if not isinstance(self.task, str) or self.task not in ("classification", "regression"):
             raise SchemaError(f"unknown task {short_repr(self.task)}. Hint: use 'classification' or 'regression'.")
         if not self.features:
@@ -142,7 +149,7 @@ class Schema:
                 f"target {target.name!r} has one class only ({short_repr(target.values[0])}). "
                 "Hint: list every class that can occur; there must be two or more."
             )
-        for key in ("nullable", "bins", "cutoffs", "transform", "prefix", "part", "of"):
+        for key in ("nullable", "bins", "cutoffs", "transform", "prefix", "part", "of", "texts"):
             if getattr(target, key):
                 raise SchemaError(f"target {target.name!r}: {key!r} is for features. Hint: remove it.")
 
@@ -194,6 +201,7 @@ class Schema:
             known.get("ignore", ()),
             known.get("privacy_unit"),
             Dialect.from_dict(known.get("dialect", {})),
+            known.get("left_out", {}),
         )
 
     @classmethod
@@ -226,6 +234,8 @@ class Schema:
             out["privacy_unit"] = {"id": unit.id, "at_most": unit.at_most} if isinstance(unit, RowsOf) else unit.k
         if self.dialect != DIALECT:
             out["dialect"] = self.dialect.to_dict()
+        if self.left_out:
+            out["left_out"] = dict(self.left_out)
         return out | {"columns": [column.to_dict() for column in (*self.features, self.target)]}
 
     def save(self, path: str | PathLike[str]) -> None:

@@ -13,15 +13,15 @@ import pandas as pd
 
 from veilwood.data.canonical import factorize_texts
 from veilwood.data.columns import Column, did_you_mean
-from veilwood.data.contributions import id_names, missing_id_column_error
+from veilwood.data.contributions import missing_id_column_error
 from veilwood.data.encoding import class_labels
 from veilwood.data.files import find_files, no_rows_error
 from veilwood.data.frames import Table
-from veilwood.data.numbers import read_numbers
+from veilwood.data.numbers import read_column
 from veilwood.data.problems import Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError
-from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.neighbours import RowsOf, id_names
 
 
 @overload
@@ -69,11 +69,15 @@ def read_feature_batches(
     *,
     allowed_extra: Collection[str] = (),
     batch_rows: int = 65536,
+    as_text: bool = False,
 ) -> Iterator[tuple[Table, pd.DataFrame]]:
-    """Read the features in batches, together with columns that are passed through unchanged, such as an id."""
+    """Read the features in batches, together with columns that are passed through unchanged, such as an id.
+
+    With ``as_text``, values of CSV files stay as they are in the file, so that none of them makes reading fail.
+    """
     features = list(dict.fromkeys(column.source for column in schema.features))
     wanted = list(dict.fromkeys([*features, *passthrough]))
-    for file in find_files(path, schema, passthrough):
+    for file in find_files(path, schema, passthrough, as_bytes=as_text, skip_rows=False):
         lacking = [name for name in passthrough if name not in file.names]
         if lacking:
             raise OutOfSchemaError(
@@ -84,14 +88,20 @@ def read_feature_batches(
         empty = True
         for batch in file.read_batches(wanted, batch_rows):
             assert batch.arrow is not None  # files are read by Arrow
-            yield Table.from_data(batch.arrow.select(features)), batch.arrow.select(list(passthrough)).to_pandas()
+            passed = batch.arrow.select(list(passthrough)).to_pandas()
+            if as_text:
+                passed = passed.map(lambda cell: cell.decode("utf-8", "replace") if isinstance(cell, bytes) else cell)
+            yield Table.from_data(batch.arrow.select(features)), passed
             empty = False
         if empty:
             raise no_rows_error(file.display_name)
 
 
 def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> pd.DataFrame:
-    columns = {column.source: column for column in (*schema.features, *((schema.target,) if target else ()))}
+    read = (*schema.features, *((schema.target,) if target else ()))
+    # Of several columns that are read from one, a column of texts keeps more.
+    columns = {each.source: each for each in sorted(read, key=lambda column: column.kind == "categorical")}
+    columns = {source: columns[source] for source in dict.fromkeys(each.source for each in read)}
     unit = schema.privacy_unit
     cap = unit if isinstance(unit, RowsOf) and unit.id not in columns else None
     files = find_files(path, schema, id_names(cap))
@@ -108,6 +118,7 @@ def _read_frame(path: str | PathLike[str], schema: Schema, *, target: bool) -> p
         if column is schema.target and column.values:
             labels = class_labels(schema)
             known = dict(zip(column.values, labels, strict=True))
+            known |= {spelling: known[category] for spelling, category in column.aliases.items()}
             if known.keys() >= set(values.tolist()):  # otherwise the estimator rejects the unknown labels
                 values = np.array([known[text] for text in values], dtype=labels.dtype)
         series[name] = pd.Series(values, dtype=values.dtype)  # pandas 3 would give texts a type of its own
@@ -121,7 +132,7 @@ def _read_column(table: Table, column: Column, schema: Schema) -> npt.NDArray[An
     cells = table.column_by_name(column.source)
     assert cells is not None  # the file was checked
     if column.kind == "numeric" and column.part is None:
-        values, kinds = read_numbers(cells)
+        values, kinds = read_column(cells, column, schema.dialect)
     else:
         values, codes = _read_texts(table, column.source)
         kinds = unusable_kinds(codes)

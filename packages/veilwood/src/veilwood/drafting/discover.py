@@ -30,7 +30,6 @@ from veilwood.data.frames import Table
 from veilwood.data.numbers import read_numbers
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, ParameterError, SchemaError
-from veilwood.privacy.accountant import handle_of
 from veilwood.privacy.certificate import NO_SCHEMA, PrivacyCertificate
 from veilwood.privacy.door import Door
 from veilwood.privacy.ledger import Ledger
@@ -38,6 +37,7 @@ from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import requested_loss
 from veilwood.privacy.neighbours import Neighbours, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.release import Release
 from veilwood.privacy.steps import counting_step, threshold_step
 
 Magnitude: TypeAlias = int
@@ -266,12 +266,10 @@ def discover(
     if goal not in measured and classes is None:
         raise ParameterError("ignore", list(ignore), "excludes the target", "keep it, or pass its classes")
     plan = plan_discovery(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
-    book = open_ledger(ledger)
-    if ledger is not None and plan.loss.is_bounded:
-        book.check_affordable(plan.loss)
-    with Door(plan, book, table=handle_of(X)) as door:
-        released = _release_columns(door, table, measured, unit)
-    privacy = door.certificate()
+    release = Release.of(plan, open_ledger(ledger), X)
+    release.check_affordable()
+    released = release.measure(lambda door: _release_columns(door, table, measured, unit))
+    privacy = release.certificate()
     schema = _infer_schema(
         released, table.names, goal, unit, classes, dialect, name or table.name, not privacy.is_private
     )

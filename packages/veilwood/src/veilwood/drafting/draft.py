@@ -13,7 +13,7 @@ import io
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
 from os import PathLike
@@ -24,18 +24,19 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.arrays import Bools, Floats, Ints
+from veilwood.arrays import Floats, Ints
 from veilwood.data.canonical import DATE_PARTS, ColumnValues, NoText, date_part_reader, factorize_texts
-from veilwood.data.columns import did_you_mean
+from veilwood.data.columns import TextRule, did_you_mean
 from veilwood.data.dialect import CURRENCIES, DIALECT, MONEY, SEPARATORS, SPACES, Dialect
 from veilwood.data.files import find_files
 from veilwood.data.frames import Table
-from veilwood.data.numbers import read_numbers
+from veilwood.data.numbers import LIMIT, read_mixed_numbers, read_numbers
 from veilwood.data.places import find_locations
 from veilwood.data.relations import Relation
-from veilwood.data.schema import UNREVIEWED_MARK
+from veilwood.data.schema import UNREVIEWED_MARK, Schema
 from veilwood.drafting.catalogue import known_bounds, known_values
 from veilwood.errors import OutOfSchemaError, SchemaError
+from veilwood.privacy.neighbours import RowsOf
 
 MIN_UNITS: Final = 20
 """Minimum number of people with a category in a draft."""
@@ -44,6 +45,10 @@ _MAX_VALUES: Final = 100  # categories per column: the most frequent ones
 _FRACTION: Final = re.compile("[^.,]*[0-9][.,](?![0-9]{3}(?![0-9]))[0-9]+[^.,]*")
 _MAX_NUMERIC_CLASSES: Final = 20  # a target with at most this many distinct numbers has classes
 _NEARLY_ALL: Final = 0.95  # fraction of values that must fit a guess; the rest may be typing errors
+# Fractions of numbers and limits from which on a column among whose values are texts is numeric: in general, and if the
+# catalogue knows its bounds; and the smallest number of different numbers.
+_MOSTLY, _MOST, _MIN_NUMBERS = 0.8, 0.5, 3
+_SAMPLE: Final = 10_000  # different texts from which the decimal sign is guessed
 _ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
 _PERSON_NAMES: Final = re.compile(
     r"patient|person|people|customer|kunde|client|member|mitglied|user|subject|proband|mrn", re.I
@@ -67,6 +72,9 @@ _NULL_WORDS: Final = (
     "?",
     "k.A.",
     "k. A.",
+    "n.a.",
+    "N.A.",
+    "n. a.",
     "missing",
 )
 _PREVIEW_BYTES: Final = 1 << 20  # bytes at the beginning of a file
@@ -85,8 +93,17 @@ class ColumnProfile:
     nullable: bool
     codes: npt.NDArray[np.intp]  # category of each row, negative if it has none
     texts: list[str]
-    numbers: Floats | None = None
-    decimal: str | None = None  # decimal sign of its numbers, if it differs from the file's
+    numbers: _Numbers | None = None
+
+
+@dataclass(repr=False)
+class _Numbers:
+    """Numbers of a column, NaN where there is none, and the rules by which they were read."""
+
+    values: Floats
+    decimal: str | None = None  # decimal sign, if it differs from the file's
+    rule: TextRule | None = None  # what texts count as, if there are any
+    odd: tuple[str, ...] = ()  # these texts
 
 
 def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool) -> ColumnProfile:
@@ -96,14 +113,11 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
     codes, texts = _merge_duplicates(*factorize_texts(values))
     there = codes >= 0
     n_rows, n_values = int(there.sum()), len(texts)
-    nullable = int((codes == NoText.MISSING.value).sum()) >= MIN_UNITS  # missing values count as a category
-    numbers, sign = _parse_column(values, texts, there, dialect), None
-    if numbers is None and any(_FRACTION.fullmatch(text.strip()) for text in texts[:1000]):
-        sign = "." if dialect.decimal == "," else ","
-        numbers = _parse_column(values, texts, there, replace(dialect, decimals={name: sign}).of(name))
+    numbers = _read_numbers(name, values, codes, texts, dialect)
+    nullable = bool((codes == NoText.MISSING.value).any()) or (numbers is not None and numbers.rule is not None)
 
     def make_profile(kind: Any) -> ColumnProfile:
-        return ColumnProfile(name, kind, nullable, codes, texts, numbers, None if numbers is None else sign)
+        return ColumnProfile(name, kind, nullable, codes, texts, numbers)
 
     if not name or not n_rows:
         return make_profile("nothing" if name else "unnamed")
@@ -117,7 +131,7 @@ def profile_column(name: str, table: Table, dialect: Dialect, *, is_target: bool
     if _ID_NAMES.search(name) and n_values > _MAX_NUMERIC_CLASSES:
         return make_profile("id")
     if numbers is not None:
-        if many and known_bounds(name) is None and _is_sequential(numbers[there]):
+        if many and known_bounds(name) is None and _is_sequential(numbers.values[np.isfinite(numbers.values)]):
             return make_profile("unique")
         return make_profile("category" if n_values <= 2 and known_bounds(name) is None else "number")
     if known_values(name, texts) is not None:  # for example postcodes
@@ -139,14 +153,46 @@ def _merge_duplicates(codes: npt.NDArray[np.intp], texts: list[str]) -> tuple[np
     return moved[codes], known
 
 
-def _parse_column(values: ColumnValues, texts: list[str], there: Bools, dialect: Dialect) -> Floats | None:
+def _read_numbers(
+    name: str, values: ColumnValues, codes: npt.NDArray[np.intp], texts: list[str], dialect: Dialect
+) -> _Numbers | None:
     """Return the numbers of a column, or None if it is not numeric, for example codes with leading zeros."""
-    if any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
+    if not texts or any(re.match("0[0-9]", text) for text in texts) or {"True", "False"} & set(texts):
         return None
-    written = isinstance(values, pa.ChunkedArray) and pa.types.is_string(values.type)
-    numbers, kinds = read_numbers(dialect.numbers(values) if written else values, parse=True)
-    good = np.isfinite(numbers) & (kinds is None or kinds == 0)
-    return numbers if good[there].sum() >= _NEARLY_ALL * max(int(there.sum()), 1) and good.any() else None
+    exact, kinds = read_numbers(values)
+    if kinds is None:  # numbers, not texts
+        return _Numbers(exact)
+    counts = np.bincount(codes[codes >= 0], minlength=len(texts))
+    sign = _guess_decimal_sign(name, texts, counts, dialect)
+    own = dialect if sign is None else replace(dialect, decimals={name: sign})
+    are_numbers = np.array([own.of(name).number(text) is not None for text in texts])
+    numbers, _ = read_mixed_numbers(values, own.of(name), limits=True)
+    if are_numbers.all():
+        in_file = isinstance(values, pa.ChunkedArray)  # texts of a frame are read as numbers by a rule only
+        return _Numbers(numbers, sign, None if in_file else "missing")
+    limits = np.array([bool(LIMIT.fullmatch(text)) for text in texts]) & ~are_numbers
+    usual = known_bounds(name) is not None
+    fraction = counts[are_numbers | limits].sum() / max(counts.sum(), 1)
+    if fraction < (_MOST if usual else _MOSTLY) or are_numbers.sum() < _MIN_NUMBERS:
+        return None
+    odd = tuple(text for text, is_number in zip(texts, are_numbers, strict=True) if not is_number)
+    return _Numbers(numbers, sign, "limit" if limits.any() else "missing", odd)
+
+
+def _guess_decimal_sign(name: str, texts: Sequence[str], counts: Ints, dialect: Dialect) -> str | None:
+    """Return the decimal sign that reads more rows than the file's own sign, or None."""
+    some = texts[:_SAMPLE]
+    if not any(_FRACTION.fullmatch(text.strip().lstrip("<>=≤≥ ")) for text in some):
+        return None
+    # A value such as 1,500 may be 1.5 or 1500: no guess.
+    ambiguous = any(re.fullmatch(r"[^0-9]*[0-9]{1,3}[.,][0-9]{3}", text.strip()) for text in some)
+    signs = [None, "." if dialect.decimal == "," else ",", *([] if ambiguous else ["either"])]
+
+    def n_rows(sign: str | None) -> int:
+        own = (dialect if sign is None else replace(dialect, decimals={name: sign})).of(name)
+        return sum(int(n) for text, n in zip(some, counts, strict=False) if own.number(text) is not None)
+
+    return max(signs, key=n_rows)  # the first of equals
 
 
 def _is_sequential(numbers: Floats) -> bool:
@@ -178,7 +224,7 @@ def guess_privacy_unit(profiles: Sequence[ColumnProfile]) -> ColumnProfile | Non
 
 _REASONS: Final = {
     "id": "looks like an id",
-    "date": "a date; draft again with --dates month,weekday to use these parts of it",
+    "date": "a date",
     "time": "a date or time, in a form whose parts cannot be used",
     "text": "free text",
     "people": "names or addresses of people",
@@ -188,18 +234,26 @@ _REASONS: Final = {
 }
 
 
-def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str, Any] | str:
+def draft_column(
+    profile: ColumnProfile, unit: ColumnProfile | None, *, is_target: bool = False
+) -> dict[str, Any] | str:
     """Return the JSON form of a column, marked as inferred, or the reason why it is left out."""
     if profile.kind in _REASONS:
         return _REASONS[profile.kind]
-    nullable = {"nullable": True} if profile.nullable else {}
+    nullable = {"nullable": True} if profile.nullable and not is_target else {}
     if profile.kind == "number":
         assert profile.numbers is not None
-        bounds, source = _draft_bounds(profile.name, profile.numbers)
-        return {"name": profile.name, "kind": "numeric"} | bounds | nullable | {"bounds": UNREVIEWED_MARK + source}
+        bounds, source = _draft_bounds(profile.name, profile.numbers.values)
+        rules: dict[str, Any] = {} if profile.numbers.rule is None or is_target else {"texts": profile.numbers.rule}
+        if rules and profile.numbers.odd:  # for the review, which removes it
+            held = _count_holders(profile, unit)
+            listed = {text for text, n in zip(profile.texts, held, strict=True) if n >= MIN_UNITS}
+            rules["odd"] = sorted(listed.intersection(profile.numbers.odd))
+        head = {"name": profile.name, "kind": "numeric"}
+        return head | bounds | nullable | rules | {"bounds": UNREVIEWED_MARK + source}
     held = _count_holders(profile, unit)
     order = np.argsort(-held, kind="stable")[:_MAX_VALUES]
-    frequent = sorted(profile.texts[place] for place in order if held[place] >= MIN_UNITS)
+    frequent, aliases = _join_spellings([profile.texts[place] for place in order if held[place] >= MIN_UNITS])
     usual = known_values(profile.name, frequent or profile.texts)
     if not frequent and usual is None:
         return f"no category is held by {MIN_UNITS} or more"
@@ -208,10 +262,29 @@ def draft_column(profile: ColumnProfile, unit: ColumnProfile | None) -> dict[str
     prefix = None if usual is None else usual.prefix
     if prefix is not None:
         column["prefix"] = prefix
-    known = set(usual.values if usual else frequent)
+    elif aliases:
+        column["aliases"] = aliases
+    known = {*(usual.values if usual else frequent), *(aliases if prefix is None else ())}
     rest = sum(int(n) for text, n in zip(profile.texts, held, strict=True) if text[:prefix] not in known)
-    column |= _add_other(values) if rest >= MIN_UNITS else {}
+    column |= _add_other(values) if rest >= (MIN_UNITS if is_target else 1) else {}
     return column | nullable | {"bounds": UNREVIEWED_MARK + (f" (usual: {usual.title})" if usual else "")}
+
+
+def _join_spellings(texts: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return categories without spaces around them and one per spelling, and the category of other spellings.
+
+    The first of several spellings that differ in case or spaces is the category.
+
+    >>> _join_spellings(["F", "M", "M ", "f"])
+    (['F', 'M'], {'M ': 'M', 'f': 'F'})
+    """
+    categories: dict[str, str] = {}
+    aliases: dict[str, str] = {}
+    for text in texts:
+        category = categories.setdefault(text.strip().casefold(), text.strip() or text)
+        if text != category:
+            aliases[text] = category
+    return sorted(categories.values()), aliases
 
 
 def _count_holders(profile: ColumnProfile, unit: ColumnProfile | None) -> Ints:
@@ -390,7 +463,8 @@ def draft_from_table(
     unit = guess_privacy_unit(looks)
     columns: list[dict[str, Any]] = []
     left_out: dict[str, str] = {}
-    (goal,) = (draft_column(look, unit) for look in looks if look.name == target)
+    (answers,) = (look for look in looks if look.name == target)
+    goal = draft_column(answers, unit, is_target=True)
     if isinstance(goal, str):
         raise SchemaError(
             f"target {target!r} cannot be drafted: {goal}. Hint: choose a target with numbers, or with at least two "
@@ -413,13 +487,49 @@ def draft_from_table(
         head["privacy_unit"] = {"id": unit.name, "at_most": DEFAULT_ROWS_PER_UNIT}
         left_out[unit.name] += ", proposed as the privacy unit"
     used = {column["name"] for column in [*columns, goal] if column["kind"] == "numeric"}
-    signs = {look.name: look.decimal for look in looks if look.decimal and look.name in used}
+    read = {look.name: look.numbers for look in looks if look.name in used and look.numbers is not None}
+    signs = {name: numbers.decimal for name, numbers in read.items() if numbers.decimal}
+    if _has_unusable_targets(answers, goal):
+        head["drop"] = True  # for the next command that the review prints
     dialect = replace(dialect, decimals=signs)
     if dialect != DIALECT:
         head["dialect"] = dialect.to_dict()
     if left_out:
         head |= {"ignore": list(left_out), "left_out": left_out}
     return head | {"columns": [*columns, goal]}
+
+
+def draft_columns_again(
+    X: str | PathLike[str], schema: Schema, names: Collection[str]
+) -> Iterator[tuple[str, dict[str, Any] | None, str | None]]:
+    """Draft some columns of a schema again, from a table that does not fit them.
+
+    Yields the name, the JSON form of the column, or None if it cannot be drafted, and its decimal sign if that differs
+    from the file's.
+    """
+    files = find_files(X, None, dialect=schema.dialect)
+    columns = {column.name: column for column in (*schema.features, schema.target)}
+    ids = schema.privacy_unit.id if isinstance(schema.privacy_unit, RowsOf) else None
+    for name in names:
+        column = columns[name]
+        wanted = [label for label in dict.fromkeys((column.source, ids)) if label is not None]
+        table = Table.from_data(pa.concat_tables([file.load(wanted).arrow for file in files]))
+        profile = profile_column(column.source, table, schema.dialect, is_target=column is schema.target)
+        unit = None if ids is None else profile_column(ids, table, schema.dialect, is_target=False)
+        drafted = None if column.part else draft_column(profile, unit, is_target=column is schema.target)
+        if not isinstance(drafted, dict):
+            yield name, None, None
+        else:
+            own = {"name": name} if column.of is None else {"name": name, "of": column.of}
+            yield name, drafted | own, None if profile.numbers is None else profile.numbers.decimal
+
+
+def _has_unusable_targets(profile: ColumnProfile, goal: dict[str, Any]) -> bool:
+    """Return True if some rows have no target, or one that the draft does not list."""
+    if goal["kind"] == "numeric":
+        return profile.nullable
+    listed = {*map(str, goal["values"]), *goal.get("aliases", ())}
+    return bool((profile.codes < 0).any()) or ("other" not in goal and not listed.issuperset(profile.texts))
 
 
 def _open_table(X: Any, written: dict[str, str | None]) -> tuple[str, Dialect, Table]:

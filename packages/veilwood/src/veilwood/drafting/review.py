@@ -8,24 +8,27 @@ review can be saved after any answer and continued later.
 from __future__ import annotations
 
 import copy
+import csv
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final
 
-from veilwood.data.columns import Column
+from veilwood.data.columns import Column, TextRule
 from veilwood.data.dialect import Dialect
-from veilwood.data.schema import Schema, is_unreviewed
+from veilwood.data.schema import UNREVIEWED_MARK, Schema, is_unreviewed
 from veilwood.drafting.catalogue import KnownColumn, known_bounds, known_values
 from veilwood.errors import UseError, short_repr
 from veilwood.safe_io import read_json, read_text, write_file
 
-PUBLIC_PREFIX: Final = "public: "  # marks reviewed bounds; the public source follows
-_MIN_SOURCE_LENGTH: Final = 3  # characters: an answer such as "y" is not a source
+MIN_SOURCE_LENGTH: Final = 3  # characters: an answer such as "y" is not a source
 _MAX_LISTED: Final = 12  # categories shown in a question
 _KEYS_OF_BOUNDS: Final = ("values", "lower", "upper", "other", "prefix")
+_MARKS: Final = ("bounds", "odd")  # of a column that is not reviewed
+_MARKS_OF_DRAFT: Final = ("notes", "inferred", "table", "drop")
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,14 @@ class ColumnQuestion:
     """Title of the catalogue entry, or None."""
     is_target: bool
     """Whether the column is the target, which cannot be excluded."""
+    missing: bool
+    """Whether missing values are allowed."""
+    texts: TextRule | None
+    """Rule for texts in a numeric column, if there are any."""
+    odd: tuple[str, ...]
+    """Frequent texts among them."""
+    other: str | None
+    """Category that stands for unknown values, or None."""
 
 
 class Review:
@@ -71,12 +82,17 @@ class Review:
     >>> review.accept_known()
     >>> review.next_question() is None, review.schema().inferred
     (True, False)
+    >>> review.undo()
+    >>> review.next_question().name
+    'ill'
     """
 
     def __init__(self, draft: Mapping[str, Any], deferred: Collection[str] = ()) -> None:
         Schema.from_dict(draft)  # raises if the draft is not a schema
         self._draft: dict[str, Any] = copy.deepcopy(dict(draft))
-        self._deferred = set(deferred)
+        self._deferred = frozenset(deferred)
+        self._history: list[tuple[dict[str, Any], frozenset[str], int]] = []
+        self._n_columns = len(self._draft["columns"])
 
     @classmethod
     def load(cls, path: str | PathLike[str]) -> Review:
@@ -108,17 +124,24 @@ class Review:
             return None
         column = self._find_column(names[0])
         usual = self._find_known(column)
-        total = len(self._draft["columns"])
         return ColumnQuestion(
-            total - len(names) + 1,
-            total,
+            self._n_columns - len(names) + 1,
+            self._n_columns,
             column["name"],
             column["kind"],
             _describe_column(column),
             None if usual is None else f"{usual.title}: {_describe_column(_with_bounds(column, usual.to_dict()))}",
             None if usual is None else usual.title,
             column["name"] == self._draft["target"],
+            bool(column.get("nullable")),
+            column.get("texts"),
+            tuple(column.get("odd", ())),
+            column.get("other"),
         )
+
+    def summary(self) -> list[tuple[str, str, str]]:
+        """Return name, description and public source of every column, for a last look."""
+        return [(each["name"], _describe_column(each), each.get("known_from", "")) for each in self._draft["columns"]]
 
     # -- answers ---------------------------------------------------------------------------------------------------
 
@@ -131,10 +154,8 @@ class Review:
                 f"column {column['name']!r} has no usual bounds: those of the draft were inferred from the data. "
                 "Hint: name a public source, or exclude the column."
             )
-        if usual.title in str(column.get("bounds")) and column.get("part"):
-            self._apply_bounds(column, {}, f"{PUBLIC_PREFIX}{usual.title}")
-        else:
-            self._apply_bounds(column, usual.to_dict(), f"{PUBLIC_PREFIX}usual, {usual.title}")
+        is_date_part = usual.title in str(column.get("bounds")) and column.get("part")
+        self._apply_bounds(column, {} if is_date_part else usual.to_dict(), f"usual: {usual.title}")
 
     def declare(self, source: str, **bounds: Any) -> None:
         """Declare the public source of a column's bounds; without ``bounds``, of those in the draft.
@@ -148,7 +169,7 @@ class Review:
             the column, whatever the draft says; a target of the other kind changes the task.
         """
         column = self._current_column()
-        if not isinstance(source, str) or len(source.strip()) < _MIN_SOURCE_LENGTH:
+        if not isinstance(source, str) or len(source.strip()) < MIN_SOURCE_LENGTH:
             raise UseError(
                 f"column {column['name']!r} keeps its mark without a source. "
                 "Hint: name the public source of its bounds."
@@ -156,7 +177,7 @@ class Review:
         unknown = set(bounds) - set(_KEYS_OF_BOUNDS)
         if unknown:
             raise UseError(f"{short_repr(unknown.pop())} is not a bound. Hint: use {', '.join(_KEYS_OF_BOUNDS)}.")
-        self._apply_bounds(column, bounds, PUBLIC_PREFIX + " ".join(source.split()))
+        self._apply_bounds(column, bounds, " ".join(source.split()))
 
     def exclude(self) -> None:
         """Exclude the column; it may stay in the table."""
@@ -166,16 +187,61 @@ class Review:
         others = [each for each in self._draft["columns"] if each["name"] != column["name"]]
         if len(others) == 1:
             raise UseError("the last feature cannot be excluded. Hint: draft again from a table with more columns.")
+        changed = self._draft | {"columns": others}
         source = column.get("of", column["name"])
         if all(each.get("of", each["name"]) != source for each in others):
-            self._draft["ignore"] = [*self._draft.get("ignore", ()), source]
-        self._draft["columns"] = others
-        self._clear_marks()
+            changed["ignore"] = [*changed.get("ignore", ()), source]
+            changed["left_out"] = changed.get("left_out", {}) | {source: "excluded in the review"}
+        self._replace_draft(changed)
 
     def defer(self) -> bool:
         """Defer the question. Return True if another question was not deferred yet."""
-        self._deferred.add(self._current_column()["name"])
+        name = self._current_column()["name"]
+        self._replace_draft(self._draft, self._deferred | {name})
         return not self._deferred.issuperset(self.open_columns)
+
+    def allow_missing(self, allowed: bool) -> None:
+        """Allow or reject missing values of the column."""
+        column = self._current_column()
+        rest = {key: value for key, value in column.items() if key not in ("nullable", "texts")}
+        self._replace_column(column, column | {"nullable": True} if allowed else rest)
+
+    def set_text_rule(self, rule: TextRule) -> None:
+        """Set what texts in a numeric column count as."""
+        column = self._current_column()
+        self._replace_column(column, column | {"nullable": True, "texts": rule})
+
+    def add_text_column(self) -> None:
+        """Add a categorical column of the frequent texts in a numeric column; numbers are its category ``other``."""
+        column = self._current_column()
+        name = f"{column['name']}_text"
+        if not column.get("odd") or any(each["name"] == name for each in self._draft["columns"]):
+            raise UseError(f"column {column['name']!r} has no frequent texts for a column of their own.")
+        added = {"name": name, "of": column.get("of", column["name"]), "kind": "categorical"}
+        added |= {"values": [*column["odd"], "other"], "other": "other", "nullable": True, "bounds": UNREVIEWED_MARK}
+        columns = [*self._draft["columns"]]
+        columns.insert(columns.index(column) + 1, added)
+        self._replace_draft(self._draft | {"columns": columns})
+        self._n_columns += 1
+
+    def undo(self) -> None:
+        """Take back the last answer of this session."""
+        if not self._history:
+            raise UseError("there is no answer to undo in this session. Hint: name a column at the end to change it.")
+        self._draft, self._deferred, self._n_columns = self._history.pop()
+
+    def reopen(self, name: str, drafted: Mapping[str, Any] | None = None, decimal: str | None = None) -> None:
+        """Ask about a reviewed column again; with ``drafted``, about a new draft of it, with its decimal sign."""
+        known = {column["name"]: column for column in self._draft["columns"]}
+        if name not in known:
+            raise UseError(f"there is no column {short_repr(name)}. Hint: choose one of {', '.join(known)}.")
+        column = dict(known[name] if drafted is None else drafted)
+        draft = self._draft
+        if decimal is not None:
+            dialect = Dialect.from_dict(draft.get("dialect", {}))
+            signs = {**dialect.decimals, column.get("of", name): decimal}
+            draft = draft | {"dialect": replace(dialect, decimals=signs).to_dict()}
+        self._replace_column(known[name], {"bounds": f"{UNREVIEWED_MARK} (reopened)"} | column, draft)
 
     @property
     def privacy_unit(self) -> dict[str, Any] | None:
@@ -211,35 +277,45 @@ class Review:
         return known_values(column["name"], [str(value) for value in column["values"] if value != other])
 
     def _apply_bounds(self, column: dict[str, Any], bounds: dict[str, Any], source: str) -> None:
-        reviewed = _with_bounds(column, bounds) | {"bounds": source}
-        columns = [reviewed if each is column else each for each in self._draft["columns"]]
-        changed = self._draft | {"columns": columns}
-        if column["name"] == self._draft["target"]:
-            changed["task"] = "regression" if reviewed["kind"] == "numeric" else "classification"
+        reviewed = {key: value for key, value in _with_bounds(column, bounds).items() if key not in _MARKS}
+        reviewed["known_from"] = source
+        changed = self._draft
+        if column["name"] == changed["target"]:
+            changed = changed | {"task": "regression" if reviewed["kind"] == "numeric" else "classification"}
         if reviewed["kind"] == "numeric" and column["kind"] != "numeric":
-            changed |= self._detect_decimal_sign(column)
-        self._replace_draft(changed)
-        self._clear_marks()
+            changed = changed | self._read_as_numbers(column, reviewed)
+        self._replace_column(column, reviewed, changed)
 
-    def _detect_decimal_sign(self, column: Mapping[str, Any]) -> dict[str, Any]:
-        """Return a dialect with the other decimal sign if more texts are numbers in it, else an empty dict."""
+    def _read_as_numbers(self, column: Mapping[str, Any], reviewed: dict[str, Any]) -> dict[str, Any]:
+        """Return the dialect that reads most drafted categories as numbers. Give ``reviewed`` a rule for the others."""
         dialect = Dialect.from_dict(self._draft.get("dialect", {}))
         texts = [str(value) for value in column["values"] if value != column.get("other")]
-        sign = "." if dialect.decimal == "," else ","
+        texts += column.get("aliases", {})
         name = column.get("of", column["name"])
-        own = replace(dialect, decimals={**dialect.decimals, name: sign})
-        read, other = (sum(each.of(name).number(text) is not None for text in texts) for each in (dialect, own))
-        return {"dialect": own.to_dict()} if other > read else {}
+        own = {sign: replace(dialect, decimals={**dialect.decimals, name: sign}) for sign in (".", ",", "either")}
+        options = [dialect, *(own[sign] for sign in (".", ",", "either"))]
+        n_read = [sum(each.of(name).number(text) is not None for text in texts) for each in options]
+        if not max(n_read, default=0):
+            raise UseError(f"no drafted value of column {column['name']!r} is a number. Hint: enter its categories.")
+        if max(n_read) < len(texts) and column["name"] != self._draft["target"]:
+            reviewed |= {"nullable": True, "texts": "limit"}
+        best = options[n_read.index(max(n_read))]
+        return {} if best is dialect else {"dialect": best.to_dict()}
 
-    def _replace_draft(self, draft: dict[str, Any]) -> None:
+    def _replace_column(
+        self, column: dict[str, Any], changed: dict[str, Any], draft: dict[str, Any] | None = None
+    ) -> None:
+        draft = self._draft if draft is None else draft
+        columns = [changed if each["name"] == column["name"] else each for each in draft["columns"]]
+        self._replace_draft(draft | {"columns": columns})
+
+    def _replace_draft(self, draft: dict[str, Any], deferred: frozenset[str] | None = None) -> None:
+        """Replace the draft. With the last mark of a column, the marks of the whole draft go too."""
+        if not any(is_unreviewed(column) for column in draft["columns"]):
+            draft = {key: value for key, value in draft.items() if key not in _MARKS_OF_DRAFT}
         Schema.from_dict(draft)  # raises before anything is changed
-        self._draft = draft
-
-    def _clear_marks(self) -> None:
-        """Remove the marks of the whole draft together with that of the last column."""
-        if not self.open_columns:
-            for key in ("notes", "inferred"):
-                self._draft.pop(key, None)
+        self._history.append((self._draft, self._deferred, self._n_columns))
+        self._draft, self._deferred = draft, self._deferred if deferred is None else deferred
 
 
 _KNOWN_DATE_PARTS: Final = {
@@ -248,6 +324,31 @@ _KNOWN_DATE_PARTS: Final = {
     "hour": KnownColumn("hour", "", 0, 23),
     "weekday": KnownColumn("weekday", "", values=("1", "2", "3", "4", "5", "6", "7")),
 }
+
+_NUMBER: Final = r"[-+]?(?:\d+(?:[.,]\d+)?|[.,]\d+)(?:[eE][-+]?\d+)?"
+_TWO_NUMBERS: Final = re.compile(rf"\s*({_NUMBER})(?:\s*(?:to|bis|\.\.+|[-–—;])\s*|,?\s+)({_NUMBER})\s*", re.I)
+
+
+def parse_bounds(text: str) -> dict[str, float] | None:
+    """Return the bounds in a text such as "0 to 100", "0 - 100" or "0,5 bis 2", or None if it has no two numbers.
+
+    >>> parse_bounds("0 - 500"), parse_bounds("-5..5,5"), parse_bounds("1,000 to 2,000"), parse_bounds("three")
+    ({'lower': 0.0, 'upper': 500.0}, {'lower': -5.0, 'upper': 5.5}, None, None)
+    """
+    found = _TWO_NUMBERS.fullmatch(text)
+    if found is None or any(re.search(r"\d,\d{3}(?!\d)", number) for number in found.groups()):  # 1,000 is ambiguous
+        return None
+    lower, upper = (float(number.replace(",", ".")) for number in found.groups())
+    return {"lower": lower, "upper": upper}
+
+
+def parse_categories(text: str) -> list[str]:
+    """Return the categories in a text, separated by commas; quotation marks keep commas and spaces.
+
+    >>> parse_categories('A1, B1 , "x, y"')
+    ['A1', 'B1', 'x, y']
+    """
+    return [word for word in map(str.strip, next(csv.reader([text], skipinitialspace=True), [])) if word]
 
 
 def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[str, Any]:
@@ -265,6 +366,11 @@ def _with_bounds(column: Mapping[str, Any], bounds: Mapping[str, Any]) -> dict[s
         if other is not None:
             new["other"] = other
             new["values"] = new["values"] if other in new["values"] else [*map(str, new["values"]), other]
+        listed = set(map(str, new["values"]))
+        rest["aliases"] = {a: b for a, b in column.get("aliases", {}).items() if b in listed and a not in listed}
+        rest.pop("texts", None)
+    if not rest.get("aliases") or "values" not in new:
+        rest.pop("aliases", None)
     return rest | {"kind": "categorical" if "values" in new else "numeric"} | new
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Common base of the scikit-learn estimators: shared parameters, the order of a fit, prediction.
+"""Common base of the scikit-learn estimators: the order of a fit, prediction and scores.
 
 An estimator class has parameters and documentation. The method (``method``) decides what is grown, measured and
 learned.
@@ -7,16 +7,12 @@ learned.
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field, replace
-from decimal import Decimal
-from fractions import Fraction
+from dataclasses import replace
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Literal, Protocol, Self, TypeAlias, get_args, runtime_checkable
+from typing import Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,196 +22,30 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood.arrays import Codes, Floats
 from veilwood.data.batches import Source
-from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.contributions import Weights, check_max_weight, scale_unit
 from veilwood.data.encoding import Encoding, class_labels
-from veilwood.data.open_rows import open_rows
+from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
+from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
-from veilwood.estimators.parameters import Role, parameter, parameter_metadata, parameters_in_plan
-from veilwood.evaluation.evaluate import Evaluation, HoldoutSplit, evaluation_loss, evaluation_plan, measure_quality
-from veilwood.privacy.accountant import (
-    DataHandle,
-    handle_of,
-    warn_of_repeated_fits,
-    warn_of_smaller_unit,
-    warn_once,
-)
+from veilwood.estimators.new_rows import UnknownRule, predict_rows
+from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_plain_value
+from veilwood.evaluation.evaluate import Evaluation, Holdout
+from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.door import INFERRED_SCHEMA, Door, ParallelDoor, parallel_loss, record_rejection
-from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.door import INFERRED_SCHEMA, Door
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Plan
-from veilwood.safe_io import MAX_DIGITS, is_int_in
+from veilwood.privacy.release import Release
+from veilwood.safe_io import is_int_in
 from veilwood.siblings import predict_on_clusters
-from veilwood.trees.forest import LEAF, Forest
 from veilwood.trees.random import check_random_state, public_seed
 
-_HINT = "pass 'balanced', or a weight above 0 for some classes, such as {'yes': 5}"
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class ClassWeights:
-    """Parameter of every classifier: weights of classes in predictions."""
-
-    # Applied after the release, so that no plan lists it.
-    class_weight: Mapping[Any, float] | Literal["balanced"] | None = parameter(None, role=Role.LEARNING, in_plan=False)
-
-
-@dataclass(frozen=True, eq=False)
-class ReweightedModel(Model):
-    """Model whose class probabilities are multiplied by weights, as if each class had that many times its rows."""
-
-    model: Model
-    weights: Floats
-
-    def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
-        """Return the reweighted probability of each class."""
-        shares = self.model.predict_outputs(codes, n_jobs) * self.weights
-        return np.asarray(shares / shares.sum(axis=1, keepdims=True))
-
-    def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """Return the arrays of the released model; the weights are a parameter of the estimator."""
-        return self.model.to_arrays()
-
-
-def weighted_model(class_weight: object, classes: NDArray[Any], model: Model) -> Model:
-    """Return a model with reweighted classes: post-processing of the released one."""
-    weights = resolve_weights(class_weight, classes, model)
-    return model if weights is None else ReweightedModel(model.encoding, model, weights)
-
-
-def resolve_weights(class_weight: object, classes: NDArray[Any], model: Model) -> Floats | None:
-    """Return the weight of each class, or None if all count the same."""
-    if class_weight is None:
-        return None
-    given = explicit_weights(class_weight, classes)
-    if given is not None:
-        return given
-    weights = 1 / np.maximum(model.class_frequencies(), 1e-6)  # a frequency can be 0
-    return np.asarray(weights / weights.mean())
-
-
-def explicit_weights(class_weight: object, classes: NDArray[Any]) -> Floats | None:
-    """Return the weights that the caller passed, or None if classes are to be balanced."""
-    if isinstance(class_weight, str) and class_weight == "balanced":
-        return None
-    if not isinstance(class_weight, Mapping):
-        raise ParameterError("class_weight", class_weight, "is not understood", _HINT)
-    known = to_canonical_texts(list(classes))
-    weights = np.ones(len(known))
-    for label, weight in zip(to_canonical_texts(list(class_weight)), class_weight.values(), strict=True):
-        number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
-        if label not in known or not number or not 0 < float(weight) < float("inf"):
-            raise ParameterError("class_weight", class_weight, f"does not fit the classes {list(classes)}", _HINT)
-        weights[known.index(label)] = float(weight)
-    return weights
-
-
-def compute_importances(model: Any, names: list[str]) -> Floats:
-    """Return the importance of each column. Importances add up to 1, or are all 0 if nothing was learned.
-
-    For a model with effects, the mean square of the main effect of the column. Otherwise the decrease in Gini impurity
-    of the noisy counts over all splits on the column. Noise alone gives every column some importance.
-    """
-    if hasattr(model, "explain"):
-        strength = {main.column: main.strength**2 for main in model.explain().main}
-        importances = np.array([strength.get(name, 0.0) for name in names])
-    else:
-        importances = _split_importances(model.forest, np.maximum(model.leaf_counts, 0).astype(float), len(names))
-    total = importances.sum()
-    return importances / total if total > 0 else importances
-
-
-def _split_importances(forest: Forest, counts: Floats, n_columns: int) -> Floats:
-    """Return, for each column, the decrease in impurity over its splits, weighted by rows."""
-    sums = forest.sum_to_nodes(counts)
-    rows = np.maximum(sums.sum(axis=1), 1e-300)
-    impurity = rows - (sums**2).sum(axis=1) / rows  # rows times Gini impurity
-    below = np.zeros(forest.n_nodes)
-    inner = np.flatnonzero(forest.level > 0)
-    np.add.at(below, forest.parent[inner], impurity[inner])
-    splits = np.flatnonzero(forest.feature != LEAF)
-    gained = np.maximum(impurity - below, 0.0)[splits]
-    return np.asarray(np.bincount(forest.feature[splits], gained, minlength=n_columns), np.float64)
-
-
-MAX_THREADS = 4096  # bound of n_jobs, against slips such as a number of rows
-
 PlanOrPath: TypeAlias = Plan | str | PathLike[str]
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class RunParameters:
-    """Parameters shared by all estimators, private or not: schema, random state, ledger, threads, invalid rows."""
-
-    schema: Schema | Mapping[str, Any] | str | PathLike[str] | None = field(
-        default=None, kw_only=False, metadata=parameter_metadata(Role.SCHEMA, in_file=False, separate=True)
-    )
-    # Draws public structure and no noise; a plan records the seed that was drawn from it.
-    random_state: int | np.random.RandomState | np.random.Generator | None = parameter(
-        None, role=Role.STRUCTURE, in_plan=False
-    )
-    # A ledger belongs to a place, and the certificate names it.
-    ledger: Ledger | str | PathLike[str] | None = parameter(None, role=Role.PROMISE, in_file=False, separate=True)
-    n_jobs: int | None = parameter(None, role=Role.RUN, in_plan=False)
-    invalid: Invalid = parameter("refuse", role=Role.RUN)
-
-
-@dataclass(eq=False, repr=False, kw_only=True)
-class SharedParameters(RunParameters):
-    """Parameters of every private estimator: those of the run, and those of its guarantee."""
-
-    epsilon: float = parameter(1.0, role=Role.PROMISE, separate=True)
-    delta: float = parameter(0.0, role=Role.PROMISE, separate=True)
-    # None: the unit that the schema declares, or one row.
-    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf | None = parameter(None, role=Role.PROMISE)
-    adjacency: str = parameter("add-remove", role=Role.PROMISE)
-    max_weight: int | None = parameter(None, role=Role.PROMISE)
-
-
-_MAX_CHARACTERS = 10_000  # of a text parameter that is saved
-
-
-def to_plain_value(name: str, value: Any) -> Any:
-    """Return a parameter as a JSON value. Exact numbers become text, which estimators read as the same number."""
-    try:
-        return _to_plain(name, value)
-    except (RecursionError, ValueError) as error:  # nested too deeply, or a number with too many digits
-        if isinstance(error, ParameterError):
-            raise
-        raise ParameterError(name, value, "cannot be saved", "pass numbers or text") from None
-
-
-def _to_plain(name: str, value: Any) -> Any:
-    match value:
-        case np.floating():
-            return _to_plain(name, float(value))
-        case np.generic():
-            return _to_plain(name, value.item())
-        case float() if math.isinf(value):
-            return "inf"
-        case None | bool() | float():
-            return value
-        case int() if abs(value) <= 10 ** (MAX_DIGITS - 1):
-            return value
-        case str() if len(value) <= _MAX_CHARACTERS:
-            return value
-        case Fraction() | Decimal():
-            return str(value)
-        case Rows(k=k):
-            return _to_plain(name, k)
-        case RowsOf(id=column, at_most=at_most):
-            return _to_plain(name, {"id": column, "at_most": at_most})
-        case list() | tuple():
-            return [_to_plain(name, entry) for entry in value]
-        case dict():
-            return {str(key): _to_plain(name, entry) for key, entry in value.items()}
-    raise ParameterError(name, value, "cannot be saved", "pass numbers or text")
 
 
 def _is_infer(schema: object) -> bool:
@@ -227,14 +57,6 @@ def _equal_or_false(one: Any, other: Any) -> bool:
         return bool(one == other)
     except ValueError:  # an array among the values: planning again is always correct
         return False
-
-
-@runtime_checkable
-class JointRows(Protocol):
-    """Rows of several owners, which only the three servers jointly can count (``veilwood_secure``)."""
-
-    def fit_estimator(self, estimator: Any) -> None:
-        """Fit the estimator from the values that the servers release."""
 
 
 class BaseForest(BaseEstimator):  # type: ignore[misc]
@@ -258,6 +80,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     ledger: Any
     n_jobs: Any
     invalid: Any
+    max_weight: Any = None  # a parameter of private estimators
+    class_weight: Any = None  # a parameter of classifiers
 
     _is_clone: bool = False  # set by scikit-learn's clone
     _prepared: tuple[Any, Design] | None = None  # set by plan(), used by the next fit
@@ -278,10 +102,6 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     def plan(self) -> Plan:
         """Return the plan of ``fit``: every release and its privacy loss. Reads no data and spends nothing."""
-        if _is_infer(self.schema):
-            raise UseError(
-                "a plan is made before the data is read, and schema='infer' reads the data. Hint: declare a schema."
-            )
         return self._design_for(self._resolve_schema()[0]).plan
 
     def fit(
@@ -325,64 +145,32 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self
         """
         self._reject_arguments(unsupported)
-        if isinstance(X, JointRows) and hasattr(type(X), "fit_estimator"):  # a frame may have a column of that name
-            if holdout_fraction is not None:
-                raise UseError(
-                    "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."
-                )
-            if sample_weight is not None:
-                raise UseError("rows of several owners cannot have weights. Hint: fit without sample_weight.")
-            X.fit_estimator(self)
-            return self
-        weights = None if sample_weight is None else Weights.validated(sample_weight, getattr(self, "max_weight", None))
         schema, not_private = self._resolve_schema(X, y)
         method = self._make_method()
         design = self._design_for(schema, plan, method)
-        loss, unit = design.plan.loss, design.plan.neighbours.unit
-        if getattr(self, "max_weight", None) is not None:
-            unit = self._protected_unit(schema)  # bounds rows per unit, before weights make copies of them
-        aside = None if holdout_fraction is None else HoldoutSplit.draw(holdout_fraction)
-        more = None
-        if holdout_fraction is not None or evaluate_epsilon is not None:
-            more = evaluation_loss(design.plan, holdout_fraction, evaluate_epsilon)
-        # Before any row is read: once the budget is spent, not even an error may depend on the rows.
-        if self.ledger is not None and loss.is_bounded:
-            open_ledger(self.ledger).check_affordable(loss if more is None else loss + more)
-        held_out: Source | None = None
-        table = handle_of(X)
-        warn_of_repeated_fits(table, with_ledger=self.ledger is not None, is_clone=self._is_clone)
-        with self._record_rejections(design.plan, not_private, table):
-            if aside is None:
-                sources = [open_rows(X, y, design.encoding, unit=unit, invalid=self.invalid, weights=weights)]
-            else:
-                who = type(self).__name__
-                mine, held_out = aside.open_parts(
-                    X, y, design.encoding, unit=unit, invalid=self.invalid, estimator=who, weights=weights
-                )
-                sources = [mine]
-        if sources[0].single_pass:
-            sources[0].check_passes(method.multi_pass or aside is not None, type(self).__name__)
-        record = sources[0].record
-        self.__dict__.pop("statements_", None)
+        holdout = Holdout.requested(design.plan, holdout_fraction, evaluate_epsilon)
+        release = Release(self._make_door(X, design.plan, not_private), extra_loss=holdout.extra_loss)
+        sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
+        sources[0].check_passes(method.multi_pass or len(sources) > 1, type(self).__name__)
+        statements = sources[0].record
+        warn_of_repeated_fits(handle_of(X), with_ledger=self.ledger is not None, is_clone=self._is_clone)
         # Popped from the list, so that the encoded rows are freed before the model is built.
-        door = self._fit_through_door(
-            design,
-            method,
-            not_private,
-            lambda door: method.measure_rows(design, sources.pop(), door, self.n_jobs),
-            table,
+        self._run_release(
+            release, design, method, lambda door: method.measure_rows(design, sources.pop(0), door, self.n_jobs)
         )
-        if held_out is not None:
-            self._evaluate_held_out(held_out, door, more, float(holdout_fraction or 0))
-        if record is not None:
-            self.statements_ = tuple(record)
+        if sources:
+            self.evaluation_ = holdout.evaluate(self, sources[0], release.door)
+        if statements is not None:
+            self.statements_ = tuple(statements)
         return self
 
     @property
     def feature_importances_(self) -> Floats:
         """Importance of each column, adding up to 1. Free: computed from released values."""
         check_is_fitted(self, "model_")
-        return compute_importances(self.model_, list(self.schema_.feature_names))
+        strengths: Floats = self.model_.column_strengths()
+        total = strengths.sum()
+        return strengths / total if total > 0 else strengths
 
     # -- for other packages of this library ----------------------------------------------------------------------------
 
@@ -404,9 +192,8 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
             raise ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
         neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
-        max_weight = getattr(self, "max_weight", None)
-        if max_weight is not None:
-            neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(max_weight)))
+        if self.max_weight is not None:
+            neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(self.max_weight)))
         return requested_loss(self.epsilon, self.delta), neighbours
 
     def _protected_unit(self, schema: Schema | None = None) -> Unit:
@@ -421,15 +208,16 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     def _resolve_schema(self, X: Any = None, y: Any = None) -> tuple[Schema, str | None]:
         """Return the schema, and the reason why it is not private if it was inferred from the data."""
         if _is_infer(self.schema):
+            if X is None or isinstance(X, JointRows):
+                raise UseError("schema='infer' reads the rows, which a plan does not have. Hint: declare a schema.")
             schema = Schema.infer(X, y, self._task)
         else:
             schema = self.schema if isinstance(self.schema, Schema) else Schema.resolve(self.schema)
             schema = schema if y is None else schema.for_labels(y)
             if self.privacy_unit is not None:
                 warn_of_smaller_unit(resolve_unit(self.privacy_unit), schema.privacy_unit, schema.name)
-        weights = getattr(self, "class_weight", None)
-        if weights is not None:  # used only after the release, so validated before it
-            explicit_weights(weights, class_labels(schema))
+        if self.class_weight is not None:  # used only after the release, so validated before it
+            explicit_weights(self.class_weight, class_labels(schema))
         return self._check_task(schema), INFERRED_SCHEMA if schema.inferred else None
 
     def _fit_request(self, schema: Schema, seed: int, decisions: Mapping[str, Any] | None = None) -> FitRequest:
@@ -463,25 +251,26 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             self._prepared = (key, method.make_design(replace(asked, seed=public_seed(self.random_state))))
         return self._prepared[1]
 
-    def _run_release(self, door: Door, design: Design, method: Method[Any], measure: Callable[[Door], Any]) -> None:
+    def _run_release(
+        self, release: Release, design: Design, method: Method[Any], measure: Callable[[Door], Any]
+    ) -> None:
         """Measure through a door, and build the model from the released values."""
         earlier = {name: getattr(self, name) for name in self._fitted_attributes()}
-        with door:
-            released = measure(door)
+        released = release.measure(measure)
         self._prepared = self._unfinished = None  # used up: the next fit needs a plan and counts of its own
         # Only now: a refused or interrupted refit keeps the earlier model, whose loss has been spent.
         self._remove_attributes(list(earlier))
         try:
-            self._set_certificate(door)
-            self._set_model(design.encoding.schema, method.build_model(design, door.plan, released, self.n_jobs))
+            self._set_certificate(release)
+            self._set_model(design.encoding.schema, method.build_model(design, self.plan_, released, self.n_jobs))
         except BaseException as error:
             self._remove_attributes(self._fitted_attributes())
             self.__dict__.update(earlier)
-            error.add_note(f"{door.plan.loss} was spent; nothing was learned from it.")
+            error.add_note(f"{release.door.plan.loss} was spent; nothing was learned from it.")
             raise
         warning = method.utility_warning(self.plan_, self.model_)
         if warning is not None:
-            warnings.warn(warning, UtilityWarning, stacklevel=4)
+            warnings.warn(warning, UtilityWarning, stacklevel=3)
 
     def _set_model(self, schema: Schema, model: Model) -> None:
         """Set a model, fitted or loaded, and its public attributes."""
@@ -503,37 +292,19 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _fit_through_door(
-        self,
-        design: Design,
-        method: Method[Any],
-        not_private: str | None,
-        measure: Callable[[Door], Any],
-        table: DataHandle,
-    ) -> Door:
-        """Open a door, measure through it, set the model and return the closed door."""
-        ledger = None if self.ledger is None else open_ledger(self.ledger)
-        door = Door(design.plan, ledger, not_private=not_private, table=table)
-        self._run_release(door, design, method, measure)
-        return door
+    def _make_door(self, X: Any, plan: Plan, not_private: str | None) -> Door:
+        """Return the door of a fit: joint rows of several owners have one of their own."""
+        ledger = open_ledger(self.ledger)
+        if isinstance(X, JointRows):
+            return X.make_door(self, ledger)
+        return Door(plan, ledger, not_private=not_private, table=handle_of(X))
 
-    def _evaluate_held_out(self, held_out: Source, fit_door: Door, extra_loss: Loss | None, fraction: float) -> None:
-        """Evaluate the model on the held-out units: covered by the loss of the fit, or at a loss of its own."""
-        plan, loss = fit_door.plan, parallel_loss(fit_door.plan.loss) if extra_loss is None else extra_loss
-        own = evaluation_plan(self, loss, plan.neighbours, self.invalid, share=fraction)
-        not_private = None if self.privacy_.is_private else self.privacy_.reason
-        door: Door = ParallelDoor(own, fit_door)
-        if extra_loss is not None:
-            door = Door(own, open_ledger(self.ledger), not_private=not_private, table=fit_door._table)
-        self.evaluation_ = measure_quality(self, held_out, door, n_jobs=self.n_jobs)
-
-    def _record_rejections(
-        self, plan: Plan, not_private: str | None, table: DataHandle
-    ) -> AbstractContextManager[None]:
-        """Record in the ledger that rows were rejected: a rejection reveals something about them without a charge."""
-        if self.ledger is None:
-            return nullcontext()
-        return record_rejection(partial(Door, plan, open_ledger(self.ledger), not_private=not_private, table=table))
+    def _open_sources(self, X: Any, y: Any, encoding: Encoding, holdout: Holdout, sample_weight: Any) -> list[Source]:
+        """Open the rows to train on and, if units are held out, those to evaluate on."""
+        weights = None if sample_weight is None else Weights.validated(sample_weight, self.max_weight)
+        unit = self._protected_unit(encoding.schema)  # bounds rows per unit, before weights make copies of them
+        opener = partial(open_rows, X, y, encoding, unit=unit, invalid=self.invalid, weights=weights)
+        return holdout.open_parts(opener, unit)
 
     def _encode_with(self, encoding: Encoding, X: Any) -> Codes:
         unit = self._protected_unit(self.schema_)
@@ -549,11 +320,11 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         for name in names:
             delattr(self, name)
 
-    def _set_certificate(self, door: Door) -> None:
+    def _set_certificate(self, release: Release) -> None:
         """Set the certificate of a finished release, and warn if it gives no guarantee."""
-        self.privacy_, self.plan_ = door.certificate(), door.plan
+        self.privacy_, self.plan_ = release.certificate(), release.door.plan
         if not self.privacy_.is_private:
-            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=5)
+            warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=4)
 
     def _reject_arguments(self, unsupported: dict[str, Any]) -> None:
         if unsupported:
@@ -621,9 +392,9 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     _task: ClassVar[TaskKind] = "classification"
 
     @predict_on_clusters
-    def predict_proba(self, X: Any) -> Floats:
-        """Return the probability of each class. Free: computed from released values."""
-        return self._predict_encoded(self._encode_rows(X))[0]
+    def predict_proba(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
+        """Return the probability of each class, as ``predict`` does; rows that are skipped get NaN."""
+        return predict_rows(self, X, unknown)[0]
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of each class's probability. Free: computed from released values."""
@@ -641,14 +412,20 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
         return np.asarray(logs - logs.mean(axis=1, keepdims=True))
 
     @predict_on_clusters
-    def predict(self, X: Any) -> NDArray[Any]:
-        """Return the predicted classes. Free: computed from released values."""
-        return self._predict_encoded(self._encode_rows(X))[1]
+    def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> NDArray[Any]:
+        """Return the predicted classes. Free: computed from released values.
 
-    def _predict_both(self, X: Any) -> tuple[NDArray[Any], Floats]:
-        """Return the predicted classes and the probability of each, in one pass."""
-        shares, labels = self._predict_encoded(self._encode_rows(X))
-        return labels, shares
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob, or frame of a cluster
+            The rows. Files need no target.
+        unknown : {"other", "missing", "skip", "refuse"}, optional
+            What a value counts as that the schema does not allow. "other", the default for files: the mean of the
+            predictions for all categories; an unusable number is missing, and if the column has no missing values, the
+            row is skipped. "missing": a missing value. "skip": None is predicted. A warning says how many rows were
+            affected. "refuse", the default for tables in memory: an error.
+        """
+        return predict_rows(self, X, unknown)[1]
 
     def _predict_encoded(self, codes: Codes) -> tuple[Floats, NDArray[Any]]:
         """Return the probability of each class and the predicted class of encoded rows.
@@ -660,7 +437,8 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
 
     def _prediction_model(self) -> Model:
         """Return the model with its classes reweighted by ``class_weight``."""
-        return weighted_model(getattr(self, "class_weight", None), self.classes_, self.model_)
+        model: Model = self.model_
+        return model if self.class_weight is None else weighted_model(self.class_weight, self.classes_, model)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy.
@@ -683,9 +461,20 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
     _task: ClassVar[TaskKind] = "regression"
 
     @predict_on_clusters
-    def predict(self, X: Any) -> Floats:
-        """Return predicted targets, inside the schema's bounds. Free: computed from released values."""
-        return self._predict_encoded(self._encode_rows(X))
+    def predict(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
+        """Return predicted targets, inside the schema's bounds. Free: computed from released values.
+
+        Parameters
+        ----------
+        X : dataframe, array, path, folder, glob, or frame of a cluster
+            The rows. Files need no target.
+        unknown : {"other", "missing", "skip", "refuse"}, optional
+            What a value counts as that the schema does not allow. "other", the default for files: the mean of the
+            predictions for all categories; an unusable number is missing, and if the column has no missing values, the
+            row is skipped. "missing": a missing value. "skip": NaN is predicted. A warning says how many rows were
+            affected. "refuse", the default for tables in memory: an error.
+        """
+        return predict_rows(self, X, unknown)[1]
 
     def _predict_encoded(self, codes: Codes) -> Floats:
         """Return the predicted targets of encoded rows. All predictions use this method."""

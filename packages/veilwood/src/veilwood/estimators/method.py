@@ -216,6 +216,10 @@ class Model(ABC):
         """Return the released class frequencies, the prediction for a row about which nothing is known."""
         raise UseError(f"{type(self).__name__} is a regression model and has no classes.")
 
+    def column_strengths(self) -> Floats:
+        """Return how much each column contributes, from released values. Noise alone gives every column some."""
+        raise UseError(f"{type(self).__name__} does not attribute its predictions to columns.")
+
     @abstractmethod
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays from which ``Method.restore_model`` rebuilds the model."""

@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING, Any, NoReturn, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.data.batches import Batch, Count
+from veilwood.data.batches import Batch, Count, Source
 from veilwood.data.canonical import to_canonical_texts
 from veilwood.data.open_rows import open_rows
 from veilwood.errors import ParameterError, UseError, shorten_text
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import Design, OnePassMethod
 from veilwood.privacy.accountant import DataHandle, handle_of, warn_of_repeated_fits
-from veilwood.privacy.door import SEEDED_NOISE
+from veilwood.privacy.door import SEEDED_NOISE, Door
 from veilwood.privacy.entropy import is_seeded
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.neighbours import RowsOf
+from veilwood.privacy.release import Release
 
 
 @dataclass(repr=False)
@@ -90,9 +91,7 @@ class OnePassForest(BaseForest):
             raise ParameterError(
                 "classes", classes, f"are not those of the schema: {shorten_text(', '.join(schema.classes))}"
             )
-        with self._record_rejections(current.design.plan, "; ".join(current.not_private) or None, handle_of(X)):
-            source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
-            sums = source.aggregate(partial(_count_shifted, current.count, current.n_partitions), n_jobs=self.n_jobs)
+        source, sums = self._release_of(current, handle_of(X)).open_rows(lambda: self._count_batch(current, X, y))
         # Only after the whole batch was accepted, so that a refused one leaves no trace.
         if self._unfinished is None:
             self._unfinished = current
@@ -120,17 +119,27 @@ class OnePassForest(BaseForest):
         self._check_params(current)
         design, method = current.design, self._make_method()
         warn_of_repeated_fits(current.table, with_ledger=self.ledger is not None, is_clone=self._is_clone)
-        self._fit_through_door(
+        self._run_release(
+            self._release_of(current, current.table),
             design,
             method,
-            "; ".join(current.not_private) or None,
             lambda door: method.release_sums(design, current.sums, door),
-            current.table,
         )
         return self
 
+    def _release_of(self, current: _PartialCounts, table: DataHandle) -> Release:
+        """Return the release that ends the fit. Each batch needs its budget, which only ``release`` reserves."""
+        not_private = "; ".join(current.not_private) or None
+        return Release(Door(current.design.plan, open_ledger(self.ledger), not_private=not_private, table=table))
+
+    def _count_batch(self, current: _PartialCounts, X: Any, y: Any) -> tuple[Source, NDArray[np.int64]]:
+        """Count the rows of a batch as partitions of their own."""
+        source = open_rows(X, y, current.design.encoding, invalid=self.invalid, estimator=type(self).__name__)
+        count = partial(_count_shifted, current.count, current.n_partitions)
+        return source, source.aggregate(count, n_jobs=self.n_jobs)
+
     def _start_partial_fit(self, X: Any, y: Any) -> _PartialCounts:
-        """Design the forest and draw the key. Raise if the budget is too small or the unit spans batches."""
+        """Design the forest and draw the key. Raise UseError if a unit may span batches."""
         _, neighbours = self._requested_privacy()
         if isinstance(neighbours.unit, RowsOf):
             raise UseError(
@@ -140,9 +149,6 @@ class OnePassForest(BaseForest):
         schema, not_private = self._resolve_schema(X, y)
         method = self._make_method()
         design = self._design_for(schema, method=method)
-        loss = design.plan.loss
-        ledger = open_ledger(self.ledger)
-        ledger.check_affordable(loss)  # now, so that no counting is in vain; reserved only by release
         count = method.make_count(design)
         reasons = [reason for reason in (not_private, SEEDED_NOISE if is_seeded() else None) if reason]
         return _PartialCounts(design, self.get_params(deep=False), count, count([]), 0, reasons, handle_of(X))

@@ -11,15 +11,23 @@ import inspect
 import math
 from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from decimal import Decimal
 from enum import Enum
+from fractions import Fraction
+from os import PathLike
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, Literal
+
+import numpy as np
 
 from veilwood import estimators
+from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, PlanError
 from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.neighbours import Rows, RowsOf
 from veilwood.privacy.plan import Plan
+from veilwood.safe_io import MAX_DIGITS
 
 _KEY: Final = "veilwood"  # of the metadata of a dataclass field
 
@@ -152,6 +160,91 @@ def tuned_parameters(kind: type[Any]) -> frozenset[str]:
 
 def _with_role(kind: type[Any], *roles: Role) -> frozenset[str]:
     return frozenset(name for name, info in parameter_infos(kind).items() if info.role in roles)
+
+
+# -- parameters of every estimator ---
+
+MAX_THREADS: Final = 4096  # bound of n_jobs, against slips such as a number of rows
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class RunParameters:
+    """Parameters shared by all estimators, private or not: schema, random state, ledger, threads, invalid rows."""
+
+    schema: Schema | Mapping[str, Any] | str | PathLike[str] | None = field(
+        default=None, kw_only=False, metadata=parameter_metadata(Role.SCHEMA, in_file=False, separate=True)
+    )
+    # Draws public structure and no noise; a plan records the seed that was drawn from it.
+    random_state: int | np.random.RandomState | np.random.Generator | None = parameter(
+        None, role=Role.STRUCTURE, in_plan=False
+    )
+    # A ledger belongs to a place, and the certificate names it.
+    ledger: Ledger | str | PathLike[str] | None = parameter(None, role=Role.PROMISE, in_file=False, separate=True)
+    n_jobs: int | None = parameter(None, role=Role.RUN, in_plan=False)
+    invalid: Invalid = parameter("refuse", role=Role.RUN)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class SharedParameters(RunParameters):
+    """Parameters of every private estimator: those of the run, and those of its guarantee."""
+
+    epsilon: float = parameter(1.0, role=Role.PROMISE, separate=True)
+    delta: float = parameter(0.0, role=Role.PROMISE, separate=True)
+    # None: the unit that the schema declares, or one row.
+    privacy_unit: Literal["row"] | int | Mapping[str, Any] | Rows | RowsOf | None = parameter(None, role=Role.PROMISE)
+    adjacency: str = parameter("add-remove", role=Role.PROMISE)
+    max_weight: int | None = parameter(None, role=Role.PROMISE)
+
+
+@dataclass(eq=False, repr=False, kw_only=True)
+class ClassWeights:
+    """Parameter of every classifier: weights of classes in predictions."""
+
+    # Applied after the release, so that no plan lists it.
+    class_weight: Mapping[Any, float] | Literal["balanced"] | None = parameter(None, role=Role.LEARNING, in_plan=False)
+
+
+_MAX_CHARACTERS = 10_000  # of a text parameter that is saved
+
+
+def to_plain_value(name: str, value: Any) -> Any:
+    """Return a parameter as a JSON value. Exact numbers become text, which estimators read as the same number."""
+    try:
+        return _to_plain(name, value)
+    except (RecursionError, ValueError) as error:  # nested too deeply, or a number with too many digits
+        if isinstance(error, ParameterError):
+            raise
+        raise ParameterError(name, value, "cannot be saved", "pass numbers or text") from None
+
+
+def _to_plain(name: str, value: Any) -> Any:
+    match value:
+        case np.floating():
+            return _to_plain(name, float(value))
+        case np.generic():
+            return _to_plain(name, value.item())
+        case float() if math.isinf(value):
+            return "inf"
+        case None | bool() | float():
+            return value
+        case int() if abs(value) <= 10 ** (MAX_DIGITS - 1):
+            return value
+        case str() if len(value) <= _MAX_CHARACTERS:
+            return value
+        case Fraction() | Decimal():
+            return str(value)
+        case Rows(k=k):
+            return _to_plain(name, k)
+        case RowsOf(id=column, at_most=at_most):
+            return _to_plain(name, {"id": column, "at_most": at_most})
+        case list() | tuple():
+            return [_to_plain(name, entry) for entry in value]
+        case dict():
+            return {str(key): _to_plain(name, entry) for key, entry in value.items()}
+    raise ParameterError(name, value, "cannot be saved", "pass numbers or text")
+
+
+# -- estimators by name ---
 
 
 def estimator_by_name(name: str, task: TaskKind) -> type[Any]:

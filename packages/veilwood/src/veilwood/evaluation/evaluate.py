@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import nullcontext
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from os import PathLike
 from typing import Any
 
@@ -19,22 +18,21 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from veilwood.data.batches import Batch, Source
-from veilwood.data.contributions import Weights
-from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.problems import Invalid
 from veilwood.errors import FileError, ParameterError, UseError, shorten_text
 from veilwood.evaluation.quality import Quality, estimate_quality
 from veilwood.evaluation.scoring import Scoring
-from veilwood.privacy.accountant import handle_of, warn_of_smaller_unit
+from veilwood.privacy.accountant import warn_of_smaller_unit
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.door import Door, record_rejection
+from veilwood.privacy.door import Door, ParallelDoor, parallel_loss
 from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, exact_fraction, requested_loss
-from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
+from veilwood.privacy.neighbours import Neighbours, RowsOf, Unit, resolve_unit
 from veilwood.privacy.plan import Layout, Plan
+from veilwood.privacy.release import Release
 from veilwood.safe_io import is_int_in, read_json, read_text, write_file
 from veilwood.trees.counting import Assignment
 
@@ -67,23 +65,12 @@ class HoldoutSplit:
             )
         return cls(secret_key(), round(wanted * _PER_MILLE))
 
-    def open_parts(
-        self,
-        X: Any,
-        y: Any,
-        encoding: Encoding,
-        *,
-        unit: Rows | RowsOf,
-        invalid: Invalid,
-        estimator: str,
-        weights: Weights | None = None,
-    ) -> tuple[Source, Source]:
-        """Open the rows for training, and the held-out rows."""
-        opened = partial(open_rows, X, y, encoding, unit=unit, invalid=invalid, estimator=estimator, weights=weights)
+    def open_parts(self, opener: Callable[..., Source], unit: Unit) -> list[Source]:
+        """Open the rows to train on, and the held-out rows, by a call of ``open_rows`` that lacks an id filter."""
         if isinstance(unit, RowsOf):
-            return opened(id_filter=lambda text: not self._has_id(text)), opened(id_filter=self._has_id)
-        source = opened()
-        return source.part(_HoldoutFilter(self, False)), source.part(_HoldoutFilter(self, True))
+            return [opener(id_filter=lambda text: not self._has_id(text)), opener(id_filter=self._has_id)]
+        source = opener()
+        return [source.part(_HoldoutFilter(self, False)), source.part(_HoldoutFilter(self, True))]
 
     def _has_id(self, text: str) -> bool:
         word = int.from_bytes(hashlib.shake_256(self.key + text.encode("utf-8", "surrogatepass")).digest(4), "big")
@@ -107,11 +94,6 @@ class _HoldoutFilter:
 
     def __call__(self, batch: Batch) -> Batch:
         return _filter_batch(Assignment(self.key, _PER_MILLE), self.per_mille, self.held_out, batch)
-
-
-def composes_in_parallel(neighbours: Neighbours) -> bool:
-    """Return True if releases on the two parts compose in parallel: each unit is in one part only."""
-    return neighbours.in_one_part
 
 
 def _filter_batch(assignment: Assignment, per_mille: int, held_out: bool, batch: Batch) -> Batch:
@@ -213,32 +195,58 @@ def model_hash(model: Any) -> str:
 
 
 def measure_quality(
-    model: Any, source: Source, door: Door, *, confidence: float = 0.95, n_jobs: int | None = None
+    model: Any, source: Source, release: Release, *, confidence: float = 0.95, n_jobs: int | None = None
 ) -> Evaluation:
     """Count predictions by true target, release the counts through the door, and estimate the quality."""
-    scoring, schema = Scoring(model._prediction_model()), model.schema_
-    (step,) = door.plan.steps
-    with door:
-        released = door.release_counts(step, source.aggregate(scoring.make_count(), "evaluating", n_jobs=n_jobs))
+    scoring, schema, plan = Scoring(model._prediction_model()), model.schema_, release.door.plan
+    (step,) = plan.steps
+    released = release.measure(
+        lambda door: door.release_counts(step, source.aggregate(scoring.make_count(), "evaluating", n_jobs=n_jobs))
+    )
     bounds = None if schema.classes else schema.target.bounds
     quality = estimate_quality(scoring.split_tables(released), step.variance, tuple(schema.classes), bounds, confidence)
-    return Evaluation(quality, door.plan, door.certificate())
+    return Evaluation(quality, plan, release.certificate())
 
 
-def evaluation_loss(plan: Plan, fraction: object, epsilon: object) -> Loss | None:
-    """Return the extra loss of evaluating on held-out units, or None if the loss of the fit covers it."""
-    free = composes_in_parallel(plan.neighbours)
-    if fraction is None or free:
-        if epsilon is not None:
-            why = "costs nothing more here" if free else "needs holdout_fraction"
-            raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or pass holdout_fraction=0.2")
-        return None
-    if epsilon is None:
-        raise ParameterError(
-            "evaluate_epsilon", None, f"is required: for {plan.neighbours}, an evaluation has a loss of its own",
-            "pass evaluate_epsilon=0.1 to add this much to the loss of the fit",
-        )  # fmt: skip
-    return requested_loss(epsilon, 0)
+@dataclass(frozen=True)
+class Holdout:
+    """Evaluation that a fit makes on units it holds out; without a split there is none."""
+
+    split: HoldoutSplit | None
+    fraction: float
+    extra_loss: Loss | None
+    """Loss of the evaluation beside that of the fit; None if the fit covers it."""
+
+    @classmethod
+    def requested(cls, plan: Plan, fraction: Any, epsilon: object) -> Holdout:
+        """Return the evaluation that the arguments of ``fit`` request. Raise ParameterError if they do not fit."""
+        split = None if fraction is None else HoldoutSplit.draw(fraction)
+        free = plan.neighbours.in_one_part
+        if split is None or free:
+            if epsilon is not None:
+                why = "costs nothing more here" if free else "needs holdout_fraction"
+                raise ParameterError("evaluate_epsilon", epsilon, why, "leave it out, or pass holdout_fraction=0.2")
+            return cls(split, float(fraction or 0), None)
+        if epsilon is None:
+            raise ParameterError(
+                "evaluate_epsilon", None, f"is required: for {plan.neighbours}, an evaluation has a loss of its own",
+                "pass evaluate_epsilon=0.1 to add this much to the loss of the fit",
+            )  # fmt: skip
+        return cls(split, float(fraction), requested_loss(epsilon, 0))
+
+    def open_parts(self, opener: Callable[..., Source], unit: Unit) -> list[Source]:
+        """Open the rows to train on and, if units are held out, those to evaluate on."""
+        return [opener()] if self.split is None else self.split.open_parts(opener, unit)
+
+    def evaluate(self, model: Any, source: Source, fit_door: Door) -> Evaluation:
+        """Evaluate a model on the held-out units: covered by the loss of its fit, or at a loss of its own."""
+        loss = parallel_loss(fit_door.plan.loss) if self.extra_loss is None else self.extra_loss
+        plan = evaluation_plan(model, loss, fit_door.plan.neighbours, model.invalid, share=self.fraction)
+        not_private = None if model.privacy_.is_private else model.privacy_.reason
+        door: Door = ParallelDoor(plan, fit_door)
+        if self.extra_loss is not None:
+            door = Door(plan, fit_door.ledger, not_private=not_private, table=fit_door.table)
+        return measure_quality(model, source, Release(door), n_jobs=model.n_jobs)
 
 
 def evaluate(
@@ -317,15 +325,10 @@ def evaluate(
     )
     plan = evaluation_plan(model, loss, neighbours, invalid)
     warn_of_smaller_unit(neighbours.unit, model.schema_.privacy_unit, model.schema_.name)
-    book = open_ledger(ledger)
-    if ledger is not None and loss.is_bounded:
-        book.check_affordable(loss)  # before any row is read: without a budget, not even an error may depend on them
-    door = Door(plan, book, not_private=_not_private_reason(model.privacy_), table=handle_of(X))
-    with nullcontext() if ledger is None else record_rejection(lambda: door):
-        source = open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
-    return measure_quality(model, source, door, confidence=confidence, n_jobs=n_jobs)
-
-
-def _not_private_reason(certificate: PrivacyCertificate) -> str | None:
-    """Return why an evaluation is not private, or None if the model is private."""
-    return None if certificate.is_private else f"the model that was evaluated is NOT PRIVATE: {certificate.reason}"
+    reason = None if model.privacy_.is_private else model.privacy_.reason
+    not_private = None if reason is None else f"the model that was evaluated is NOT PRIVATE: {reason}"
+    release = Release.of(plan, open_ledger(ledger), X, not_private=not_private)
+    source = release.open_rows(
+        lambda: open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
+    )
+    return measure_quality(model, source, release, confidence=confidence, n_jobs=n_jobs)

@@ -40,10 +40,6 @@ from veilwood.safe_io import is_int_in
 from veilwood.trees.random import check_counts
 
 FIRST_FRACTION: Final = Fraction(1, 20)  # of the budget, for the counts of all rows
-# Ratio of a leaf's noise to its rows, averaged over trees. Above it the size with less noise wins, whatever its score.
-MAX_NOISE_RATIO: Final = 0.3
-# Noise of the mean of all rows, as a fraction of the target's range. The same rule, for regression.
-MAX_MEAN_ERROR: Final = 0.035
 EXAMPLE_ROWS: Final = (1_000, 30_000)  # numbers of rows shown by a plan that does not know the true one
 
 
@@ -176,7 +172,7 @@ class AutoSized(Method[LeafParameters]):
             return replace(made, plan=plan)
 
         made = lower_noise_design(request, design_remainder)
-        return AutoSizedDesign(encoding, made.plan, request, method, replace(made, plan=_drop_first_step(made.plan)))
+        return AutoSizedDesign(encoding, made.plan, request, method, made)
 
     def _pooled_step(self, schema: Schema, request: FitRequest) -> Step:
         """Plan the counts of all rows, by class or as a rotated pair."""
@@ -211,7 +207,7 @@ class AutoSized(Method[LeafParameters]):
                 last_error = error
                 continue
             for n_rows in rows:
-                score = _size_rank(method, encoding, n_rows, leaves, noise, epsilon)
+                score = skill.rank_size(method, encoding, n_rows, leaves, noise, epsilon)
                 if n_rows not in best or score > best[n_rows][0]:
                     best[n_rows] = (score, size)
         if not best:
@@ -225,7 +221,7 @@ class AutoSized(Method[LeafParameters]):
         self, design: AutoSizedDesign, source: Source, door: Door, n_jobs: int | None = None
     ) -> AutoSizedRelease:
         """Release the counts of all rows, choose the size from them if it is still open, and measure the forest."""
-        if design.method is not None and isinstance(design.method, OnePassMethod):
+        if design.method is not None and not design.method.multi_pass:
             return self.release_sums(design, source.aggregate(self.make_count(design), n_jobs=n_jobs), door)
         pooled = None
         if design.plan.steps[0].kind == POOLED.kind:
@@ -311,21 +307,6 @@ class AutoSized(Method[LeafParameters]):
         return self.with_size(*sizes, noiseless=plan.loss.epsilon is None)
 
 
-def _size_rank(
-    method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
-) -> tuple[float, ...]:
-    """Return the rank of a size, highest best. Without a number of rows (no noise), larger forests rank higher."""
-    if n_rows is None:
-        return (float(leaves),)
-    setting = skill.ForestSize.from_method(method, encoding, n_rows, leaves, noise, epsilon)
-    noise_ratio = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
-    score = (-max(noise_ratio, MAX_NOISE_RATIO), skill.score_size(setting))
-    if encoding.schema.classes:
-        return score
-    mean_error = math.sqrt(noise * leaves) / method.trees_per_row / n_rows  # the noise of all leaves adds up
-    return (-max(mean_error, MAX_MEAN_ERROR), *score)
-
-
 def is_auto(size: object) -> bool:
     """Return True if a size is "auto"."""
     return isinstance(size, str) and size == AUTO
@@ -345,10 +326,6 @@ def _notes_with_size(plan: Plan, method: LeafMethod[Any]) -> dict[str, Any]:
     """Return the plan's notes with the chosen size."""
     size = ", ".join(f"{name}={value}" for name, value in _size_decisions(method).items())
     return {**plan.notes, "size": f"{size}: chosen from schema, budget and rows, without data"}
-
-
-def _drop_first_step(plan: Plan) -> Plan:
-    return replace(plan, steps=plan.steps[1:])
 
 
 @dataclass(frozen=True)

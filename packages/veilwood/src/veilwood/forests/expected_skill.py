@@ -101,6 +101,10 @@ DECAY = 0.5
 
 
 MAX_EPSILON, MAX_ROWS = 10.0, 2000  # largest row epsilon and number of rows in the benchmark
+# Ratio of a leaf's noise to its rows, averaged over trees. Above it the size with less noise wins, whatever its score.
+MAX_NOISE_RATIO: Final = 0.3
+# Noise of the mean of all rows, as a fraction of the target's range. The same rule, for regression.
+MAX_MEAN_ERROR: Final = 0.035
 # Families with coefficients of their own in ``expected_families.json``.
 FAMILIES = ("RandomTrees", "MatrixForest", "MedianForest", "GreedyForest")
 
@@ -249,6 +253,21 @@ def size_features(setting: ForestSize) -> dict[str, float]:
     for name in FAMILIES:
         features |= {f"{name}{what}": value * (setting.family == name) for what, value in own.items()}
     return features
+
+
+def rank_size(
+    method: LeafMethod[Any], encoding: Encoding, n_rows: int | None, leaves: int, noise: float, epsilon: float
+) -> tuple[float, ...]:
+    """Return the rank of a size, highest best. Without a number of rows (no noise), larger forests rank higher."""
+    if n_rows is None:
+        return (float(leaves),)
+    setting = ForestSize.from_method(method, encoding, n_rows, leaves, noise, epsilon)
+    noise_ratio = setting.noise / setting.rows_per_leaf / math.sqrt(setting.trees)  # after averaging
+    score = (-max(noise_ratio, MAX_NOISE_RATIO), score_size(setting))
+    if encoding.schema.classes:
+        return score
+    mean_error = math.sqrt(noise * leaves) / method.trees_per_row / n_rows  # the noise of all leaves adds up
+    return (-max(mean_error, MAX_MEAN_ERROR), *score)
 
 
 def score_size(setting: ForestSize) -> float:

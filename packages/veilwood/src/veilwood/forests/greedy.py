@@ -20,9 +20,9 @@ from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
-from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.base import Classifier, Regressor
 from veilwood.estimators.method import FitRequest
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.levelwise import HALF, LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
 from veilwood.forests.noisy_leaves import AUTO, TreeStep
 from veilwood.privacy.door import Door

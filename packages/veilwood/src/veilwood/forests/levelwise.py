@@ -201,7 +201,7 @@ class LevelwiseMethod(LeafMethod[LP]):
             (*(part for level in levels for part in level.steps), step),
             f"{step.name}, with noise, of {parameters.n_estimators} trees {self.splits_text}, and these splits",
             Layout(int(parameters.n_estimators), n_leaves, int(parameters.max_depth), self.row_sharing),
-            self.expected_leaf_mse(step),
+            self.leaf_error(step.variance),
         )
         return LevelwiseDesign(encoding, plan, levels)
 

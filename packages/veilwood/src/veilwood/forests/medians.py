@@ -17,8 +17,8 @@ import numpy as np
 
 from veilwood.arrays import Ints
 from veilwood.data.encoding import Encoding
-from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.base import Classifier, Regressor
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.levelwise import LevelNodes, LevelwiseMethod, LevelwiseParameters, Splitter
 from veilwood.forests.noisy_leaves import TreeStep
 from veilwood.privacy.door import Door

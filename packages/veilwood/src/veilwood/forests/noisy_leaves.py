@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
 from itertools import product
 from typing import Any, ClassVar, Literal, Protocol, TypeAlias, TypeVar
 
@@ -38,9 +39,9 @@ from veilwood.privacy.entropy import secret_key
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Plan, RowAssignment
-from veilwood.privacy.steps import Step, StepKind, counting_step
+from veilwood.privacy.steps import Step, StepKind, counting_step, counting_variance
 from veilwood.trees.counting import Assignment, LeafCount
-from veilwood.trees.forest import Forest
+from veilwood.trees.forest import LEAF, Forest
 
 AVERAGE = "threshold"  # averages class frequencies over trees, as regression averages means
 VOTINGS: tuple[str, ...] = ("auto", "majority", AVERAGE, "probabilistic")
@@ -116,6 +117,11 @@ class LeafModel(ForestModel):
         counts = self.leaf_counts.sum(axis=0) if self.pooled is None else self.pooled
         return np.asarray(normalize_counts(counts[None])[0])
 
+    def column_strengths(self) -> Floats:
+        """Return the decrease in Gini impurity over the splits on each column, in noisy rows."""
+        counts = np.maximum(self.leaf_counts, 0).astype(float)
+        return _impurity_decreases(self.forest, counts, len(self.encoding.columns))
+
     def to_probabilities(self, frequencies: Floats) -> Floats:
         """Return averaged frequencies or votes as probabilities, smoothed if they can be 0."""
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees) if self.smoothed else frequencies
@@ -124,6 +130,19 @@ class LeafModel(ForestModel):
         """Return the trees, their noisy leaves and the counts of all rows, if measured."""
         pooled = {} if self.pooled is None else {"pooled": self.pooled}
         return {**self.forest.to_arrays(), "leaf_counts": self.leaf_counts, **pooled}
+
+
+def _impurity_decreases(forest: Forest, counts: Floats, n_columns: int) -> Floats:
+    """Return, for each column, the decrease in impurity over its splits, weighted by rows."""
+    sums = forest.sum_to_nodes(counts)
+    rows = np.maximum(sums.sum(axis=1), 1e-300)
+    impurity = rows - (sums**2).sum(axis=1) / rows  # rows times Gini impurity
+    below = np.zeros(forest.n_nodes)
+    inner = np.flatnonzero(forest.level > 0)
+    np.add.at(below, forest.parent[inner], impurity[inner])
+    splits = np.flatnonzero(forest.feature != LEAF)
+    gained = np.maximum(impurity - below, 0.0)[splits]
+    return np.asarray(np.bincount(forest.feature[splits], gained, minlength=n_columns), np.float64)
 
 
 def normalize_counts(counts: Ints | Floats) -> Floats:
@@ -200,6 +219,15 @@ def _noise_rank(plan: Plan) -> tuple[float, float]:
     return plan.expected_leaf_mse, float(-last.epsilon) if last is not None and last.verb == "select" else 0.0
 
 
+@lru_cache(maxsize=256)  # many sizes have leaves of the same noise
+def _lower_variance(loss: Loss, fraction: Fraction, neighbours: Neighbours, l1: int, squared_l2: int) -> float:
+    """Return the variance of a count under the better accounting, for a fraction of the loss."""
+    pure = [] if loss.epsilon is None or loss.delta == 0 else [Loss.pure(loss.epsilon)]
+    return min(
+        counting_variance(law.scaled(fraction), neighbours, l1=l1, squared_l2=squared_l2) for law in (loss, *pure)
+    )
+
+
 L = TypeVar("L", bound=LeafParameters)
 
 
@@ -271,13 +299,8 @@ class LeafMethod(Method[L]):
         leaves = self.n_leaves(encoding)
         if leaves > MAX_LEAVES:
             raise DomainTooLargeError(f"{leaves:,} leaves are more than {MAX_LEAVES:,}. Hint: lower max_depth.")
-        laws = [request.loss]
-        if request.loss.epsilon is not None and request.loss.delta > 0:
-            laws.append(Loss.pure(request.loss.epsilon))
-        steps = [
-            self.leaf_step(request.schema, law.scaled(self.leaf_fraction), request.neighbours, leaves) for law in laws
-        ]
-        return leaves, min(self.expected_leaf_mse(step) for step in steps)
+        variance = _lower_variance(request.loss, self.leaf_fraction, request.neighbours, *self.row_norms)
+        return leaves, self.leaf_error(variance)
 
     @property
     def uses_disjoint_trees(self) -> bool:
@@ -294,25 +317,26 @@ class LeafMethod(Method[L]):
         """The assignment of rows to trees, as a plan records it."""
         return EACH_TO_ONE_TREE if self.uses_disjoint_trees else ALL_TO_EVERY_TREE
 
-    def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
-        """Plan the release of all leaves.
+    @property
+    def row_norms(self) -> tuple[int, int]:
+        """L1 norm and squared L2 norm of what one row adds to all leaves.
 
-        One row adds one class count, or one rotated pair with sum TARGET_LEVELS, in each tree that counts it.
+        That is one class count, or one rotated pair with sum TARGET_LEVELS, in each tree that counts it.
         """
-        classes = schema.task == "classification"
-        per_tree = 1 if classes else TARGET_LEVELS
-        return counting_step(
-            (TreeStep.LEAF_CLASSES if classes else TreeStep.LEAF_TARGETS).at(),
-            (n_leaves, len(schema.classes) if classes else 2),
-            loss,
-            neighbours,
-            l1=self.trees_per_row * per_tree,
-            squared_l2=self.trees_per_row * per_tree**2,
-        )
+        per_tree = 1 if self.task == "classification" else TARGET_LEVELS
+        return self.trees_per_row * per_tree, self.trees_per_row * per_tree**2
 
-    def expected_leaf_mse(self, step: Step) -> float:
+    def leaf_step(self, schema: Schema, loss: Loss, neighbours: Neighbours, n_leaves: int) -> Step:
+        """Plan the release of all leaves."""
+        classes = schema.task == "classification"
+        name = (TreeStep.LEAF_CLASSES if classes else TreeStep.LEAF_TARGETS).at()
+        l1, squared_l2 = self.row_norms
+        shape = n_leaves, len(schema.classes) if classes else 2
+        return counting_step(name, shape, loss, neighbours, l1=l1, squared_l2=squared_l2)
+
+    def leaf_error(self, variance: float) -> float:
         """Return the expected squared error of a leaf's rows: in regression the sum of its pair over TARGET_LEVELS."""
-        return step.variance * (1 if self.task == "classification" else 2 / TARGET_LEVELS**2)
+        return variance * (1 if self.task == "classification" else 2 / TARGET_LEVELS**2)
 
     # -- the data ------------------------------------------------------------------------------------------------
 
@@ -438,7 +462,7 @@ class PregrownForest(OnePassMethod[L], LeafMethod[L]):
             (step,),
             f"{step.name}, with noise, of {layout.trees} {self.trees_text}",
             layout,
-            self.expected_leaf_mse(step),
+            self.leaf_error(step.variance),
             choices=structure,
         )
         return ForestDesign(encoding, plan, forest)
@@ -449,8 +473,7 @@ class PregrownForest(OnePassMethod[L], LeafMethod[L]):
 
     def release_sums(self, design: ForestDesign, exact: Ints, door: Door) -> Ints:
         """Release the noisy leaf counts."""
-        (step,) = design.plan.steps
-        return door.release_counts(step, exact)
+        return door.release_counts(design.plan.steps[-1], exact)
 
     def released_leaves(self, design: ForestDesign, released: Ints) -> tuple[Forest, Ints]:
         """Return the designed forest with the released counts."""

@@ -18,10 +18,10 @@ from numpy.typing import NDArray
 from veilwood.arrays import Floats, Ints
 from veilwood.data.batches import Source
 from veilwood.data.encoding import Encoding
-from veilwood.estimators.base import Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.base import Classifier, Regressor
 from veilwood.estimators.method import Design, FitRequest
 from veilwood.estimators.one_pass import OnePassForest
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.leaves import leave_one_out_frequencies
 from veilwood.forests.noisy_leaves import (
     AUTO,
@@ -119,7 +119,7 @@ class NoiselessRandomTrees(LeafMethod[RandomTreesParameters]):
             (*splits, step),
             f"{step.name}, of {parameters.n_estimators} trees split at random where rows are, and these splits",
             Layout(int(parameters.n_estimators), MAX_LEAVES, int(parameters.max_depth), self.row_sharing),
-            self.expected_leaf_mse(step),
+            self.leaf_error(step.variance),
         )
         return Design(encoding, plan)
 

@@ -41,8 +41,8 @@ from veilwood.errors import (
     short_repr,
     shorten_text,
 )
-from veilwood.estimators.base import BaseForest, to_plain_value
-from veilwood.estimators.parameters import parameters_in_file
+from veilwood.estimators.base import BaseForest
+from veilwood.estimators.parameters import parameters_in_file, to_plain_value
 from veilwood.models.checks import Check, check_certificate, check_plan, loss_fits_plan, require_checks
 from veilwood.privacy import signature
 from veilwood.privacy.certificate import PrivacyCertificate

@@ -17,7 +17,8 @@ from veilwood._version import __version__
 from veilwood.arrays import Floats, Ints
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.errors import FileError, ModelFileError, SetupError, UseError
-from veilwood.estimators.base import BaseForest, resolve_weights
+from veilwood.estimators.base import BaseForest
+from veilwood.estimators.class_weights import resolve_weights
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.forests.matrix.training import MatrixModel
 from veilwood.forests.noisy_leaves import LeafModel
@@ -134,6 +135,7 @@ def _encode_categorical(graph: Graph, column: Column) -> tuple[str, str | None]:
     # A graph cannot canonicalize texts: list categories as declared and in canonical form.
     known = {str(label): place for place, label in enumerate(column.labels)}
     known |= {text: place for place, text in enumerate(column.values)} | {"": missing}
+    known |= {spelling: column.values.index(category) for spelling, category in column.aliases.items()}
     code = graph.add_node(
         "LabelEncoder",
         graph.add_input(column.name, "STRING"),

@@ -6,8 +6,7 @@ Every private value passes through the few lines of ``Door``; the values that it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
 from dataclasses import replace
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
@@ -15,7 +14,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import OutOfSchemaError, PlanError, UnreadableError, UseError
+from veilwood.errors import OutOfSchemaError, PlanError, UseError
 from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
@@ -64,8 +63,8 @@ class Door:
         self, plan: Plan, ledger: Ledger | None, *, not_private: str | None = None, table: DataHandle = UNNAMED_DATA
     ) -> None:
         self.plan = plan
-        self._ledger = NO_LEDGER if ledger is None else ledger
-        self._table = table
+        self.ledger = NO_LEDGER if ledger is None else ledger
+        self.table = table
         self._released_steps: set[str] = set()
         self._reasons = [reason for reason in (not_private,) if reason]
         if any(step.mechanism is None for step in plan.steps):
@@ -77,7 +76,7 @@ class Door:
         self._check_entropy()  # before anything is spent
         self._reservation = self._reserve_loss()
         loss = Loss.unbounded() if self._reasons else self.plan.loss
-        self._spend_record = SpendRecord(self._table, loss, self._ledger.durability != "not")
+        self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not")
         spending.record_spend(self._spend_record)
         return self
 
@@ -93,13 +92,13 @@ class Door:
 
     def _reserve_loss(self) -> Reservation:
         """Reserve the plan's loss in the ledger. Raise BudgetExceededError if it does not fit."""
-        return self._ledger.reserve(
+        return self.ledger.reserve(
             self.plan.loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
             not_private=self._not_private_reason,
-            table=self._table.short_name,
+            table=self.table.short_name,
             schema=self.plan.schema_hash,
         )
 
@@ -258,11 +257,11 @@ class Door:
             spending.record_spend(self._spend_record, -1)
             error.add_note("Nothing was spent.")
         else:
-            error.add_note(f"{self.plan.loss} counts as spent ({self._ledger.name}).")
+            error.add_note(f"{self.plan.loss} counts as spent ({self.ledger.name}).")
 
     def certificate(self) -> PrivacyCertificate:
         """Return the certificate of a finished release, with the loss that the ledger holds."""
-        ledger, reservation = self._ledger, self._finished_reservation()
+        ledger, reservation = self.ledger, self._finished_reservation()
         if ledger.durability == "not":
             spend = Spend(ledger.name, reservation.id, self.plan.loss, "not", self._not_private_reason)
         else:
@@ -276,29 +275,12 @@ class Door:
         return self._reservation
 
 
-@contextmanager
-def record_rejection(door: Callable[[], Door]) -> Iterator[None]:
-    """Record a cancelled ledger entry if the input is rejected before the door opens.
-
-    A rejection reveals something about the rows at no charge, so it must not go unseen.
-    """
-    try:
-        yield
-    except OutOfSchemaError:
-        with door():
-            raise
-    except UnreadableError as error:
-        with suppress(OutOfSchemaError), door():
-            raise OutOfSchemaError(str(error)) from None
-        raise
-
-
 class UnchargedDoor(Door):
     """A door whose loss is reserved elsewhere: it neither charges nor changes a ledger."""
 
     def __enter__(self) -> Self:
         self._check_entropy()
-        self._reservation = Reservation(self._ledger, 0)
+        self._reservation = Reservation(self.ledger, 0)
         return self
 
     def __exit__(
@@ -353,7 +335,7 @@ class ParallelDoor(UnchargedDoor):
     """
 
     def __init__(self, plan: Plan, first: Door) -> None:
-        super().__init__(plan, first._ledger, table=first._table)
+        super().__init__(plan, first.ledger, table=first.table)
         self._reasons = list(dict.fromkeys([*first._reasons, *self._reasons]))
         self._first = first
 
@@ -377,6 +359,6 @@ class ParallelDoor(UnchargedDoor):
 
     def certificate(self) -> PrivacyCertificate:
         """Return the certificate of this release; its ledger entry is that of the first."""
-        ledger, entry = self._ledger, self._finished_reservation().id
+        ledger, entry = self.ledger, self._finished_reservation().id
         spend = Spend(ledger.name, entry, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)

@@ -94,6 +94,11 @@ def may_protect_less(unit: Unit, declared: Unit) -> bool:
     return True
 
 
+def id_names(unit: Unit | None) -> tuple[str, ...]:
+    """Return the column of ids that is read besides those of the schema, if any."""
+    return (unit.id,) if isinstance(unit, RowsOf) else ()
+
+
 @dataclass(frozen=True)
 class Neighbours:
     """Neighbouring relation: two tables that differ in one unit, added or removed, or replaced.

@@ -206,18 +206,32 @@ def counting_step(
     (proofs/discrete-laplace.md), discrete Gaussian with sigma^2 = sensitivity^2 / (2 rho) otherwise
     (proofs/discrete-gaussian.md). Attacked by packages/veilwood-audit/tests/test_audit.py::test_halved_noise_is_caught.
     """
+    mechanism, sensitivity = _counting_mechanism(name, loss, neighbours, l1, squared_l2, signed)
+    return Step(name, loss, mechanism, sensitivity, shape)
+
+
+def counting_variance(loss: Loss, neighbours: Neighbours, *, l1: int, squared_l2: int) -> float:
+    """Return the variance of the noise of a ``counting_step``: enough to compare steps that are not planned yet."""
+    mechanism, _ = _counting_mechanism("", loss, neighbours, l1, squared_l2, False)
+    return 0.0 if mechanism is None else mechanism.variance
+
+
+def _counting_mechanism(
+    name: str, loss: Loss, neighbours: Neighbours, l1: int, squared_l2: int, signed: bool
+) -> tuple[DiscreteLaplace | DiscreteGaussian | None, int]:
+    """Return the mechanism that releases sums at a loss, and the sensitivity that it is calibrated to."""
     if loss.epsilon is None:
-        return Step(name, loss, None, neighbours.l1_sensitivity(l1), shape)
+        return None, neighbours.l1_sensitivity(l1)
     if loss.delta == 0:
         sensitivity = neighbours.l1_sensitivity(l1)
-        return Step(name, loss, DiscreteLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity, shape)
+        return DiscreteLaplace(Fraction(sensitivity) / loss.epsilon), sensitivity
     if loss.rho is None or loss.rho == 0:
         raise PlanError(f"step {name!r} has no zCDP budget for Gaussian noise.")
     # Two rows that replace each other differ by up to twice the norm of one if entries can be negative: four times its
     # square. ``squared_l2_sensitivity`` allows for twice the square, which is enough for vectors without signs.
     squared_l2 *= 2 if signed and neighbours.adjacency == "replace-one" else 1
     sensitivity = neighbours.squared_l2_sensitivity(squared_l2)
-    return Step(name, loss, DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho)), sensitivity, shape)
+    return DiscreteGaussian(Fraction(sensitivity) / (2 * loss.rho)), sensitivity
 
 
 def joint_step(name: str, sizes: Sequence[int], n_classes: int, loss: Loss, neighbours: Neighbours) -> Step:

@@ -22,7 +22,7 @@ from veilwood.data.counts import ALL_ROWS, ContingencyTable, RowBackend, RowsByC
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ModelFileError, PlanError
-from veilwood.estimators.base import BaseForest, Classifier, ClassWeights, Regressor, SharedParameters
+from veilwood.estimators.base import BaseForest, Classifier, Regressor
 from veilwood.estimators.method import (
     Arrays,
     Decisions,
@@ -33,7 +33,7 @@ from veilwood.estimators.method import (
     Parameters,
     check_n_rows,
 )
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests.adaptive import effects as effects_module
 from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
 from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns, tables_to_forest
@@ -122,6 +122,11 @@ class PrivateForestModel(ForestModel):
     def explain(self) -> Effects:
         """Return main effects and interactions of the additive part, with error bars."""
         return effects_module.read_effects(self.effects, self.encoding)
+
+    def column_strengths(self) -> Floats:
+        """Return the mean square of the main effect of each column."""
+        strength = {main.column: main.strength**2 for main in self.explain().main}
+        return np.array([strength.get(name, 0.0) for name in self.encoding.schema.feature_names])
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
         """Return the arrays of a model file: forest, leaf values, start and effects."""

@@ -23,9 +23,9 @@ from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import ParameterError, UseError
-from veilwood.estimators.base import BaseForest, SharedParameters
+from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import FitRequest
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import Role, SharedParameters, parameter
 from veilwood.forests.matrix.measurement import MECHANISMS, MatrixStep, Measurement, plan_measurement, row_sensitivity
 from veilwood.forests.matrix.training import (
     BRANCHINGS,
@@ -44,6 +44,7 @@ from veilwood.privacy.entropy import is_seeded, secret_key
 from veilwood.privacy.ledger_stores import MemoryLedger, open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, Plan
+from veilwood.privacy.release import Release
 from veilwood.privacy.steps import Step, counting_step
 from veilwood.progress import track_progress
 from veilwood.trees.counting import Assignment, LeafCount, leaf_totals, route_rows
@@ -309,14 +310,14 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         seed = public_seed(self.random_state)
         answering = QueryAnswering.grow_trees(parameters, schema, seed)
         ledger = MemoryLedger() if self.ledger is None else open_ledger(self.ledger)
-        if loss.is_bounded:
-            ledger.check_affordable(loss)  # with the budget spent, not even a rejection of rows may be revealed
-        # Rejected input is recorded in the ledger under this step.
+        # Nothing is released, so no door opens; rejected rows are recorded in the ledger under this plan.
         step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)
         plan = self._fit_request(schema, seed).make_plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
-        with self._record_rejections(plan, inferred or seeded, handle_of(X)):
-            source = open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid)
-            exact = answering.count_rows(source, self.n_jobs)
+        exact = Release.of(plan, ledger, X, not_private=inferred or seeded).open_rows(
+            lambda: answering.count_rows(
+                open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid), self.n_jobs
+            )
+        )
         # Replace all attributes together, only now: answers must use the rows and the privacy parameters of one fit.
         self._remove_attributes(self._fitted_attributes())
         self._query_engine, self._exact, self._seed, self._table = answering, exact, seed, handle_of(X)
@@ -382,10 +383,9 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         """Release the answers of a batch through the door, and return the votes by class."""
         batch = self._plan_batch(codes, loss)
         answering = replace(self._query_engine, parameters=AnsweringParameters._from_estimator(self))
-        door = Door(batch.plan, self.ledger_, not_private=self._not_private, table=self._table)
-        with door:
-            votes = answering.release_votes(batch, self._exact, door, self.n_jobs)
-        self._set_certificate(door)
+        release = Release(Door(batch.plan, self.ledger_, not_private=self._not_private, table=self._table))
+        votes = release.measure(lambda door: answering.release_votes(batch, self._exact, door, self.n_jobs))
+        self._set_certificate(release)
         return votes
 
     def __getstate__(self) -> NoReturn:

@@ -24,10 +24,10 @@ from veilwood.data.batches import Batch, Count
 from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError, PlanError, UseError
-from veilwood.estimators.base import Classifier, ClassWeights, SharedParameters
+from veilwood.estimators.base import Classifier
 from veilwood.estimators.method import FitRequest, ForestDesign, OnePassMethod, Parameters
 from veilwood.estimators.one_pass import OnePassForest
-from veilwood.estimators.parameters import Role, parameter
+from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests import leaves as cleaning
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.measurement import (
@@ -510,8 +510,9 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
     def release_sums(self, design: MatrixDesign, exact: Ints, door: Door) -> Floats:
         """Release the noisy tables, and reconstruct the leaves from them."""
         if not design.measurements:
-            return door.release_counts(design.plan.steps[0], exact).astype(np.float64)
-        ends = np.cumsum([math.prod(step.shape) for step in design.plan.steps])
+            return door.release_counts(design.plan.steps[-1], exact).astype(np.float64)
+        measured = [step for measurement in design.measurements for step in measurement.steps]
+        ends = np.cumsum([math.prod(step.shape) for step in measured])
         tables = iter(np.split(exact, ends[:-1]))
         answers = []
         for measurement in design.measurements:

@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order of a release: check the budget, open the rows, reserve the loss, measure, commit, certify.
+
+Fits, evaluations, searches, discoveries and batches of answers all release through ``Release``, so that the order and
+its reasons are written once. It lies below ``data``, because a discovery of a schema is a release as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from veilwood.errors import OutOfSchemaError, UnreadableError
+from veilwood.privacy.accountant import handle_of
+from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.door import Door
+from veilwood.privacy.ledger import Ledger
+from veilwood.privacy.loss import Loss
+from veilwood.privacy.plan import Plan
+
+Opened = TypeVar("Opened")
+Released = TypeVar("Released")
+
+
+class Release:
+    """One release about one table, through one door.
+
+    Parameters
+    ----------
+    door : Door
+        Holds the plan and the ledger. It is entered once.
+    extra_loss : Loss, optional
+        What the caller will charge afterwards, and must be affordable together with the plan.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import veilwood as vw
+    >>> car = vw.datasets.car()
+    >>> plan = vw.RandomTreesClassifier(car.schema, n_estimators=1, max_depth=1, random_state=0).plan()
+    >>> (step,) = plan.steps
+    >>> release = Release.of(plan, None, car.X)
+    >>> rows = release.open_rows(lambda: np.zeros(step.shape, np.int64))
+    >>> release.measure(lambda door: door.release_counts(step, rows)).shape == step.shape
+    True
+    >>> release.certificate().epsilon
+    1.0
+    """
+
+    def __init__(self, door: Door, *, extra_loss: Loss | None = None) -> None:
+        self.door = door
+        self._extra_loss = extra_loss
+
+    @classmethod
+    def of(cls, plan: Plan, ledger: Ledger | None, X: Any, *, not_private: str | None = None) -> Release:
+        """Return the release of a plan about the table ``X``, of which only a public handle is kept."""
+        return cls(Door(plan, ledger, not_private=not_private, table=handle_of(X)))
+
+    def check_affordable(self) -> None:
+        """Raise BudgetExceededError if the ledger has no room: then not even an error may depend on the rows."""
+        loss = self.door.plan.loss
+        if loss.is_bounded:
+            self.door.ledger.check_affordable(loss if self._extra_loss is None else loss + self._extra_loss)
+
+    def open_rows(self, open_rows: Callable[[], Opened]) -> Opened:
+        """Open the rows, if the ledger has room for the loss. If they are rejected, record that in the ledger.
+
+        A rejection reveals something about the rows at no charge, so it must not go unseen: it becomes a cancelled
+        entry. Nothing is recorded without a ledger.
+        """
+        self.check_affordable()
+        if self.door.ledger.durability == "not":
+            return open_rows()
+        try:
+            return open_rows()
+        except OutOfSchemaError:
+            with self.door:
+                raise
+        except UnreadableError as error:
+            with suppress(OutOfSchemaError), self.door:
+                raise OutOfSchemaError(str(error)) from None
+            raise
+
+    def measure(self, measure: Callable[[Door], Released]) -> Released:
+        """Reserve the loss, measure through the door and commit. Return the released values."""
+        with self.door:
+            return measure(self.door)
+
+    def certificate(self) -> PrivacyCertificate:
+        """Return the certificate of the finished release."""
+        return self.door.certificate()
