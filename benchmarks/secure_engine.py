@@ -62,6 +62,11 @@ def secrets(engine: Engine, *shape: int) -> Shared:
     return Shared(words.parts, words.public_at)
 
 
+def deal(engine: Engine, values: Any) -> Shared:
+    """Return numbers that server 0 shares."""
+    return engine.deal_sum(lambda server: values if server == 0 else np.zeros(values.shape, np.int64), values.shape)
+
+
 def operations(engine: Engine) -> dict[str, dict[str, float]]:
     """What the engine does most, each once warmed up."""
     x, y = secrets(engine, 100_000), secrets(engine, 100_000)
@@ -127,7 +132,7 @@ def tree(engine: Engine, shape: tuple[int, int, int], depth: int) -> dict[str, d
         (random.integers(0, w, (m, 1, rows)) == np.arange(w)[:, None]).astype(np.int64) for rows in (n, N_QUERIES)
     )
     classes = (random.integers(0, 2, n) == np.arange(2)[:, None]).astype(np.int64)
-    records = SharedRows(engine.deal_values(0, one_hot, one_hot.shape), engine.deal_values(0, classes, classes.shape))
+    records = SharedRows(deal(engine, one_hot), deal(engine, classes))
     recipe = hidden_tree.Recipe(domain, (Fraction(40),) * depth, Fraction(4))
     grown: list[hidden_tree.HiddenTree] = []
 
@@ -135,7 +140,7 @@ def tree(engine: Engine, shape: tuple[int, int, int], depth: int) -> dict[str, d
         grown.append(hidden_tree.grow_hidden_tree(engine, records, recipe, hidden_tree.draw_tree_noise(engine, recipe)))
 
     measured = {"training": timed(engine, grow)}
-    queries = engine.deal_values(0, asked, asked.shape)
+    queries = deal(engine, asked)
     measured["prediction"] = timed(engine, lambda: hidden_tree.predict_queries(engine, grown, queries))
     return measured
 

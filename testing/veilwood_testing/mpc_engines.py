@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from veilwood.arrays import Ints
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as ring
-from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, as_ring_array
+from veilwood_secure.mpc.engine import Bits, Engine, Kind, Parts, Product, RingArray, Shared, as_ring_array
 from veilwood_secure.mpc.replicated import Links, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 
@@ -49,12 +49,6 @@ class PlainEngine(Engine):
         self._count_round(x.size * x.dtype.itemsize)
         return x
 
-    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
-        """Return the integers; all servers are this one, so the values of any count."""
-        dealt = self.constant(np.zeros(shape, dtype=np.int64) if values is None else values).broadcast_to(shape)
-        self._count_round(dealt.size * self.ring.itemsize if server == self.party else 0)
-        return dealt
-
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three draws."""
         drawn = draw(0) + draw(1) + draw(2)
@@ -63,7 +57,7 @@ class PlainEngine(Engine):
 
     def open(self, x: Shared) -> Ints:
         """Return the integers."""
-        self._count_round(x.size * x.dtype.itemsize)
+        self._count_round(x.size * x.dtype.itemsize + DIGEST_BYTES)
         return ring.to_signed(x.parts[0])
 
     def is_all_zero(self, x: Shared) -> bool:
@@ -107,19 +101,18 @@ class PlainEngine(Engine):
 
     def toss_coins(self, count: int) -> Ints:
         """Return fair coins."""
-        return self.open(Shared(self.random_words((count,), self.ring.type).parts, 0))
+        self._count_round(8 * count + DIGEST_BYTES)
+        return self.random_words((count,)).parts[0].view(np.int64)
 
-    def split(self, x: Shared) -> tuple[Bits, Bits]:
-        """Return u and v with u + v = x, v uniform."""
-        self._count_round(x.size * x.dtype.itemsize)
-        mask = self.random_words(x.shape, x.dtype.type).parts[0]
-        return Bits([x.parts[0] - mask], 0), Bits([mask], 0)
-
-    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
-        """Return c and d whose exclusive or is `x`, d uniform."""
-        self._count_round(x.size * self.ring.itemsize)
-        mask = self.random_words(x.shape, np.uint8).parts[0] & np.uint8(1)
-        return self.constant((x & 1).parts[0] ^ mask), self.constant(mask)
+    def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
+        """Return the three parts of a fresh sharing."""
+        first, second = (self.random_words(x.shape, x.dtype.type).parts[0] for _ in range(2))
+        if isinstance(x, Bits):
+            first, second = (part & part.dtype.type(1) for part in (first, second))
+            third = x.parts[0] ^ first ^ second
+        else:
+            third = x.parts[0] - first - second
+        return [kind([part], 0) for part in (first, second, third)]
 
     def _count_product(self, product: RingArray) -> RingArray:
         """Return the product, after counting what it would send."""

@@ -37,7 +37,6 @@ PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Shared], Callable[.
         lambda x, y: x.reshape(2, 2, 5) @ y.T,
     ),
     "dot products": (lambda e, x, y: e.dot(x[:, None], y[None], axis=-1), lambda x, y: x @ y.T),
-    "dealt": (lambda e, x, y: x + e.deal_values(0, None if e.party else [[9]], (4, 5)), lambda x, y: x + 9),
     "dealt by all": (
         lambda e, x, y: e.deal_sum(lambda server: np.arange(6), (2, 3)),
         lambda x, y: np.arange(6).reshape(2, 3) * 3,

@@ -32,8 +32,6 @@ def test_misuse_is_refused_with_a_hint() -> None:
         PlainEngine(np.uint16)
     with pytest.raises(VeilwoodError, match=r"shares\.share"):
         at_three(lambda engine: engine.load((np.zeros(2, np.uint64), np.zeros(2, np.uint64))))
-    with pytest.raises(VeilwoodError, match="must pass values"):
-        at_three(lambda engine: engine.deal_values(1, None, (2,)))
 
 
 def test_secret_words_take_public_ones() -> None:

@@ -57,11 +57,16 @@ def views(secret: int, program: Program) -> list[list[np.ndarray]]:
         engine = ReplicatedEngine(listening, keys)
         program(engine, engine.load(pairs[links.party]), secret)
         words = [*pairs[links.party], *(KeyStream(key).next_integers((N_DRAWS,), np.dtype(np.uint32)) for key in keys)]
-        return words + [
-            part for heard in listening.heard for part in np.frombuffer(heard, np.uint32).reshape(-1, N_DRAWS)
-        ]
+        return words + [part for heard in listening.heard for part in words_of(heard)]
 
     return run_in_threads(serve)
+
+
+def words_of(message: bytes) -> np.ndarray:
+    """The words of a message, N_DRAWS in a row. Short ones are written so that the highest bits are theirs too."""
+    size = next(size for size in (4, 2, 1) if len(message) % (size * N_DRAWS) == 0)
+    words = np.frombuffer(message, f"u{size}").reshape(-1, N_DRAWS).astype(np.uint32)
+    return words if size == 4 else words | words >> np.uint32(8 * size - 2) << np.uint32(30)
 
 
 SEEN: dict[str, Program] = {
@@ -107,16 +112,9 @@ def test_a_server_that_does_not_mask_is_caught(name: str, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("dealer", [0, 1, 2])
-@pytest.mark.parametrize("together", [False, True])
-def test_what_one_server_deals_the_others_cannot_tell(
-    dealer: int, together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_one_server_deals_the_others_cannot_tell(dealer: int, monkeypatch: pytest.MonkeyPatch) -> None:
     def program(engine: Engine, x: Shared, secret: int) -> None:
-        values = np.full(N_DRAWS, secret if engine.party == dealer else 0)
-        if together:
-            engine.deal_sum(lambda server: values, (N_DRAWS,))
-        else:
-            engine.deal_values(dealer, values, (N_DRAWS,))
+        engine.deal_sum(lambda server: np.full(N_DRAWS, secret if server == dealer else 0), (N_DRAWS,))
 
     others = ((dealer + 1) % 3, (dealer + 2) % 3)
     assert distinguished(program, others) > ALARM

@@ -28,7 +28,7 @@ from veilwood_testing.mpc_engines import PlainEngine
 from veilwood_testing.noise_checks import laplace_mass
 
 SCALES = [Fraction(1, 3), Fraction(1), Fraction(7, 2), Fraction(50)]
-DRAWS = 30_000
+DRAWS = 60_000
 
 
 @pytest.fixture

@@ -204,14 +204,21 @@ class Engine(ABC):
         The server that runs this program: 0, 1 or 2.
     ring
         Word type of the integers, ``numpy.uint32`` or ``numpy.uint64``.
+    counted_bits
+        Bits of a word that count, from the lowest; by default all. The others are slack, in which errors may remain.
     """
 
-    def __init__(self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32) -> None:
+    def __init__(
+        self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32, counted_bits: int | None = None
+    ) -> None:
         self.party = party
         self.ring: np.dtype[Any] = np.dtype(ring)
         self.stats = Stats()
         if self.ring not in (np.uint32, np.uint64):
             raise MechanismError(f"ring must be numpy.uint32 or numpy.uint64, got {ring!r}. Hint: leave it out.")
+        self.counted_bits = counted_bits or 8 * self.ring.itemsize
+        self.counted_word = np.dtype(np.uint32 if self.counted_bits <= 32 else np.uint64)
+        self.slack_bits = 8 * self.counted_word.itemsize - self.counted_bits
 
     # Secrets in and out
 
@@ -224,16 +231,21 @@ class Engine(ABC):
         """Return the shared array of which this server holds `parts`, from an owner, a user or storage."""
 
     def local_shares(self, x: Shared) -> tuple[RingArray, ...]:
-        """Return the parts held here, for storage or for a user. Call `refresh` first if they are linear in inputs."""
+        """Return the parts held here, for storage. Call `refresh` first if they are linear in inputs."""
         return x.parts
+
+    def user_shares(self, x: Shared) -> tuple[RingArray, ...]:
+        """Return the parts held here, for a user: counted bits only, of words `counted_word`."""
+        return self._drop_slack(x).map_parts(lambda part: part >> part.dtype.type(self.slack_bits)).parts
+
+    def _drop_slack(self, x: Shared) -> Shared:
+        """Return integers times 2 to the number of slack bits, in words `counted_word`, where they fill all bits."""
+        words = x.map_parts(lambda part: part.astype(self.counted_word, copy=False))
+        return words.map_parts(lambda part: part << part.dtype.type(self.slack_bits)) if self.slack_bits else words
 
     @abstractmethod
     def refresh(self, x: Shared) -> Shared:
         """Return the same secrets in fresh, independent shares (resharing); one round."""
-
-    @abstractmethod
-    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
-        """Return integers that one server knows (the others pass None) as a shared array; one round."""
 
     @abstractmethod
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
@@ -250,6 +262,10 @@ class Engine(ABC):
     @abstractmethod
     def is_consistent(self, x: Shared) -> bool:
         """Return True if servers that hold the same part hold equal values, so that `x` is a valid sharing."""
+
+    def products_hold(self, x: Shared, y: Shared, z: Shared) -> bool:
+        """Return True if ``z`` holds the elementwise products of ``x`` and ``y``. Reveals only the answer."""
+        return self.is_all_zero(z - self.mul(x, y))
 
     # Products: one round each, traffic of the size of the result
 
@@ -290,44 +306,49 @@ class Engine(ABC):
     # Comparisons
 
     @abstractmethod
+    def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
+        """Return a sharing of each of the three parts. No message: two servers know a part, and that is a sharing."""
+
     def split(self, x: Shared) -> tuple[Bits, Bits]:
         """Return shared words u, v with u + v = x; one round.
 
-        First step from arithmetic to binary shares (A2B): server 0 deals u, servers 1 and 2 know v.
+        First step from arithmetic to binary shares (A2B): a carry-save adder of the three parts.
         """
+        words = x.map_parts(lambda part: part.astype(self.counted_word, copy=False))
+        first, second, third = self.isolate_parts(words, Bits)
+        carries = self.land(first ^ third, second ^ third) ^ third
+        return first ^ second ^ third, carries << 1
 
-    @abstractmethod
     def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
         """Return integers c, d of 0 or 1 whose exclusive or is the lowest bit of `x`; one round.
 
-        First step from binary to arithmetic shares (B2A); c is dealt and d is known as in `split`.
+        First step from binary to arithmetic shares (B2A, bit injection): c joins two of the three parts.
         """
+        # The other bits of the parts are random even if those of the secret are 0.
+        first, second, third = self.isolate_parts((x & 1).map_parts(lambda part: part.astype(self.ring)), Shared)
+        return first + second - self.mul(first, second) * 2, third
 
     def sign_bits(self, x: Shared) -> Bits:
-        """Return the sign of each integer in the lowest bit of a word, 1 if negative; seven rounds (32 bits).
+        """Return the sign of each integer in the lowest bit of a byte, 1 if negative; seven rounds (32 bits).
 
-        A2B by a parallel prefix adder, of which only the top carry is computed. Combine bits with `land` before
+        A2B by an adder of which only the top carry is computed (carry lookahead). Combine bits with `land` before
         `to_ring` turns them into integers.
         """
         self.stats.comparisons += x.size
-        u, v = self.split(x)
-        top = 8 * self.ring.itemsize - 1
+        u, v = (words << self.slack_bits for words in self.split(x))
         propagate = u ^ v
-        sign = propagate >> top
-        # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join
-        # neighbouring groups of 1, 2, 4, ... bits; the last step leaves the carry of all in the top bit. The group
-        # that ends below bit 0 generates nothing, and what the shifts bring in is 0.
-        generate = self.land(u, v) << 1
-        propagate = propagate << 1
-        reach = 1
-        while reach < top:
-            if 2 * reach < top:
-                both = self.land(propagate[None], stack([generate << reach, propagate << reach]))
-                generate, propagate = generate ^ both[0], both[1]
+        sign = propagate >> (8 * self.counted_word.itemsize - 1)
+        # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join pairs
+        # of neighbouring groups until one group is left. The group that ends below bit 0 generates nothing.
+        generate, propagate = self.land(u, v) << 1, propagate << 1
+        for width in _halvings(self.counted_word):
+            (generate, low), (propagate, other) = _pair_up(generate, width), _pair_up(propagate, width)
+            if width == 2:
+                generate = generate ^ self.land(propagate, low)
             else:
-                generate = generate ^ self.land(propagate, generate << reach)
-            reach *= 2
-        return sign ^ (generate >> top)
+                both = self.land(propagate[None], stack([low, other]))
+                generate, propagate = generate ^ both[0], both[1]
+        return sign.map_parts(lambda part: part.astype(np.uint8)) ^ generate
 
     def to_ring(self, x: Bits) -> Shared:
         """Convert the lowest bit of each word to an integer 0 or 1 (B2A); two rounds."""
@@ -337,6 +358,28 @@ class Engine(ABC):
     def is_negative(self, x: Shared) -> Shared:
         """Return 1 where an integer is negative, else 0; nine rounds (32 bits)."""
         return self.to_ring(self.sign_bits(x))
+
+
+def _halvings(word: np.dtype[Any]) -> list[int]:
+    """Return the number of bits in use before each halving: 32, 16, 8, 4, 2 for words of 32 bits.
+
+    >>> _halvings(np.dtype(np.uint32))
+    [32, 16, 8, 4, 2]
+    """
+    return [1 << exponent for exponent in range((8 * word.itemsize).bit_length() - 1, 0, -1)]
+
+
+def _pair_up(x: Bits, width: int) -> tuple[Bits, Bits]:
+    """Return the odd and the even ones of the lowest ``width`` bits, packed into half as many. No message."""
+
+    def pack_even(part: RingArray) -> RingArray:
+        word, kept = part.dtype.type, part
+        for distance in (0, *(1 << step for step in range(width.bit_length() - 2))):
+            mask = word(sum(((1 << max(2 * distance, 1)) - 1) << at for at in range(0, width, max(4 * distance, 2))))
+            kept = (kept | kept >> word(distance)) & mask
+        return kept.astype(f"u{max(width // 16, 1)}")
+
+    return (x >> 1).map_parts(pack_even), x.map_parts(pack_even)
 
 
 def stack(arrays: Sequence[Kind], axis: int = 0) -> Kind:

@@ -30,7 +30,7 @@ from veilwood.arrays import Ints
 from veilwood.errors import MechanismError, PartyError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as arithmetic
-from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, as_ring_array
+from veilwood_secure.mpc.engine import Bits, Engine, Kind, Parts, Product, RingArray, Shared, as_ring_array
 
 Buffer = bytes | bytearray | memoryview
 Result = TypeVar("Result")
@@ -143,8 +143,8 @@ class ReplicatedEngine(Engine):
         Channels to the other two servers.
     keys
         Keys k_i and k_(i+1) of this server, for one session only. By default, fresh keys are agreed.
-    ring
-        Word type of the integers.
+    ring, counted_bits
+        As for `Engine`.
 
     Examples
     --------
@@ -164,8 +164,9 @@ class ReplicatedEngine(Engine):
         links: Links,
         keys: tuple[bytes, bytes] | None = None,
         ring: type[np.unsignedinteger[Any]] = np.uint32,
+        counted_bits: int | None = None,
     ) -> None:
-        super().__init__(links.party, ring)
+        super().__init__(links.party, ring, counted_bits)
         self._links = links
         self._streams = [KeyStream(key) for key in (keys or agree_keys(links))]
         self._previous, self._next = (self.party - 1) % 3, (self.party + 1) % 3
@@ -176,7 +177,8 @@ class ReplicatedEngine(Engine):
     def constant(self, values: ArrayLike) -> Shared:
         """Return public integers as a shared array."""
         words = as_ring_array(values, self.ring)
-        return Shared(self._pair_at_part(0, words), self._public_at)
+        zero = np.broadcast_to(np.zeros((), words.dtype), words.shape)
+        return Shared([words if (self.party + at) % 3 == 0 else zero for at in range(2)], self._public_at)
 
     def load(self, parts: Sequence[RingArray]) -> Shared:
         """Return the shared array of which this server holds a pair."""
@@ -192,11 +194,6 @@ class ReplicatedEngine(Engine):
         """Return the same secrets in fresh shares."""
         return Shared(self._reshare(x.shape, x.dtype, lambda at, out: np.copyto(out, x.parts[0][at])), x.public_at)
 
-    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
-        """Return integers that one server knows as a shared array."""
-        words = None if values is None else np.broadcast_to(as_ring_array(values, self.ring), shape)
-        return Shared(self._deal_pair(server, words, shape, self.ring, np.subtract), self._public_at)
-
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
         # Part j is stream k_j plus what server j-1 sends to server j: its draw minus stream k_(j-1).
@@ -209,14 +206,12 @@ class ReplicatedEngine(Engine):
 
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
-        self._send_array(self._next, x.parts[0])
-        missing = self._receive_array(self._previous, x.shape, x.dtype)
-        self.stats.rounds += 1
-        return arithmetic.to_signed(np.asarray(x.parts[0] + x.parts[1] + missing))
+        return arithmetic.to_signed(self._open_words(self._drop_slack(x), np.add)) >> self.slack_bits
 
     def is_all_zero(self, x: Shared) -> bool:
         """Return whether all secrets are zero: then the sum of two parts is minus the third."""
-        return self._all_agree(-(x.parts[0] + x.parts[1]), x.parts[1])
+        first, second = self._drop_slack(x).parts
+        return self._all_agree(-(first + second), second)
 
     def is_consistent(self, x: Shared) -> bool:
         """Return whether servers that hold the same part hold the same numbers."""
@@ -256,27 +251,33 @@ class ReplicatedEngine(Engine):
         """Return words of uniform secret bits without a message: pseudorandom secret sharing (PRSS)."""
         return Bits([stream.next_integers(shape, np.dtype(dtype)) for stream in self._streams], self._public_at)
 
-    # Comparisons: server 0 knows the parts 0 and 1, servers 1 and 2 both know part 2
-
     def toss_coins(self, count: int) -> Ints:
         """Return public random words. They are not a result, so subclasses that record openings do not record them."""
-        words = self.random_words((count,), self.ring.type)
-        return ReplicatedEngine.open(self, Shared(words.parts, self._public_at))
+        return self._open_words(self.random_words((count,)), np.bitwise_xor).view(np.int64)
 
-    def split(self, x: Shared) -> tuple[Bits, Bits]:
-        """Return shared words u = x_0 + x_1 and v = x_2 (first step of A2B)."""
-        sums = x.parts[0] + x.parts[1] if self.party == 0 else None
-        dealt = self._deal_pair(0, sums, x.shape, x.dtype, np.bitwise_xor)
-        return Bits(dealt, self._public_at), Bits(self._pair_of_part_2(x.parts), self._public_at)
-
-    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
-        """Return shared integers c = x_0 ^ x_1 and d = x_2 of the lowest bit (first step of B2A)."""
-        x = x & 1  # the other bits of the parts are random even if those of the secret are 0
-        sums = (x.parts[0] ^ x.parts[1]).astype(self.ring) if self.party == 0 else None
-        dealt = self._deal_pair(0, sums, x.shape, self.ring, np.subtract)
-        return Shared(dealt, self._public_at), Shared(self._pair_of_part_2(x.parts, self.ring), self._public_at)
+    def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
+        """Return a sharing of each of the three parts."""
+        zero = np.broadcast_to(np.zeros((), x.dtype), x.shape)
+        return [
+            kind([part if (self.party + at) % 3 == index else zero for at, part in enumerate(x.parts)], x.public_at)
+            for index in range(3)
+        ]
 
     # Messages
+
+    def _open_words(self, x: Parts, plus: Operation) -> RingArray:
+        """Open words to all three servers: each gets the part that it lacks from one, and its digest from the other.
+
+        Raise PartyError if they differ: one of the two does not follow the protocol, and the third cannot tell which.
+        """
+        self._send_bytes(self._previous, _hash_array(x.parts[1]))
+        self._send_array(self._next, x.parts[0])
+        missing = self._receive_array(self._previous, x.shape, x.dtype)
+        agrees = bytes(self._links.receive(self._next)) == _hash_array(missing)
+        self.stats.rounds += 1
+        if not agrees:
+            raise PartyError("two servers sent different copies of a part. Hint: see the logs of all three servers.")
+        return np.asarray(plus(plus(*x.parts), missing))
 
     def _multiply_shared(
         self, x: Parts, y: Parts, times: Operation, plus: Operation, minus: Operation
@@ -332,37 +333,6 @@ class ReplicatedEngine(Engine):
             self._receive_into(received, at)
         self.stats.rounds += 1
         return [own, received]
-
-    def _deal_pair(
-        self, server: int, words: RingArray | None, shape: tuple[int, ...], dtype: np.dtype[Any], minus: Operation
-    ) -> list[RingArray]:
-        """Share words that one server knows: its own stream, the rest (sent to the next server), and zero."""
-        self.stats.rounds += 1
-        if self.party == server:
-            if words is None:
-                raise MechanismError(
-                    f"server {server} deals and must pass values. Hint: pass None at the other servers only."
-                )
-            mask = self._streams[0].next_integers(shape, dtype)
-            rest = np.asarray(minus(words, mask))
-            self._send_array(self._next, rest)
-            return [mask, rest]
-        zero = np.broadcast_to(np.zeros((), dtype), shape)
-        if self._previous == server:
-            return [self._receive_array(server, shape, dtype), zero]
-        return [zero, self._streams[1].next_integers(shape, dtype)]
-
-    def _pair_of_part_2(self, parts: Sequence[RingArray], dtype: np.dtype[Any] | None = None) -> list[RingArray]:
-        """Share the value of part 2, which servers 1 and 2 know."""
-        if self.party == 0:
-            return self._pair_at_part(2, np.zeros(parts[0].shape, dtype or parts[0].dtype))
-        known = parts[1 if self.party == 1 else 0]
-        return self._pair_at_part(2, known.astype(dtype or known.dtype, copy=False))
-
-    def _pair_at_part(self, part: int, words: RingArray) -> list[RingArray]:
-        """Return the pair of a secret that is held in one part alone; the other parts are zero."""
-        zero = np.broadcast_to(np.zeros((), words.dtype), words.shape)
-        return [words if (self.party + at) % 3 == part else zero for at in range(2)]
 
     def _all_agree(self, claim: RingArray, own: RingArray) -> bool:
         """Return True if every server's `own` equals what the previous server claims, by their digests."""

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from veilwood.arrays import Ints
-from veilwood_secure.mpc.engine import Bits, Engine, Product, RingArray, Shared, concatenate
+from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, concatenate
 
 Result = TypeVar("Result")
 Kind = TypeVar("Kind", Shared, Bits)
@@ -59,7 +59,7 @@ class _Lane(Engine):
     """Engine of one program. Operations that need a message wait for the other programs."""
 
     def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
-        super().__init__(engine.party, engine.ring.type)
+        super().__init__(engine.party, engine.ring.type, engine.counted_bits)
         self.stats, self._engine = engine.stats, engine
         self.is_done, self.pending_request = False, ("", ())
         self.result: Any = None
@@ -117,6 +117,10 @@ class _Lane(Engine):
         """Return words of uniform secret bits."""
         return self._engine.random_words(shape, dtype)
 
+    def isolate_parts(self, x: Parts, kind: type[Kind]) -> list[Kind]:
+        """Return a sharing of each of the three parts."""
+        return self._engine.isolate_parts(x, kind)
+
     # With a message
 
     def mul(self, x: Shared, y: Shared) -> Shared:
@@ -139,14 +143,6 @@ class _Lane(Engine):
         """Return the bitwise and of secret words."""
         return self._request("land", x, y)  # type: ignore[no-any-return]
 
-    def split(self, x: Shared) -> tuple[Bits, Bits]:
-        """Return shared words whose sum is `x`."""
-        return self._request("split", x)  # type: ignore[no-any-return]
-
-    def split_bits(self, x: Bits) -> tuple[Shared, Shared]:
-        """Return integers whose exclusive or is the lowest bit of `x`."""
-        return self._request("split_bits", x)  # type: ignore[no-any-return]
-
     def refresh(self, x: Shared) -> Shared:
         """Return the same secrets in fresh shares."""
         return self._request("refresh", x)  # type: ignore[no-any-return]
@@ -154,10 +150,6 @@ class _Lane(Engine):
     def open(self, x: Shared) -> Ints:
         """Return the integers themselves."""
         return self._request("open", x)  # type: ignore[no-any-return]
-
-    def deal_values(self, server: int, values: ArrayLike | None, shape: tuple[int, ...]) -> Shared:
-        """Share integers that one server knows."""
-        return self._request("alone", self._engine.deal_values, server, values, shape)  # type: ignore[no-any-return]
 
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
@@ -183,7 +175,7 @@ def _serve_requests(engine: Engine, requests: Sequence[tuple[str, Any] | None]) 
     for index, request in enumerate(requests):
         if request is not None:
             kind, arguments = request
-            word = arguments[0].dtype if kind in ("land", "split_bits") else None
+            word = arguments[0].dtype if kind == "land" else None
             groups.setdefault((kind, word), []).append(index)
     for (kind, _), indices in groups.items():
         batch = [requests[index][1] for index in indices]  # type: ignore[index]
@@ -203,10 +195,7 @@ def _serve_batch(engine: Engine, kind: str, requests: Sequence[Any]) -> Sequence
         opened = engine.open(joined[0])
         ends = np.cumsum([int(np.prod(shape)) for shape in shapes])
         return [part.reshape(shape) for part, shape in zip(np.split(opened, ends[:-1]), shapes, strict=True)]
-    result = getattr(engine, kind)(*joined)
-    if isinstance(result, tuple):
-        return list(zip(*(_split_arrays(part, shapes) for part in result), strict=True))
-    return _split_arrays(result, shapes)
+    return _split_arrays(getattr(engine, kind)(*joined), shapes)
 
 
 def _flatten_arrays(arrays: Sequence[Kind], shapes: Sequence[tuple[int, ...]]) -> Kind:

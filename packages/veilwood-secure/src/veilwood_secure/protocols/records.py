@@ -156,7 +156,7 @@ def join_owner_columns(features: Sequence[Shared], classes: Shared) -> SharedRow
 def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
     """Return True if every feature of every row has exactly one value, and no dummy value. Reveals only the answer.
 
-    In a ring of 2^k elements, x (1 - x) = 0 has the roots 0 and 1 only, because one of the factors is odd.
+    In a ring of 2^k elements, x x = x has the roots 0 and 1 only, because one of x and x - 1 is odd.
 
     Notes
     -----
@@ -167,19 +167,17 @@ def are_one_hot(engine: Engine, features: Shared, domain: Domain) -> bool:
     """
     if features.shape[:-1] != (domain.n_features, domain.width):
         return False
-    bits = engine.mul(features, 1 - features)
-    dummies = features[domain.dummy_mask]
-    sums = features.sum(axis=1) - 1
-    return engine.is_all_zero(concatenate([part.reshape(-1) for part in (bits, dummies, sums)], axis=0))
+    dummies, sums = features[domain.dummy_mask], features.sum(axis=1) - 1
+    holds = engine.products_hold(features, features, features)
+    return engine.is_all_zero(concatenate([dummies.reshape(-1), sums.reshape(-1)])) and holds
 
 
 def are_valid_classes(engine: Engine, classes: Shared, domain: Domain) -> bool:
     """Return True if every row has one class, or none (padding). Reveals only the answer."""
     if classes.shape[:-1] != (domain.n_classes,):
         return False
-    total = classes.sum(axis=0)
-    cells = concatenate([classes.reshape(-1), total], axis=0)
-    return engine.is_all_zero(engine.mul(cells, 1 - cells))
+    cells = concatenate([classes.reshape(-1), classes.sum(axis=0)])
+    return engine.products_hold(cells, cells, cells)
 
 
 def may_be_summed(

@@ -325,7 +325,7 @@ class BinaryForest(HiddenForest):
 
 def _is_one_hot(engine: Engine, features: Shared, sizes: Any) -> bool:
     """Whether every column of every row has exactly one value; reveals only the answer."""
-    bits = engine.mul(features, 1 - features)
     starts = np.cumsum([0, *sizes[:-1]])
     sums = features.map_parts(lambda part: np.add.reduceat(part, starts, axis=0, dtype=part.dtype)) - 1
-    return engine.is_all_zero(concatenate([bits.reshape(-1), sums.reshape(-1)]))
+    holds = engine.products_hold(features, features, features)
+    return engine.is_all_zero(sums) and holds
