@@ -5,7 +5,8 @@ BIN := $(VENV)/bin
 CORE := $(VENV)/.core
 STAMP := $(VENV)/.installed
 PROJECTS := $(wildcard packages/*/pyproject.toml) reproductions/pyproject.toml
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Modules are compiled when they are first imported: most of them never are.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 BENCH := benchmarks/results/latest
 # Folders with tests of their own that mypy checks one by one: test files of two packages may have the same name.
 TYPED_TESTS := packages/veilwood-audit/tests packages/veilwood-engines/tests packages/veilwood-secure/tests packages/veilwood-service/tests reproductions/tests

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The same rows in DuckDB, SQLite and PostgreSQL, and in memory; and what meets the door when a forest is fitted."""
+"""The same rows in DuckDB, SQLite and PostgreSQL, and the events at the door when a forest is fitted."""
 
 from __future__ import annotations
 
@@ -21,6 +21,8 @@ from veilwood_audit.noninterference import DoorEvent, force_outcomes
 from veilwood_engines.sql.source import open_sql
 
 INF = float("inf")
+
+
 COLUMNS: list[dict[str, Any]] = [
     {"name": "age", "kind": "numeric", "lower": 0, "upper": 100, "nullable": True, "bins": 3},
     {"name": "in come", "kind": "numeric", "lower": -10, "upper": 1000, "transform": "asinh"},
@@ -29,6 +31,8 @@ COLUMNS: list[dict[str, Any]] = [
     {"name": "grade", "kind": "categorical", "values": [1, 2, 3]},
     {"name": "dose", "kind": "numeric", "lower": 0, "upper": 1, "cutoffs": [0.1, 0.3]},
 ]  # fmt: skip
+
+
 TARGETS: dict[str, dict[str, Any]] = {
     "two": {"name": "ill", "kind": "categorical", "values": ["no", "yes"]},
     "three": {"name": "ill", "kind": "categorical", "values": [0, 1, 2]},
@@ -47,7 +51,7 @@ def schema_of(task: str) -> vw.Schema:
 N_ROWS = 400
 
 
-def rows_of(task: str, n: int, seed: int = 0) -> pd.DataFrame:
+def database_rows(task: str, n: int, seed: int = 0) -> pd.DataFrame:
     """Rows with what engines could read differently: infinities, negative zero, numbers beside an edge, odd texts."""
     rng = np.random.default_rng(seed)
     cities = np.array(["K\u00f6ln", "Lima", "it's; DROP TABLE visits --", "rest", "Paris", "k\u00f6ln"], object)
@@ -70,7 +74,9 @@ def rows_of(task: str, n: int, seed: int = 0) -> pd.DataFrame:
     return frame
 
 
-def put(frame: pd.DataFrame, folder: Path, server: str | None = None, table: str = "visits") -> dict[str, str]:
+def write_databases(
+    frame: pd.DataFrame, folder: Path, server: str | None = None, table: str = "visits"
+) -> dict[str, str]:
     """Put rows into every engine; return the addresses."""
     folder.mkdir(exist_ok=True, parents=True)
     quoted = table.replace('"', '""')
@@ -101,7 +107,7 @@ def put_postgres(frame: pd.DataFrame, server: str, table: str) -> None:
                 copy.write_row([None if cell is None or cell != cell else cell for cell in row])
 
 
-def passages_of(forest: Any, X: Any, draw: int = 0, answers: Any = None) -> list[DoorEvent]:
+def record_fit_events(forest: Any, X: Any, draw: int = 0, answers: Any = None) -> list[DoorEvent]:
     """Fit with all outcomes forced, and return what met the door."""
     with warnings.catch_warnings(), force_outcomes(draw, answers) as passages:
         warnings.simplefilter("ignore")
@@ -109,7 +115,7 @@ def passages_of(forest: Any, X: Any, draw: int = 0, answers: Any = None) -> list
     return list(passages)
 
 
-def same(one: list[DoorEvent], other: list[DoorEvent]) -> bool:
+def same_events(one: list[DoorEvent], other: list[DoorEvent]) -> bool:
     """Whether the same exact numbers met the door, in the same steps."""
     return len(one) == len(other) and all(
         mine.step == yours.step and np.array_equal(mine.exact, yours.exact)  # type: ignore[arg-type]
@@ -117,16 +123,41 @@ def same(one: list[DoorEvent], other: list[DoorEvent]) -> bool:
     )
 
 
-def schema_with(column: dict[str, Any]) -> vw.Schema:
+def schema_with_column(column: dict[str, Any]) -> vw.Schema:
     """One column x, and a target y of two classes."""
     target = {"name": "y", "kind": "categorical", "values": [0, 1]}
     columns = [{"name": "x", **column}, target]
     return vw.Schema.from_dict({"name": "one", "task": "classification", "target": "y", "columns": columns})
 
 
-def counts_there(address: str, schema: vw.Schema, cap: RowsOf | None = None) -> np.ndarray:
+def count_in_database(address: str, schema: vw.Schema, cap: RowsOf | None = None) -> np.ndarray:
     """How many rows of each class every code of the one column has, counted in a database; odd rows are dropped."""
     source = open_sql(address, Encoding(schema, "bins"), cap=cap, invalid="drop")
     n_codes = source.rows.encoding.n_codes[0]
     (found,) = source.run_cell_queries([CellQuery((split_by_code(0, np.arange(n_codes)),), n_codes)], "classes")
     return found
+
+
+NUMBER_COLUMN = {"kind": "numeric", "lower": -10, "upper": 10, "nullable": True, "bins": 7}
+
+
+INTEGER_VALUES = [7, 0, -3, None, 2**53, -5, 8]
+
+
+def write_column(engine: str, kind: str, cells: list[Any], folder: Path, server: str, table: str = "t") -> str:
+    """Put one column into a database, each cell as it is, beside a target that alternates."""
+    plain = [float(cell) if isinstance(cell, np.floating) else cell for cell in cells]
+    rows = [(cell, number % 2) for number, cell in enumerate(plain)]
+    if engine == "postgres":
+        with psycopg.connect(server, autocommit=True) as connection:
+            connection.execute(f"DROP TABLE IF EXISTS {table}; CREATE TABLE {table} (x {kind}, y BIGINT)")  # type: ignore[call-overload]
+            connection.cursor().executemany(f"INSERT INTO {table} VALUES (%s, %s)", rows)  # type: ignore[call-overload]
+        return f"{server}#{table}"
+    path = folder / f"rows.{engine}"
+    path.unlink(missing_ok=True)
+    opened: Any = duckdb.connect(str(path)) if engine == "duckdb" else sqlite3.connect(path)
+    opened.execute(f"CREATE TABLE {table} (x {kind}, y BIGINT)")
+    opened.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
+    opened.commit()
+    opened.close()
+    return f"{engine}:///{path}#{table}"

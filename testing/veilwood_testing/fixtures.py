@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Fixtures that the tests of all packages share, and settings of their property-based tests."""
+"""Fixtures that the tests of all packages share, and settings of their property-based tests.
+
+Modules are imported inside fixtures where not every test needs them: each worker imports this file first.
+"""
 
 from __future__ import annotations
 
@@ -16,18 +19,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 import veilwood as vw
-from veilwood.drafting.draft import draft_from_table
-from veilwood.models import file as model_file
-from veilwood_testing.tables import GERMAN_CSV, PLAIN_CSV, write_messy_table
 
-os.environ["VEILWOOD_CACHE"] = "off"  # tests neither find nor leave strategies in the cache of whoever runs them
-
+os.environ["VEILWOOD_CACHE"] = "off"  # tests neither find nor leave strategies in the cache of the user who runs them
 
 # A busy machine is no counterexample, and an example found by chance in one run of many should be written down as a
 # test of its own rather than fail a change that has nothing to do with it.
 settings.register_profile("repeatable", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-
-
 settings.load_profile("repeatable")
 
 
@@ -52,8 +49,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(scope="session")
 def car_forest() -> Any:
     """A forest that was fitted to every second row of the cars, never changed."""
-    import veilwood as vw
-
     car = vw.datasets.car()
     return vw.PrivateForestClassifier(car.schema, epsilon=2.0, random_state=0).fit(car.X[::2], car.y[::2])
 
@@ -78,7 +73,6 @@ def signed_folder(_signed: Path, tmp_path: Path) -> Path:
 @pytest.fixture(scope="session")
 def two_models() -> dict[str, Any]:
     """A classifier and a regressor, fitted to other rows than those that they are evaluated on."""
-    import veilwood as vw
     from veilwood_testing.neighbour_pairs import SCHEMAS, as_frame, row_of
 
     rng = np.random.default_rng(0)
@@ -93,8 +87,6 @@ def two_models() -> dict[str, Any]:
 @pytest.fixture(scope="session")
 def car() -> Any:
     """The cars that come with the library."""
-    import veilwood as vw
-
     return vw.datasets.car()
 
 
@@ -110,10 +102,13 @@ def server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def places(server: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
     """The addresses of one table of each task, in each database."""
-    from veilwood_testing.databases import N_ROWS, put, rows_of
+    from veilwood_testing.databases import N_ROWS, database_rows, write_databases
 
     folder = tmp_path_factory.mktemp("databases")
-    return {task: put(rows_of(task, N_ROWS), folder / task, server, task) for task in ("two", "three", "number")}
+    return {
+        task: write_databases(database_rows(task, N_ROWS), folder / task, server, task)
+        for task in ("two", "three", "number")
+    }
 
 
 @pytest.fixture(scope="session")
@@ -129,7 +124,7 @@ def clinic(tmp_path_factory: pytest.TempPathFactory) -> Path:
     schema = {"name": "visits", "task": "classification", "target": "ill", "columns": [age, ward, ill]}
     (folder / "visits.json").write_text(json.dumps(schema))
     forest = vw.RandomTreesClassifier(schema, epsilon=5.0, n_estimators=4, max_depth=3)
-    model_file.save(forest.fit(folder / "visits.csv"), folder / "old.veilwood")
+    vw.save(forest.fit(folder / "visits.csv"), folder / "old.veilwood")
     vw.SQLiteLedger(folder / "small.db", epsilon=0.5)
     return folder
 
@@ -158,6 +153,9 @@ def visits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture(scope="session")
 def messy_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The messy table of the examples, never written to."""
+    from veilwood_testing.tables import write_messy_table
+
     path = tmp_path_factory.mktemp("messy") / "visits.csv"
     write_messy_table(path, 1000)
     return path
@@ -165,11 +163,17 @@ def messy_csv(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def messy_draft(messy_csv: Path) -> dict[str, Any]:
+    """A draft of the messy table, never changed."""
+    from veilwood.drafting.draft import draft_from_table
+
     return draft_from_table(messy_csv, "wiederaufnahme", dates=["month", "weekday"])
 
 
 @pytest.fixture
 def two_dialects(tmp_path: Path) -> tuple[Path, Path]:
+    """One table as plain CSV and as a German office writes it."""
+    from veilwood_testing.tables import GERMAN_CSV, PLAIN_CSV
+
     plain, german = tmp_path / "plain.csv", tmp_path / "german.csv"
     plain.write_text(PLAIN_CSV, encoding="utf-8")
     german.write_text(GERMAN_CSV, encoding="cp1252")

@@ -30,7 +30,7 @@ from veilwood_service.access import JsonLogFormatter, Service
 from veilwood_service.accounts import ROLES
 from veilwood_service.app import create_app
 from veilwood_service.jobs import execute_job
-from veilwood_service.settings import Settings
+from veilwood_service.settings import Limits, Settings
 from veilwood_testing.processes import free_ports, running_postgres
 
 CANARY = "Ottokar7781"
@@ -162,12 +162,18 @@ class Running:
         assert self.ask("custodian", "PUT", f"{path}/table", content=table, headers=kind).is_success
         assert self.ask("custodian", "PUT", f"{path}/schema", json=schema.to_dict()).is_success
 
-    def signed(self, name: str = "cars", **request: Any) -> Any:
+    def signed(self, name: str = "cars", grant: dict[str, Any] | None = None, **request: Any) -> Any:
+        """Return a signed plan, by default for one run, or for many batches of a predictor."""
         plan = self.post("analyst", f"/v1/datasets/{name}/plans", request)
-        return self.sign(plan)
+        many = {"total_epsilon": 1000} if plan["kind"] == "answer" else {}
+        return self.sign(plan, **many if grant is None else grant)
 
-    def sign(self, plan: Any) -> Any:
-        return self.post("custodian", f"/v1/plans/{plan['id']}/signature", {"fingerprint": plan["fingerprint"]})
+    def sign(self, plan: Any, **grant: Any) -> Any:
+        body = {"fingerprint": plan["fingerprint"], **grant}
+        return self.post("custodian", f"/v1/plans/{plan['id']}/signature", body)
+
+    def ledger(self, name: str = "cars") -> Any:
+        return self.get("auditor", f"/v1/datasets/{name}/ledger")
 
     def run(self, plan: Any) -> Any:
         """Run a signed plan in this process and return its release."""
@@ -176,11 +182,17 @@ class Running:
         return self.get("analyst", f"/v1/models/{job['id']}")
 
     def carry_out(self, number: str) -> None:
-        database = self.service.database
-        database.update(store.jobs, {"id": number, "state": "queued"}, state="running")
-        job = database.find(store.jobs, id=number)
-        assert job is not None
-        execute_job(self.service.settings, database, job)
+        """Run a queued or interrupted job in this process."""
+        leased = {"state": "running", "lease": store.new_id(), "started": store.current_timestamp()}
+        self.service.database.update(store.jobs, {"id": number, "state": ("queued", "running")}, **leased)
+        execute_job(self.service.database, self.service.ledgers, self.service.jobs.get(number))
+
+    def log_in(self, name: str, address: str = "127.0.0.1") -> TestClient:
+        """Return a client with a session that sends its CSRF token."""
+        client = TestClient(self.test_client.app, base_url="http://127.0.0.1:8400", client=(address, 4000))
+        opened = client.post("/v1/session", json={"name": name, "password": PASSWORD})
+        client.headers["X-CSRF-Token"] = opened.json()["csrf"]
+        return client
 
     def trained(self, **request: Any) -> str:
         """Train a small model of the cars and return its id."""
@@ -191,6 +203,7 @@ class Running:
 @contextmanager
 def serving(folder: Path, **settings: Any) -> Iterator[Running]:
     """Open a service in a folder, without the thread of its jobs."""
+    settings.setdefault("limits", Limits(answer_milliseconds=20))  # most tests of answers do not time them
     app = create_app(Settings(folder, **settings))
     service: Service = app.state.service
     client = TestClient(
@@ -199,7 +212,8 @@ def serving(folder: Path, **settings: Any) -> Iterator[Running]:
     running = Running(service, client)
     for role, scopes in ROLES.items():
         if service.database.find(store.accounts, name=role) is None:
-            service.accounts.create_account(role, PASSWORD, [role])
+            invitation = service.accounts.invite("test", role, [role])
+            service.accounts.accept_invitation(invitation or "", PASSWORD)
         session_token, _ = service.accounts.open_session(role)
         caller = service.accounts.authenticate(session_token, "session")
         running.tokens[role] = service.accounts.issue_token(caller, "test", scopes, 1)[0]

@@ -22,7 +22,7 @@ from veilwood_engines import gpu
 from veilwood_engines.cluster.source import PartitionBackend
 from veilwood_engines.sql.source import open_sql
 from veilwood_testing.clinic import every_query, query_tables
-from veilwood_testing.databases import put, rows_of, schema_of
+from veilwood_testing.databases import database_rows, schema_of, write_databases
 from veilwood_testing.devices import stand_in
 
 TASKS = {"two": 2, "three": 3, "number": 0}
@@ -32,14 +32,14 @@ class Table:
     """A table, encoded for memory and stored in databases."""
 
     def __init__(self, task: str, folder: Path) -> None:
-        frame, schema = rows_of(task, 300), schema_of(task)
+        frame, schema = database_rows(task, 300), schema_of(task)
         kind = vw.PrivateForestRegressor if task == "number" else vw.PrivateForestClassifier
         design: Any = kind(schema, random_state=0)._design_for(schema)
         self.encoding, self.columns, self.folder = design.encoding, design.columns, folder
         self.n_classes, self.width = TASKS[task], n_outputs(TASKS[task])
         if task == "number":
             frame["ill"] = np.clip(frame["ill"], 0.0, 2.5)
-        self.places = put(frame, folder)
+        self.places = write_databases(frame, folder)
         codes = self.encoding.encode(frame.drop(columns=[schema.target.name, "person"]))
         self.batches = [Batch(codes, self.encoding.encode_target(frame[schema.target.name]), 0, 0)]
         self.source = Source(lambda: (partial(Batch, *batch) for batch in self.batches))

@@ -11,7 +11,6 @@ import pytest
 
 if TYPE_CHECKING:
     from veilwood_service.accounts import Accounts
-    from veilwood_service.budgets import GuardedLedger
     from veilwood_testing.running_service import Logbook, Running
 
 
@@ -56,27 +55,14 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 
 @pytest.fixture
-def accounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Accounts:
-    """The accounts of a service, with passwords that are hashed quickly; the real way is in test_access."""
+def accounts(tmp_path: Path) -> Accounts:
+    """The accounts of a service."""
     pytest.importorskip("sqlalchemy")
-    from veilwood_service import accounts as module
+    from veilwood_service.accounts import Accounts
     from veilwood_service.settings import Settings
     from veilwood_service.store import Store
 
-    monkeypatch.setattr(module, "_SCRYPT_PARAMETERS", {"n": 16, "r": 1, "p": 1})
     records = Store(Settings(tmp_path))
     records.create_tables()
     records.create_tables()  # a second start finds everything there
-    return module.Accounts(records)
-
-
-@pytest.fixture
-def book(tmp_path: Path) -> GuardedLedger:
-    """The ledgers of one table."""
-    pytest.importorskip("fastapi")
-    from veilwood_service.budgets import open_guarded
-    from veilwood_service.settings import Settings
-
-    settings = Settings(tmp_path)
-    settings.make_folders()
-    return open_guarded(settings, "data_cars", 1)
+    return Accounts(records)

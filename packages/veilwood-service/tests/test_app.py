@@ -30,7 +30,7 @@ def test_the_search_through_all_logs_finds_what_was_planted(tmp_path: Path, monk
         model = running.trained()
         rows = {"rows": CAR.X[:2].to_dict("records")}
         running.post("analyst", f"/v1/models/{model}/predict", rows)
-        assert running.get("analyst", "/v1/models")
+        assert running.get("analyst", "/v1/models")["items"]
         assert {token.removeprefix("vw_") for token in running.tokens.values()} < book.secrets
         assert book.requests() > 5
         assert book.leaks() == []

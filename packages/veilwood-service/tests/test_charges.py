@@ -60,8 +60,9 @@ def test_a_predictor_follows_its_table_and_ends_with_its_schema(running: Running
 
 
 def test_only_uploads_may_be_long(running: Running) -> None:
-    body = b"x" * (running.service.settings.limits.body_bytes + 1)
-    assert running.test_client.patch("/v1/accounts/table", content=body).status_code == 413
+    limits = running.service.settings.limits
+    for path, most in (("/v1/accounts/table", limits.small_body_bytes), ("/v1/models/x/answers", limits.body_bytes)):
+        assert running.test_client.post(path, content=b"x" * (most + 1)).status_code == 413
 
 
 def test_an_answer_that_failed_after_its_charge_is_not_drawn_again(
@@ -85,11 +86,13 @@ def test_counting_one_table_holds_up_nobody_who_asks_about_another(
     counting, go_on = threading.Event(), threading.Event()
     count = PrivateQueries._fit_predictor
 
-    def held_up(self: PrivateQueries, model: DatabaseRow, dataset: DatabaseRow) -> Any:
-        if model["id"] == slow:
+    plan = running.get("analyst", f"/v1/models/{slow}")["plan"]
+
+    def held_up(self: PrivateQueries, signed: DatabaseRow, dataset: DatabaseRow) -> Any:
+        if signed["id"] == plan:
             counting.set()
             assert go_on.wait(60)
-        return count(self, model, dataset)
+        return count(self, signed, dataset)
 
     monkeypatch.setattr(PrivateQueries, "_fit_predictor", held_up)
     with ThreadPoolExecutor(1) as pool:

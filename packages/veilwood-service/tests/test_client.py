@@ -92,7 +92,7 @@ def test_a_retry_never_spends_twice(place: tuple[Running, str], quick: None) -> 
         client.run(plan["id"])
         assert lossy.sent["POST", f"/v1/plans/{plan['id']}/jobs"] == 2, "the retry must have arrived"
         predictor = client.plan("lossy", epsilon=0.25, **PREDICTOR)
-        running.sign(predictor)
+        running.sign(predictor, total_epsilon=10)
         model = client.run(predictor["id"])["id"]
         assert len(client.answer(model, CAR.X[:3])["labels"]) == 3
         assert lossy.sent["POST", f"/v1/models/{model}/answers"] == 2
@@ -105,7 +105,7 @@ def test_refusals_are_typed(place: tuple[Running, str], quick: None, tmp_path: P
     running.add_cars("small", epsilon=0.1)
     with Client(address, running.tokens["analyst"]) as client:
         predictor = client.plan("small", epsilon=1, **PREDICTOR)
-        running.sign(predictor)
+        running.sign(predictor, total_epsilon=10)
         model = client.run(predictor["id"])["id"]
         with pytest.raises(vw.BudgetExceededError) as refused:
             client.answer(model, CAR.X[:1])

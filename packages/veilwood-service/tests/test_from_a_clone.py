@@ -97,6 +97,6 @@ def test_a_newcomer_looks_around_stops_it_and_finds_everything_again(clone: Path
     with started(clone, logbook, "second") as (_, address, _), Client(address, token) as client:
         again = client.predict(model["id"], CAR.X[:3])
         assert again == answer
-        wait_for(lambda: client._request_dict("GET", f"/v1/jobs/{job}")["state"] not in ("queued", "running"))
-        assert client._request_dict("GET", f"/v1/jobs/{job}")["state"] == "done", "what was stopped goes on"
+        wait_for(lambda: client.job(job)["state"] not in ("queued", "running"))
+        assert client.job(job)["state"] == "done", "what was stopped goes on"
         assert client.ledger("cars")["spent"] == "epsilon=1.5", "and is charged once"

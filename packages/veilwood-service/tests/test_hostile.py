@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 
 pytest.importorskip("fastapi")
 
-from veilwood_service import accounts as accounts_module
-from veilwood_service.accounts import TooManyError
-from veilwood_testing.running_service import CAR, PASSWORD, Running, serving, settings_for_store
+from veilwood_testing.running_service import CAR, Running, serving, settings_for_store
 
 JSON = {"Content-Type": "application/json"}
 SUBSAMPLE: dict[str, Any] = {
@@ -62,27 +59,15 @@ def test_records_are_for_their_owner_whatever_the_rights_of_the_folder(tmp_path:
 
 
 def test_plans_that_take_long_leave_room_for_others(running: Running) -> None:
-    with ExitStack() as held:
-        while running.service.plans._planning_slots.acquire(blocking=False):
-            held.callback(running.service.plans._planning_slots.release)
+    lane = running.service.lanes.plans
+    lane._n_present += lane._max_present
+    try:
         busy = running.ask("analyst", "POST", "/v1/datasets/cars/plans", json={"estimator": "random-trees"})
         assert busy.status_code == 429
         running.get("analyst", "/v1/plans")
+    finally:
+        lane._n_present -= lane._max_present
     running.post("analyst", "/v1/datasets/cars/plans", {"estimator": "random-trees"})
-
-
-def test_who_guesses_passwords_does_not_hold_every_thread(running: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each guess that waits for its turn holds a thread: 120 at once had held up all others for four seconds."""
-    monkeypatch.setattr(accounts_module, "_HASHING_TIMEOUT", 3600.0)
-    accounts = running.service.accounts
-    with ExitStack() as held:
-        while accounts._hashing_slots.acquire(blocking=False):
-            held.callback(accounts._hashing_slots.release)
-        while accounts._waiting_slots.acquire(blocking=False):
-            held.callback(accounts._waiting_slots.release)
-        with pytest.raises(TooManyError):
-            accounts.log_in("analyst", PASSWORD, "203.0.113.9")
-    accounts.log_in("analyst", PASSWORD, "203.0.113.9")
 
 
 def test_subsamples_are_quoted_answered_and_charged_once(tmp_path: Path) -> None:

@@ -15,8 +15,8 @@ pytest.importorskip("fastapi")
 
 from veilwood_audit.noninterference import force_outcomes
 from veilwood_service import store
+from veilwood_service.budgets import Ledgers
 from veilwood_service.jobs import execute_job
-from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store
 from veilwood_testing.running_service import CAR, TABLE, Running, serving
 
@@ -63,9 +63,13 @@ def look(running: Running, role: str, model: str, predictor: str, evaluation: st
         "/v1/models",
         "/v1/datasets/cars/ledger",
         "/v1/datasets/cars/schema",
+        "/v1/datasets/cars/allowances",
+        "/v1/datasets/cars/budget.svg",
+        "/v1/events",
+        "/v1/tokens",
     ]
     places += [f"/v1/models/{number}" for number in (model, predictor, evaluation)]
-    places += [f"/v1/models/{model}/{part}" for part in ("file", "onnx", "effects", "report")]
+    places += [f"/v1/models/{model}/{part}" for part in ("file", "onnx", "effects", "report", "evaluations")]
     places += [f"/v1/jobs/{model}", "/v1/datasets/cars/expected", "/readyz", "/v1/metrics"]
     for place in places:
         found = running.ask(role, "GET", place)
@@ -95,10 +99,10 @@ def test_neighbours_look_alike_to_everybody_but_the_custodian(usual: list[str], 
 
 
 def test_a_planted_leak_is_seen(usual: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def rows_as_message(settings: Settings, records: Store, job: DatabaseRow) -> None:
-        execute_job(settings, records, job)
-        size = (settings.tables_folder / "cars.csv").stat().st_size
+    def rows_as_message(records: Store, ledgers: Ledgers, job: DatabaseRow) -> None:
+        execute_job(records, ledgers, job)
+        size = (tmp_path / "tables" / "cars.csv").stat().st_size
         records.update(store.jobs, {"id": job["id"]}, message=f"{size} bytes")
 
-    monkeypatch.setattr("veilwood_testing.serving.execute_job", rows_as_message)
+    monkeypatch.setattr("veilwood_testing.running_service.execute_job", rows_as_message)
     assert neutral(trace(tmp_path, NEIGHBOURS["one row less"])) != usual

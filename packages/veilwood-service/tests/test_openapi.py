@@ -27,7 +27,7 @@ ODD = settings(max_examples=30, deadline=None, database=None, suppress_health_ch
 def test_no_request_breaks_the_service(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         accounts = running.service.accounts
-        accounts.create_account("all", PASSWORD, ROLES)
+        accounts.accept_invitation(accounts.invite("test", "all", ROLES) or "", PASSWORD)
         caller = accounts.authenticate(accounts.open_session("all")[0], "session")
         token = accounts.issue_token(caller, "test", SCOPES, 1)[0]
         running.add_cars()

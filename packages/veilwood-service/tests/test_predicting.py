@@ -12,21 +12,11 @@ import veilwood as vw
 
 pytest.importorskip("fastapi")
 from veilwood_service.predictions import LoadedModel, RowEncoder, predict_rows
-from veilwood_testing.running_service import Running
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning"),
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
 ]
-
-
-def test_a_model_file_that_was_exchanged_is_not_served(running: Running) -> None:
-    first, second = running.trained(), running.trained()
-    folder = running.service.settings.models_folder
-    (folder / f"{first}.veilwood").write_bytes((folder / f"{second}.veilwood").read_bytes())
-    running.service.predictions._models.clear()
-    assert running.ask("analyst", "GET", f"/v1/models/{first}/file").status_code == 409
-    assert running.ask("analyst", "GET", f"/v1/models/{second}/file").status_code == 200
 
 
 CAR = vw.datasets.car()

@@ -85,7 +85,7 @@ def test_each_kind_of_private_answers_is_quoted_charged_kept_and_refused(
 def test_a_file_with_numbers_is_predicted_for(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         running.add_visits()
-        asked = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}}
+        asked: dict[str, Any] = {"estimator": "random-trees", "parameters": {"n_estimators": 2, "max_depth": 2}}
         model = running.run(running.signed("visits", **asked))["id"]
         rows = VISITS[:50].drop(columns="ill")
         file = {"content": VISITS[:50].to_csv(index=False), "headers": {"Content-Type": "text/csv"}}

@@ -24,7 +24,8 @@ def test_a_script_plans_runs_predicts_asks_and_downloads(tmp_path: Path) -> None
         running.add_visits()
 
         def run(plan: Any) -> str:
-            call(running, address, "sign", plan["id"], plan["fingerprint"], role="custodian")
+            grant = ["--total-epsilon", "5"] if plan["kind"] == "answer" else []
+            call(running, address, "sign", plan["id"], plan["fingerprint"], *grant, role="custodian")
             return str(call(running, address, "run", plan["id"])["id"])
 
         assert call(running, address, "datasets")[0]["name"] == "visits"
@@ -32,7 +33,7 @@ def test_a_script_plans_runs_predicts_asks_and_downloads(tmp_path: Path) -> None
         model = run(call(running, address, "plan", "visits", "--estimator", "random-trees", *few))
         found = call(running, address, "predict", model, file)["predictions"]
         told = CliRunner().invoke(remote, ["download", model, "-o", str(saved)], env=where(running, address))
-        assert told.output == f"Wrote {saved}\n"
+        assert told.output == "Wrote\n"
         assert vw.load(saved).predict(rows).tolist() == found
         assert "sensitivity 1" in call(running, address, "evaluate", model, "--epsilon", "0.5")["words"]
 

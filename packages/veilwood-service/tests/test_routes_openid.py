@@ -90,7 +90,7 @@ def provider() -> Iterator[Provider]:
 def running(tmp_path: Path, provider: Provider) -> Iterator[Running]:
     facts = {"issuer": provider.address, "client_id": "veilwood", "client_secret": "hush"}
     with serving(tmp_path, **facts) as found:
-        found.service.accounts.create_account("anna", None, ["analyst"], "anna@clinic")
+        found.service.accounts.invite("test", "anna", ["analyst"], "anna@clinic")
         yield found
 
 

@@ -14,7 +14,7 @@ from veilwood_testing.running_service import PASSWORD, Running, serving
 
 def test_who_loses_a_role_loses_every_token(lasting: Running) -> None:
     accounts = lasting.service.accounts
-    accounts.create_account("eve", PASSWORD, ["custodian"])
+    accounts.accept_invitation(accounts.invite("test", "eve", ["custodian"]) or "", PASSWORD)
     word, _ = accounts.open_session("eve")
     token, _ = accounts.issue_token(accounts.authenticate(word, "session"), "t", ["data"], 1)
     headers = {"Authorization": f"Bearer {token}"}
@@ -29,10 +29,10 @@ def test_who_loses_a_role_loses_every_token(lasting: Running) -> None:
 def test_an_invitation_makes_one_account_once(tmp_path: Path) -> None:
     with serving(tmp_path) as running:
         running.service.database.remove(store.accounts)
-        word = running.service.accounts.create_invitation()
+        word = running.service.accounts.invite_first()
         asked = {"invitation": word, "name": "anna", "password": PASSWORD}
         client = running.test_client
-        assert client.post("/v1/accounts/first", json={**asked, "invitation": "vw_x"}).status_code == 401
-        assert client.post("/v1/accounts/first", json={**asked, "password": "short"}).status_code == 422
-        assert client.post("/v1/accounts/first", json=asked).status_code == 200
-        assert client.post("/v1/accounts/first", json={**asked, "name": "eve"}).status_code == 401
+        assert client.post("/v1/accounts/accept", json={**asked, "invitation": "vw_x"}).status_code == 401
+        assert client.post("/v1/accounts/accept", json={**asked, "password": "short"}).status_code == 422
+        assert client.post("/v1/accounts/accept", json=asked).status_code == 200
+        assert client.post("/v1/accounts/accept", json={**asked, "name": "eve"}).status_code == 401

@@ -31,7 +31,7 @@ def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path)
         word = process.stdout.readline().strip().split("#invitation=")[1]
         with httpx.Client(base_url=f"http://127.0.0.1:{port}", transport=httpx.HTTPTransport(retries=8)) as client:
             asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-            assert client.post("/v1/accounts/first", json=asked).status_code == 200
+            assert client.post("/v1/accounts/accept", json=asked).status_code == 200
             assert client.get("/v1/session").json()["name"] == "anna"
             assert client.get("/healthz").json()["status"] == "alive"
         process.terminate()
@@ -65,7 +65,7 @@ def test_a_service_speaks_tls_by_itself(tmp_path: Path) -> None:
         transport = httpx.HTTPTransport(retries=8, verify=trusted)
         with httpx.Client(base_url=f"https://127.0.0.1:{port}", transport=transport) as client:
             asked = {"invitation": word, "name": "anna", "password": PASSWORD}
-            cookie = client.post("/v1/accounts/first", json=asked).headers["set-cookie"].lower()
+            cookie = client.post("/v1/accounts/accept", json=asked).headers["set-cookie"].lower()
         assert "secure" in cookie
         process.terminate()
 
@@ -77,5 +77,5 @@ def test_a_service_is_copied_and_brought_back(tmp_path: Path) -> None:
     wrote = run(service_commands, ["backup", str(tmp_path / "one"), "-o", str(tmp_path / "copy.tar")])
     assert "private rows" in wrote.output
     back = run(service_commands, ["restore", str(tmp_path / "copy.tar"), str(tmp_path / "two")])
-    assert back.output.startswith("Frozen: data_cars.")
-    assert run(service_commands, ["freeze", str(tmp_path / "two")]).output.startswith("Frozen: data_cars.")
+    assert back.output.startswith("Frozen: cars.")
+    assert run(service_commands, ["freeze", str(tmp_path / "two")]).output.startswith("Frozen: cars.")

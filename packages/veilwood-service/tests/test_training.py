@@ -11,6 +11,7 @@ import pytest
 import veilwood as vw
 
 pytest.importorskip("fastapi")
+from veilwood_service.jobs import LostLeaseError
 from veilwood_testing.running_service import CAR, CSV, Running
 
 
@@ -41,7 +42,7 @@ def test_a_plan_that_is_not_signed_does_not_run(running: Running) -> None:
 
 
 def test_a_retry_starts_nothing_twice(running: Running) -> None:
-    plan, other = running.signed(epsilon=0.5), running.signed(epsilon=0.6)
+    plan, other = running.signed(grant={"runs": 2}, epsilon=0.5), running.signed(epsilon=0.6)
     key = {"Idempotency-Key": "monday"}
     first = running.post("analyst", f"/v1/plans/{plan['id']}/jobs", headers=key)
     assert running.post("analyst", f"/v1/plans/{plan['id']}/jobs", headers=key)["id"] == first["id"]
@@ -60,5 +61,6 @@ def test_a_job_that_died_goes_on_under_its_reservation(running: Running, monkeyp
     ledger = running.get("auditor", "/v1/datasets/cars/ledger")
     assert (ledger["spent"], len(ledger["entries"])) == ("epsilon=0.5", 1)
     model = running.ask("analyst", "GET", f"/v1/models/{job}/file").content
-    running.carry_out(job)  # a worker that was thought dead and comes back shows no second outcome
+    with pytest.raises(LostLeaseError):  # a worker that was thought dead and comes back shows no second outcome
+        running.carry_out(job)
     assert running.ask("analyst", "GET", f"/v1/models/{job}/file").content == model

@@ -20,11 +20,10 @@ def test_how_far_a_job_is_is_for_custodians_alone_and_while_it_runs(
     seen: dict[str, list[str]] = {"custodian": [], "analyst": [], "auditor": []}
 
     def look(doing: str, number: int) -> None:
-        told(doing, number)
+        worker._JobProgress(running.service.database, running.service.jobs.get(job))(doing, number)
         for role, texts in seen.items():
             texts.append(str(running.get(role, f"/v1/jobs/{job}")))
 
-    told = worker._JobProgress(running.service.database, {"id": job})
     set_progress_callback(look)
     try:
         running.carry_out(job)

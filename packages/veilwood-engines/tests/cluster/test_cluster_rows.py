@@ -30,19 +30,21 @@ from veilwood.privacy import entropy
 from veilwood_audit.noninterference import sample_by_content
 from veilwood_engines.cluster import source as cluster_rows
 from veilwood_engines.cluster.source import CellCounts, DrawKey, PartitionBackend, PersistedRows
-from veilwood_testing.cluster_rows_cases import KINDS, assert_same, fitted
-from veilwood_testing.engines_cases import (
+from veilwood_testing.clusters import (
     CLINIC,
+    FOREST_KINDS,
     N,
     as_dask,
     as_files,
     as_ray,
+    assert_same_model,
     client,
+    clinic_rows,
+    clinic_rows_with_ids,
+    fit_kind,
     here,
     ray,
     spark,
-    table,
-    with_people,
 )
 
 dd = pytest.importorskip("dask.dataframe")
@@ -66,27 +68,27 @@ def coupled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fine_cells, "MAX_SAMPLED_ROWS", 1200)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FOREST_KINDS)
 def test_every_part_is_what_one_process_gives(here: None, coupled: None, kind: str, tmp_path: Path) -> None:
-    rows = table(KINDS[kind][1])
-    there = fitted(kind, as_dask(rows))
+    rows = clinic_rows(FOREST_KINDS[kind][1])
+    there = fit_kind(kind, as_dask(rows))
     assert "round" in there.plan_.choices["learned"]
     assert ("sparse histogram" in there.plan_.choices["learned"]) == (kind == "fine cells")
-    assert_same(there, fitted(kind, as_files(rows, tmp_path)))
+    assert_same_model(there, fit_kind(kind, as_files(rows, tmp_path)))
 
 
 def test_rows_of_people_and_rows_set_aside(here: None) -> None:
-    capped = fitted("fine cells", as_dask(with_people()), privacy_unit={"id": "who", "at_most": 2})
+    capped = fit_kind("fine cells", as_dask(clinic_rows_with_ids()), privacy_unit={"id": "who", "at_most": 2})
     assert "sparse histogram" in capped.plan_.choices["learned"]
     with entropy.seeded_for_tests(5):
         forest = vw.PrivateForestClassifier(CLINIC, epsilon=8.0, random_state=0)
-        forest.fit(as_dask(table()), holdout_fraction=0.25)
+        forest.fit(as_dask(clinic_rows()), holdout_fraction=0.25)
     assert 0.5 < forest.evaluation_.accuracy.value <= 1
 
 
 def test_no_row_at_all_is_no_matter_where_rows_are_dropped(here: None) -> None:
-    nothing = as_dask(table().assign(ward="elsewhere"))
-    assert len(fitted("rounds", nothing, invalid="drop").predict(table())) == N
+    nothing = as_dask(clinic_rows().assign(ward="elsewhere"))
+    assert len(fit_kind("rounds", nothing, invalid="drop").predict(clinic_rows())) == N
 
 
 COUNT = RowsByCell(ALL_ROWS)
@@ -166,13 +168,13 @@ def kill_one(client: Any) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["numbers", "fine cells"])
 def test_a_worker_killed_in_the_middle_changes_nothing(client: Any, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = as_dask(table(KINDS[kind][1]))
+    rows = as_dask(clinic_rows(FOREST_KINDS[kind][1]))
     asks = asks_until(monkeypatch, {})
-    whole = fitted(kind, rows)
+    whole = fit_kind(kind, rows)
     first, second = len(asks) // 3, 2 * len(asks) // 3
     assert first > 3
     died = asks_until(monkeypatch, {first: partial(kill_one, client), second: partial(kill_one, client)})
-    assert_same(fitted(kind, rows), whole)
+    assert_same_model(fit_kind(kind, rows), whole)
     assert len(died) == len(asks) - len(died)
 
 
@@ -198,7 +200,7 @@ def test_memory_here_does_not_grow_with_the_rows(client: Any, monkeypatch: pytes
     monkeypatch.setattr(PersistedRows, "aggregate", weighed)
     n_rows = 200_000
     tracemalloc.start()
-    fitted("numbers", dd.from_map(made_there, range(8), n_rows=n_rows, meta=made_there(0, 1)))
+    fit_kind("numbers", dd.from_map(made_there, range(8), n_rows=n_rows, meta=made_there(0, 1)))
     tracemalloc.stop()
     assert len(grown) > 6
     assert max(grown) < 2**21 < 8 * n_rows * 6  # what the rows need there, encoded as small as can be, is far more
@@ -210,12 +212,12 @@ def engines(spark: Any, ray: Any) -> dict[str, Callable[[pd.DataFrame], Any]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", FOREST_KINDS)
 @pytest.mark.parametrize("engine", ["spark", "ray"])
 def test_spark_and_ray_carry_out_every_part(engines: Any, engine: str, kind: str) -> None:
-    rows = table(KINDS[kind][1])
-    one, again = (fitted(kind, engines[engine](rows)) for _ in range(2))
-    assert_same(one, again)
+    rows = clinic_rows(FOREST_KINDS[kind][1])
+    one, again = (fit_kind(kind, engines[engine](rows)) for _ in range(2))
+    assert_same_model(one, again)
     assert ("sparse histogram" in one.plan_.choices["learned"]) == (kind == "fine cells")
     assert len(one.predict(rows)) == N
 
@@ -223,7 +225,7 @@ def test_spark_and_ray_carry_out_every_part(engines: Any, engine: str, kind: str
 @pytest.mark.slow
 def test_all_engines_keep_the_same_rows_of_people(engines: Any, here: None) -> None:
     """The buckets of people are the same everywhere, and so are their coins."""
-    frame, unit = with_people(), {"id": "who", "at_most": 2}
-    first = fitted("fine cells", as_dask(frame), privacy_unit=unit)
+    frame, unit = clinic_rows_with_ids(), {"id": "who", "at_most": 2}
+    first = fit_kind("fine cells", as_dask(frame), privacy_unit=unit)
     for engine in engines.values():
-        assert_same(fitted("fine cells", engine(frame), privacy_unit=unit), first)
+        assert_same_model(fit_kind("fine cells", engine(frame), privacy_unit=unit), first)

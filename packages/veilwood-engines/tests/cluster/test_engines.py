@@ -26,7 +26,7 @@ from veilwood.privacy.neighbours import RowsOf
 from veilwood_engines.cluster import worker as partitions
 from veilwood_engines.cluster.engines import BucketedPartitions, DaskPartitions
 from veilwood_engines.cluster.source import ClusterSource
-from veilwood_testing.engines_cases import (
+from veilwood_testing.clusters import (
     CLASSES,
     CLINIC,
     PARTS,
@@ -36,10 +36,10 @@ from veilwood_testing.engines_cases import (
     as_dask,
     as_files,
     as_ray,
+    clinic_rows,
+    clinic_rows_with_ids,
     dask,
     dd,
-    table,
-    with_people,
 )
 
 pytestmark = [
@@ -85,7 +85,7 @@ def assert_same(one: Any, other: Any) -> None:
 
 @pytest.mark.parametrize("name", FORESTS)
 def test_dask_gives_what_one_process_gives(client: Any, name: str, tmp_path: Path) -> None:
-    frame = table(target_of(name))
+    frame = clinic_rows(target_of(name))
     assert_same(fitted(name, as_dask(frame)), fitted(name, as_files(frame, tmp_path)))
 
 
@@ -105,7 +105,7 @@ def die_once(rows: pd.DataFrame, mark: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", ["disjoint", "median"])
 def test_a_killed_worker_changes_nothing(client: Any, name: str, tmp_path: Path) -> None:
-    frame = table()
+    frame = clinic_rows()
     mark = tmp_path / "died"
     fragile = as_dask(frame).map_partitions(die_once, str(mark), meta=frame.iloc[:0])
     (tmp_path / "files").mkdir()
@@ -114,7 +114,7 @@ def test_a_killed_worker_changes_nothing(client: Any, name: str, tmp_path: Path)
 
 
 def test_dask_predicts_what_one_process_predicts(client: Any) -> None:
-    frame = table()
+    frame = clinic_rows()
     forest = fitted("shared", frame, ledger=MemoryLedger())  # which cannot be sent to workers
     keyed = as_dask(frame.assign(key=np.arange(N)))  # other columns are left alone
     labels = forest.predict(keyed).compute()
@@ -126,7 +126,7 @@ def test_dask_predicts_what_one_process_predicts(client: Any) -> None:
 
 
 def test_dask_caps_the_rows_of_a_person(client: Any) -> None:
-    frame = with_people()
+    frame = clinic_rows_with_ids()
     exact = fitted("disjoint", as_dask(frame), privacy_unit=CAPPED, epsilon=float("inf"))
     assert exact.leaf_counts_.sum() == frame.groupby("who").size().clip(upper=2).sum()
 
@@ -156,7 +156,7 @@ def kept_people(frame: pd.DataFrame) -> pd.Series[int]:
 
 
 def test_nobody_has_more_rows_than_allowed(here: None) -> None:
-    frame = with_people()
+    frame = clinic_rows_with_ids()
     assert (kept_people(frame) <= 2).all()
     # Numbers and texts in one column are the same people.
     written: list[Callable[[int], Any]] = [int, str, float, np.float32, "{}.0".format, lambda who: Decimal(f"{who}.00")]
@@ -167,21 +167,21 @@ def test_nobody_has_more_rows_than_allowed(here: None) -> None:
 
 
 def test_a_cap_within_partitions_is_caught(here: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    frame = with_people()
+    frame = clinic_rows_with_ids()
     monkeypatch.setattr(type(as_dask(frame)), "shuffle", lambda self, on: self)  # mutant: rows stay where they are
     with pytest.raises((AssertionError, VeilwoodError)):
         assert (kept_people(frame) <= 2).all()
 
 
 def test_people_without_a_name_are_refused(here: None) -> None:
-    frame = with_people().astype({"who": float})
+    frame = clinic_rows_with_ids().astype({"who": float})
     frame.loc[3, "who"] = np.nan
     ledger = MemoryLedger()
     with pytest.raises(OutOfSchemaError, match="missing"):
         fitted("shared", as_dask(frame), privacy_unit=CAPPED, ledger=ledger)
     assert [entry.state for entry in ledger.entries()] == ["cancelled"]
     with pytest.raises(OutOfSchemaError, match="no column 'who'"):
-        fitted("shared", as_dask(table()), privacy_unit=CAPPED)
+        fitted("shared", as_dask(clinic_rows()), privacy_unit=CAPPED)
 
 
 def test_rows_that_change_between_passes_are_refused(here: None) -> None:
@@ -191,7 +191,7 @@ def test_rows_that_change_between_passes_are_refused(here: None) -> None:
         turns.append(1)
         return rows.sample(frac=1, random_state=len(turns))
 
-    frame = table()
+    frame = clinic_rows()
     restless = as_dask(frame).map_partitions(shuffled, meta=frame.iloc[:0])
     ledger = MemoryLedger()
     with pytest.raises(VeilwoodError, match="another order") as refusal:
@@ -202,7 +202,7 @@ def test_rows_that_change_between_passes_are_refused(here: None) -> None:
 
 
 def test_refused_rows_cost_nothing(here: None) -> None:
-    frame = table()
+    frame = clinic_rows()
     frame.loc[N - 1, "ward"] = "x"
     ledger = MemoryLedger()
     with pytest.raises(OutOfSchemaError, match="'ward'") as refusal:
@@ -213,7 +213,7 @@ def test_refused_rows_cost_nothing(here: None) -> None:
 
 
 def test_empty_partitions_do_not_matter_and_empty_frames_are_refused(here: None, tmp_path: Path) -> None:
-    frame = table()
+    frame = clinic_rows()
     holes = as_dask(frame)
     assert_same(
         fitted("shared", dd.concat([holes[holes["age"] > 2], holes], interleave_partitions=True)),
@@ -225,7 +225,7 @@ def test_empty_partitions_do_not_matter_and_empty_frames_are_refused(here: None,
 
 def with_misfits() -> tuple[pd.DataFrame, pd.DataFrame]:
     """A table in which some rows do not fit, in every partition, and those that do."""
-    frame, rows = table(), np.arange(N)
+    frame, rows = clinic_rows(), np.arange(N)
     frame.loc[rows % 7 == 0, "ward"] = "elsewhere"
     frame.loc[rows % 11 == 0, "ill"] = None
     return frame, frame[(rows % 7 > 0) & (rows % 11 > 0)]
@@ -245,7 +245,7 @@ def test_dask_drops_what_does_not_fit(here: None) -> None:
 
 
 def test_what_is_no_frame_is_refused(here: None) -> None:
-    frame = as_dask(table())
+    frame = as_dask(clinic_rows())
     with pytest.raises(OutOfSchemaError, match="y was given"):
         FORESTS["shared"]().fit(frame, [1])
     with pytest.raises(OutOfSchemaError, match="no column 'ill'"):
@@ -260,12 +260,12 @@ def test_what_is_no_frame_is_refused(here: None) -> None:
 
 def test_frames_that_guess_types_from_rows_are_refused(here: None, tmp_path: Path) -> None:
     """One row that is no number refused the others, or made texts of them, by where it stands."""
-    table().to_csv(tmp_path / "rows.csv", index=False)
+    clinic_rows().to_csv(tmp_path / "rows.csv", index=False)
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
         fitted("shared", dd.read_csv(tmp_path / "rows.csv").dropna())
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
         fitted("shared", dd.read_csv(tmp_path / "rows.csv").dropna().optimize())
-    table().to_json(tmp_path / "rows.json", orient="records", lines=True)
+    clinic_rows().to_json(tmp_path / "rows.json", orient="records", lines=True)
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
         fitted("shared", dd.read_json(tmp_path / "rows.json"))
     fitted("shared", dd.read_csv(tmp_path / "rows.csv", dtype=str), invalid="drop")  # where texts are read as numbers
@@ -295,7 +295,7 @@ def test_what_is_kept_is_moved_and_asked_where_it_is(here: None) -> None:
 
 
 def test_rows_of_a_frame_are_kept_once(here: None) -> None:
-    source = open_rows(as_dask(table()), None, Encoding(CLINIC))
+    source = open_rows(as_dask(clinic_rows()), None, Encoding(CLINIC))
     assert isinstance(source, ClusterSource)
     rows = source.persist(lambda batches: np.array([sum(len(batch.target) for batch in batches)]))
     rows.update(double)
@@ -320,7 +320,7 @@ def in_order_of_spark(frame: Any, folder: Path) -> str:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORESTS)
 def test_spark_gives_what_one_process_gives(spark: Any, name: str, tmp_path: Path) -> None:
-    frame = spark.read.parquet(as_files(table(target_of(name)), tmp_path))
+    frame = spark.read.parquet(as_files(clinic_rows(target_of(name)), tmp_path))
     again = tmp_path / "again"
     again.mkdir()
     assert_same(fitted(name, frame), fitted(name, in_order_of_spark(frame, again)))
@@ -328,7 +328,7 @@ def test_spark_gives_what_one_process_gives(spark: Any, name: str, tmp_path: Pat
 
 @pytest.mark.slow
 def test_spark_predicts_and_refuses(spark: Any, tmp_path: Path) -> None:
-    frame = table()
+    frame = clinic_rows()
     forest = fitted("shared", frame)
     rows = spark.read.parquet(as_files(frame.assign(key=np.arange(N)), tmp_path))
     labels = forest.predict(rows).toPandas().sort_values("key")["prediction"]
@@ -345,13 +345,13 @@ def test_spark_predicts_and_refuses(spark: Any, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", FORESTS)
 def test_ray_gives_what_one_process_gives(ray: Any, name: str, tmp_path: Path) -> None:
-    frame = table(target_of(name))
+    frame = clinic_rows(target_of(name))
     assert_same(fitted(name, as_ray(ray, frame)), fitted(name, as_files(frame, tmp_path)))
 
 
 @pytest.mark.slow
 def test_ray_predicts(ray: Any) -> None:
-    frame = table()
+    frame = clinic_rows()
     forest = fitted("shared", frame)
     rows = forest.predict(as_ray(ray, frame.assign(key=np.arange(N)))).to_pandas().sort_values("key")
     np.testing.assert_array_equal(rows["prediction"].astype(object), forest.predict(frame))
@@ -359,7 +359,7 @@ def test_ray_predicts(ray: Any) -> None:
 
 @pytest.mark.slow
 def test_all_engines_take_7_and_7_point_0_for_one_person(spark: Any, ray: Any, here: None) -> None:
-    frame = with_people()
+    frame = clinic_rows_with_ids()
     frame["who"] = [f"{who}.0" if row % 2 else str(who) for row, who in enumerate(frame["who"])]
     people = frame["who"].str.removesuffix(".0")
     for rows in (as_dask(frame), spark.createDataFrame(frame), as_ray(ray, frame)):
@@ -369,7 +369,7 @@ def test_all_engines_take_7_and_7_point_0_for_one_person(spark: Any, ray: Any, h
 
 @pytest.mark.slow
 def test_all_engines_keep_the_same_rows_of_a_person(spark: Any, ray: Any, here: None) -> None:
-    frame = with_people()
+    frame = clinic_rows_with_ids()
     frames = [as_dask(frame), spark.createDataFrame(frame), as_ray(ray, frame)]
     first, *others = [fitted("median", rows, privacy_unit=CAPPED) for rows in frames]
     for other in others:
@@ -386,8 +386,8 @@ def test_spark_and_ray_drop_what_does_not_fit(spark: Any, ray: Any) -> None:
 @pytest.mark.slow
 def test_spark_and_ray_frames_that_guess_types_are_refused(spark: Any, ray: Any, tmp_path: Path) -> None:
     """One row of a CSV file made texts of the numbers of 50 others, so that 007 and 7 were two categories."""
-    table().to_csv(tmp_path / "rows.csv", index=False)
-    table().to_json(tmp_path / "rows.json", orient="records", lines=True)
+    clinic_rows().to_csv(tmp_path / "rows.csv", index=False)
+    clinic_rows().to_json(tmp_path / "rows.json", orient="records", lines=True)
     csv, json = str(tmp_path / "rows.csv"), str(tmp_path / "rows.json")
     guessed = spark.read.csv(csv, header=True, inferSchema=True).filter("age > 0")
     for frame in (guessed, spark.read.json(json), ray.data.read_csv(csv), ray.data.read_json(json, lines=True)):
@@ -402,5 +402,5 @@ def test_what_ray_raises_before_rows_are_counted_is_not_shown(ray: Any) -> None:
         raise ValueError("a secret of a row")
 
     with pytest.raises(VeilwoodError, match="could not compute the frame") as refusal:
-        fitted("shared", as_ray(ray, table()).map_batches(fail, batch_format="pandas"))
+        fitted("shared", as_ray(ray, clinic_rows()).map_batches(fail, batch_format="pandas"))
     assert "secret" not in "".join(traceback.format_exception(refusal.value))

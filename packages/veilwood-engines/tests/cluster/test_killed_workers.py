@@ -17,8 +17,7 @@ import pytest
 
 from veilwood.forests.adaptive import loop as planning
 from veilwood_engines.cluster.source import PersistedRows
-from veilwood_testing.cluster_rows_cases import KINDS, assert_same, fitted
-from veilwood_testing.engines_cases import as_dask, as_ray, here, ray, table
+from veilwood_testing.clusters import FOREST_KINDS, as_dask, as_ray, assert_same_model, clinic_rows, fit_kind, here, ray
 
 __all__ = ["here", "ray"]  # fixtures
 
@@ -96,7 +95,7 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
     tmp_path: Path,
 ) -> None:
     """All partitions are those of a frame of Dask in this process, which says what comes out if nobody dies."""
-    frame = table(KINDS[kind][1])
+    frame = clinic_rows(FOREST_KINDS[kind][1])
     if engine == "spark":
         rows = request.getfixturevalue("executors").createDataFrame(frame)
         parent = "CoarseGrainedExecutorBackend"
@@ -104,12 +103,12 @@ def test_a_worker_killed_in_the_middle_changes_nothing(
         rows, parent = as_ray(request.getfixturevalue("ray"), frame), None
     monkeypatch.setattr(planning, "MAX_ROUNDS", 6)  # a question takes Spark seconds
     asks = asked_while(monkeypatch, {})
-    whole = fitted(kind, as_dask(frame))
+    whole = fit_kind(kind, as_dask(frame))
     marks = [tmp_path / "first", tmp_path / "second"]
     places = [len(asks) // 3, 2 * len(asks) // 3]
     assert places[0] > 3
     deaths = {place: partial(dying, mark, parent) for place, mark in zip(places, marks, strict=True)}
     again = asked_while(monkeypatch, deaths)
-    assert_same(fitted(kind, rows), whole)
+    assert_same_model(fit_kind(kind, rows), whole)
     assert len(again) == len(asks) - len(again)  # each was counted twice the second time
     assert all(mark.exists() for mark in marks)

@@ -18,7 +18,7 @@ import veilwood as vw
 from veilwood.errors import OutOfSchemaError, UnreadableError, UseError
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_testing.databases import counts_there, schema_with
+from veilwood_testing.databases import count_in_database, schema_with_column
 
 NUMBER = {"kind": "numeric", "lower": 0, "upper": 10, "bins": 10}
 YEAR = {"kind": "numeric", "lower": 1900, "upper": 2100, "bins": 20, "part": "year", "nullable": True}
@@ -58,11 +58,11 @@ def test_two_people_stay_two_whatever_a_column_takes_for_equal(
     """Were they one, a row of the other would take the place of each that is removed: two rows move, not one."""
     rows = [(number + 0.5, 0, name) for number, name in enumerate(ids)]
     columns = f"x DOUBLE PRECISION, y BIGINT, id {kind}"
-    every = counts_there(table_in(engine, tmp_path, columns, rows), schema_with(NUMBER), ONE_EACH)
+    every = count_in_database(table_in(engine, tmp_path, columns, rows), schema_with_column(NUMBER), ONE_EACH)
     assert every.sum() == len(ids)
     for gone in range(len(rows)):
         rest = rows[:gone] + rows[gone + 1 :]
-        without = counts_there(table_in(engine, tmp_path, columns, rest), schema_with(NUMBER), ONE_EACH)
+        without = count_in_database(table_in(engine, tmp_path, columns, rest), schema_with_column(NUMBER), ONE_EACH)
         assert np.abs(every - without).sum() == 1
 
 
@@ -81,10 +81,12 @@ def joined_in(folder: Path, rows: Sequence[tuple[Any, ...]]) -> str:
 
 def test_two_people_stay_two_in_a_view_that_joins_numbers_and_texts(tmp_path: Path) -> None:
     rows = [(number + 0.5, 0, name) for number, name in enumerate(["0", "00", " 0", "7", "07", "7 "])]
-    every = counts_there(joined_in(tmp_path, rows), schema_with(NUMBER), ONE_EACH)
+    every = count_in_database(joined_in(tmp_path, rows), schema_with_column(NUMBER), ONE_EACH)
     assert every.sum() == len(rows)
     for gone in range(len(rows)):
-        without = counts_there(joined_in(tmp_path, rows[:gone] + rows[gone + 1 :]), schema_with(NUMBER), ONE_EACH)
+        without = count_in_database(
+            joined_in(tmp_path, rows[:gone] + rows[gone + 1 :]), schema_with_column(NUMBER), ONE_EACH
+        )
         assert np.abs(every - without).sum() == 1
 
 
@@ -94,7 +96,7 @@ def test_categories_of_such_a_view_are_texts(tmp_path: Path) -> None:
                {"name": "y", "kind": "categorical", "values": [0, 1]}]  # fmt: skip
     facts = {"name": "o", "task": "classification", "target": "y", "ignore": ["x"], "columns": columns}
     address = joined_in(tmp_path, [(0.0, 0, cell) for cell in cells])
-    assert counts_there(address, vw.Schema.from_dict(facts)).sum(axis=1).tolist() == [1, 2, 6]
+    assert count_in_database(address, vw.Schema.from_dict(facts)).sum(axis=1).tolist() == [1, 2, 6]
 
 
 @pytest.mark.parametrize("name", ["veilwood_rows", "VEILWOOD_Cells"])
@@ -105,7 +107,7 @@ def test_a_table_with_the_name_of_a_temporary_one_is_refused(name: str, tmp_path
         opened.execute(f"CREATE TABLE {name} (x REAL, y INTEGER)")
     opened.close()
     with pytest.raises(UseError, match="rename it"):
-        counts_there(f"sqlite:///{path}#{name}", schema_with(NUMBER))
+        count_in_database(f"sqlite:///{path}#{name}", schema_with_column(NUMBER))
 
 
 def test_rows_that_an_engine_writes_alike_are_ranked_by_what_they_hold(server: str) -> None:
@@ -120,7 +122,7 @@ def test_rows_that_an_engine_writes_alike_are_ranked_by_what_they_hold(server: s
             with connection.cursor().copy("COPY tied FROM STDIN") as copy:
                 for row in [*everyone, *[(9.5, 0, -1)] * newcomers]:
                     copy.write_row(row)
-        found.append(counts_there(address, schema_with(NUMBER), ONE_EACH))
+        found.append(count_in_database(address, schema_with_column(NUMBER), ONE_EACH))
     assert [int(np.abs(other - found[0]).sum()) for other in found] == [0, 1, 1, 1]
 
 
@@ -134,7 +136,7 @@ def test_a_backslash_ends_no_quotes_in_a_database_that_reads_it_so(server: str) 
     rest += "COMMIT; DROP TABLE victim; --"
     column = {"kind": "categorical", "values": ["b", f"\\' {rest}"]}
     address = f"{server}&options=-c%20standard_conforming_strings%3Doff#slashed"
-    assert counts_there(address, schema_with(column)).tolist() == [[1, 0], [0, 0]]
+    assert count_in_database(address, schema_with_column(column)).tolist() == [[1, 0], [0, 0]]
     with psycopg.connect(server, autocommit=True) as connection:
         assert connection.execute("SELECT COUNT(*) FROM victim").fetchall() == [(0,)]
 
@@ -152,7 +154,7 @@ def test_no_cell_of_a_rare_type_makes_a_statement_fail(
     """Constants that the type cannot hold were converted only when a row came to them."""
     for n in (1, 2):
         address = table_in("duckdb", tmp_path, f"x {kind}, y BIGINT", [(cell, 0) for cell in cells[:n]])
-        assert counts_there(address, schema_with(column)).sum() == n
+        assert count_in_database(address, schema_with_column(column)).sum() == n
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us", "us UTC", "ns"])
@@ -164,7 +166,7 @@ def test_no_moment_is_out_of_range(unit: str, tmp_path: Path) -> None:
         database.register("given", pa.table({"x": cells, "y": [0] * len(cells)}))
         database.execute("CREATE TABLE t AS SELECT * FROM given")
     in_range = {"s": 1, "ms": 1, "ns": 6}.get(unit, 2)
-    assert counts_there(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with(YEAR)).sum() == in_range
+    assert count_in_database(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with_column(YEAR)).sum() == in_range
 
 
 def test_no_decimal_becomes_zero_where_that_is_an_error(server: str) -> None:
@@ -175,7 +177,7 @@ def test_no_decimal_becomes_zero_where_that_is_an_error(server: str) -> None:
         connection.cursor().executemany(
             "INSERT INTO tiny VALUES (%s, 0)", [(number,) for number in (half, f"-{half}", half[:-6] + "1e-324", "3")]
         )
-    assert counts_there(f"{server}#tiny", schema_with(NUMBER)).sum() == 4
+    assert count_in_database(f"{server}#tiny", schema_with_column(NUMBER)).sum() == 4
 
 
 def test_values_of_an_enum_are_in_no_message_and_decide_nothing(tmp_path: Path) -> None:
@@ -185,9 +187,9 @@ def test_values_of_an_enum_are_in_no_message_and_decide_nothing(tmp_path: Path) 
         database.execute("CREATE TABLE t AS SELECT '1'::made AS x, 0::BIGINT AS y")
     address = f"duckdb:///{tmp_path}/t.duckdb#t"
     with pytest.raises(OutOfSchemaError, match="type ENUM, and") as refusal:
-        counts_there(address, schema_with(NUMBER))
+        count_in_database(address, schema_with_column(NUMBER))
     assert "secret" not in str(refusal.value)
-    assert counts_there(address, schema_with({"kind": "categorical", "values": ["1", "2"]})).sum() == 1
+    assert count_in_database(address, schema_with_column({"kind": "categorical", "values": ["1", "2"]})).sum() == 1
 
 
 def test_a_collation_that_cannot_be_searched_refuses_nothing(server: str) -> None:
@@ -203,10 +205,10 @@ def test_a_collation_that_cannot_be_searched_refuses_nothing(server: str) -> Non
         connection.execute("CREATE TABLE alike_texts (x TEXT COLLATE alike, y BIGINT, id TEXT COLLATE alike)")
         for n, row in enumerate([(None, 0, "a"), ("1.0", 1, "A"), ("x", 1, "b")], 1):
             connection.execute("INSERT INTO alike_texts VALUES (%s, %s, %s)", row)
-            assert counts_there(f"{server}#alike_texts", schema_with(column), ONE_EACH).sum() == n
+            assert count_in_database(f"{server}#alike_texts", schema_with_column(column), ONE_EACH).sum() == n
         connection.execute("CREATE TABLE alike_lists (x TEXT[], y BIGINT)")
         with pytest.raises(OutOfSchemaError, match=r"type text\[\], which cannot be read"):
-            counts_there(f"{server}#alike_lists", schema_with(column))
+            count_in_database(f"{server}#alike_lists", schema_with_column(column))
 
 
 def test_a_table_that_cannot_be_read_is_noted_in_the_ledger(tmp_path: Path) -> None:
@@ -214,11 +216,11 @@ def test_a_table_that_cannot_be_read_is_noted_in_the_ledger(tmp_path: Path) -> N
     with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
         database.execute("CREATE TABLE s AS SELECT 'x' AS x, 0 AS y; CREATE VIEW t AS SELECT x::DOUBLE AS x, y FROM s")
     ledger, address = MemoryLedger(), f"duckdb:///{tmp_path}/t.duckdb#t"
-    forest = vw.RandomTreesClassifier(schema_with(NUMBER), n_estimators=1, max_depth=1, ledger=ledger)
+    forest = vw.RandomTreesClassifier(schema_with_column(NUMBER), n_estimators=1, max_depth=1, ledger=ledger)
     with pytest.raises(UnreadableError):
         forest.fit(address)
     assert [entry.state for entry in ledger.entries()] == ["cancelled"]
-    good = vw.RandomTreesClassifier(schema_with(NUMBER), n_estimators=1, max_depth=1).fit([[1.0]], [0])
+    good = vw.RandomTreesClassifier(schema_with_column(NUMBER), n_estimators=1, max_depth=1).fit([[1.0]], [0])
     with pytest.raises(UnreadableError):
         vw.evaluate(good, address, epsilon=1.0, ledger=ledger)
     assert [entry.state for entry in ledger.entries()] == ["cancelled", "cancelled"]
@@ -233,4 +235,4 @@ def test_views_of_text_files_are_refused(read: str, tmp_path: Path) -> None:
     with duckdb.connect(str(tmp_path / "t.duckdb")) as database:
         database.execute(f"CREATE VIEW t AS SELECT * FROM {read.format(tmp_path / f'rows.{ending}')}")
     with pytest.raises(OutOfSchemaError, match="types from the rows"):
-        counts_there(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with(NUMBER))
+        count_in_database(f"duckdb:///{tmp_path}/t.duckdb#t", schema_with_column(NUMBER))

@@ -25,13 +25,13 @@ from veilwood.errors import MechanismError
 from veilwood.forests.adaptive.row_backend import ScoredRows, answer_query, n_outputs
 from veilwood_engines.sql.backend import SqlBackend
 from veilwood_engines.sql.source import open_sql
-from veilwood_testing.databases import put, rows_of, schema_of
+from veilwood_testing.databases import database_rows, schema_of, write_databases
 
 
 @pytest.mark.slow
 def test_many_steps_are_not_too_deep_for_a_parser(tmp_path: Path) -> None:
     """SQLite gave up in the middle of a fit, after its loss was spent."""
-    where = put(rows_of("two", 60), tmp_path)
+    where = write_databases(database_rows("two", 60), tmp_path)
     forest = vw.PrivateForestClassifier(schema_of("two"), random_state=0)
     design: Any = forest._design_for(schema_of("two"))
     table = ContingencyTable((design.columns[0].ungrouped_axis(), design.columns[1].default_groups(4)))
@@ -49,7 +49,7 @@ def test_many_steps_are_not_too_deep_for_a_parser(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
 def test_first_cells_alone_and_a_last_group_of_many_are_counted_as_in_memory(tmp_path: Path, engine: str) -> None:
     """Such groups were once taken for cells: sums of one table took the place of another's."""
-    where, schema = put(rows_of("two", 200), tmp_path), schema_of("two")
+    where, schema = write_databases(database_rows("two", 200), tmp_path), schema_of("two")
     design: Any = vw.PrivateForestClassifier(schema, random_state=0)._design_for(schema)
     tables = []
     for column in design.columns:
@@ -71,8 +71,8 @@ def test_first_cells_alone_and_a_last_group_of_many_are_counted_as_in_memory(tmp
 @pytest.mark.parametrize("engine", ["sqlite", "duckdb"])
 @pytest.mark.parametrize("task", ["two", "three"])
 def test_gains_are_those_of_rows_in_memory(tmp_path: Path, task: str, engine: str) -> None:
-    frame = rows_of(task, 150)
-    where, schema = put(frame, tmp_path), schema_of(task)
+    frame = database_rows(task, 150)
+    where, schema = write_databases(frame, tmp_path), schema_of(task)
     design: Any = vw.PrivateForestClassifier(schema, random_state=0)._design_for(schema)
     k = len(schema.classes)
     width = n_outputs(k)
@@ -100,7 +100,7 @@ def test_sqlite_is_asked_about_more_classes_than_it_joins_tables(tmp_path: Path)
                     {"name": "y", "kind": "categorical", "values": [f"c{i}" for i in range(k)]}],
     })  # fmt: skip
     frame = pd.DataFrame({"x": rng.random(300), "y": [f"c{i}" for i in rng.integers(0, k, 300)]})
-    where = put(frame, tmp_path)
+    where = write_databases(frame, tmp_path)
     design: Any = vw.PrivateForestClassifier(schema, random_state=0)._design_for(schema)
     target = design.encoding.encode_target(frame["y"])
     here = ScoredRows.from_batches(design.columns, [Batch(design.encoding.encode(frame[["x"]]), target, 0, 0)], k)
@@ -114,7 +114,7 @@ def test_sqlite_is_asked_about_more_classes_than_it_joins_tables(tmp_path: Path)
 
 
 def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:
-    where, schema = put(rows_of("two", 60), tmp_path), schema_of("two")
+    where, schema = write_databases(database_rows("two", 60), tmp_path), schema_of("two")
     design: Any = vw.PrivateForestClassifier(schema, random_state=0)._design_for(schema)
     rows = SqlBackend(design.columns, open_sql(where["sqlite"], design.encoding, cap=None, invalid="refuse"), 2)
     with pytest.raises(MechanismError, match="outside its table"):
@@ -125,7 +125,7 @@ def test_a_cell_outside_its_table_is_refused(tmp_path: Path) -> None:
 
 
 def test_residuals_with_one_mark_are_all_in_it(tmp_path: Path) -> None:
-    where, schema = put(rows_of("number", 60), tmp_path), schema_of("number")
+    where, schema = write_databases(database_rows("number", 60), tmp_path), schema_of("number")
     design: Any = vw.PrivateForestRegressor(schema, random_state=0)._design_for(schema)
     for engine in ("sqlite", "duckdb"):
         rows = SqlBackend(design.columns, open_sql(where[engine], design.encoding, cap=None, invalid="refuse"), 0)

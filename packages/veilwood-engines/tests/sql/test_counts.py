@@ -17,7 +17,7 @@ import veilwood as vw
 from veilwood.cli.main import main
 from veilwood.forests.adaptive import loop
 from veilwood_audit.noninterference import force_outcomes
-from veilwood_testing.databases import N_ROWS, passages_of, rows_of, same, schema_of
+from veilwood_testing.databases import N_ROWS, database_rows, record_fit_events, same_events, schema_of
 
 FORESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("RandomTreesClassifier", "three", {"n_estimators": 4, "max_depth": 4}),
@@ -57,9 +57,9 @@ def test_counts_in_a_database_are_those_of_rows_in_memory(
     def made() -> Any:
         return getattr(vw, name)(schema_of(task), random_state=1, n_jobs=1, **params)
 
-    in_memory = passages_of(made(), rows_of(task, N_ROWS))
-    there = passages_of(made(), places[task][engine])
-    assert same(in_memory, there)
+    in_memory = record_fit_events(made(), database_rows(task, N_ROWS))
+    there = record_fit_events(made(), places[task][engine])
+    assert same_events(in_memory, there)
     if name.startswith("Private"):
         kinds = {passage.step.name.split(": ")[-1].rstrip(" 0123456789") for passage in there if passage.step}
         assert {"choice", "rows", "gradients"} <= kinds
@@ -103,7 +103,7 @@ def test_a_ledger_shows_no_password(server: str, tmp_path: Path, places: dict[st
 
 
 def test_the_frame_is_one_that_engines_could_read_differently() -> None:
-    rows = rows_of("number", N_ROWS)
+    rows = database_rows("number", N_ROWS)
     assert rows["in come"].isin([float("inf")]).any()
     assert rows["age"].isna().any()
     assert (pd.Series(rows["ill"]) > 2.5).any()

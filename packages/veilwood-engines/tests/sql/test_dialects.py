@@ -17,7 +17,7 @@ import sqlglot
 import veilwood as vw
 from veilwood_engines.sql.dialects import ENGINES, SqlDialect
 from veilwood_engines.sql.preview import preview_statements
-from veilwood_testing.databases import passages_of, put, same, schema_of
+from veilwood_testing.databases import record_fit_events, same_events, schema_of, write_databases
 
 
 def test_names_and_categories_cannot_end_their_quotes(tmp_path: Path, server: str) -> None:
@@ -32,10 +32,10 @@ def test_names_and_categories_cannot_end_their_quotes(tmp_path: Path, server: st
     def made() -> Any:
         return vw.RandomTreesClassifier(schema, n_estimators=2, max_depth=2, random_state=0)
 
-    where = put(frame, tmp_path, server, table)
-    here = passages_of(made(), frame)
+    where = write_databases(frame, tmp_path, server, table)
+    here = record_fit_events(made(), frame)
     for engine, address in where.items():
-        assert same(here, passages_of(made(), address)), engine
+        assert same_events(here, record_fit_events(made(), address)), engine
     for engine in ENGINES:
         for text in [*nasty, *names]:
             literal = sqlglot.parse_one(f"SELECT {SqlDialect(engine).quote_text(text)}", dialect=engine).expressions[0]

@@ -20,8 +20,18 @@ from veilwood.data.open_rows import open_rows
 from veilwood.errors import OutOfSchemaError, UseError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood_engines.sql.session import Session
-from veilwood_testing.databases import counts_there, passages_of, put, rows_of, same, schema_of, schema_with
-from veilwood_testing.encode_cases import NUMBER, WHOLES, table_of
+from veilwood_testing.databases import (
+    INTEGER_VALUES,
+    NUMBER_COLUMN,
+    count_in_database,
+    database_rows,
+    record_fit_events,
+    same_events,
+    schema_of,
+    schema_with_column,
+    write_column,
+    write_databases,
+)
 
 NAN, INF = float("nan"), float("inf")
 LOG = {"kind": "numeric", "lower": 0, "upper": 1e6, "transform": "log1p", "bins": 9}
@@ -71,25 +81,26 @@ TIMES = [
 ALL, WITHOUT_SQLITE = ("duckdb", "postgres", "sqlite"), ("duckdb", "postgres")
 
 CASES: list[tuple[tuple[str, ...], str, list[Any], dict[str, Any]]] = [
-    (ALL, "BIGINT", WHOLES, NUMBER), (ALL, "BIGINT", WHOLES, SEVENS), (ALL, "BIGINT", WHOLES, PREFIX),
+    (ALL, "BIGINT", INTEGER_VALUES, NUMBER_COLUMN), (ALL, "BIGINT", INTEGER_VALUES, SEVENS),
+    (ALL, "BIGINT", INTEGER_VALUES, PREFIX),
     (ALL, "BIGINT", [7, 8, 1, 0], ZEROS), (ALL, "TEXT", ["7", "007", "8", "08", "1"], ZEROS),
-    (ALL, "DOUBLE PRECISION", FLOATS, NUMBER), (ALL, "DOUBLE PRECISION", FLOATS, SEVENS),
+    (ALL, "DOUBLE PRECISION", FLOATS, NUMBER_COLUMN), (ALL, "DOUBLE PRECISION", FLOATS, SEVENS),
     (ALL, "DOUBLE PRECISION", FLOATS, LOG), (ALL, "TEXT", TEXTS, SEVENS), (ALL, "TEXT", TEXTS, PREFIX),
-    (ALL, "BOOLEAN", [True, False, None], NUMBER), (WITHOUT_SQLITE, "BOOLEAN", [True, False, None], SEVENS),
+    (ALL, "BOOLEAN", [True, False, None], NUMBER_COLUMN), (WITHOUT_SQLITE, "BOOLEAN", [True, False, None], SEVENS),
     (WITHOUT_SQLITE, "REAL", [np.float32(x) for x in (0.1, 7, 2.5, -0.0)], SEVENS),
-    (WITHOUT_SQLITE, "DECIMAL(18,2)", DECIMALS, SEVENS), (WITHOUT_SQLITE, "DECIMAL(18,2)", DECIMALS, NUMBER),
+    (WITHOUT_SQLITE, "DECIMAL(18,2)", DECIMALS, SEVENS), (WITHOUT_SQLITE, "DECIMAL(18,2)", DECIMALS, NUMBER_COLUMN),
     (WITHOUT_SQLITE, "DATE", DAYS, DATES), (WITHOUT_SQLITE, "DATE", DAYS, WEEKDAY),
     (WITHOUT_SQLITE, "DATE", DAYS, YEAR), (WITHOUT_SQLITE, "DATE", DAYS, HOUR),
     (WITHOUT_SQLITE, "TIMESTAMP", TIMES, HOUR), (WITHOUT_SQLITE, "TIMESTAMP", TIMES, WEEKDAY),
-    (("postgres",), "NUMERIC", [*DECIMALS, Decimal("1e400"), Decimal("1e-400"), Decimal("NaN")], NUMBER),
+    (("postgres",), "NUMERIC", [*DECIMALS, Decimal("1e400"), Decimal("1e-400"), Decimal("NaN")], NUMBER_COLUMN),
     (("postgres",), "NUMERIC", [*DECIMALS, Decimal("1e400"), Decimal("NaN")], SEVENS),
-    (("duckdb",), "HUGEINT", [2**100, 7, -3, 0], NUMBER), (("duckdb",), "HUGEINT", [2**100, 7, -3, 0], SEVENS),
+    (("duckdb",), "HUGEINT", [2**100, 7, -3, 0], NUMBER_COLUMN), (("duckdb",), "HUGEINT", [2**100, 7, -3, 0], SEVENS),
     (("sqlite",), "", [7, 7.0, "7", "7.0", None, "", 2.5, "abc", -0.0, INF], SEVENS),
-    (WITHOUT_SQLITE, "DATE", DAYS[:-1], MONTH), (("sqlite",), "", ["\0abc", "", None, 7], NUMBER),
+    (WITHOUT_SQLITE, "DATE", DAYS[:-1], MONTH), (("sqlite",), "", ["\0abc", "", None, 7], NUMBER_COLUMN),
     (("sqlite",), "TEXT COLLATE RTRIM", ["   ", "7 ", "-0  ", "7"], SEVENS),
-    (("sqlite",), "", [7, 7.0, "x", None, "", 2.5, -0.0, INF], NUMBER),
+    (("sqlite",), "", [7, 7.0, "x", None, "", 2.5, -0.0, INF], NUMBER_COLUMN),
     (ALL, "TEXT", ["F", "f", "M", "M ", "m", "seven", "7.0", "", None], SPELLINGS),
-    (WITHOUT_SQLITE, "DOUBLE PRECISION", FLOATS, NUMBER | {"texts": "limit"}),
+    (WITHOUT_SQLITE, "DOUBLE PRECISION", FLOATS, NUMBER_COLUMN | {"texts": "limit"}),
 ]  # fmt: skip
 
 
@@ -109,18 +120,18 @@ def counts_here(cells: list[Any], schema: vw.Schema) -> np.ndarray:
 def test_cells_of_every_type_are_read_as_in_memory(
     engine: str, kind: str, cells: list[Any], column: dict[str, Any], tmp_path: Path, server: str
 ) -> None:
-    schema = schema_with(column)
-    address = table_of(engine, kind, cells, tmp_path, server)
+    schema = schema_with_column(column)
+    address = write_column(engine, kind, cells, tmp_path, server)
     if engine == "sqlite":  # which has neither booleans nor not-a-number: 1 and 0, and null
         cells = [int(cell) if isinstance(cell, bool) else cell for cell in cells]
-    assert counts_there(address, schema).tolist() == counts_here(cells, schema).tolist()
+    assert count_in_database(address, schema).tolist() == counts_here(cells, schema).tolist()
 
 
 @pytest.mark.parametrize("engine", ALL)
 def test_a_database_reads_no_numbers_among_texts(engine: str, tmp_path: Path, server: str) -> None:
-    address = table_of(engine, "" if engine == "sqlite" else "TEXT", ["7", "<0.6"], tmp_path, server)
+    address = write_column(engine, "" if engine == "sqlite" else "TEXT", ["7", "<0.6"], tmp_path, server)
     with pytest.raises(OutOfSchemaError) as caught:
-        counts_there(address, schema_with(NUMBER | {"texts": "limit"}))
+        count_in_database(address, schema_with_column(NUMBER_COLUMN | {"texts": "limit"}))
     assert caught.value.column == "x"
 
 
@@ -141,7 +152,7 @@ def test_no_row_can_make_a_statement_fail(kind: str, cells: list[str], target: d
     with psycopg.connect(server, autocommit=True) as connection:
         connection.execute(f"DROP TABLE IF EXISTS odd; CREATE TABLE odd (x {kind}, y {kind})")
         connection.cursor().executemany("INSERT INTO odd VALUES (%s, %s)", [(cell, cell) for cell in cells])
-    columns = [{"name": "x", **NUMBER}, {"name": "y", "kind": "numeric", **target}]
+    columns = [{"name": "x", **NUMBER_COLUMN}, {"name": "y", "kind": "numeric", **target}]
     schema = vw.Schema.from_dict({"name": "odd", "task": "regression", "target": "y", "columns": columns})
     here = pd.DataFrame({name: pd.Series([Decimal(cell) if kind == "NUMERIC" else float(cell) for cell in cells],
                                          dtype=object) for name in "xy"})  # fmt: skip
@@ -149,14 +160,14 @@ def test_no_row_can_make_a_statement_fail(kind: str, cells: list[str], target: d
     def made() -> Any:
         return vw.RandomTreesRegressor(schema, n_estimators=2, max_depth=2, invalid="drop", random_state=0)
 
-    assert same(passages_of(made(), here), passages_of(made(), f"{server}#odd"))
+    assert same_events(record_fit_events(made(), here), record_fit_events(made(), f"{server}#odd"))
 
 
 # -- people ----------------------------------------------------------------------------------------------------------
 
 
 def kept_of(people: list[Any], folder: Path, at_most: int) -> np.ndarray:
-    schema = schema_with(NUMBER | {"name": "x"})
+    schema = schema_with_column(NUMBER_COLUMN | {"name": "x"})
     frame = pd.DataFrame({"x": np.arange(len(people)) % 7 * 1.0, "y": 0, "person": pd.Series(people, dtype=object)})
     lite = sqlite3.connect(folder / "people.sqlite")
     lite.execute("DROP TABLE IF EXISTS t")
@@ -164,7 +175,7 @@ def kept_of(people: list[Any], folder: Path, at_most: int) -> np.ndarray:
     lite.executemany("INSERT INTO t VALUES (?, ?, ?)", frame.itertuples(index=False, name=None))
     lite.commit()
     lite.close()
-    return counts_there(f"sqlite:///{folder}/people.sqlite#t", schema, RowsOf("person", at_most=at_most))
+    return count_in_database(f"sqlite:///{folder}/people.sqlite#t", schema, RowsOf("person", at_most=at_most))
 
 
 @pytest.mark.parametrize("at_most", [1, 2, 3])
@@ -184,15 +195,15 @@ def test_an_id_keeps_at_most_k_rows_and_moves_nobody_else(
 
 
 def test_disjoint_trees_and_judges_give_each_row_to_one(tmp_path: Path) -> None:
-    frame = rows_of("three", 300)
-    address = put(frame, tmp_path)["duckdb"]
+    frame = database_rows("three", 300)
+    address = write_databases(frame, tmp_path)["duckdb"]
     forest = vw.GreedyForestClassifier(
         schema_of("three"), n_estimators=4, max_depth=1, trees="disjoint", random_state=0
     )
-    *_, leaves = passages_of(forest, address)
+    *_, leaves = record_fit_events(forest, address)
     assert np.asarray(leaves.exact).sum() == 300
     whole = vw.RandomTreesClassifier(schema_of("three"), n_estimators=5, max_depth=2, trees="disjoint", random_state=0)
-    (counted,) = passages_of(whole, address)
+    (counted,) = record_fit_events(whole, address)
     by_tree = np.add.reduceat(np.asarray(counted.exact).sum(axis=1), whole.model_.forest.tree_leaves[:-1])
     assert by_tree.sum() == 300
     assert by_tree.min() > 20
@@ -207,52 +218,52 @@ def test_disjoint_trees_and_judges_give_each_row_to_one(tmp_path: Path) -> None:
 def test_without_temporary_tables_forests_read_the_table_in_each_pass(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    address = put(rows_of("three", 150), tmp_path)["duckdb"]
+    address = write_databases(database_rows("three", 150), tmp_path)["duckdb"]
 
     def made() -> Any:
         return vw.MedianForestClassifier(
             schema_of("three"), n_estimators=2, max_depth=2, trees="shared", random_state=0
         )
 
-    usual = passages_of(made(), address)
+    usual = record_fit_events(made(), address)
     monkeypatch.setattr(
         Session, "create_scratch_tables", lambda self, statements: setattr(self, "can_create_tables", False)
     )
-    assert same(usual, passages_of(made(), address))
+    assert same_events(usual, record_fit_events(made(), address))
     with pytest.raises(UseError, match="temporary table"):
         vw.PrivateForestClassifier(schema_of("three")).fit(address)
 
 
 def test_rows_that_do_not_fit_are_refused_in_the_words_of_every_source(tmp_path: Path) -> None:
-    frame = rows_of("two", 40)
+    frame = database_rows("two", 40)
     frame.loc[3, "grade"] = 9
     frame.loc[5, "in come"] = np.nan
     frame.loc[6, "ill"] = "perhaps"
     forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=1, max_depth=1)
     with pytest.raises(OutOfSchemaError) as here:
         forest.fit(frame)
-    for address in put(frame, tmp_path).values():
+    for address in write_databases(frame, tmp_path).values():
         with pytest.raises(OutOfSchemaError) as there:
             forest.fit(address)
         assert str(there.value) == str(here.value)
         assert there.value.problems == here.value.problems
     dropped = vw.RandomTreesClassifier(schema_of("two"), n_estimators=1, max_depth=1, invalid="drop", random_state=0)
-    (passage,) = passages_of(dropped, put(frame, tmp_path)["duckdb"])
+    (passage,) = record_fit_events(dropped, write_databases(frame, tmp_path)["duckdb"])
     assert np.asarray(passage.exact).sum() == 37
 
 
 @pytest.mark.parametrize(
     ("kind", "column"),
     [
-        ("VARCHAR", NUMBER),
+        ("VARCHAR", NUMBER_COLUMN),
         ("BLOB", SEVENS),
         ("INTEGER[]", SEVENS),
         ("VARCHAR", DATES),
         ("VARCHAR", WEEKDAY),
-        ("TIME", NUMBER),
+        ("TIME", NUMBER_COLUMN),
     ],
 )
 def test_columns_that_cannot_be_read_are_refused_by_type(kind: str, column: dict[str, Any], tmp_path: Path) -> None:
-    address = table_of("duckdb", kind, [None], tmp_path, "")
+    address = write_column("duckdb", kind, [None], tmp_path, "")
     with pytest.raises(OutOfSchemaError, match="type"):
-        vw.RandomTreesClassifier(schema_with(column), invalid="drop").fit(address)
+        vw.RandomTreesClassifier(schema_with_column(column), invalid="drop").fit(address)

@@ -9,11 +9,11 @@ import pytest
 
 import veilwood as vw
 from veilwood.errors import OutOfSchemaError, UseError
-from veilwood_testing.databases import put, rows_of, schema_of
+from veilwood_testing.databases import database_rows, schema_of, write_databases
 
 
 def test_a_table_without_rows_is_refused_or_fine(tmp_path: Path) -> None:
-    where = put(rows_of("two", 5).iloc[:0].astype({"age": float}), tmp_path)
+    where = write_databases(database_rows("two", 5).iloc[:0].astype({"age": float}), tmp_path)
     forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=1, max_depth=1)
     with pytest.raises(OutOfSchemaError, match="holds no rows"):
         forest.fit(where["sqlite"])
@@ -21,7 +21,7 @@ def test_a_table_without_rows_is_refused_or_fine(tmp_path: Path) -> None:
 
 
 def test_what_needs_rows_says_so(tmp_path: Path) -> None:
-    address = put(rows_of("two", 30), tmp_path)["duckdb"]
+    address = write_databases(database_rows("two", 30), tmp_path)["duckdb"]
     with pytest.raises(UseError, match="database"):
         vw.RandomTreesClassifier(schema_of("two"), n_rows=30).partial_fit(address)
     with pytest.raises(UseError, match="stay in the database"):

@@ -11,7 +11,7 @@ import pytest
 import veilwood as vw
 from veilwood.evaluation.scoring import SCORE_BINS
 from veilwood_audit.noninterference import force_outcomes
-from veilwood_testing.databases import N_ROWS, rows_of, schema_of
+from veilwood_testing.databases import N_ROWS, database_rows, schema_of
 
 EVALUATED: list[tuple[str, str, dict[str, Any]]] = [
     ("RandomTreesClassifier", "two", {"n_estimators": 3, "max_depth": 3}),
@@ -28,14 +28,14 @@ def test_evaluations_in_a_database_are_those_of_rows_in_memory(
     name: str, task: str, params: dict[str, Any], places: dict[str, dict[str, str]]
 ) -> None:
     model = getattr(vw, name)(schema_of(task), epsilon=2.0, random_state=0, n_jobs=1, **params)
-    model.fit(rows_of(task, 1500, seed=1))
+    model.fit(database_rows(task, 1500, seed=1))
 
     def counted(X: Any) -> Any:
         with force_outcomes() as passages:
             vw.evaluate(model, X, epsilon=1.0)
         return np.asarray(passages[0].exact)
 
-    here = counted(rows_of(task, N_ROWS))
+    here = counted(database_rows(task, N_ROWS))
     coins = slice(0, 9 + SCORE_BINS) if task == "three" else slice(None)  # the last table draws a class for each row
     for address in places[task].values():
         there = counted(address)

@@ -15,17 +15,23 @@ import veilwood as vw
 from veilwood.errors import UnreadableError
 from veilwood_engines.sql.preview import preview_statements
 from veilwood_engines.sql.session import Session
-from veilwood_testing.databases import passages_of, put, rows_of, schema_of, schema_with
-from veilwood_testing.encode_cases import NUMBER
+from veilwood_testing.databases import (
+    NUMBER_COLUMN,
+    database_rows,
+    record_fit_events,
+    schema_of,
+    schema_with_column,
+    write_databases,
+)
 
 
 def test_statements_hold_no_value_of_a_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows have values that occur nowhere else; what comes back are sums, never more of them than cells were asked."""
-    frame = rows_of("two", 60)
+    frame = database_rows("two", 60)
     frame["age"] = 31.4159 + np.arange(60)
     frame['ci"ty'] = "Atlantis"
     frame["person"] = 777000 + np.arange(60)
-    address = put(frame, tmp_path)["duckdb"]
+    address = write_databases(frame, tmp_path)["duckdb"]
     sent: list[str] = []
     back: list[tuple[Any, ...]] = []
     run = Session._send_statement
@@ -40,7 +46,7 @@ def test_statements_hold_no_value_of_a_row(tmp_path: Path, monkeypatch: pytest.M
     unit = {"id": "person", "at_most": 1}
     schema = schema_of("two")
     forest = vw.PrivateForestClassifier(schema, epsilon=3.0, n_rows=3000, privacy_unit=unit, random_state=0)
-    passages_of(forest, address, draw=1)
+    record_fit_events(forest, address, draw=1)
     assert len(sent) > 40  # rounds were reached
     every = " ".join(sent)
     assert not any(f"{31.4159 + i:.4f}"[:-1] in every for i in range(60))
@@ -54,7 +60,7 @@ def test_statements_hold_no_value_of_a_row(tmp_path: Path, monkeypatch: pytest.M
 
 def test_templates_are_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """For trees that are grown without data the statements of a plan are those of the fit, the snapshot apart."""
-    address = put(rows_of("two", 50), tmp_path)["duckdb"]
+    address = write_databases(database_rows("two", 50), tmp_path)["duckdb"]
 
     def made() -> Any:
         return vw.RandomTreesClassifier(schema_of("two"), n_estimators=3, max_depth=3, random_state=0)
@@ -78,7 +84,7 @@ def test_errors_of_an_engine_are_not_shown(tmp_path: Path, server: str) -> None:
         connection.execute("DROP TABLE IF EXISTS failing CASCADE; CREATE TABLE failing (x TEXT, y BIGINT)")
         connection.execute("INSERT INTO failing VALUES ('classified', 1)")
         connection.execute("CREATE VIEW broken AS SELECT CAST(x AS BIGINT) AS x, y FROM failing")
-    forest = vw.RandomTreesClassifier(schema_with(NUMBER), n_estimators=1, max_depth=1)
+    forest = vw.RandomTreesClassifier(schema_with_column(NUMBER_COLUMN), n_estimators=1, max_depth=1)
     with pytest.raises(UnreadableError) as caught:
         forest.fit(f"{server}#broken")
     assert "classified" not in str(caught.value)

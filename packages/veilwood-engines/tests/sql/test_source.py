@@ -17,13 +17,22 @@ from veilwood.data.open_rows import open_rows
 from veilwood.errors import UnreadableError
 from veilwood.privacy.neighbours import RowsOf
 from veilwood_engines.sql.source import SqlSource, open_sql
-from veilwood_testing.databases import passages_of, put, rows_of, same, schema_of, schema_with
-from veilwood_testing.encode_cases import NUMBER, WHOLES, table_of
+from veilwood_testing.databases import (
+    INTEGER_VALUES,
+    NUMBER_COLUMN,
+    database_rows,
+    record_fit_events,
+    same_events,
+    schema_of,
+    schema_with_column,
+    write_column,
+    write_databases,
+)
 
 
 def test_which_rows_of_an_id_are_kept_is_secret_and_holds_in_every_pass(tmp_path: Path) -> None:
-    frame = rows_of("two", 200).assign(person=1)
-    address = put(frame, tmp_path)["duckdb"]
+    frame = database_rows("two", 200).assign(person=1)
+    address = write_databases(frame, tmp_path)["duckdb"]
     seen = set()
     for _ in range(12):
         source = open_sql(
@@ -39,27 +48,27 @@ def test_which_rows_of_an_id_are_kept_is_secret_and_holds_in_every_pass(tmp_path
 
 @pytest.mark.parametrize("engine", ["duckdb", "sqlite", "postgres"])
 def test_the_snapshot_stands_still_and_cannot_be_written(engine: str, tmp_path: Path, server: str) -> None:
-    address = table_of(engine, "BIGINT", WHOLES, tmp_path, server, "still")
-    source = open_sql(address, Encoding(schema_with(NUMBER), "bins"), cap=None, invalid="refuse")
+    address = write_column(engine, "BIGINT", INTEGER_VALUES, tmp_path, server, "still")
+    source = open_sql(address, Encoding(schema_with_column(NUMBER_COLUMN), "bins"), cap=None, invalid="refuse")
     table = CellQuery((0,), 1)
     before = source.run_cell_queries([table], "classes")[0].sum()
     if engine == "postgres":
         with psycopg.connect(server, autocommit=True) as connection:
             connection.execute("INSERT INTO still VALUES (1, 1)")
-    assert source.run_cell_queries([table], "classes")[0].sum() == before == len(WHOLES)
+    assert source.run_cell_queries([table], "classes")[0].sum() == before == len(INTEGER_VALUES)
     with pytest.raises(UnreadableError):
         source.session.execute("INSERT INTO still VALUES (1, 1)")
 
 
 def test_tables_of_ibis_are_counted_where_they_are(tmp_path: Path) -> None:
     ibis = pytest.importorskip("ibis")
-    frame = rows_of("two", 120)
-    put(frame, tmp_path)
+    frame = database_rows("two", 120)
+    write_databases(frame, tmp_path)
     table = ibis.duckdb.connect(str(tmp_path / "rows.duckdb"), read_only=True).table("visits")
     older = table.filter(table["age"] > 40)
 
     def made() -> Any:
         return vw.RandomTreesClassifier(schema_of("two"), n_estimators=2, max_depth=3, random_state=0)
 
-    assert same(passages_of(made(), frame[frame["age"] > 40]), passages_of(made(), older))
+    assert same_events(record_fit_events(made(), frame[frame["age"] > 40]), record_fit_events(made(), older))
     assert isinstance(open_rows(table, None, Encoding(schema_of("two"), "bins")), SqlSource)

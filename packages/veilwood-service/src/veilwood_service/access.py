@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Access to the running service: its components, authentication of requests, metrics and logging."""
+"""Access to the running service: its components, authentication of requests, threads, metrics and logging."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ import json
 import logging
 import sys
 import traceback
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, ParamSpec, TypeVar
 
+import anyio
 from fastapi import Depends, Request
-from fastapi.concurrency import run_in_threadpool
 from prometheus_client import CollectorRegistry, Counter, Histogram, disable_created_metrics, generate_latest
+from starlette.datastructures import Headers
+from starlette.types import Scope
 
 from veilwood_service import store
-from veilwood_service.accounts import Accounts, Caller, DeniedError, Throttle
+from veilwood_service.accounts import Accounts, Caller, DeniedError, RateLimit, TooManyError
+from veilwood_service.budgets import Ledgers
 from veilwood_service.jobs import Jobs
 from veilwood_service.predictions import Predictions
 from veilwood_service.private_queries import PrivateQueries
@@ -27,6 +31,8 @@ from veilwood_service.training import Plans
 
 _HTTP_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 _SECONDS_BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0)
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Metrics:
@@ -59,6 +65,37 @@ class Metrics:
         return generate_latest(self._registry)
 
 
+class Lane:
+    """Threads for one kind of slow request, so that it delays no other kind."""
+
+    def __init__(self, n_threads: int, max_waiting: int) -> None:
+        self._n_threads, self._max_present, self._n_present = n_threads, n_threads + max_waiting, 0
+        self._limiter: anyio.CapacityLimiter | None = None
+
+    async def run(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a function in a thread of this lane. Raise TooManyError if too many calls wait for one."""
+        if self._n_present >= self._max_present:
+            raise TooManyError("too many requests of this kind at this moment. Hint: try again.")
+        if self._limiter is None:
+            self._limiter = anyio.CapacityLimiter(self._n_threads)
+        self._n_present += 1
+        try:
+            return await anyio.to_thread.run_sync(lambda: function(*args, **kwargs), limiter=self._limiter)
+        finally:
+            self._n_present -= 1
+
+
+@dataclass
+class Lanes:
+    """Threads by kind of request. All others share the pool of the framework."""
+
+    logins: Lane = field(default_factory=lambda: Lane(16, 64))
+    answers: Lane = field(default_factory=lambda: Lane(32, 256))
+    openid: Lane = field(default_factory=lambda: Lane(4, 32))
+    plans: Lane = field(default_factory=lambda: Lane(4, 8))  # some take minutes
+    files: Lane = field(default_factory=lambda: Lane(4, 32))  # reports, exports, large bodies
+
+
 SESSION_COOKIE: Final = "veilwood_session"
 _CSRF_HEADER: Final = "x-csrf-token"
 
@@ -69,13 +106,15 @@ class Service:
 
     settings: Settings
     database: Store
+    ledgers: Ledgers
     accounts: Accounts
     plans: Plans
     jobs: Jobs
     private_queries: PrivateQueries
     predictions: Predictions
     metrics: Metrics
-    request_throttle: Throttle
+    request_limit: RateLimit
+    lanes: Lanes
 
     @classmethod
     def open(cls, settings: Settings) -> Service:
@@ -83,21 +122,67 @@ class Service:
         settings.make_folders()
         database = Store(settings)
         database.create_tables()
+        ledgers = Ledgers(settings, database)
+        ledgers.freeze_older_copies()
         return cls(
             settings,
             database,
+            ledgers,
             Accounts(database, settings.limits.logins_a_minute),
-            Plans(settings, database),
-            Jobs(settings, database),
-            PrivateQueries(settings, database),
-            Predictions(settings, database),
+            Plans(database, ledgers),
+            Jobs(settings, database, ledgers),
+            PrivateQueries(settings, database, ledgers),
+            Predictions(database),
             Metrics(),
-            Throttle(seconds=60.0),
+            RateLimit(),
+            Lanes(),
         )
 
     def has_no_accounts(self) -> bool:
         """Return True if no account exists yet."""
         return not self.database.find_all(store.accounts)
+
+    @property
+    def cookie_name(self) -> str:
+        """Name of the session cookie. With TLS, browsers accept its prefix from this host only."""
+        return f"__Host-{SESSION_COOKIE}" if self.settings.is_secure else SESSION_COOKIE
+
+    async def authenticate(self, scope: Scope) -> Caller:
+        """Authenticate a request by the token in its header, or by the session in its cookie.
+
+        Raises
+        ------
+        DeniedError
+            If neither identifies an enabled account, or if a change in a session lacks the CSRF token.
+        TooManyError
+            If the account exceeds its requests per minute.
+        """
+        headers = Headers(scope=scope)
+        scheme, _, token = headers.get("authorization", "").partition(" ")
+        cookie = _read_cookie(headers.get("cookie", ""), self.cookie_name)
+        if scheme.lower() == "bearer":
+            caller = await self._find_caller(token.strip(), "token")
+        elif cookie:
+            caller = await self._find_caller(cookie, "session")
+            is_change = scope["method"] not in ("GET", "HEAD")
+            if is_change and headers.get(_CSRF_HEADER) != caller.csrf:
+                raise DeniedError(
+                    "the CSRF token of the session is missing or wrong. Hint: send it in the header X-CSRF-Token.",
+                    is_authenticated=True,
+                )
+        else:
+            raise DeniedError("the request is not authenticated. Hint: log in, or send Authorization: Bearer TOKEN.")
+        self.request_limit.count(caller.name, self.settings.limits.requests_a_minute)
+        return caller
+
+    async def _find_caller(self, token: str, kind: str) -> Caller:
+        known = self.accounts.find_cached_caller(token, kind)
+        return await anyio.to_thread.run_sync(self.accounts.authenticate, token, kind) if known is None else known
+
+
+def _read_cookie(header: str, name: str) -> str:
+    pairs = (part.strip().partition("=") for part in header.split(";"))
+    return next((value for key, _, value in pairs if key == name), "")
 
 
 def get_service(request: Request) -> Service:
@@ -107,43 +192,15 @@ def get_service(request: Request) -> Service:
 
 
 async def get_caller(request: Request) -> Caller:
-    """Authenticate a request by the token in its header, or by the session in its cookie.
-
-    Raises
-    ------
-    DeniedError
-        If neither identifies an enabled account, or if a change in a session lacks the CSRF token.
-    TooManyError
-        If the account exceeds its requests per minute.
-    """
-    service = get_service(request)
-    scheme, _, token = request.headers.get("authorization", "").partition(" ")
-    if scheme.lower() == "bearer":
-        caller = await _authenticate(service, token.strip(), "token")
-    elif cookie := request.cookies.get(SESSION_COOKIE):
-        caller = await _authenticate(service, cookie, "session")
-        changes = request.method not in ("GET", "HEAD")
-        if changes and request.headers.get(_CSRF_HEADER) != caller.csrf:
-            raise DeniedError(
-                "the CSRF token of the session is missing or wrong. Hint: send it in the header X-CSRF-Token.",
-                is_authenticated=True,
-            )
-    else:
-        raise DeniedError("the request is not authenticated. Hint: log in, or send Authorization: Bearer TOKEN.")
-    service.request_throttle.check_limit(caller.name, service.settings.limits.requests_a_minute)
-    service.request_throttle.count_request(caller.name)
+    """Return the caller whom the middleware has authenticated, before any body was read."""
+    caller: Caller = request.state.caller
     return caller
-
-
-async def _authenticate(service: Service, token: str, kind: str) -> Caller:
-    known = service.accounts.find_cached_caller(token, kind)
-    return await run_in_threadpool(service.accounts.authenticate, token, kind) if known is None else known
 
 
 AuthenticatedCaller = Annotated[Caller, Depends(get_caller)]
 
 
-_EXTRA_FIELDS: Final = ("method", "route", "status")
+_LOG_FIELDS: Final = ("method", "route", "status", "account", "address")
 
 
 class JsonLogFormatter(logging.Formatter):
@@ -155,12 +212,12 @@ class JsonLogFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Return the record as one line of JSON."""
         when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
-        payload = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
-        payload |= {name: getattr(record, name) for name in _EXTRA_FIELDS if hasattr(record, name)}
+        data = {"time": when, "level": record.levelname.lower(), "event": record.getMessage()}
+        data |= {name: getattr(record, name) for name in _LOG_FIELDS if hasattr(record, name)}
         if record.exc_info and record.exc_info[1] is not None:
             error = record.exc_info[1]
-            payload |= {"event": "broken", "error": type(error).__name__, "place": _error_location(error)}
-        return json.dumps(payload)
+            data |= {"event": "broken", "error": type(error).__name__, "place": _error_location(error)}
+        return json.dumps(data)
 
 
 def _error_location(error: BaseException) -> str:

@@ -1,27 +1,34 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Accounts, roles, passwords, tokens and sessions.
+"""Accounts, roles, passwords, invitations, tokens and sessions.
 
-Tokens are shown once and stored as hashes. A session of the web page is a token in an HttpOnly cookie. Every change in
-a session must also send a CSRF token in a header, so that another site cannot act on behalf of the user.
+Nobody sets another person's password: an account is created with an invitation, a link that works once, and its owner
+chooses the password. Tokens are shown once and stored as hashes. A session of the web page is a token in an HttpOnly
+cookie. Every change in a session must also send a CSRF token in a header, so that another site cannot act on behalf of
+the user.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
-import hmac
 import ipaddress
 import re
 import secrets
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
-from veilwood.errors import ParameterError, VeilwoodError
+from argon2 import PasswordHasher
+from argon2.exceptions import Argon2Error, InvalidHashError
+from limits import RateLimitItemPerMinute
+from limits.storage import MemoryStorage
+from limits.strategies import FixedWindowRateLimiter
+
+from veilwood.errors import NotFoundError, ParameterError, UseError, VeilwoodError
 from veilwood_service import store
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
@@ -38,16 +45,16 @@ SCOPES: Final = frozenset().union(*ROLES.values())
 
 _NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9._-]{0,39}")
 _MIN_PASSWORD_LENGTH: Final = 12
-_SCRYPT_PARAMETERS: Final = {"n": 2**14, "r": 8, "p": 5}  # 16 MiB and about 0.05 seconds per guess
 SESSION_HOURS: Final = 12
+_MAX_IDLE_HOURS: Final = 2  # a session that is not used for this long ends
+_INVITATION_LIFETIME: Final = timedelta(days=7)
+_FIRST_INVITATION_LIFETIME: Final = timedelta(hours=1)  # printed to a terminal or a log
 _MAX_TOKEN_DAYS: Final = 366
 _CACHE_SECONDS: Final = 2.0  # a token revoked by another process is accepted for up to this long
 _MAX_CACHED_CALLERS: Final = 10_000
 _ADDRESS_LIMIT_FACTOR: Final = 5  # limit of wrong passwords per address over all names, as a multiple of that per name
-_MAX_CONCURRENT_HASHES: Final = 2  # password hashes at once, so that guessing leaves cores for other requests
-_MAX_WAITING_LOGINS: Final = 8  # each waiting login occupies a thread that other requests need
+_MAX_KNOWN_NETWORKS: Final = 10_000
 _HASHING_TIMEOUT: Final = 5.0  # seconds
-_MAX_THROTTLE_KEYS: Final = 100_000  # bounds the memory that invented names can fill
 
 
 class DeniedError(VeilwoodError):
@@ -82,65 +89,145 @@ class Caller:
     def require_session(self, action: str) -> None:
         """Raise DeniedError for tokens: what they create would outlive their expiry and revocation."""
         if self.kind != "session":
-            raise DeniedError(f"a token cannot {action}. Hint: log in on the web page.", is_authenticated=True)
+            raise DeniedError(
+                f"a token cannot {action}. Hint: log in on the web page or by veilwood remote.", is_authenticated=True
+            )
+
+
+class RateLimit:
+    """Number of requests per key and minute, in the memory of one process."""
+
+    def __init__(self) -> None:
+        self._storage = MemoryStorage()
+        self._limiter = FixedWindowRateLimiter(self._storage)
+
+    def count(self, key: str, limit: int) -> None:
+        """Count a request. Raise TooManyError if the key has reached its limit."""
+        if not self._limiter.hit(RateLimitItemPerMinute(limit), key):
+            raise TooManyError("too many requests. Hint: wait a minute.")
+
+    def uncount(self, key: str, limit: int) -> None:
+        """Subtract a request that should not count, such as a successful login."""
+        self._storage.decr(RateLimitItemPerMinute(limit).key_for(key))
+
+
+class _LoginPlaces:
+    """Places for logins that are checked at once. Each hashes a password, which takes a core and memory."""
+
+    def __init__(self, n_hashing: int, n_waiting: int) -> None:
+        self._hashing = threading.BoundedSemaphore(n_hashing)
+        self._present = threading.BoundedSemaphore(n_hashing + n_waiting)
+
+    @contextmanager
+    def enter(self) -> Iterator[None]:
+        """Wait until a password may be hashed. Raise TooManyError if many logins wait already."""
+        with ExitStack() as acquired:
+            for slots, seconds in ((self._present, 0.0), (self._hashing, _HASHING_TIMEOUT)):
+                if not slots.acquire(timeout=seconds):
+                    raise TooManyError("too many logins at this moment. Hint: try again.")
+                acquired.callback(slots.release)
+            yield
 
 
 class Accounts:
-    """Accounts, tokens and sessions in a database."""
+    """Accounts, invitations, tokens and sessions in a database."""
 
     def __init__(self, database: Store, max_failures_per_minute: int = 10) -> None:
         self._database, self._max_failures_per_minute = database, max_failures_per_minute
-        self._login_throttle = Throttle(60.0)
-        self._hashing_slots = threading.BoundedSemaphore(_MAX_CONCURRENT_HASHES)
-        self._waiting_slots = threading.BoundedSemaphore(_MAX_CONCURRENT_HASHES + _MAX_WAITING_LOGINS)
+        self._hasher, self._failures = PasswordHasher(time_cost=2, memory_cost=19_456, parallelism=1), RateLimit()
+        self._unknown_hash = self._hasher.hash(secrets.token_urlsafe())
+        # Networks with an earlier login have places of their own, so that guessers do not keep people out.
+        self._known_networks: OrderedDict[str, None] = OrderedDict()
+        self._known_places, self._other_places = _LoginPlaces(2, 32), _LoginPlaces(1, 8)
         self._caller_cache: dict[tuple[str, str], tuple[Caller, float]] = {}
 
-    def create_account(self, name: str, password: str | None, roles: Iterable[str], subject: str | None = None) -> None:
-        """Create an account, with a password or with the subject of an OpenID provider."""
-        if not _NAME_PATTERN.fullmatch(name):
-            hint = "use a lower-case letter, then up to 39 lower-case letters, digits, '.', '_' and '-'"
-            raise ParameterError("name", name, "is not a valid account name", hint)
-        if password is None and not subject:
-            raise ParameterError("password", None, "is missing", "pass a password or the subject of an OpenID provider")
-        role_names = _validate_roles(roles)
-        password_hash = None if password is None else _hash_password(_validate_password(password))
-        if not self._database.add(
-            store.accounts,
-            name=name,
-            password=password_hash,
-            subject=subject,
-            roles=role_names,
-            disabled=0,
-            created=current_timestamp(),
-        ):
-            raise ParameterError("name", name, "is taken", "choose another name")
+    # -- accounts and invitations -----------------------------------------------------------------------------------
+
+    def invite(self, by: str, name: str, roles: Iterable[str] | None = None, subject: str | None = None) -> str | None:
+        """Create an account if it is new; return an invitation with which its owner sets a password.
+
+        Users of an OpenID provider have a subject instead, and get no invitation.
+        """
+        with self._database.transaction():
+            if self._database.find(store.accounts, name=name) is None:
+                if roles is None:
+                    raise NotFoundError("account", name)
+                if not _NAME_PATTERN.fullmatch(name):
+                    hint = "use a lower-case letter, then up to 39 lower-case letters, digits, '.', '_' and '-'"
+                    raise ParameterError("name", name, "is not a valid account name", hint)
+                role_names = _validate_roles(roles)
+                if not self._database.add(store.accounts, name=name, roles=role_names, subject=subject, disabled=0):
+                    raise ParameterError("subject", "...", "belongs to another account", "check the subject")
+                self._database.record_event(by, "account.create", name, roles=role_names)
+            elif roles is not None:
+                raise ParameterError("name", name, "is taken", "choose another name, or invite the account again")
+            if subject is not None:
+                return None
+            self._database.remove(store.tokens, account=name, kind="invitation")
+            self._database.record_event(by, "account.invite", name)
+            return self._create_token(name, "invitation", (), _INVITATION_LIFETIME, "invitation")[0]
+
+    def invite_first(self) -> str:
+        """Return an invitation that creates the first account, with every role. It works once, within an hour."""
+        return self._create_token("", "invitation", (), _FIRST_INVITATION_LIFETIME, "invitation")[0]
+
+    def accept_invitation(self, invitation: str, password: str, name: str | None = None) -> str:
+        """Set the password of the invited account, end its tokens and sessions, and return its name.
+
+        The invitation of the first account needs a name.
+        """
+        hashed = self._hash_password(password)
+        unknown = DeniedError("the invitation is not known, already used or expired. Hint: ask for a new one.")
+        with self._database.transaction():
+            where = {"digest": _hash_token(invitation), "kind": "invitation"}
+            stored = self._database.find(store.tokens, **where)
+            # The invitation is removed first: of several requests at once, one goes on.
+            if not self._database.remove(store.tokens, **where) or stored is None or _is_over(stored):
+                raise unknown
+            if not stored["account"]:
+                if self._database.find_all(store.accounts):
+                    raise unknown
+                self.invite("", name or "", ROLES)
+            name = stored["account"] or name or ""
+            self._end_access(name)
+            self._database.update(store.accounts, {"name": name}, password=hashed)
+            self._database.record_event(name, "account.accept", name)
+        return name
 
     def update_account(
-        self,
-        name: str,
-        *,
-        password: str | None = None,
-        roles: Iterable[str] | None = None,
-        disabled: bool | None = None,
+        self, by: str, name: str, roles: Iterable[str] | None = None, disabled: bool | None = None
     ) -> None:
-        """Update an account. Every change ends all of its tokens and sessions at once."""
-        values: dict[str, object] = {}
-        if password is not None:
-            values["password"] = _hash_password(_validate_password(password))
-        if roles is not None:
-            values["roles"] = _validate_roles(roles)
-        if disabled is not None:
-            values["disabled"] = int(disabled)
-        if not values or not self._database.update(store.accounts, {"name": name}, **values):
-            raise ParameterError("name", name, "is not an account, or no change was given", "list the accounts")
+        """Change roles or access of another account. Ends all of its tokens and sessions.
+
+        Raises
+        ------
+        UseError
+            If the account is the caller's own, or if no enabled operator would be left.
+        """
+        if name == by:
+            raise UseError("nobody changes the roles of their own account. Hint: ask another operator.")
+        values: dict[str, object] = {} if roles is None else {"roles": _validate_roles(roles)}
+        values |= {} if disabled is None else {"disabled": int(disabled)}
+        with self._database.transaction():
+            if not values or not self._database.update(store.accounts, {"name": name}, **values):
+                raise NotFoundError("account", name)
+            enabled = self._database.find_all(store.accounts, disabled=0)
+            if not any("operator" in account["roles"].split() for account in enabled):
+                raise UseError("the last operator cannot be removed. Hint: make another account an operator first.")
+            self._end_access(name)
+            self._database.record_event(by, "account.change", name, **values)
+
+    def _end_access(self, name: str) -> None:
         self._database.remove(store.tokens, account=name)
         self._caller_cache.clear()
+
+    # -- passwords and sessions ---------------------------------------------------------------------------------------
 
     def log_in(self, name: str, password: str, address: str = "") -> tuple[str, str]:
         """Check a password and return the tokens of a new session: its own and its CSRF token.
 
-        Attempts are counted per network, for one name and for all names together. Someone who guesses from elsewhere
-        therefore locks no user out.
+        Attempts are counted per network before they wait, for one name and for all names together. Someone who guesses
+        from elsewhere locks no user out.
         """
         network = network_of(address)
         limits = {
@@ -148,28 +235,44 @@ class Accounts:
             network: _ADDRESS_LIMIT_FACTOR * self._max_failures_per_minute,
         }
         for key, limit in limits.items():
-            self._login_throttle.check_limit(key, limit)
-        for key in limits:
-            self._login_throttle.count_request(key)  # before the check, so that concurrent attempts count too
+            self._failures.count(key, limit)
+        places = self._known_places if network in self._known_networks else self._other_places
         account = self._database.find(store.accounts, name=name) if _NAME_PATTERN.fullmatch(name) else None
         stored_hash = None if account is None or account["disabled"] else account["password"]
-        with self._hashing_slot():
-            is_right = _is_right_password(password, stored_hash)  # takes the same time for an unknown name
-        if not is_right:
+        with places.enter():
+            is_right = self._is_right_password(password, stored_hash)  # takes the same time for an unknown name
+        if not is_right or stored_hash is None:
+            subject = name if account is not None else ""  # what is typed may be a password
+            self._database.record_event("", "session.refuse", subject, network=network)
             raise DeniedError("the name or the password is wrong.")
-        for key in limits:
-            self._login_throttle.uncount_request(key)
-        return self.open_session(name)
+        for key, limit in limits.items():
+            self._failures.uncount(key, limit)
+        self._known_networks[network] = None
+        self._known_networks.move_to_end(network)
+        if len(self._known_networks) > _MAX_KNOWN_NETWORKS:
+            self._known_networks.popitem(last=False)
+        if self._hasher.check_needs_rehash(stored_hash):  # after stronger parameters
+            self._database.update(store.accounts, {"name": name}, password=self._hasher.hash(password))
+        return self.open_session(name, network)
 
-    @contextmanager
-    def _hashing_slot(self) -> Iterator[None]:
-        """Wait until a password may be hashed. Raise TooManyError if many logins wait already."""
-        with ExitStack() as acquired:
-            for slots, seconds in ((self._waiting_slots, 0.0), (self._hashing_slots, _HASHING_TIMEOUT)):
-                if not slots.acquire(timeout=seconds):
-                    raise TooManyError("too many logins at this moment. Hint: try again.")
-                acquired.callback(slots.release)
-            yield
+    def _is_right_password(self, password: str, stored_hash: str | None) -> bool:
+        try:
+            return self._hasher.verify(stored_hash or self._unknown_hash, password)
+        except (Argon2Error, InvalidHashError):
+            return False
+
+    def _hash_password(self, password: str) -> str:
+        if not _MIN_PASSWORD_LENGTH <= len(password) <= 1000:
+            hint = f"choose {_MIN_PASSWORD_LENGTH} to 1000 characters"
+            raise ParameterError("password", "...", "is too short or too long", hint)
+        with self._other_places.enter():
+            return self._hasher.hash(password)
+
+    def set_random_password(self, name: str) -> str:
+        """Give an account a random password and return it, for a demonstration on this machine."""
+        password = secrets.token_urlsafe()
+        self._database.update(store.accounts, {"name": name}, password=self._hasher.hash(password))
+        return password
 
     def has_password(self, name: str) -> bool:
         """Return whether an account has a local password, rather than an OpenID provider only."""
@@ -179,20 +282,34 @@ class Accounts:
     def change_password(self, caller: Caller, old: str, new: str, address: str = "") -> tuple[str, str]:
         """Change the caller's password. Ends all tokens and sessions, and returns the tokens of a new session."""
         caller.require_session("change a password")
-        _validate_password(new)
+        hashed = self._hash_password(new)
         try:
             self.log_in(caller.name, old, address)
         except DeniedError:
             hint = "type the password that you logged in with"
             raise ParameterError("old", "...", "is not the current password", hint) from None
-        self.update_account(caller.name, password=new)
+        with self._database.transaction():
+            self._end_access(caller.name)
+            self._database.update(store.accounts, {"name": caller.name}, password=hashed)
+            self._database.record_event(caller.name, "account.password", caller.name)
         return self.open_session(caller.name)
 
-    def open_session(self, name: str) -> tuple[str, str]:
+    def open_session(self, name: str, network: str = "") -> tuple[str, str]:
         """Open a session for a user whose identity was checked; return its token and its CSRF token."""
         csrf = secrets.token_urlsafe(24)
-        token, _ = self._create_token(name, "page", SCOPES, timedelta(hours=SESSION_HOURS), "session", csrf)
+        with self._database.transaction() as connection:
+            connection.execute(store.tokens.delete().where(store.tokens.c.expires < current_timestamp()))
+            token, _ = self._create_token(name, "page", SCOPES, timedelta(hours=_MAX_IDLE_HOURS), "session", csrf)
+            self._database.record_event(name, "session.open", name, network=network)
         return token, csrf
+
+    def log_out(self, caller: Caller, token: str) -> None:
+        """End a session."""
+        self._database.remove(store.tokens, digest=_hash_token(token), kind="session")
+        self._database.record_event(caller.name, "session.end", caller.name)
+        self._caller_cache.clear()
+
+    # -- tokens -------------------------------------------------------------------------------------------------------
 
     def issue_token(self, caller: Caller, name: str, scopes: Iterable[str], days: int) -> tuple[str, str]:
         """Create a token with some of the caller's scopes; return the token, shown this once, and its id."""
@@ -203,27 +320,29 @@ class Accounts:
             raise ParameterError("scopes", sorted(requested), "are more than you have", hint)
         if not 0 < days <= _MAX_TOKEN_DAYS:
             raise ParameterError("days", days, "is not a valid time to live", f"choose 1 to {_MAX_TOKEN_DAYS} days")
-        return self._create_token(caller.name, name, requested, timedelta(days=days), "token")
+        with self._database.transaction():
+            token, number = self._create_token(caller.name, name, requested, timedelta(days=days), "token")
+            self._database.record_event(caller.name, "token.create", number, scopes=sorted(requested))
+        return token, number
 
-    def create_invitation(self) -> str:
-        """Return an invitation that creates the first account. It works once, within an hour."""
-        return self._create_token("", "invitation", (), timedelta(hours=1), "invitation")[0]
+    def revoke_token(self, caller: Caller, number: str) -> None:
+        """Revoke a token or session of the caller, in a session. Callers who manage accounts may revoke any."""
+        caller.require_session("revoke tokens")
+        where = {} if "accounts" in caller.scopes else {"account": caller.name}
+        if not self._database.remove(store.tokens, id=number, kind=("token", "session"), **where):
+            raise NotFoundError("token", number)
+        self._database.record_event(caller.name, "token.revoke", number)
+        self._caller_cache.clear()
 
-    def accept_invitation(self, invitation: str, name: str, password: str) -> None:
-        """Create the first account from an invitation. It has every role, and gives roles to other accounts."""
-        stored = self._database.find(store.tokens, digest=_hash_token(invitation), kind="invitation")
-        if stored is None or stored["expires"] < current_timestamp() or self._database.find_all(store.accounts):
-            raise DeniedError(
-                "the invitation is not known, already used or expired. Hint: restart the service for a new one."
-            )
-        self.create_account(name, password, ROLES)
-        self._database.remove(store.tokens, kind="invitation")
+    def list_tokens(self, caller: Caller) -> list[DatabaseRow]:
+        """List the caller's tokens and sessions by id, without the tokens themselves."""
+        rows = self._database.find_all(store.tokens, account=caller.name, kind=("token", "session"))
+        return [row for row in rows if not _is_over(row)]
 
     def _create_token(
         self, account: str, name: str, scopes: Iterable[str], lifetime: timedelta, kind: str, csrf: str | None = None
     ) -> tuple[str, str]:
         token, number = "vw_" + secrets.token_urlsafe(32), new_id()
-        expires = (datetime.now(UTC) + lifetime).isoformat(timespec="milliseconds")
         self._database.add(
             store.tokens,
             id=number,
@@ -233,8 +352,7 @@ class Accounts:
             scopes=" ".join(sorted(scopes)),
             kind=kind,
             csrf=csrf,
-            expires=expires,
-            created=current_timestamp(),
+            expires=_in_future(lifetime),
         )
         return token, number
 
@@ -259,71 +377,23 @@ class Accounts:
 
     def _load_caller(self, token: str, kind: str) -> Caller:
         stored = self._database.find(store.tokens, digest=_hash_token(token), kind=kind)
-        if stored is None or stored["expires"] < current_timestamp():
+        if stored is None or _is_over(stored):
             raise DeniedError("the token or session is not known or has expired. Hint: log in again.")
         account = self._database.find(store.accounts, name=stored["account"])
         if account is None or account["disabled"]:
             raise DeniedError("the account is disabled.")
+        if kind == "session":
+            self._extend_session(stored)
         roles = frozenset(account["roles"].split())
         allowed = frozenset().union(*(ROLES[role] for role in roles))
         return Caller(account["name"], roles, allowed & frozenset(stored["scopes"].split()), stored["csrf"], kind)
 
-    def log_out(self, token: str) -> None:
-        """End a session."""
-        self._database.remove(store.tokens, digest=_hash_token(token), kind="session")
-        self._caller_cache.clear()
-
-    def revoke_token(self, caller: Caller, number: str) -> None:
-        """Revoke one of the caller's tokens; callers who manage accounts may revoke any token."""
-        where = {} if "accounts" in caller.scopes else {"account": caller.name}
-        if not self._database.remove(store.tokens, id=number, kind="token", **where):
-            raise ParameterError("token", number, "is not known", "list your tokens")
-        self._caller_cache.clear()
-
-    def list_tokens(self, caller: Caller) -> list[DatabaseRow]:
-        """List the caller's tokens by id, without the tokens themselves."""
-        rows = self._database.find_all(store.tokens, account=caller.name, kind="token")
-        return [{name: row[name] for name in ("id", "name", "scopes", "expires", "created")} for row in rows]
-
-
-class Throttle:
-    """Sliding-window rate limiter, in the memory of one process.
-
-    Requests are counted per window. The count of the previous window is weighted by the fraction of it that lies within
-    the last ``seconds``.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds, self._lock = seconds, threading.Lock()
-        self._counts: dict[str, tuple[float, int, int]] = {}  # start of the window, count in it, count in the previous
-
-    def check_limit(self, key: str, limit: int) -> None:
-        """Raise TooManyError if a key has reached its limit."""
-        with self._lock:
-            start, count, previous = self._current_window(key)
-            if count + previous * (1 - (time.monotonic() - start) / self._seconds) >= limit:
-                raise TooManyError("too many requests. Hint: wait a minute.")
-
-    def count_request(self, key: str) -> None:
-        """Count one request of a key."""
-        with self._lock:
-            if len(self._counts) > _MAX_THROTTLE_KEYS:
-                self._counts.clear()
-            start, count, previous = self._current_window(key)
-            self._counts[key] = (start, count + 1, previous)
-
-    def uncount_request(self, key: str) -> None:
-        """Subtract a request that should not count, such as a successful login."""
-        with self._lock:
-            start, count, previous = self._current_window(key)
-            self._counts[key] = (start, max(count - 1, 0), previous)
-
-    def _current_window(self, key: str) -> tuple[float, int, int]:
-        now = time.monotonic()
-        start, count, previous = self._counts.get(key, (now, 0, 0))
-        if now - start < self._seconds:
-            return start, count, previous
-        return (start + self._seconds, 0, count) if now - start < 2 * self._seconds else (now, 0, 0)
+    def _extend_session(self, stored: DatabaseRow) -> None:
+        """Let a session that is used live on, at most for its hours since it was opened."""
+        end = datetime.fromisoformat(stored["created"]) + timedelta(hours=SESSION_HOURS)
+        expires = min(_in_future(timedelta(hours=_MAX_IDLE_HOURS)), end.isoformat(timespec="microseconds"))
+        if expires[:16] > stored["expires"][:16]:  # a write per minute of use, not per request
+            self._database.update(store.tokens, {"id": stored["id"]}, expires=expires)
 
 
 def network_of(address: str) -> str:
@@ -337,32 +407,16 @@ def network_of(address: str) -> str:
     return str(ip) if ip.version == 4 else str(ipaddress.ip_network((int(ip) >> 64 << 64, 64)))
 
 
+def _in_future(lifetime: timedelta) -> str:
+    return (datetime.now(UTC) + lifetime).isoformat(timespec="microseconds")
+
+
+def _is_over(stored: DatabaseRow) -> bool:
+    return bool(stored["expires"] < current_timestamp())
+
+
 def _hash_token(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
-
-
-def _hash_password(password: str) -> str:
-    salt = secrets.token_bytes(16)
-    return f"{base64.b64encode(salt).decode()}${base64.b64encode(_derive_key(password, salt)).decode()}"
-
-
-def _is_right_password(password: str, stored_hash: str | None) -> bool:
-    salt, expected = (base64.b64decode(part) for part in (stored_hash or _DUMMY_HASH).split("$"))
-    return hmac.compare_digest(_derive_key(password, salt), expected) and stored_hash is not None
-
-
-def _derive_key(password: str, salt: bytes) -> bytes:
-    return hashlib.scrypt(password.encode(), salt=salt, maxmem=64 << 20, **_SCRYPT_PARAMETERS)
-
-
-_DUMMY_HASH: Final = _hash_password(secrets.token_urlsafe())
-
-
-def _validate_password(password: str) -> str:
-    if not _MIN_PASSWORD_LENGTH <= len(password) <= 1000:
-        hint = f"choose {_MIN_PASSWORD_LENGTH} to 1000 characters"
-        raise ParameterError("password", "...", "is too short or too long", hint)
-    return password
 
 
 def _validate_roles(roles: Iterable[str]) -> str:

@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """FastAPI application: routers, middleware, security headers and error responses.
 
-The routes of data, models and accounts are in the modules ``routes_...``.
+The middleware asks who is there before a body is read. The routes of data, models and accounts are in the modules
+``routes_...``.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import re
@@ -17,16 +19,19 @@ from typing import Any, Final
 
 from fastapi import APIRouter, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
+from fastapi.openapi.utils import get_openapi
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from veilwood._version import __version__
 from veilwood.errors import BudgetExceededError, FileError, LedgerError, NotFoundError, VeilwoodError
-from veilwood_service import routes_data, routes_models, routes_people, store
+from veilwood_service import routes_data, routes_models, routes_people
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import DeniedError, TooManyError
+from veilwood_service.responses import Health, Problem, Readiness
 from veilwood_service.settings import Settings
 
 page_router = APIRouter(include_in_schema=False)
@@ -54,45 +59,56 @@ def get_page_file(name: str) -> FileResponse:
         or not path.is_file()
     ):
         raise HTTPException(404, "page not found.")
-    return FileResponse(path, media_type=_CONTENT_TYPES[path.suffix])
+    # Browsers ask whether a file has changed, and need not load it again otherwise.
+    return FileResponse(path, media_type=_CONTENT_TYPES[path.suffix], headers={"Cache-Control": "no-cache"})
 
 
 state_router = APIRouter(tags=["state"])
 
+_MAX_POLL_AGE: Final = 15.0  # seconds since the last poll of the job thread, after which the service is not ready
+
 
 @state_router.get("/healthz")
-async def health() -> dict[str, str]:
+async def health() -> Health:
     """Return the status of the process and its version."""
-    return {"status": "alive", "version": __version__}
+    return Health(status="alive", version=__version__)
 
 
-@state_router.get("/readyz")
-def ready(request: Request) -> dict[str, Any]:
-    """Return whether the database responds, and whether the first account exists."""
-    accounts = get_service(request).database.find_all(store.accounts)
-    return {
-        "status": "ready",
-        "has_accounts": bool(accounts),
-        "has_provider": bool(get_service(request).settings.issuer),
-    }
+@state_router.get("/readyz", responses={503: {"model": Readiness}})
+async def ready(request: Request, response: Response) -> Readiness:
+    """Return whether the thread of the jobs has reached the database in the last seconds. Never waits."""
+    service = get_service(request)
+    is_ready = time.monotonic() - service.jobs.last_poll < _MAX_POLL_AGE
+    response.status_code = 200 if is_ready else 503
+    return Readiness(status="ready" if is_ready else "not ready", has_provider=bool(service.settings.issuer))
 
 
-@state_router.get("/v1/metrics")
-def metrics(request: Request, caller: AuthenticatedCaller) -> Response:
+@state_router.get("/v1/metrics", response_class=Response)
+async def metrics(request: Request, caller: AuthenticatedCaller) -> Response:
     """Return request counts in the format of Prometheus."""
     caller.require_scope("operate")
     return Response(get_service(request).metrics.to_prometheus_text(), media_type="text/plain; version=0.0.4")
 
 
-_UPLOAD_PATH: Final = re.compile(r"/v1/datasets/[^/]+/table")
 _LOG: Final = logging.getLogger("veilwood.service")
+_UPLOAD_PATH: Final = re.compile(r"/v1/datasets/[^/]+/table")
+_LONG_BODY_PATH: Final = re.compile(
+    r"/v1/datasets/[^/]+/(schema|review|ledger/certificates)|/v1/models/[^/]+/(predict|predict\.csv|quote|answers)"
+)
+_OPEN_PATHS: Final = frozenset(
+    {"/v1/session", "/v1/accounts/accept", "/v1/openid/start", "/v1/openid/back", "/v1/openapi.json"}
+)
+"""Paths that need no account; of ``/v1/session``, only the login."""
+_BODY_SECONDS: Final = 30.0  # for a whole body, except an upload
+_UPLOAD_PAUSE_SECONDS: Final = 60.0  # between two pieces of an upload
+_HEADER_SECONDS: Final = 10.0  # for the headers of a request
 _SECURITY_HEADERS: Final = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
-    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; style-src 'self' 'unsafe-inline'; "
-    "frame-ancestors 'none'; base-uri 'none'; form-action 'self'",
+    "Content-Security-Policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'; "
+    "form-action 'self'",
 }
 
 
@@ -136,15 +152,50 @@ def create_app(settings: Settings) -> FastAPI:
     app.add_exception_handler(HTTPException, _handle_http_error)
     app.add_exception_handler(Exception, _handle_unexpected_error)
     app.add_middleware(RequestMiddleware, service=service)
+    app.openapi = lambda: _describe_api(app)  # type: ignore[method-assign]
     return app
 
 
+def _describe_api(app: FastAPI) -> dict[str, Any]:
+    """Return the OpenAPI document, with how requests are authenticated and what errors look like."""
+    if app.openapi_schema is None:
+        document = get_openapi(title=app.title, version=app.version, description=app.description, routes=app.routes)
+        components = document["components"]
+        components["schemas"]["Problem"] = Problem.model_json_schema()
+        for name in ("HTTPValidationError", "ValidationError"):
+            components["schemas"].pop(name, None)
+        cookie = app.state.service.cookie_name
+        components["securitySchemes"] = {
+            "token": {"type": "http", "scheme": "bearer"},
+            "session": {"type": "apiKey", "in": "cookie", "name": cookie},
+        }
+        problem = {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}}
+        for path, methods in document["paths"].items():
+            for method, operation in methods.items():
+                is_open = not path.startswith("/v1/") or _is_open(method.upper(), path)
+                operation["security"] = [] if is_open else [{"token": []}, {"session": []}]
+                operation["responses"]["default"] = {"description": "Problem (RFC 9457)", "content": problem}
+                operation["responses"].pop("422", None)
+                for status in (401, 403, 404, 409, 411, 413, 415, 422, 429):
+                    described = {"description": "Problem (RFC 9457)", "content": problem}
+                    operation["responses"].setdefault(str(status), described)
+        app.openapi_schema = document
+    return app.openapi_schema
+
+
+def _is_open(method: str, path: str) -> bool:
+    return path in _OPEN_PATHS and (path != "/v1/session" or method == "POST")
+
+
 class RequestMiddleware:
-    """Middleware for every request: size limits, metrics, one log line without content, security headers."""
+    """Middleware for every request: authentication, limits, metrics, one log line without content, security headers."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service = app, service
-        self._headers = [(name.lower().encode(), value.encode()) for name, value in _SECURITY_HEADERS.items()]
+        headers = dict(_SECURITY_HEADERS)
+        if service.settings.is_secure:
+            headers["Strict-Transport-Security"] = "max-age=31536000"
+        self._headers = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -161,23 +212,42 @@ class RequestMiddleware:
                 message["headers"] = [*message["headers"], *(pair for pair in self._headers if pair[0] not in present)]
             await send(message)
 
-        rejection = self._rejection_response(scope)
+        is_upload = scope["method"] == "PUT" and _UPLOAD_PATH.fullmatch(scope["path"]) is not None
+        rejection = self._reject_body(scope, is_upload)
         try:
-            await (self._app if rejection is None else rejection)(scope, receive, send_with_headers)
+            if rejection is None:
+                rejection = await self._authenticate(scope)
+            if rejection is None:
+                await self._app(scope, _with_time_limit(receive, is_upload), send_with_headers)
+            else:
+                # The body is not read: the connection cannot carry another request.
+                rejection.headers["Connection"] = "close"
+                await rejection(scope, receive, send_with_headers)
         finally:
-            self._log_request(
-                scope["method"], getattr(scope.get("route"), "path", "none"), status, time.monotonic() - start
-            )
+            self._log_request(scope, status, time.monotonic() - start)
 
-    def _log_request(self, method: str, route: str, status: int, seconds: float) -> None:
+    async def _authenticate(self, scope: Scope) -> Response | None:
+        if not scope["path"].startswith("/v1/") or _is_open(scope["method"], scope["path"]):
+            return None
+        try:
+            scope.setdefault("state", {})["caller"] = await self._service.authenticate(scope)
+        except VeilwoodError as error:
+            return _error_response(error)
+        return None
+
+    def _log_request(self, scope: Scope, status: int, seconds: float) -> None:
+        method, route = scope["method"], getattr(scope.get("route"), "path", "none")
         self._service.metrics.record_request(method, route, status, seconds)
         if _LOG.isEnabledFor(logging.INFO):
-            _LOG.info("%s %s %d", method, route, status, extra={"method": method, "route": route, "status": status})
+            caller = scope.get("state", {}).get("caller")
+            fields = {"method": method, "route": route, "status": status, "account": getattr(caller, "name", None)}
+            fields["address"] = scope["client"][0] if scope.get("client") else None
+            _LOG.info("%s %s %d", method, route, status, extra=fields)
 
-    def _rejection_response(self, scope: Scope) -> Response | None:
+    def _reject_body(self, scope: Scope, is_upload: bool) -> Response | None:
         headers, limits = Headers(scope=scope), self._service.settings.limits
-        uploads = scope["method"] == "PUT" and _UPLOAD_PATH.fullmatch(scope["path"]) is not None
-        max_bytes = limits.upload_bytes if uploads else limits.body_bytes
+        is_long = _LONG_BODY_PATH.fullmatch(scope["path"]) is not None
+        max_bytes = limits.upload_bytes if is_upload else limits.body_bytes if is_long else limits.small_body_bytes
         length = headers.get("content-length", "")
         if "content-encoding" in headers:
             return problem_response(415, "encoding", "compressed bodies are not accepted. Hint: send the file as is.")
@@ -186,6 +256,58 @@ class RequestMiddleware:
         if length.isdigit() and int(length) > max_bytes:
             return problem_response(413, "too large", f"the body exceeds the limit of {max_bytes} bytes.")
         return None
+
+
+def _with_time_limit(receive: Receive, is_upload: bool) -> Receive:
+    """Return ``receive`` with a limit on the time that a client takes to send a body."""
+    deadline, is_complete = time.monotonic() + _BODY_SECONDS, False
+
+    async def receive_in_time() -> Message:
+        nonlocal is_complete
+        if is_complete:  # only a disconnection can follow
+            return await receive()
+        seconds = _UPLOAD_PAUSE_SECONDS if is_upload else deadline - time.monotonic()
+        try:
+            async with asyncio.timeout(seconds):
+                message = await receive()
+        except TimeoutError:
+            raise HTTPException(408, "the body did not arrive in time.") from None
+        is_complete = message["type"] != "http.request" or not message.get("more_body", False)
+        return message
+
+    return receive_in_time
+
+
+class HeaderTimeoutProtocol(HttpToolsProtocol):
+    """HTTP protocol of uvicorn that closes connections whose headers do not arrive in time."""
+
+    _header_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Start the timer of the first request."""
+        super().connection_made(transport)
+        self._header_timer = self.loop.call_later(_HEADER_SECONDS, transport.close)
+
+    def on_message_begin(self) -> None:
+        """Start the timer of a later request."""
+        super().on_message_begin()
+        if self._header_timer is None:
+            self._header_timer = self.loop.call_later(_HEADER_SECONDS, self.transport.close)
+
+    def on_headers_complete(self) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().on_headers_complete()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stop the timer."""
+        self._stop_timer()
+        super().connection_lost(exc)
+
+    def _stop_timer(self) -> None:
+        if self._header_timer is not None:
+            self._header_timer.cancel()
+            self._header_timer = None
 
 
 def problem_response(status: int, kind: str, detail: str, **more: Any) -> JSONResponse:
@@ -206,30 +328,37 @@ _STATUS_OF_ERROR: Final[tuple[tuple[type[VeilwoodError], int, str], ...]] = (
 """HTTP status and problem title per type of error; the first row that matches counts."""
 
 
-async def _handle_library_error(_: Request, error: Exception) -> Response:
+def _error_response(error: VeilwoodError) -> JSONResponse:
     status, title = next(row[1:] for row in _STATUS_OF_ERROR if isinstance(error, row[0]))
     if isinstance(error, DeniedError) and not error.is_authenticated:
         status = 401
+    more: dict[str, Any] = {}
     if isinstance(error, BudgetExceededError):
-        remaining = None if error.remaining is None else str(error.remaining)
-        return problem_response(status, title, str(error), remaining=remaining)
-    if isinstance(error, LedgerError) and error.__cause__ is not None:
+        more["remaining"] = None if error.remaining is None else str(error.remaining)
+    elif isinstance(error, LedgerError) and error.__cause__ is not None:
         # The text of a database's error names host, port or file.
         return problem_response(status, title, "the ledger is unavailable. Hint: ask the operator of the service.")
-    return problem_response(status, title, str(error))
+    if (field := getattr(error, "name", None)) is not None and status == 422:
+        more["field"] = str(field)
+    return problem_response(status, title, str(error), **more)
+
+
+async def _handle_library_error(_: Request, error: Exception) -> Response:
+    assert isinstance(error, VeilwoodError)
+    return _error_response(error)
 
 
 async def _handle_validation_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
-    problems = [".".join(str(part) for part in one["loc"]) + ": " + one["msg"] for one in error.errors()[:10]]
-    return problem_response(422, "malformed", "; ".join(problems)[:1000])
+    errors = error.errors()[:10]
+    problems = [".".join(str(part) for part in one["loc"]) + ": " + one["msg"] for one in errors]
+    return problem_response(422, "malformed", "; ".join(problems)[:1000], field=str(errors[0]["loc"][-1]))
 
 
 async def _handle_http_error(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    return problem_response(
-        error.status_code, "not found" if error.status_code == 404 else "refused", str(error.detail)
-    )
+    title = {404: "not found", 408: "too slow"}.get(error.status_code, "refused")
+    return problem_response(error.status_code, title, str(error.detail))
 
 
 async def _handle_unexpected_error(_: Request, error: Exception) -> Response:

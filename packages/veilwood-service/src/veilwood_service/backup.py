@@ -2,12 +2,11 @@
 """Backup and restore of a service.
 
 A backup lacks everything that was charged after it was made. Every restored ledger is therefore frozen until a
-custodian reconciles it with the certificates issued since. All tokens end, because some may have been revoked since.
+custodian thaws it. All tokens end, because some may have been revoked since.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import tarfile
@@ -16,20 +15,21 @@ from contextlib import closing
 from pathlib import Path
 
 from veilwood.errors import FileError, UseError
-from veilwood.safe_io import write_file
 from veilwood_service import store
-from veilwood_service.budgets import RESTORED
+from veilwood_service.budgets import Ledgers
 from veilwood_service.settings import Settings
-from veilwood_service.store import Store, current_timestamp
+from veilwood_service.store import Store
+
+_DATABASE_NAME = "service.db"
 
 
 def back_up(settings: Settings, archive: Path) -> None:
-    """Write database, models, tables and ledgers to one file. The service may run meanwhile.
+    """Write database and tables to one file. The service may run meanwhile.
 
-    Ledgers are copied last, so that every release in the backup is charged in it. With PostgreSQL, use its own tools
-    for the database and the ledgers, after the folder.
+    Records and ledgers are one snapshot of one database. With PostgreSQL, use its own tools for the database; the file
+    then holds the tables.
     """
-    if not settings.folder.is_dir():
+    if not settings.tables_folder.is_dir():
         raise FileError(f"there is no service in {settings.folder}. Hint: pass the folder of a service.")
     if archive.exists():
         raise FileError(f"{archive.name} exists. Hint: choose the name of a new file.")
@@ -37,8 +37,11 @@ def back_up(settings: Settings, archive: Path) -> None:
     try:
         handle = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)  # contains private rows
         with os.fdopen(handle, "wb") as file, tarfile.open(fileobj=file, mode="w") as tar:
-            for name in ("service.db", "models", "tables", "ledgers"):
-                _add_to_archive(tar, settings.folder / name)
+            if not settings.database:
+                _add_database(tar, settings.folder / _DATABASE_NAME)
+            for path in sorted(settings.tables_folder.iterdir()):
+                if not path.name.startswith("."):
+                    tar.add(path, f"tables/{path.name}")
             tar.close()
             file.flush()
             os.fsync(file.fileno())
@@ -47,31 +50,23 @@ def back_up(settings: Settings, archive: Path) -> None:
         unfinished.unlink(missing_ok=True)
 
 
-def _add_to_archive(tar: tarfile.TarFile, path: Path) -> None:
-    if path.is_dir():
-        for inner in sorted(path.iterdir()):
-            _add_to_archive(tar, inner)
-    elif path.suffix == ".db":
-        with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-            copy = Path(folder) / path.name
-            with closing(sqlite3.connect(path)) as source, closing(sqlite3.connect(copy)) as target:
-                source.backup(target)  # a consistent snapshot, also during writes
-            tar.add(copy, _archive_name(path))
-    elif path.is_file() and not path.name.startswith(".") and not path.name.endswith(("-wal", "-shm")):
-        tar.add(path, _archive_name(path))
+def _add_database(tar: tarfile.TarFile, path: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
+        copy = Path(folder) / path.name
+        source = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+        with closing(source), closing(sqlite3.connect(copy)) as target:
+            source.backup(target)  # a consistent snapshot, also during writes
+        tar.add(copy, path.name)
 
 
-def _archive_name(path: Path) -> str:
-    return path.name if path.name == "service.db" else f"{path.parent.name}/{path.name}"
+def restore_backup(archive: Path, settings: Settings) -> list[str]:
+    """Restore a backup into a new folder, freeze its ledgers and return the names of their data sets.
 
-
-def restore_backup(archive: Path, folder: Path) -> list[str]:
-    """Restore a backup into a new folder, freeze its ledgers and return their names."""
-    settings = Settings(folder)
+    With PostgreSQL, restore the database first.
+    """
     if settings.folder.exists() and any(settings.folder.iterdir()):
         raise UseError(f"{settings.folder.name} is not empty. Hint: restore into a new folder.")
     settings.make_folders()
-    old_umask = os.umask(0o077)
     try:
         with tarfile.open(archive) as tar:
             tar.extractall(settings.folder, filter="data")
@@ -80,13 +75,13 @@ def restore_backup(archive: Path, folder: Path) -> list[str]:
             f"{archive.name} cannot be read as a backup of a service ({type(error).__name__}). "
             "Hint: pass a file that veilwood service backup wrote."
         ) from None
-    finally:
-        os.umask(old_umask)
+    for path in settings.folder.rglob("*"):  # whatever the rights in the archive and of the folder
+        path.chmod(0o700 if path.is_dir() else 0o600)
     return freeze_ledgers(settings)
 
 
 def freeze_ledgers(settings: Settings) -> list[str]:
-    """Freeze every ledger of a service whose folder or database was restored, and return their names.
+    """Freeze every ledger of a service whose database was restored, and return the names of their data sets.
 
     Ends all tokens and sessions, because some may have been revoked since the backup. Ends unfinished runs too: the
     original service may have published their outcome, and they must not publish another.
@@ -95,29 +90,19 @@ def freeze_ledgers(settings: Settings) -> list[str]:
     try:
         database.create_tables()
         database.remove(store.tokens)
-        end_unfinished_runs(database)
+        ledgers = Ledgers(settings, database)
+        _move_tables(settings, database)
+        names = [dataset["name"] for dataset in database.find_all(store.datasets) if not dataset["retired"]]
+        for name in names:
+            ledgers.freeze(name, "a backup was restored")
     finally:
         database.close()
-    checkpoints = sorted(settings.ledgers_folder.glob("*.head.json"))
-    for checkpoint in checkpoints:
-        content = json.loads(checkpoint.read_text())
-        write_file(checkpoint, json.dumps({**content, "hash": RESTORED}).encode())
-    return [checkpoint.name.removesuffix(".head.json") for checkpoint in checkpoints]
+    return names
 
 
-def end_unfinished_runs(database: Store, dataset: str | None = None) -> None:
-    """End every job and batch without an outcome, of one data set or of all: none may continue under its charge."""
-    outcome = {
-        "state": "failed",
-        "message": "ended when a backup was restored",
-        "detail": None,
-        "ended": current_timestamp(),
-    }
-    for state in ("queued", "running"):
-        for job in database.find_all(store.jobs, state=state):
-            plan = database.find(store.plans, id=job["plan"])
-            if dataset is None or plan is None or plan["dataset"] == dataset:
-                database.update(store.jobs, {"id": job["id"], "state": state}, **outcome)
-    for model in database.find_all(store.models, kind="answering"):
-        if dataset in (None, model["dataset"]):
-            database.remove(store.answers, model=model["id"], labels=None)
+def _move_tables(settings: Settings, database: Store) -> None:
+    """Let data sets refer to the tables in this folder: the backup may have been made in another one."""
+    for dataset in database.find_all(store.datasets):
+        path = settings.tables_folder / Path(dataset["source"] or "").name
+        if dataset["source"] is not None and path.is_file():
+            database.update(store.datasets, {"name": dataset["name"]}, source=str(path))

@@ -1,24 +1,27 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Ledgers of the service: budgets per data set, account and period, charges per run, checkpoints and reconciliation.
+"""Ledgers of the service: one per data set, in the database of its records.
 
-Every charge has a key, which its ledger entry records. No part of a run is published before all of it is stored. A run
-that crashed and is repeated under its key therefore continues under its reservation and publishes one outcome
-(proofs/service.md). The last event of every ledger is recorded in a checkpoint file. A ledger that was restored from an
-older copy lacks that event, and is frozen instead of being spent from again.
+Every charge has a key, an account and a grant (the signed plan). Allowances of accounts and periods, and what a
+signature allows, are limits on parts of the same ledger. A run reserves its loss before any row is read, and its ledger
+entry is committed in the transaction that publishes its outcome (proofs/service.md).
 """
 
 from __future__ import annotations
 
 import json
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Final
 
-from veilwood.errors import BudgetExceededError, LedgerError
+import sqlalchemy as sa
+
+from veilwood.errors import BudgetExceededError, LedgerError, NotFoundError
 from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain, append_genesis, store_balance
 from veilwood.privacy.ledger import (
     RECONCILIATION,
     Balance,
@@ -26,247 +29,395 @@ from veilwood.privacy.ledger import (
     FinalState,
     Ledger,
     Limit,
+    Part,
     Purpose,
     Reservation,
+    requested_budget,
 )
-from veilwood.privacy.ledger_stores import PostgresLedger, SQLiteLedger
+from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
-from veilwood.privacy.plan import Plan
 from veilwood.safe_io import read_json, write_file
 from veilwood_service import store
 from veilwood_service.settings import Settings
-from veilwood_service.store import DatabaseRow, Store
+from veilwood_service.store import DatabaseRow, Store, current_timestamp
 
-RESTORED: Final = "restored"  # replaces the hash in a checkpoint: no event has this hash, so the ledger is frozen
+_LEDGER_TABLES: Final = re.compile(r"\b(events|balance)\b")
+_CERTIFICATE_KEY: Final = re.compile(r"certificate (\d+) [0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class GuardedLedger:
-    """A ledger of the service with the checkpoint of its last event.
+class _LedgerConnection:
+    """Connection on which the tables ``events`` and ``balance`` are those of one data set."""
 
-    Attributes
-    ----------
-    ledger : Ledger
-        The ledger, in a file or in PostgreSQL.
-    checkpoint : Path
-        File with the number and the hash of the last event.
-    """
+    connection: sa.Connection
+    dataset: str
+    on_write: Callable[[], None]
 
-    ledger: Ledger
-    checkpoint: Path
+    def execute(self, query: str, parameters: Sequence[Any] = (), /) -> Any:
+        if query.startswith("INSERT"):
+            self.on_write()
+        query = _LEDGER_TABLES.sub(rf"ledger_\1_{self.dataset}", query)
+        if self.connection.dialect.name == "postgresql":
+            query = query.replace("?", "%s")
+        return _Rows(self.connection.exec_driver_sql(query, tuple(parameters)))
 
-    def require_unfrozen(self) -> None:
-        """Raise LedgerError if the ledger lacks the event of its checkpoint."""
-        if self.is_frozen():
+
+class _Rows:
+    """Rows of a statement, as tuples."""
+
+    def __init__(self, result: Any) -> None:
+        self._result = result
+
+    def fetchone(self) -> tuple[Any, ...] | None:
+        row = self._result.fetchone()
+        return None if row is None else tuple(row)
+
+    def __iter__(self) -> Iterator[tuple[Any, ...]]:
+        return map(tuple, self._result)
+
+
+class DatasetLedger(ChainedLedger):
+    """Ledger of one data set. The process keeps its verified events, so a request reads only later ones."""
+
+    def __init__(self, database: Store, dataset: str) -> None:
+        self.name, self.database, self._dataset = f"ledger {dataset}", database, dataset
+        self._chain, self._lock = HashChain(self.name), threading.RLock()
+
+    @contextmanager
+    def _transaction(self, write: bool = False) -> Iterator[Connection]:
+        """Open a transaction on the events of this data set, or join the one that this thread has open.
+
+        The lock keeps verified events and snapshots in step. Readers take it before their snapshot. Writers take it
+        after the lock of the database and hold it until they have committed, so the two locks never wait for each
+        other.
+        """
+        with self._translate_errors(write, sa.exc.SQLAlchemyError):
+            if write or self.database.is_writing():
+                with self.database.transaction() as connection:
+                    locked = sa.select(store.datasets.c.name).where(store.datasets.c.name == self._dataset)
+                    connection.execute(locked.with_for_update())
+                    self.database.hold(self._lock)
+                    yield _LedgerConnection(connection, self._dataset, self._forget_on_rollback)
+            else:
+                with self._lock, self.database.snapshot() as connection:
+                    yield _LedgerConnection(connection, self._dataset, self._forget_on_rollback)
+
+    def _forget_on_rollback(self) -> None:
+        """Read all events again if the open transaction is rolled back: some in memory may not exist then."""
+        self.database.on_rollback(lambda: setattr(self, "_chain", HashChain(self.name)))
+
+    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+        with self._transaction(write=True):
+            if facts["purpose"].kind != RECONCILIATION:
+                self.require_chargeable()
+            return super()._charge(loss, facts, limits)
+
+    def require_chargeable(self) -> None:
+        """Raise LedgerError if the data set is frozen or retired."""
+        dataset = self.database.find(store.datasets, name=self._dataset)
+        if dataset is None or dataset["retired"]:
+            raise LedgerError(f"the data set {self._dataset} is retired. Hint: choose another data set.")
+        if dataset["frozen"] is not None:
             raise LedgerError(
-                f"{self.ledger.name} is frozen: it lacks the event of its checkpoint, as if an older copy had been "
-                "restored. Hint: ask a custodian to reconcile it with the certificates issued since."
+                f"{self.name} is frozen: {json.loads(dataset['frozen'])['reason']}. Hint: ask a custodian to charge "
+                "the certificates issued since, and to thaw it."
             )
 
-    def is_frozen(self) -> bool:
-        """Return True if the ledger lacks the event of its checkpoint."""
-        checkpoint = self._read_checkpoint()
-        return checkpoint is not None and not self.ledger.holds(checkpoint["number"], checkpoint["hash"])
+    def _is_intact(self, connection: Connection) -> bool:
+        return True  # the database checks its own files
 
-    def write_checkpoint(self, *, reconciled: bool = False) -> None:
-        """Record the last event of the ledger. Called before anything is computed, so that a charge cannot be lost.
+    def create(self, epsilon: object, delta: object, population: str, existing: str | None = None) -> None:
+        """Create the ledger, or copy an existing one with the same budget. Inside the transaction of its data set.
 
-        A checkpoint never moves back to an earlier event. A frozen ledger gets a new one only after reconciliation.
+        Raises
+        ------
+        LedgerError
+            If the existing ledger has another budget or population, or does not verify.
         """
-        number, digest = self.ledger.head()
-        checkpoint = self._read_checkpoint()
-        if checkpoint is not None and not reconciled:
-            self.require_unfrozen()
-            if checkpoint["number"] >= number:
+        budget = requested_budget(epsilon, delta or 0)
+        integer = "BIGINT" if self.database.is_postgres else "INTEGER"
+        with self._transaction(write=True) as connection:
+            connection.execute(
+                f"CREATE TABLE events (number {integer} PRIMARY KEY, entry {integer} NOT NULL, body TEXT NOT NULL, "
+                "hash TEXT NOT NULL)"
+            )
+            connection.execute("CREATE TABLE balance (one INTEGER PRIMARY KEY CHECK (one = 1), body TEXT NOT NULL)")
+            if existing is None:
+                append_genesis(connection, budget, population)
                 return
-        write_file(self.checkpoint, json.dumps({"number": number, "hash": digest}).encode())
+            source = open_ledger(existing)
+            if not isinstance(source, ChainedLedger) or source.budget != budget:
+                raise LedgerError(f"{source.name} has the budget {source.budget}, not {budget}. Hint: pass its budget.")
+            source.verify()
+            for event in source.events():
+                connection.execute("INSERT INTO events VALUES (?, ?, ?, ?)", event)
+            store_balance(connection, source.balance())
 
-    def checkpoint_number(self) -> int:
-        """Return the number of the event in the checkpoint; 0 without one, or if it was restored with the ledger."""
-        checkpoint = self._read_checkpoint()
-        return 0 if checkpoint is None or checkpoint["hash"] == RESTORED else int(checkpoint["number"])
 
-    def _read_checkpoint(self) -> dict[str, Any] | None:
+class Ledgers:
+    """Ledgers of all data sets, opened once per process."""
+
+    def __init__(self, settings: Settings, database: Store) -> None:
+        self._settings, self._database = settings, database
+        self._ledgers: dict[str, DatasetLedger] = {}
+
+    def open(self, dataset: str) -> DatasetLedger:
+        """Return the ledger of a data set."""
+        return self._ledgers.setdefault(dataset, DatasetLedger(self._database, dataset))
+
+    def limits_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> list[Limit]:
+        """Return the limits on a charge of this account, under a signed plan if one is given."""
+        rows = self._database.find_all(store.allowances, dataset=dataset)
+        limits = [limit_of(allowance) for allowance in rows if allowance["account"] in ("", account)]
+        return limits if plan is None else [*limits, grant_of(plan)]
+
+    def remaining_for(self, dataset: str, account: str, plan: DatabaseRow | None = None) -> Loss | None:
+        """Return the smallest remaining budget of an account, over the ledger and all limits, by epsilon."""
+        ledger = self.open(dataset)
+        balances = [
+            ledger.balance(),
+            *(ledger.part_balance(limit) for limit in self.limits_for(dataset, account, plan)),
+        ]
+        remaining = [loss for balance in balances if (loss := balance.remaining) is not None]
+        return min(remaining, key=lambda loss: loss.epsilon or 0, default=None)
+
+    def note_heads(self) -> None:
+        """Write the last event of every ledger to a file outside the database, which finds an older copy."""
+        heads = {row["name"]: self.open(row["name"]).head() for row in self._database.find_all(store.datasets)}
+        write_file(self._settings.ledger_heads, json.dumps(heads).encode())
+
+    def freeze_older_copies(self) -> list[str]:
+        """Freeze every ledger that lacks its noted event, as if the database had been restored. Called at the start."""
         try:
-            content: dict[str, Any] = json.loads(self.checkpoint.read_text())
-        except FileNotFoundError:
-            return None
-        return content
+            heads: dict[str, Any] = json.loads(self._settings.ledger_heads.read_text())
+        except (FileNotFoundError, ValueError):
+            return []
+        known = [row["name"] for row in self._database.find_all(store.datasets)]
+        older = [name for name in known if name in heads and not self.open(name).holds(*heads[name])]
+        for name in older:
+            self.freeze(name, "an older copy of the database was restored", noted=int(heads[name][0]))
+        return older
+
+    def freeze(self, dataset: str, reason: str, noted: int = 0) -> None:
+        """Freeze a ledger: nothing is charged until a custodian thaws it. Ends the data set's unfinished runs.
+
+        ``noted`` is the number of an event that is known to be lost.
+        """
+        with self._database.transaction():
+            ledger = self.open(dataset)
+            number, n_open = ledger.head()[0], sum(entry.state == "reserved" for entry in ledger.entries())
+            frozen = {"reason": reason, "head": number, "open": n_open, "noted": noted}
+            if self._database.update(store.datasets, {"name": dataset, "frozen": None}, frozen=json.dumps(frozen)):
+                self._database.record_event("", "ledger.freeze", dataset, reason=reason)
+            end_unfinished_runs(self._database, ledger, dataset)
+
+    def charge_certificates(self, dataset: str, account: str, certificates: Sequence[dict[str, Any]]) -> list[int]:
+        """Charge every certificate whose event the ledger lacks, and return the new entries. Each is charged once.
+
+        Raises
+        ------
+        LedgerError
+            If a certificate is malformed or of another ledger, or if the budget cannot hold it. Then the ledger is
+            frozen, because its total is too small.
+        """
+        ledger, charged = self.open(dataset), list[int]()
+        losses = {entry.plan: entry.loss for entry in ledger.entries()}
+        parsed = [_parse_certificate(facts, ledger) for facts in certificates]
+        for certificate, number, digest in parsed:
+            if ledger.holds(number, digest):
+                continue
+            bound = loss_from_certificate(certificate.epsilon, certificate.delta or 0)
+            loss = losses.get(certificate.plan_hash, bound)
+            neighbours = _describe_neighbours(certificate)
+            key, plan = f"certificate {number} {digest}", certificate.plan_hash
+            new = self._charge_lost(dataset, f"certificate of event {number}", loss, neighbours, account, key, plan)
+            charged += [] if new is None else [new]
+        return charged
+
+    def thaw(self, dataset: str, account: str, reason: str, missing: Loss | None) -> None:
+        """Let a frozen ledger be charged again, after charging a bound on all releases without a certificate.
+
+        Raises
+        ------
+        LedgerError
+            If event numbers have a gap that no certificate explains, and ``missing`` is None.
+        """
+        record = self._database.find(store.datasets, name=dataset)
+        if record is None or record["frozen"] is None:
+            raise LedgerError(f"the data set {dataset} is not frozen. Hint: certificates can be charged at any time.")
+        frozen, ledger = json.loads(record["frozen"]), self.open(dataset)
+        keys = [match for entry in ledger.entries() if (match := _CERTIFICATE_KEY.fullmatch(entry.key))]
+        later = [number for match in keys if (number := int(match[1])) > frozen["head"]]
+        # A release writes two events, its charge and its settlement. A reservation that was open writes one more.
+        gap = max([frozen["head"], frozen["noted"], *later]) - frozen["head"] - 2 * len(later) - frozen["open"]
+        if gap > 0 and missing is None:
+            raise LedgerError(
+                f"{gap} events of {ledger.name} after this copy are not explained by any certificate. Hint: upload the "
+                "certificates of all releases since, or bound the loss of the missing ones with missing_epsilon."
+            )
+        if missing is not None:
+            counted = (entry.neighbours for entry in ledger.entries() if entry.is_counted)
+            neighbours = next(counted, "one row, added or removed")
+            self._charge_lost(dataset, f"releases without a certificate: {reason}", missing, neighbours, account)
+        with self._database.transaction():
+            self._database.update(store.datasets, {"name": dataset}, frozen=None)
+            bound = "0" if missing is None else str(missing)
+            self._database.record_event(account, "ledger.thaw", dataset, reason=reason, missing=bound)
+
+    def _charge_lost(
+        self, dataset: str, what: str, loss: Loss, neighbours: str, account: str, key: str = "", plan: str = ""
+    ) -> int | None:
+        """Charge a release that a restored ledger has lost; return the new entry, or None if it was charged before."""
+        ledger, purpose = self.open(dataset), Purpose(RECONCILIATION)
+        facts: dict[str, Any] = {"what": what, "neighbours": neighbours, "plan": plan, "key": key, "account": account}
+        try:
+            with self._database.transaction():
+                charge = ledger.reserve(loss, **facts, purpose=purpose)
+                if not charge.is_new:
+                    return None
+                charge.commit()
+                self._database.record_event(account, "ledger.charge", dataset, what=what, loss=str(loss))
+        except BudgetExceededError as error:
+            self.freeze(dataset, "releases that were made exceed the budget")
+            raise LedgerError(
+                f"the budget of {ledger.name} cannot hold a release that was already made, so it is frozen. Hint: "
+                "restore the newest copy, or retire the data set."
+            ) from error
+        return charge.id
 
 
-def open_guarded(
-    settings: Settings, name: str, epsilon: object = None, delta: object = None, population: str | None = None
-) -> GuardedLedger:
-    """Open a ledger of the service, and create it if it is missing."""
-    if settings.database:
-        ledger: Ledger = PostgresLedger(f"{settings.database}#{name}", epsilon, delta, population)
-    else:
-        ledger = SQLiteLedger(settings.ledgers_folder / f"{name}.db", epsilon, delta, population)
-    return GuardedLedger(ledger, settings.ledgers_folder / f"{name}.head.json")
-
-
-def dataset_ledger_name(dataset: str) -> str:
-    """Return the name of the ledger of a data set."""
-    return f"data_{dataset}"
-
-
-def open_ledgers_for(settings: Settings, database: Store, dataset: str, account: str) -> list[GuardedLedger]:
-    """Return every ledger that must grant a charge of this account on this data set, that of the data set first."""
-    ledgers = [open_guarded(settings, dataset_ledger_name(dataset))]
-    for allowance in database.find_all(store.allowances, dataset=dataset):
-        if allowance["account"] in ("", account):
-            ledgers.append(open_allowance_ledger(settings, allowance))
-    return ledgers
-
-
-def open_allowance_ledger(settings: Settings, allowance: DatabaseRow) -> GuardedLedger:
-    """Open the ledger of an allowance, for the current period."""
-    return open_guarded(settings, _allowance_ledger_name(allowance), allowance["epsilon"], allowance["delta"])
-
-
-def _allowance_ledger_name(allowance: DatabaseRow) -> str:
-    """Return the name of the ledger of an allowance: another one in every period."""
-    today = datetime.now(UTC)
-    period = {"year": f"{today:%Y}", "month": f"{today:%Y%m}", "": "all"}[allowance["period"]]
-    return f"a{allowance['id'][:24]}_{period}"
-
-
-class CompositeLedger(Ledger):
-    """Several ledgers that are charged together under one key: in all of them or in none.
-
-    Name and events are those of the first ledger, which belongs to the data set.
+class RunLedger(Ledger):
+    """Ledger of one run: it charges once under the key of the run, and commits when its outcome is published.
 
     Parameters
     ----------
-    ledgers : sequence of GuardedLedger
-        Ledgers that must all grant a charge, that of the data set first.
-    key : str
-        Key of the run. Its ledger entries record it, so that a repeated run is charged once.
+    ledger : DatasetLedger
+        Ledger of the data set.
+    key, account : str
+        Key of the run, and the account that is charged.
+    plan : mapping
+        The signed plan.
+    limits : sequence of Limit
+        Limits of the account and the signature.
+    require_active : callable
+        Raises an error if the run has ended or belongs to another worker. Called in the transaction of the charge.
     """
 
-    def __init__(self, ledgers: Sequence[GuardedLedger], key: str) -> None:
-        self._ledgers, self._key = list(ledgers), key
-        self.name, self.durability = ledgers[0].ledger.name, ledgers[0].ledger.durability
-        self._entries: list[tuple[Ledger, int]] = []
-        self._new_entries: list[tuple[Ledger, int]] = []  # reserved by this attempt, not by an earlier one
+    def __init__(
+        self,
+        ledger: DatasetLedger,
+        key: str,
+        account: str,
+        plan: DatabaseRow,
+        limits: Sequence[Limit],
+        require_active: Any = lambda: None,
+    ) -> None:
+        self.name, self._ledger, self._key = ledger.name, ledger, key
+        self._facts = {"key": key, "account": account, "grant": plan["id"], "table": plan["dataset"]}
+        self._limits, self._require_active = limits, require_active
+        self.reservation: Reservation | None = None
 
     def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
-        """Reserve a loss in every ledger, or in none. Resumes reservations that exist under this key."""
-        self._entries, self._new_entries = [], []
-        try:
-            for guarded in self._ledgers:
-                guarded.require_unfrozen()
-                reserved = guarded.ledger.reserve(loss, **{**facts, "key": self._key})
-                self._entries.append((guarded.ledger, reserved.id))
-                if reserved.is_new:
-                    self._new_entries.append((guarded.ledger, reserved.id))
-                guarded.write_checkpoint()
-        except LedgerError:
-            for ledger, entry in self._new_entries:
-                ledger.settle(entry, "cancelled", "another limit does not allow it")
-            self._entries = []
-            raise
-        return Reservation(self, self._entries[0][1])
-
-    @property
-    def was_granted(self) -> bool:
-        """Whether this attempt holds its reservations, and so may have drawn noise."""
-        return bool(self._entries)
-
-    def has_spent(self) -> bool:
-        """Return True if any of the ledgers has an entry under this key."""
-        return any(guarded.ledger.find(self._key) is not None for guarded in self._ledgers)
-
-    def check_affordable(self, loss: Loss) -> None:
-        """Raise BudgetExceededError if a ledger without an entry under this key cannot grant the loss."""
-        for guarded in self._ledgers:
-            if guarded.ledger.find(self._key) is None:
-                guarded.ledger.check_affordable(loss)
+        """Reserve a loss, or resume the reservation of an earlier attempt under the same key."""
+        with self._ledger.database.transaction():
+            self._require_active()
+            granted = self._ledger.reserve(loss, **{**facts, **self._facts}, limits=self._limits)
+        self.reservation = Reservation(self, granted.id, granted.is_new)
+        return self.reservation
 
     def settle(self, entry: int, state: FinalState, reason: str | None = None) -> None:
-        """Settle the entries in every ledger.
+        """Return the charge of rejected input. A commit waits for ``publish``.
 
-        A charge that another attempt cancelled cannot be committed: LedgerError is raised and nothing is published. A
-        reservation of an earlier attempt is never given back, because that attempt may have drawn noise.
+        A reservation of an earlier attempt is never returned, because that attempt may have drawn noise.
         """
-        for ledger, number in self._entries:
-            is_spent = state != "cancelled" or (ledger, number) not in self._new_entries
-            try:
-                if state == "cancelled" and is_spent:
-                    ledger.settle(number, "resolved", reason or "refused after an earlier attempt")
-                else:
-                    ledger.settle(number, state, reason)
-            except LedgerError:
-                entry_now = next(known for known in ledger.entries() if known.id == number)
-                if entry_now.state in ("committed", "resolved") or (entry_now.state == "cancelled" and not is_spent):
-                    continue  # a concurrent attempt has settled the entry, and charged at least as much
-                raise
+        if state == "cancelled" and self.reservation is not None and self.reservation.is_new:
+            self._ledger.settle(entry, "cancelled", reason)
+            self.reservation = None
+        elif state != "committed":
+            self._ledger.settle(entry, "resolved", reason or "refused after an earlier attempt")
+
+    def publish(self) -> None:
+        """Commit the charge, inside the transaction that publishes the outcome.
+
+        Raises LedgerError if another attempt has cancelled the charge: its outcome may not be published.
+        """
+        assert self.reservation is not None
+        with self._ledger.database.transaction():
+            if self._ledger.entry(self.reservation.id).state != "committed":  # by a concurrent attempt
+                self._ledger.settle(self.reservation.id, "committed")
+
+    def has_spent(self) -> bool:
+        """Return True if an entry counts under this key."""
+        return self._ledger.find(self._key) is not None
+
+    def check_affordable(self, loss: Loss) -> None:
+        """Raise BudgetExceededError if the ledger or a limit cannot grant the loss. A charged run can continue."""
+        if not self.has_spent():
+            self._ledger.check_affordable(loss, self._limits)
+
+    def entry(self, number: int) -> Entry:
+        """Return an entry of the data set's ledger."""
+        return self._ledger.entry(number)
 
     def entries(self) -> list[Entry]:
         """Return the entries of the data set's ledger."""
-        return self._ledgers[0].ledger.entries()
+        return self._ledger.entries()
 
     def balance(self) -> Balance:
         """Return the totals of the data set's ledger."""
-        return self._ledgers[0].ledger.balance()
+        return self._ledger.balance()
+
+    def as_issued(self, certificate: PrivacyCertificate) -> str:
+        """Return a certificate as JSON, with the hash of the ledger event that charged it.
+
+        That event is written before any row is read, so its hash depends on no row. A ledger without this event has
+        forgotten the release.
+        """
+        digest = self._ledger.hash_of(certificate.ledger_entry)
+        return json.dumps({**certificate.to_dict(), "ledger_hash": digest})
 
 
-def min_remaining(ledgers: Sequence[GuardedLedger]) -> Loss | None:
-    """Return the smallest remaining budget of the ledgers, by epsilon; None if no ledger has a limit."""
-    remaining = [loss for guarded in ledgers if (loss := guarded.ledger.remaining) is not None]
-    return min(remaining, key=lambda loss: loss.epsilon or 0) if remaining else None
+def grant_of(plan: DatabaseRow) -> Limit:
+    """Return what the signature of a plan allows: a number of runs, or the total loss of a predictor's batches."""
+    part, name = Part(grant=plan["id"]), f"the signature of plan {plan['id']}"
+    if plan["kind"] == "answer":
+        return Limit(name, part, _budget_of(plan["total_epsilon"], plan["total_delta"]))
+    return Limit(name, part, max_releases=plan["runs"])
 
 
-def as_issued(certificate: PrivacyCertificate, guarded: GuardedLedger) -> dict[str, Any]:
-    """Return the payload of a certificate with the hash of the ledger event that charged it.
+def limit_of(allowance: DatabaseRow) -> Limit:
+    """Return the limit that an allowance sets in the current period."""
+    part = Part(allowance["account"], period=_current_period(allowance["period"]))
+    whose = allowance["account"] or "everybody"
+    return Limit(f"the allowance of {whose}", part, _budget_of(allowance["epsilon"], allowance["delta"]))
 
-    That event is written before any row is read, so its hash depends on no row. A ledger without this event has
-    forgotten the release.
+
+def _current_period(period: str) -> str:
+    """Return how the times of the current period begin."""
+    now = datetime.now(UTC)
+    return {"year": f"{now:%Y}", "month": f"{now:%Y-%m}", "": ""}[period]
+
+
+def _budget_of(epsilon: object, delta: object) -> Loss:
+    budget = requested_budget(epsilon, delta)
+    assert budget is not None
+    return budget
+
+
+def end_unfinished_runs(database: Store, ledger: DatasetLedger, dataset: str) -> None:
+    """End every job and batch of a data set that has no outcome: none may continue under its charge.
+
+    Their reservations are settled as spent.
     """
-    return {**certificate.to_dict(), "ledger_hash": guarded.ledger.hash_of(certificate.ledger_entry)}
-
-
-_RECONCILED_PREFIX = "reconciled: "
-
-
-@dataclass(frozen=True)
-class IssuedRelease:
-    """A release of which copies may exist outside the service.
-
-    Attributes
-    ----------
-    plan : str
-        Hash of its plan.
-    loss : Loss
-        Its privacy loss.
-    neighbours : str
-        Protected unit and adjacency, as a ledger entry records them.
-    entry, digest : int, str
-        Number and hash of the event that charged it; 0 and empty in certificates of older versions.
-    """
-
-    plan: str
-    loss: Loss
-    neighbours: str
-    entry: int = 0
-    digest: str = ""
-
-
-def issued_releases(database: Store, dataset: str) -> list[IssuedRelease]:
-    """Return every release from a data set that the service has a record of."""
-    releases = []
-    for model in database.find_all(store.models, dataset=dataset):
-        plan = database.find(store.plans, id=model["plan"])
-        if plan is not None and plan["body"] is not None and model["certificate"] is not None:
-            parsed, facts = Plan.from_dict(read_json(plan["body"])), json.loads(model["certificate"])
-            event = _ledger_event(facts)
-            releases.append(IssuedRelease(parsed.fingerprint(), parsed.loss, str(parsed.neighbours), *event))
-        for answer in database.find_all(store.answers, model=model["id"]):
-            if answer["certificate"] is not None and (facts := json.loads(answer["certificate"])) is not None:
-                loss = requested_loss(answer["epsilon"], facts["delta"])
-                neighbours = _describe_neighbours(facts)
-                releases.append(IssuedRelease(facts["plan_hash"], loss, neighbours, *_ledger_event(facts)))
-    return releases
+    with database.transaction():
+        message = "ended when the ledger was frozen or the data set retired"
+        outcome = {"state": "failed", "message": message, "detail": None, "lease": None, "ended": current_timestamp()}
+        database.update(store.jobs, {"dataset": dataset, "state": ("queued", "running")}, **outcome)
+        for model in database.find_all(store.models, kind="answering", dataset=dataset):
+            database.remove(store.answers, model=model["id"], labels=None)
+        for entry in ledger.entries():
+            if entry.state == "reserved":
+                ledger.resolve(entry.id, message)
 
 
 def loss_from_certificate(epsilon: object, delta: object) -> Loss:
@@ -279,136 +430,32 @@ def loss_from_certificate(epsilon: object, delta: object) -> Loss:
     return Loss.pure_or_zcdp(loss.epsilon, loss.delta) if loss.delta > 0 and loss.epsilon is not None else loss
 
 
-def unrecorded_releases(
-    guarded: GuardedLedger, known: Sequence[IssuedRelease], certificates: Sequence[dict[str, Any]]
-) -> list[IssuedRelease]:
-    """Return the releases of the given certificates that the service has no record of."""
-    by_event = {(release.entry, release.digest) for release in known if release.digest}
-    by_plan = Counter(release.plan for release in known)
-    unrecorded, losses = [], {entry.plan: entry.loss for entry in guarded.ledger.entries()}
-    for facts in certificates:
-        event = _ledger_event(facts)
-        certificate = PrivacyCertificate.from_dict({n: v for n, v in facts.items() if n != "ledger_hash"})
-        plan = certificate.plan_hash
-        if event in by_event:
-            continue
-        if not event[1] and by_plan[plan] > 0:
-            by_plan[plan] -= 1
-            continue
-        if certificate.epsilon is None:
-            raise LedgerError("a certificate without a guarantee cannot be charged. Hint: remove it from the list.")
-        loss = losses.get(plan) or loss_from_certificate(certificate.epsilon, certificate.delta or 0)
-        unrecorded.append(IssuedRelease(plan, loss, _describe_neighbours(certificate.to_dict()), *event))
-        by_event |= {event} if event[1] else set()
-    return unrecorded
-
-
-def reconcile(
-    guarded: GuardedLedger, issued: Sequence[IssuedRelease], reason: str, missing: Loss | None = None
-) -> list[int]:
-    """Charge every release that the ledger lacks, and unfreeze the ledger with a new checkpoint.
-
-    Parameters
-    ----------
-    guarded : GuardedLedger
-        A frozen ledger.
-    issued : list of IssuedRelease
-        All releases from this data set.
-    reason : str
-        The custodian's explanation of the older copy; recorded with each entry.
-    missing : Loss, optional
-        Upper bound on the loss of all releases without a certificate, if event numbers have a gap.
-
-    Returns
-    -------
-    list of int
-        Numbers of the new ledger entries.
-
-    Raises
-    ------
-    LedgerError
-        If event numbers have a gap and ``missing`` is not given, or if the budget cannot hold a release.
-    """
-    uncharged = _uncharged_releases(guarded, issued)
-    gap = _count_missing_events(guarded, uncharged)
-    if gap > 0 and missing is None:
-        raise LedgerError(
-            f"{gap} events of {guarded.ledger.name} after this copy are not explained by any certificate. Hint: upload "
-            "the certificates of all releases since, or bound the loss of the missing ones with missing_epsilon."
-        )
-    for entry in guarded.ledger.entries():
-        if entry.state == "reserved":  # its run will not continue: spent, and matched with no known release
-            guarded.ledger.resolve(entry.id, _RECONCILED_PREFIX + reason)
-    charged = [_charge_release(guarded, release, _RECONCILED_PREFIX + reason) for release in uncharged]
-    if gap > 0 and missing is not None:
-        counted = (entry.neighbours for entry in guarded.ledger.entries() if entry.is_counted)
-        release = IssuedRelease("", missing, next(counted, "one row, added or removed"))
-        charged.append(_charge_release(guarded, release, f"{_RECONCILED_PREFIX}not accounted for: {reason}"))
-    guarded.write_checkpoint(reconciled=True)
-    return charged
-
-
-def _uncharged_releases(guarded: GuardedLedger, issued: Sequence[IssuedRelease]) -> list[IssuedRelease]:
-    """Return the releases that the ledger lacks, matched by event, or by plan and loss if they have no event.
-
-    An entry of an earlier reconciliation matches one release of its plan and loss.
-    """
-    settled = {entry.id: entry for entry in guarded.ledger.entries() if entry.state in ("committed", "resolved")}
-    known = {release for release in issued if release.digest and guarded.ledger.holds(release.entry, release.digest)}
-    for release in known:
-        settled.pop(release.entry, None)
-    uncharged = []
-    for release in issued:
-        if release in known:
-            continue
-        match = next((entry.id for entry in settled.values() if _entry_matches(entry, release)), None)
-        if match is None:
-            uncharged.append(release)
-        else:
-            del settled[match]
-    return uncharged
-
-
-def _entry_matches(entry: Entry, release: IssuedRelease) -> bool:
-    same = (entry.plan, entry.loss) == (release.plan, release.loss)
-    return same and (not release.digest or entry.purpose.kind == RECONCILIATION)
-
-
-def _count_missing_events(guarded: GuardedLedger, uncharged: Sequence[IssuedRelease]) -> int:
-    """Return a lower bound on the number of events after this copy that no known release explains.
-
-    A release writes two events, its charge and its settlement. A reservation that was open in the copy writes one more.
-    """
-    head = guarded.ledger.head()[0]
-    last = max([head, guarded.checkpoint_number(), *(release.entry for release in uncharged)])
-    settled_later = sum(entry.state == "reserved" for entry in guarded.ledger.entries())
-    return last - head - 2 * len(uncharged) - settled_later
-
-
-def _charge_release(guarded: GuardedLedger, release: IssuedRelease, what: str) -> int:
+def _parse_certificate(facts: dict[str, Any], ledger: Ledger) -> tuple[PrivacyCertificate, int, str]:
+    """Return a certificate with number and hash of the event that charged it."""
     try:
-        charge = guarded.ledger.reserve(
-            release.loss,
-            what=what,
-            neighbours=release.neighbours,
-            plan=release.plan,
-            purpose=Purpose(RECONCILIATION),
-        )
-    except BudgetExceededError as error:
+        content = read_json(json.dumps(facts))
+        digest = content.pop("ledger_hash")
+        certificate = PrivacyCertificate.from_dict(content)
+        number = certificate.ledger_entry
+        is_known = isinstance(number, int) and isinstance(digest, str) and 0 < number < 2**53
+    except (KeyError, TypeError, ValueError):
+        is_known = False
+    if not is_known or not re.fullmatch("[0-9a-f]{64}", digest):
+        raise LedgerError("a certificate names no event of a ledger. Hint: upload it as the service issued it.")
+    if certificate.epsilon is None or certificate.ledger != ledger.name:
         raise LedgerError(
-            f"the budget of {guarded.ledger.name} cannot hold a release that was already made. Hint: restore the "
-            "newest copy of the ledger."
-        ) from error
-    charge.commit()
-    return charge.id
+            f"a certificate is without a guarantee or not of {ledger.name}. Hint: remove it from the list."
+        )
+    return certificate, number, digest
 
 
-def _ledger_event(facts: dict[str, Any]) -> tuple[int, str]:
-    number, digest = facts.get("ledger_entry"), facts.get("ledger_hash")
-    known = isinstance(number, int) and isinstance(digest, str) and 0 < number < 2**53
-    return (number, digest) if known and isinstance(number, int) and isinstance(digest, str) else (0, "")
+def _describe_neighbours(certificate: PrivacyCertificate) -> str:
+    return f"{certificate.unit}, {'added or removed' if certificate.adjacency == 'add-remove' else 'replaced'}"
 
 
-def _describe_neighbours(facts: dict[str, Any]) -> str:
-    verb = "added or removed" if facts["adjacency"] == "add-remove" else "replaced"
-    return f"{facts['unit']}, {verb}"
+def get_dataset(database: Store, name: str) -> DatabaseRow:
+    """Return a data set; raise NotFoundError if it does not exist."""
+    dataset = database.find(store.datasets, name=name)
+    if dataset is None:
+        raise NotFoundError("data set", name)
+    return dataset

@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import secrets
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import IO, Any, Final, Self, cast
 
 import httpx
 import pandas as pd
@@ -20,6 +21,8 @@ _MAX_TRIES: Final = 5
 _FIRST_WAIT_SECONDS: Final = 0.2  # doubled after each attempt
 _MEDIA_TYPES: Final = {".csv": "text/csv", ".parquet": "application/vnd.apache.parquet"}
 _FINAL_STATES: Final = frozenset({"done", "failed", "cancelled"})
+Rows = pd.DataFrame | list[dict[str, Any]]
+Json = dict[str, Any]
 
 
 class ServiceError(VeilwoodError):
@@ -41,7 +44,7 @@ class Client:
     address : str
         Address of the service, such as ``https://forest.example``.
     token : str
-        Token of an account.
+        Token of an account. Without one, ``log_in`` or ``accept`` opens a session.
     timeout : float
         Seconds to wait for a response.
     transport : httpx.BaseTransport, optional
@@ -57,9 +60,14 @@ class Client:
     """
 
     def __init__(
-        self, address: str, token: str, *, timeout: float = 60.0, transport: httpx.BaseTransport | None = None
+        self,
+        address: str,
+        token: str | None = None,
+        *,
+        timeout: float = 60.0,
+        transport: httpx.BaseTransport | None = None,
     ) -> None:
-        headers = {"Authorization": f"Bearer {token}"}
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
         self._http = httpx.Client(base_url=address, headers=headers, timeout=timeout, transport=transport)
 
     def __enter__(self) -> Self:
@@ -77,62 +85,146 @@ class Client:
     def __repr__(self) -> str:
         return f"Client({str(self._http.base_url)!r})"  # never the token
 
+    # -- accounts, in a session ------------------------------------------------------------------------------------
+
+    def log_in(self, name: str, password: str) -> None:
+        """Open a session, in which accounts and tokens can be made."""
+        self._open_session("/v1/session", {"name": name, "password": password})
+
+    def accept(self, invitation: str, password: str, name: str | None = None) -> None:
+        """Set the password of an invited account, and open a session. The first account chooses its name."""
+        self._open_session("/v1/accounts/accept", {"invitation": invitation, "password": password, "name": name})
+
+    def _open_session(self, path: str, body: Json) -> None:
+        self._http.headers["X-CSRF-Token"] = self._call("POST", path, json=body)["csrf"]
+
+    def invite(self, name: str, roles: Sequence[str] = (), subject: str | None = None) -> str | None:
+        """Return an invitation for an account: a new one with these roles, or one that exists."""
+        if not roles:
+            return cast("str", self._call("POST", f"/v1/accounts/{name}/invitation")["invitation"])
+        body = {"name": name, "roles": list(roles), "subject": subject}
+        return cast("str | None", self._call("POST", "/v1/accounts", json=body)["invitation"])
+
+    def issue_token(self, name: str, scopes: Sequence[str], days: int = 30) -> str:
+        """Create a token for scripts and return it; it is shown this once."""
+        body = {"name": name, "scopes": list(scopes), "days": days}
+        return cast("str", self._call("POST", "/v1/tokens", json=body)["token"])
+
+    def events(self, limit: int = 100) -> list[Json]:
+        """List who did what, newest first; for custodians and auditors."""
+        return self._list("/v1/events", limit)
+
     # -- data sets, for custodians ---------------------------------------------------------------------------------
 
-    def datasets(self) -> list[dict[str, Any]]:
+    def datasets(self) -> list[Json]:
         """List the data sets, with the remaining budget of each."""
-        return self._request_list("GET", "/v1/datasets")
+        return self._list("/v1/datasets")
 
-    def add_dataset(self, name: str, people: str, epsilon: float, delta: float = 0.0, source: str | None = None) -> Any:
+    def add_dataset(
+        self, name: str, people: str, epsilon: float, delta: float = 0.0, source: str | None = None
+    ) -> Json:
         """Register a data set with the population that it protects and its budget."""
         body = {"name": name, "people": people, "epsilon": epsilon, "delta": delta, "source": source}
-        return self._request_json("POST", "/v1/datasets", json=body)
+        return self._dict("POST", "/v1/datasets", json=body)
 
-    def upload(self, dataset: str, table: str | PathLike[str]) -> None:
-        """Upload a table: a CSV or Parquet file."""
-        path = Path(table)
-        media_type = _MEDIA_TYPES.get(path.suffix)
-        if media_type is None:
-            raise ParameterError("table", path.name, "is not a table file", "pass a .csv or .parquet file")
-        self._request_json(
-            "PUT", f"/v1/datasets/{dataset}/table", content=path.read_bytes(), headers={"Content-Type": media_type}
-        )
+    def upload(self, dataset: str, table: str | PathLike[str] | IO[bytes], media_type: str | None = None) -> None:
+        """Upload a table: a CSV or Parquet file, or a stream of such bytes with its media type."""
+        if isinstance(table, str | PathLike):
+            media_type = media_type or _MEDIA_TYPES.get(Path(table).suffix)
+            if media_type is None:
+                raise ParameterError("table", Path(table).name, "is not a table file", "pass a .csv or .parquet file")
+            with Path(table).open("rb") as file:
+                self.upload(dataset, file, media_type)
+            return
+        with tempfile.TemporaryFile() as spooled:  # a pipe has no length, and cannot be sent again
+            size = sum(spooled.write(piece) for piece in _read_pieces(table))
+            headers = {"Content-Type": media_type or "text/csv", "Content-Length": str(size)}
+            self._send("PUT", f"/v1/datasets/{dataset}/table", file=spooled, headers=headers)
 
     def set_schema(self, dataset: str, schema: Mapping[str, Any]) -> None:
         """Declare the schema of a data set."""
-        self._request_json("PUT", f"/v1/datasets/{dataset}/schema", json=dict(schema))
+        self._call("PUT", f"/v1/datasets/{dataset}/schema", json=dict(schema))
 
-    def schema(self, dataset: str) -> dict[str, Any]:
+    def schema(self, dataset: str) -> Json:
         """Return the schema of a data set."""
-        return self._request_dict("GET", f"/v1/datasets/{dataset}/schema")
+        return self._dict("GET", f"/v1/datasets/{dataset}/schema")
 
-    def ledger(self, dataset: str) -> dict[str, Any]:
-        """Return the ledger of a data set with all entries; for custodians and auditors."""
-        return self._request_dict("GET", f"/v1/datasets/{dataset}/ledger")
+    def draft(self, dataset: str, target: str | None = None) -> Json:
+        """Return a draft of the schema, made from the rows; for custodians."""
+        params = {} if target is None else {"target": target}
+        return self._dict("POST", f"/v1/datasets/{dataset}/draft", params=params)
+
+    def add_allowance(self, dataset: str, epsilon: float, account: str = "", period: str = "") -> Json:
+        """Add a narrower limit, of one account or of all, permanent or renewed each "year" or "month"."""
+        body = {"epsilon": epsilon, "account": account, "period": period}
+        return self._dict("POST", f"/v1/datasets/{dataset}/allowances", json=body)
+
+    def ledger(self, dataset: str, limit: int = 100) -> Json:
+        """Return the ledger of a data set with its newest entries; for custodians and auditors."""
+        return self._dict("GET", f"/v1/datasets/{dataset}/ledger", params={"limit": limit})
+
+    def verify_ledger(self, dataset: str) -> str:
+        """Verify the hash chain of a ledger and return its last hash."""
+        return cast("str", self._call("POST", f"/v1/datasets/{dataset}/ledger/verify")["head"])
+
+    def charge_certificates(self, dataset: str, certificates: Sequence[Mapping[str, Any]]) -> Json:
+        """Charge certificates of releases that a restored ledger has lost."""
+        body = {"certificates": [dict(facts) for facts in certificates]}
+        return self._dict("POST", f"/v1/datasets/{dataset}/ledger/certificates", json=body)
+
+    def thaw(self, dataset: str, reason: str, missing_epsilon: float | str) -> Json:
+        """Thaw a frozen ledger. State the loss of releases without a certificate, 0 included."""
+        body = {"reason": reason, "missing_epsilon": missing_epsilon}
+        return self._dict("POST", f"/v1/datasets/{dataset}/ledger/thaw", json=body)
+
+    def resolve(self, dataset: str, entry: int, reason: str) -> Json:
+        """Settle a reservation that a crash left open. It counts as spent."""
+        return self._dict("POST", f"/v1/datasets/{dataset}/ledger/{entry}/resolve", json={"reason": reason})
+
+    def delete_table(self, dataset: str) -> None:
+        """Delete the rows of a data set."""
+        self._send("DELETE", f"/v1/datasets/{dataset}/table")
+
+    def retire(self, dataset: str, reason: str) -> Json:
+        """Delete the rows of a data set, and release nothing from it any more."""
+        return self._dict("POST", f"/v1/datasets/{dataset}/retire", json={"reason": reason})
 
     # -- plans and models ------------------------------------------------------------------------------------------
 
     def plan(
         self, dataset: str, estimator: str = "private-forest", *, epsilon: float = 1.0, delta: float = 0.0, **more: Any
-    ) -> dict[str, Any]:
+    ) -> Json:
         """Plan a training and return the plan. Further keywords are parameters of the estimator."""
         body = {"estimator": estimator, "epsilon": epsilon, "delta": delta, "parameters": more}
-        return self.get_plan(self._request_dict("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
+        return self.get_plan(self._call("POST", f"/v1/datasets/{dataset}/plans", json=body)["id"])
 
-    def plan_evaluation(self, model: str, *, epsilon: float = 0.1, delta: float = 0.0) -> dict[str, Any]:
+    def plan_evaluation(self, model: str, *, epsilon: float = 0.1, delta: float = 0.0) -> Json:
         """Plan an evaluation of a model on the private rows, and return the plan."""
         body = {"epsilon": epsilon, "delta": delta}
-        return self.get_plan(self._request_dict("POST", f"/v1/models/{model}/evaluations", json=body)["id"])
+        return self.get_plan(self._call("POST", f"/v1/models/{model}/evaluations", json=body)["id"])
 
-    def get_plan(self, plan: str) -> dict[str, Any]:
+    def plans(self, limit: int = 100) -> list[Json]:
+        """List the plans, newest first."""
+        return self._list("/v1/plans", limit)
+
+    def get_plan(self, plan: str) -> Json:
         """Return a plan, as text and as JSON."""
-        return self._request_dict("GET", f"/v1/plans/{plan}")
+        return self._dict("GET", f"/v1/plans/{plan}")
 
-    def sign(self, plan: str, fingerprint: str) -> dict[str, Any]:
-        """Sign a plan whose hash you have read; for custodians."""
-        return self._request_dict("POST", f"/v1/plans/{plan}/signature", json={"fingerprint": fingerprint})
+    def sign(
+        self,
+        plan: str,
+        fingerprint: str,
+        *,
+        runs: int = 1,
+        total_epsilon: float | None = None,
+        askers: Sequence[str] | None = None,
+    ) -> Json:
+        """Sign a plan whose hash you have read, for a number of runs or a total epsilon; for custodians."""
+        body = {"fingerprint": fingerprint, "runs": runs, "total_epsilon": total_epsilon, "askers": askers}
+        return self._dict("POST", f"/v1/plans/{plan}/signature", json=body)
 
-    def run(self, plan: str, *, wait_seconds: float = 3600.0) -> dict[str, Any]:
+    def run(self, plan: str, *, wait_seconds: float = 3600.0) -> Json:
         """Run a signed plan, wait until it is done and return the release.
 
         Raises
@@ -140,63 +232,83 @@ class Client:
         ServiceError
             If the job fails, is cancelled or takes longer than ``wait_seconds``.
         """
-        job = self._request_dict("POST", f"/v1/plans/{plan}/jobs", headers={"Idempotency-Key": secrets.token_hex(16)})
+        job = self._call("POST", f"/v1/plans/{plan}/jobs", headers={"Idempotency-Key": secrets.token_hex(16)})
         deadline = time.monotonic() + wait_seconds
         while job["state"] not in _FINAL_STATES:
             if time.monotonic() > deadline:
                 raise ServiceError(f"job {job['id']} is still {job['state']}. Hint: fetch the model later.", 0)
             time.sleep(0.2)
-            job = self._request_dict("GET", f"/v1/jobs/{job['id']}")
+            job = self.job(job["id"])
         if job["state"] != "done":
             raise ServiceError(f"job {job['id']} {job['state']}: {job['message']}", 0)
         return self.model(job["id"])
 
-    def models(self) -> list[dict[str, Any]]:
-        """List the releases."""
-        return self._request_list("GET", "/v1/models")
+    def job(self, job: str) -> Json:
+        """Return a job and its state."""
+        return self._dict("GET", f"/v1/jobs/{job}")
 
-    def model(self, model: str) -> dict[str, Any]:
+    def jobs(self, limit: int = 100) -> list[Json]:
+        """List the jobs, newest first."""
+        return self._list("/v1/jobs", limit)
+
+    def cancel(self, job: str) -> Json:
+        """Cancel a job. What it has reserved counts as spent."""
+        return self._dict("DELETE", f"/v1/jobs/{job}")
+
+    def models(self, limit: int = 100) -> list[Json]:
+        """List the releases, newest first."""
+        return self._list("/v1/models", limit)
+
+    def model(self, model: str) -> Json:
         """Return one release with its certificate."""
-        return self._request_dict("GET", f"/v1/models/{model}")
+        return self._dict("GET", f"/v1/models/{model}")
 
     def download(self, model: str, path: str | PathLike[str], *, onnx: bool = False) -> None:
         """Save a trained model to a file, for ``vw.load``, or as ONNX."""
-        response = self._send_with_retries("GET", f"/v1/models/{model}/{'onnx' if onnx else 'file'}")
+        response = self._send("GET", f"/v1/models/{model}/{'onnx' if onnx else 'file'}")
         Path(path).write_bytes(response.content)
 
-    def predict(self, model: str, rows: pd.DataFrame | list[dict[str, Any]]) -> dict[str, Any]:
+    def predict(self, model: str, rows: Rows) -> Json:
         """Predict rows. Free."""
-        return self._request_dict("POST", f"/v1/models/{model}/predict", json={"rows": _to_row_dicts(rows)})
+        return self._dict("POST", f"/v1/models/{model}/predict", json={"rows": _to_row_dicts(rows)})
 
-    def quote(self, model: str, rows: pd.DataFrame | list[dict[str, Any]], epsilon: float | None = None) -> Any:
+    def quote(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
         """Return the loss and the expected error of a batch of private answers. Free."""
-        return self._request_json(
-            "POST", f"/v1/models/{model}/quote", json={"rows": _to_row_dicts(rows), "epsilon": epsilon}
-        )
+        body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
+        return self._dict("POST", f"/v1/models/{model}/quote", json=body)
 
-    def answer(self, model: str, rows: pd.DataFrame | list[dict[str, Any]], epsilon: float | None = None) -> Any:
+    def answer(self, model: str, rows: Rows, epsilon: float | None = None) -> Json:
         """Answer a batch privately. It is charged first; repeating the same batch is free, and so is a retry."""
-        return self._request_json(
-            "POST", f"/v1/models/{model}/answers", json={"rows": _to_row_dicts(rows), "epsilon": epsilon}
-        )
+        body = {"rows": _to_row_dicts(rows), "epsilon": epsilon}
+        return self._dict("POST", f"/v1/models/{model}/answers", json=body)
 
     # -- inside ----------------------------------------------------------------------------------------------------
 
-    def _request_dict(self, method: str, path: str, **more: Any) -> dict[str, Any]:
-        content: dict[str, Any] = self._request_json(method, path, **more)
-        return content
+    def _dict(self, method: str, path: str, **more: Any) -> Json:
+        return cast("Json", self._call(method, path, **more))
 
-    def _request_list(self, method: str, path: str) -> list[dict[str, Any]]:
-        content: list[dict[str, Any]] = self._request_json(method, path)
-        return content
+    def _list(self, path: str, limit: int = 500) -> list[Json]:
+        """Return the newest records of a list, page by page."""
+        items, after = list[Json](), None
+        while len(items) < limit:
+            params = {"limit": min(limit - len(items), 500)} | ({} if after is None else {"after": after})
+            page = self._call("GET", path, params=params)
+            items += page["items"]
+            after = page["next"]
+            if after is None:
+                break
+        return items
 
-    def _request_json(self, method: str, path: str, **more: Any) -> Any:
-        return self._send_with_retries(method, path, **more).json()
+    def _call(self, method: str, path: str, **more: Any) -> Any:
+        return self._send(method, path, **more).json()
 
-    def _send_with_retries(self, method: str, path: str, **more: Any) -> httpx.Response:
+    def _send(self, method: str, path: str, file: IO[bytes] | None = None, **more: Any) -> httpx.Response:
         """Send a request, with retries after errors of the network or the service."""
         wait, failure = _FIRST_WAIT_SECONDS, ""
         for _ in range(_MAX_TRIES):
+            if file is not None:
+                file.seek(0)
+                more["content"] = _read_pieces(file)
             try:
                 response = self._http.request(method, path, **more)
             except httpx.TransportError as error:
@@ -214,6 +326,11 @@ class Client:
         raise ServiceError(f"the service at {self._http.base_url} does not respond ({failure}).", 0)
 
 
+def _read_pieces(file: IO[bytes]) -> Iterator[bytes]:
+    while piece := file.read(1 << 20):
+        yield piece
+
+
 def _raise_for_problem(response: httpx.Response) -> httpx.Response:
     if response.status_code < 400:
         return response
@@ -227,7 +344,7 @@ def _raise_for_problem(response: httpx.Response) -> httpx.Response:
     raise ServiceError(detail, response.status_code)
 
 
-def _to_row_dicts(rows: pd.DataFrame | list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _to_row_dicts(rows: Rows) -> list[dict[str, Any]]:
     if isinstance(rows, pd.DataFrame):
         return [
             {str(name): None if pd.isna(value) else value for name, value in row.items()}

@@ -5,58 +5,58 @@ from __future__ import annotations
 
 import json
 import socket
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import pandas as pd
 import typer
 
-from veilwood import datasets
 from veilwood.cli.options import log_level, option_groups, read_number, read_params
-from veilwood.errors import SetupError
-from veilwood_service import store
-from veilwood_service.access import Service
-from veilwood_service.budgets import dataset_ledger_name, open_guarded
-from veilwood_service.jobs import execute_job
-from veilwood_service.store import current_timestamp
-from veilwood_service.training import RunRequest
+from veilwood.errors import ParameterError, SetupError
+from veilwood_service.client import Client
 
-remote = typer.Typer(help="Plan, run and predict on a running service.", rich_markup_mode=None)
+if TYPE_CHECKING:
+    from veilwood_service.access import Service
+    from veilwood_service.settings import Settings
 
-ModelId = Annotated[str, typer.Argument(metavar="MODEL")]
-CsvArgument = Annotated[Path, typer.Argument(metavar="TABLE.csv")]
-BatchEpsilon = Annotated[
-    float | None, typer.Option(metavar="E", parser=read_number, help="Epsilon of the batch. Default: the signed one.")
+remote = typer.Typer(help="Work with a running service: data, plans, models, accounts.", rich_markup_mode=None)
+
+Address = Annotated[
+    str, typer.Option(envvar="VEILWOOD_SERVICE", help="Address of the service, such as https://forest.example.")
 ]
+Password = Annotated[str | None, typer.Option(envvar="VEILWOOD_PASSWORD", help="Default: prompted for.")]
+DatasetName = Annotated[str, typer.Argument(metavar="DATASET")]
 
 
 @dataclass(frozen=True)
-class RemoteOptions:
-    """Options of all ``veilwood remote`` commands: address of the service, and token."""
+class TokenOptions:
+    """Options of commands that a token may run: address of the service, and token."""
 
-    address: Annotated[
-        str, typer.Option(envvar="VEILWOOD_SERVICE", help="Address of the service, such as https://forest.example.")
-    ]
+    address: Address
     token: Annotated[str, typer.Option(envvar="VEILWOOD_TOKEN", help="Token. Prefer the environment variable.")]
 
-    def open_client(self) -> Any:
+    def open_client(self) -> Client:
         """Return a client of the service."""
-        try:
-            from veilwood_service.client import Client
-        except ImportError as error:
-            raise SetupError(f"the client needs {error.name}. Hint: pip install 'veilwood[service]'") from None
         return Client(self.address, self.token)
 
 
-def _remote_command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that registers a function with option groups as a ``veilwood remote`` command."""
-    return lambda command: remote.command(name)(option_groups(command))
+@dataclass(frozen=True)
+class LoginOptions:
+    """Options of commands that need a session: address of the service, account and password."""
 
+    address: Address
+    account: Annotated[str, typer.Option(envvar="VEILWOOD_ACCOUNT", help="Your account.")]
+    password: Password = None
 
-def _print_json(content: Any) -> None:
-    print(json.dumps(content, indent=1))
+    def open_client(self) -> Client:
+        """Return a client with a session."""
+        client = Client(self.address)
+        client.log_in(self.account, self.password or typer.prompt("Password", hide_input=True))
+        return client
 
 
 def _read_rows(table: Path) -> list[dict[str, Any]]:
@@ -65,155 +65,159 @@ def _read_rows(table: Path) -> list[dict[str, Any]]:
     return [{str(name): value or None for name, value in row.items()} for row in rows.to_dict("records")]
 
 
-@_remote_command("datasets")
-def remote_datasets(service: RemoteOptions) -> None:
-    """List the data sets and their remaining budgets.
-
-    \b
-    Example:
-      VEILWOOD_SERVICE=http://127.0.0.1:8400 VEILWOOD_TOKEN=vw_... veilwood remote datasets
-    """
-    with service.open_client() as client:
-        _print_json(client.datasets())
+def _read_json_file(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise ParameterError("file", path.name, f"is not JSON ({type(error).__name__})", "pass a JSON file") from None
 
 
-@_remote_command("plan")
-def remote_plan(
-    dataset: Annotated[str, typer.Argument(metavar="DATASET")],
-    service: RemoteOptions,
-    estimator: Annotated[str, typer.Option(metavar="NAME")] = "private-forest",
-    epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 1.0,
-    delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
-    param: Annotated[list[str] | None, typer.Option("--param", metavar="KEY=VALUE")] = None,
+_ARGUMENTS: Final[dict[str, tuple[type, str]]] = {
+    "dataset": (str, ""), "plan": (str, ""), "model": (str, ""), "job": (str, ""), "name": (str, ""),
+    "entry": (int, "Number of a ledger entry."), "fingerprint": (str, "Hash of the plan that you have read."),
+    "table": (str, "A .csv or .parquet file, or - for CSV from a pipe."), "rows": (Path, "A CSV file of public rows."),
+    "schema": (Path, "Reviewed schema, JSON."), "certificates": (list[Path], "Certificates, JSON."),
+}  # fmt: skip
+"""Parameters of the client's methods that are arguments of a command, with type and help."""
+_OPTIONS: Final[dict[str, tuple[Any, str]]] = {
+    "roles": (list[str], "Role of a new account; can be repeated. Omit it for an account that exists."),
+    "subject": (str | None, "Identity at the OpenID provider, instead of a link."),
+    "scopes": (list[str], "Right: ask, plan, run, sign, data, records, accounts, operate; can be repeated."),
+    "days": (int, "Days to live."), "limit": (int, "Maximum number of records."),
+    "people": (str, "The protected population."), "source": (str | None, "Path in a folder that the operator allows."),
+    "epsilon": (float | None, "Epsilon, such as 0.5 or 1/3."), "delta": (float, "Delta."),
+    "account": (str, "Account. Default: all accounts together."), "period": (str, "year or month. Default: for ever."),
+    "target": (str | None, "Target column. Default: the last."), "reason": (str, "Why; it is recorded."),
+    "missing_epsilon": (str, "Loss of all releases without a certificate, or 0."),
+    "estimator": (str, "Name of an estimator."), "more": (list[str], "KEY=VALUE of the estimator; can be repeated."),
+    "runs": (int, "Number of runs that you allow."), "wait_seconds": (float, "Seconds to wait for the end."),
+    "total_epsilon": (float | None, "Epsilon that you allow for all batches of a predictor."),
+    "askers": (list[str], "Account that may ask a predictor; can be repeated. Default: all."),
+    "path": (Path, "Output file."), "onnx": (bool, "Save as ONNX."),
+}  # fmt: skip
+"""Parameters that are options, with type and help."""
+_FLAGS: Final = {"roles": "--role", "scopes": "--scope", "more": "--param", "askers": "--asker", "path": "--out -o"}
+_READERS: Final[dict[str, Callable[[Any], Any]]] = {
+    "rows": _read_rows,
+    "schema": _read_json_file,
+    "certificates": lambda paths: [_read_json_file(path) for path in paths],
+    "table": lambda table: sys.stdin.buffer if table == "-" else table,
+    "askers": lambda names: names or None,
+}
+
+
+def _cli_parameter(parameter: Parameter) -> Parameter:
+    """Return the argument or option of a command for a parameter of a method."""
+    name, default = parameter.name, parameter.default
+    if name in _ARGUMENTS:
+        kind, text = _ARGUMENTS[name]
+        return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, typer.Argument(help=text)])
+    kind, text = _OPTIONS[name]
+    parser = read_number if kind in (float, float | None) else None
+    flags = _FLAGS.get(name, f"--{name.replace('_', '-')}").split()
+    option = typer.Option(*flags, help=text, parser=parser)
+    if parameter.kind is Parameter.VAR_KEYWORD or default in ((), None):
+        default = [] if kind == list[str] else None
+    return Parameter(name, Parameter.KEYWORD_ONLY, annotation=Annotated[kind, option], default=default)
+
+
+def _add_remote_command(
+    name: str, method: Callable[..., Any], example: str, options: type = TokenOptions, end: str = ""
 ) -> None:
-    """Plan a training. A custodian must sign the plan before it runs.
+    """Add a command that calls a method of the client, and prints its result, or ``end`` if there is none."""
+    parameters = [*signature(method, eval_str=True).parameters.values()][1:]
 
-    \b
-    Example:
-      veilwood remote plan visits --epsilon 0.5
-    """
-    with service.open_client() as client:
-        _print_json(client.plan(dataset, estimator, epsilon=epsilon, delta=delta, **read_params(param)))
+    def run(service: Any, **given: Any) -> None:
+        values = {key: _READERS.get(key, lambda value: value)(value) for key, value in given.items()}
+        values |= read_params(values.pop("more", None))
+        with service.open_client() as client:
+            result = method(client, **values)
+        if isinstance(result, str):
+            print(result)
+        else:
+            print(end if result is None else json.dumps(result, indent=1))
+
+    options_parameter = Parameter("service", Parameter.KEYWORD_ONLY, annotation=options)
+    cli_parameters = [_cli_parameter(each) for each in parameters if each.name != "media_type"]
+    run.__signature__ = Signature([options_parameter, *cli_parameters])  # type: ignore[attr-defined]
+    summary = (method.__doc__ or "").split("\n\n")[0]
+    run.__doc__ = f"{summary}\n\n\b\nExample:\n  veilwood remote {example}"
+    remote.command(name)(option_groups(run))
 
 
-@_remote_command("sign")
-def remote_sign(
-    plan: Annotated[str, typer.Argument(metavar="PLAN")],
-    fingerprint: Annotated[str, typer.Argument(metavar="HASH", help="Hash of the plan that you have read.")],
-    service: RemoteOptions,
+_LOG_IN: Final = "--account ana"
+_add_remote_command("invite", Client.invite, f"invite eve --role analyst {_LOG_IN}", LoginOptions, "Added")
+_add_remote_command("token", Client.issue_token, f"token nightly --scope plan --scope run {_LOG_IN}", LoginOptions)
+_add_remote_command("events", Client.events, "events --limit 20")
+_add_remote_command("datasets", Client.datasets, "datasets")
+_add_remote_command("register", Client.add_dataset, 'register visits --people "patients of clinic X" --epsilon 3')
+_add_remote_command("upload", Client.upload, "upload visits visits.csv", end="Stored")
+_add_remote_command("schema", Client.schema, "schema visits")
+_add_remote_command("draft", Client.draft, "draft visits > visits.json")
+_add_remote_command("declare", Client.set_schema, "declare visits visits.json", end="Declared")
+_add_remote_command("allow", Client.add_allowance, "allow visits --epsilon 0.5 --account ana --period year")
+_add_remote_command("ledger", Client.ledger, "ledger visits")
+_add_remote_command("verify", Client.verify_ledger, "verify visits")
+_add_remote_command("certificates", Client.charge_certificates, "certificates visits june.json july.json")
+_add_remote_command("thaw", Client.thaw, 'thaw visits --reason "the disk broke" --missing-epsilon 0.5')
+_add_remote_command("resolve", Client.resolve, 'resolve visits 12 --reason "power failure on May 3"')
+_add_remote_command("delete-table", Client.delete_table, "delete-table visits", end="Deleted")
+_add_remote_command("retire", Client.retire, 'retire visits --reason "the study has ended"')
+_add_remote_command("plan", Client.plan, "plan visits --epsilon 0.5")
+_add_remote_command("plans", Client.plans, "plans")
+_add_remote_command("sign", Client.sign, "sign 4be172456d3cc4b350373ded a32c347518d4... --runs 2")
+_add_remote_command("run", Client.run, "run 4be172456d3cc4b350373ded")
+_add_remote_command("jobs", Client.jobs, "jobs")
+_add_remote_command("cancel", Client.cancel, "cancel 09c0c79330a9252dd58c31db")
+_add_remote_command("models", Client.models, "models")
+_add_remote_command("predict", Client.predict, "predict 09c0c79330a9252dd58c31db new-visits.csv")
+_add_remote_command("quote", Client.quote, "quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25")
+_add_remote_command("ask", Client.answer, "ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25")
+_add_remote_command("evaluate", Client.plan_evaluation, "evaluate 09c0c79330a9252dd58c31db --epsilon 0.1")
+_add_remote_command("download", Client.download, "download 09c0c79330a9252dd58c31db -o visits.veilwood", end="Wrote")
+
+
+@remote.command("accept")
+def remote_accept(
+    invitation: Annotated[str, typer.Argument(metavar="INVITATION", help="The link that an operator sent.")],
+    address: Address,
+    name: Annotated[str | None, typer.Option(help="Name of the first account.")] = None,
+    password: Password = None,
 ) -> None:
-    """Sign a plan by its hash.
+    """Set the password of your account with an invitation.
 
     \b
     Example:
-      veilwood remote sign 4be172456d3cc4b350373ded a32c347518d4...
+      veilwood remote accept vw_... --address https://forest.example
     """
-    with service.open_client() as client:
-        _print_json(client.sign(plan, fingerprint))
+    typed = password or typer.prompt("New password", hide_input=True, confirmation_prompt=True)
+    with Client(address) as client:
+        client.accept(invitation.rpartition("invitation=")[2], typed, name)
+    print("The password is set.")
 
 
-@_remote_command("run")
-def remote_run(plan: Annotated[str, typer.Argument(metavar="PLAN")], service: RemoteOptions) -> None:
-    """Run a signed plan and wait until it is done.
+# -- the machine of the service --------------------------------------------------------------------------------------
 
-    \b
-    Example:
-      veilwood remote run 4be172456d3cc4b350373ded
-    """
-    with service.open_client() as client:
-        _print_json(client.run(plan))
-
-
-@_remote_command("predict")
-def remote_predict(model: ModelId, table: CsvArgument, service: RemoteOptions) -> None:
-    """Predict the rows of a CSV file. Free.
-
-    \b
-    Example:
-      veilwood remote predict 09c0c79330a9252dd58c31db new-visits.csv
-    """
-    with service.open_client() as client:
-        _print_json(client.predict(model, _read_rows(table)))
-
-
-@_remote_command("quote")
-def remote_quote(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: BatchEpsilon = None) -> None:
-    """Show the loss and the expected error of private answers to the rows of a CSV file. Free.
-
-    \b
-    Example:
-      veilwood remote quote 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
-    """
-    with service.open_client() as client:
-        _print_json(client.quote(model, _read_rows(table), epsilon))
-
-
-@_remote_command("ask")
-def remote_ask(model: ModelId, table: CsvArgument, service: RemoteOptions, epsilon: BatchEpsilon = None) -> None:
-    """Answer the rows of a CSV file privately. Charged first; repeating the same batch is free.
-
-    \b
-    Example:
-      veilwood remote ask 09c0c79330a9252dd58c31db questions.csv --epsilon 0.25
-    """
-    with service.open_client() as client:
-        _print_json(client.answer(model, _read_rows(table), epsilon))
-
-
-@_remote_command("evaluate")
-def remote_evaluate(
-    model: ModelId,
-    service: RemoteOptions,
-    epsilon: Annotated[float, typer.Option(metavar="E", parser=read_number)] = 0.1,
-    delta: Annotated[float, typer.Option(metavar="D", parser=read_number)] = 0.0,
-) -> None:
-    """Plan an evaluation of a model on the private rows. It is signed and run like a training.
-
-    \b
-    Example:
-      veilwood remote evaluate 09c0c79330a9252dd58c31db --epsilon 0.1
-    """
-    with service.open_client() as client:
-        _print_json(client.plan_evaluation(model, epsilon=epsilon, delta=delta))
-
-
-@_remote_command("download")
-def remote_download(
-    model: ModelId,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE")],
-    service: RemoteOptions,
-    onnx: Annotated[bool, typer.Option("--onnx", help="Save as ONNX.")] = False,
-) -> None:
-    """Save a trained model to a file, for veilwood predict and veilwood certificate.
-
-    \b
-    Example:
-      veilwood remote download 09c0c79330a9252dd58c31db -o visits.veilwood
-    """
-    with service.open_client() as client:
-        client.download(model, out, onnx=onnx)
-    print(f"Wrote {out}")
-
-
-service_commands = typer.Typer(help="Back up, restore and freeze a service.", rich_markup_mode=None)
+service_commands = typer.Typer(help="Back up, restore and repair a service on its machine.", rich_markup_mode=None)
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the service.")]
+Database = Annotated[
+    str, typer.Option(envvar="VEILWOOD_DATABASE", help="Database, postgresql://... Default: SQLite in the folder.")
+]
 
 
 def serve(  # nosec B107: an empty client_secret means that no OpenID provider is configured
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of tables, models and ledgers.")] = Path(
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of tables and database.")] = Path(
         "veilwood-service"
     ),
     host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on.")] = 8400,
-    database: Annotated[
-        str,
-        typer.Option(envvar="VEILWOOD_DATABASE", help="Database, postgresql://... Default: SQLite in the folder."),
-    ] = "",
+    database: Database = "",
     address: Annotated[
         str, typer.Option(help="Public address of the service, https://... Default: host and port.")
     ] = "",
     allow: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLACE", help="Folder or postgresql://... from which custodians may register tables."),
+        typer.Option(metavar="FOLDER", help="Folder from which custodians may register tables."),
     ] = None,
     issuer: Annotated[str, typer.Option(help="OpenID provider for logins, https://...")] = "",
     client_id: Annotated[str, typer.Option(help="Client id of this service at the provider.")] = "",
@@ -243,25 +247,31 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
     \b
     Example:
       veilwood serve --demo
-      veilwood serve
+      veilwood serve /srv/veilwood
       veilwood serve /srv/veilwood --database postgresql://veilwood@db/veilwood --address https://forest.example
     """
+    print("Starting ...", file=sys.stderr)
     try:
         import uvicorn
 
         from veilwood_service.access import configure_logging
-        from veilwood_service.app import create_app
+        from veilwood_service.app import HeaderTimeoutProtocol, create_app
         from veilwood_service.settings import Limits, Settings
     except ImportError as error:
         raise SetupError(f"the service needs {error.name}. Hint: pip install 'veilwood[service]'") from None
     scheme = "https" if certfile else "http"
-    reached = address or f"{scheme}://{host}:{port}"
-    allowed = tuple(allow or ())
+    is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can go
+    reached = address or f"{scheme}://{'127.0.0.1' if is_everywhere else host}:{port}"
+    if proxy and "*" in proxy:
+        raise ParameterError("proxy", "*", "would let every client forge its address", "pass the proxy's address")
+    if host not in ("127.0.0.1", "::1", "localhost") and not reached.startswith("https://"):
+        warning = "Warning: other machines can connect, and passwords and tokens travel unencrypted without TLS."
+        print(f"{warning} Hint: pass --certfile, or --address https://... behind a proxy.", file=sys.stderr)
     settings = Settings(
         folder,
         database=database,
         address=reached,
-        allowed=allowed,
+        allowed=tuple(allow or ()),
         issuer=issuer,
         client_id=client_id,
         client_secret=client_secret,
@@ -269,25 +279,35 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
     )
     configure_logging(log_level())
     _check_port(host, port)
+    _raise_file_limit()
     app = create_app(settings)
     service = app.state.service
+    link = ""
     if demo:
         create_demo_data(service)
+        link = f"Open the demonstration: {reached}/page/index.html#demo={service.accounts.set_random_password('demo')}"
+    elif service.has_no_accounts():
+        link = f"First account: {reached}/page/index.html#invitation={service.accounts.invite_first()}"
     print(f"Veilwood at {reached}")
-    if service.has_no_accounts():
-        print(f"First account: {reached}/page/index.html#invitation={service.accounts.create_invitation()}")
+    if link:
+        print(link, flush=True)
     uvicorn.run(
         app,
         host=host,
         port=port,
+        http=HeaderTimeoutProtocol,
         log_config=None,
         access_log=False,
         server_header=False,
         forwarded_allow_ips=list(proxy or ["127.0.0.1"]),
         ssl_certfile=certfile,
         ssl_keyfile=keyfile,
+        limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=10,
     )
+
+
+_MAX_CONNECTIONS: Final = 4000  # further ones are answered with status 503
 
 
 def _check_port(host: str, port: int) -> None:
@@ -301,21 +321,38 @@ def _check_port(host: str, port: int) -> None:
         ) from None
 
 
+def _raise_file_limit() -> None:
+    """Allow as many open files as the system grants: each connection is one."""
+    if sys.platform != "win32":
+        import resource
+
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+def _settings(folder: Path, database: str = "") -> Settings:
+    from veilwood_service.settings import Settings
+
+    return Settings(folder, database=database)
+
+
 @service_commands.command("backup")
 def service_backup(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the service, which may be running.")],
     out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.tar", help="New file.")],
+    database: Database = "",
 ) -> None:
-    """Write database, models, tables and ledgers to one file. The file contains private rows.
+    """Write database and tables to one file. The file contains private rows.
+
+    With PostgreSQL the file contains the tables; save the database with pg_dump.
 
     \b
     Example:
       veilwood service backup /srv/veilwood -o /backups/monday.tar
     """
     from veilwood_service.backup import back_up
-    from veilwood_service.settings import Settings
 
-    back_up(Settings(folder), out)
+    back_up(_settings(folder, database), out)
     print(f"Wrote {out}. It contains private rows: protect it like the tables.")
 
 
@@ -323,8 +360,11 @@ def service_backup(
 def service_restore(
     archive: Annotated[Path, typer.Argument(metavar="FILE.tar", help="Backup of a service.")],
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder.")],
+    database: Database = "",
 ) -> None:
-    """Restore a backup. Its ledgers are frozen until a custodian reconciles them.
+    """Restore a backup. Its ledgers are frozen until a custodian thaws them.
+
+    With PostgreSQL, restore the database first, with pg_restore.
 
     \b
     Example:
@@ -332,16 +372,11 @@ def service_restore(
     """
     from veilwood_service.backup import restore_backup
 
-    _print_frozen(restore_backup(archive, folder))
+    _print_frozen(restore_backup(archive, _settings(folder, database)))
 
 
 @service_commands.command("freeze")
-def service_freeze(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder of the service.")],
-    database: Annotated[
-        str, typer.Option(envvar="VEILWOOD_DATABASE", help="Database, postgresql://... Default: SQLite.")
-    ] = "",
-) -> None:
+def service_freeze(folder: Folder, database: Database = "") -> None:
     """Freeze all ledgers and end all tokens, after restoring the database with its own tools.
 
     \b
@@ -349,40 +384,116 @@ def service_freeze(
       veilwood service freeze /srv/veilwood --database postgresql://veilwood@db/veilwood
     """
     from veilwood_service.backup import freeze_ledgers
-    from veilwood_service.settings import Settings
 
-    _print_frozen(freeze_ledgers(Settings(folder, database=database)))
+    _print_frozen(freeze_ledgers(_settings(folder, database)))
 
 
 def _print_frozen(names: list[str]) -> None:
-    print(f"Frozen: {', '.join(names) or 'no ledgers'}. A custodian must reconcile each data set on its page.")
+    print(f"Frozen: {', '.join(names) or 'no ledgers'}. A custodian thaws each data set, on its page or remotely.")
 
 
-_DATASET_NAME: Final = "cars"
-_POPULATION: Final = "makers of cars (a public table, for a first look)"
+@service_commands.command("invite")
+def service_invite(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A new account, or one whose password is lost.")],
+    role: Annotated[list[str] | None, typer.Option(help="Role of a new account. Default: operator.")] = None,
+    address: Annotated[str, typer.Option(help="Public address of the service.")] = "http://127.0.0.1:8400",
+    database: Database = "",
+) -> None:
+    """Print an invitation link: the way back in if no operator can log in. An existing account is enabled.
+
+    \b
+    Example:
+      veilwood service invite /srv/veilwood olga --address https://forest.example
+    """
+    from veilwood_service import store
+    from veilwood_service.accounts import Accounts
+
+    records = store.Store(_settings(folder, database))
+    records.create_tables()
+    is_new = records.find(store.accounts, name=name) is None
+    with records.transaction():
+        invitation = Accounts(records).invite("(machine)", name, (role or ["operator"]) if is_new else None)
+        records.update(store.accounts, {"name": name}, disabled=0)
+    print(f"{address.rstrip('/')}/page/index.html#invitation={invitation}")
+
+
+@service_commands.command("adopt-ledger")
+def service_adopt_ledger(
+    folder: Folder,
+    dataset: DatasetName,
+    ledger: Annotated[str, typer.Argument(metavar="LEDGER", help="File or postgresql://host/database#name.")],
+    people: Annotated[str, typer.Option(metavar="TEXT", help="The protected population.")],
+    database: Database = "",
+) -> None:
+    """Register a data set whose earlier charges are in a ledger of the library. They continue to count.
+
+    \b
+    Example:
+      veilwood service adopt-ledger /srv/veilwood visits visits.db --people "patients of clinic X"
+    """
+    from veilwood.privacy.ledger_stores import open_ledger
+    from veilwood_service.access import Service
+    from veilwood_service.routes_data import register_dataset
+
+    budget = open_ledger(ledger).budget
+    if budget is None:
+        raise ParameterError("ledger", ledger, "has no budget", "adopt a ledger that was created with an epsilon")
+    service = Service.open(_settings(folder, database))
+    epsilon, delta = str(budget.epsilon), str(budget.delta)
+    register_dataset(service, "(machine)", dataset, people, epsilon, delta, existing_ledger=ledger)
+    print(f"Registered {dataset}, with {service.ledgers.open(dataset).spent} spent of {budget}")
+
+
+@service_commands.command("verify")
+def service_verify(folder: Folder, database: Database = "") -> None:
+    """Verify the hash chains of all ledgers, and print the last hash of each.
+
+    \b
+    Example:
+      veilwood service verify /srv/veilwood
+    """
+    from veilwood_service import store
+    from veilwood_service.budgets import Ledgers
+
+    settings = _settings(folder, database)
+    records = store.Store(settings)
+    for dataset in records.find_all(store.datasets):
+        print(f"{dataset['name']}: {Ledgers(settings, records).open(dataset['name']).verify()}")
+
+
+_DEMO_DATASET: Final = "cars"
+_DEMO_POPULATION: Final = "makers of cars (a public table, for a first look)"
 _DEMO_ACCOUNT: Final = "demo"
 
 
 def create_demo_data(service: Service) -> None:
-    """Add a public table and a model of it to a new service. Does nothing if a data set exists."""
+    """Add an account, a public table, a model and its quality to a new service. Do nothing if a data set exists."""
+    from veilwood import datasets
+    from veilwood_service import store
+    from veilwood_service.accounts import ROLES
+    from veilwood_service.jobs import execute_job
+    from veilwood_service.routes_data import register_dataset
+    from veilwood_service.training import Grant, RunRequest
+
     if service.database.find_all(store.datasets):
         return
-    car = datasets.car()
-    path = service.settings.tables_folder / f"{_DATASET_NAME}.csv"
+    car, path = datasets.car(), service.settings.tables_folder / f"{_DEMO_DATASET}.csv"
     car.X.assign(**{car.schema.target.name: car.y}).to_csv(path, index=False)
     path.chmod(0o600)
-    open_guarded(service.settings, dataset_ledger_name(_DATASET_NAME), 5, 0, _POPULATION).write_checkpoint()
-    schema = json.dumps(car.schema.to_dict())
-    facts = {
-        "name": _DATASET_NAME,
-        "people": _POPULATION,
-        "source": str(path),
-        "schema": schema,
-        "account": _DEMO_ACCOUNT,
-    }
-    service.database.add(store.datasets, **facts, created=current_timestamp())
-    plan = service.plans.propose_training(_DEMO_ACCOUNT, _DATASET_NAME, RunRequest())
-    plan = service.plans.sign_plan(_DEMO_ACCOUNT, plan["id"], plan["fingerprint"])
-    job = service.jobs.add(_DEMO_ACCOUNT, plan, None)
-    service.database.update(store.jobs, {"id": job["id"]}, state="running")
-    execute_job(service.settings, service.database, service.jobs.get(job["id"]))
+    service.accounts.invite(_DEMO_ACCOUNT, _DEMO_ACCOUNT, ROLES)
+    register_dataset(service, _DEMO_ACCOUNT, _DEMO_DATASET, _DEMO_POPULATION, 5, source=str(path))
+    service.database.update(store.datasets, {"name": _DEMO_DATASET}, schema=json.dumps(car.schema.to_dict()))
+
+    def run(plan: Any) -> str:
+        signed = service.plans.sign_plan(_DEMO_ACCOUNT, plan["id"], plan["fingerprint"], Grant())
+        job = service.jobs.add(_DEMO_ACCOUNT, signed, None)
+        leased = service.jobs.lease_next()
+        assert leased is not None
+        execute_job(service.database, service.ledgers, leased)
+        return str(job["id"])
+
+    note = "Trained at the start of the demonstration. Try its predictions: they are free."
+    request = RunRequest(epsilon=1.0, name="First look at cars", note=note)
+    model = run(service.plans.propose_training(_DEMO_ACCOUNT, _DEMO_DATASET, request))
+    run(service.plans.propose_evaluation(_DEMO_ACCOUNT, model, RunRequest("", 0.5)))

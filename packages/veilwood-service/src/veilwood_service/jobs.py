@@ -1,19 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Job queue and worker processes. Each job is claimed by one process of the service and runs in a worker process.
+"""Job queue and worker processes. Each job is leased by one process of the service and runs in a worker process.
 
+* Each start of a job has a random lease, which every write of its worker names. What an old worker does is ignored.
 * If the service stops or crashes, its jobs are queued again and continue under their reservations.
 * If a worker crashes on its own, its job is retried only if it was not charged yet.
-* A cancelled job is killed. Its reservation is settled as spent, because noise may have been drawn.
+* A job that ends without an outcome settles its reservation as spent, because noise may have been drawn.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-import os
-import socket
+import math
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -38,21 +39,29 @@ from veilwood.errors import (
     VeilwoodError,
 )
 from veilwood.evaluation.evaluate import evaluate
-from veilwood.models.file import load, save
+from veilwood.models.file import save
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.progress import set_progress_callback
 from veilwood_service import store
-from veilwood_service.budgets import CompositeLedger, GuardedLedger, as_issued, open_ledgers_for
+from veilwood_service.accounts import TooManyError
+from veilwood_service.budgets import Ledgers, RunLedger, grant_of
 from veilwood_service.settings import Settings
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
-from veilwood_service.training import file_digest, make_estimator, model_path
+from veilwood_service.training import load_model, make_estimator
 
 _POLL_SECONDS: Final = 0.2
 _HEARTBEAT_SECONDS: Final = 5.0
-_MAX_WORKER_DEATHS: Final = 3  # crashes of uncharged workers of one job, after which it fails
+_HEADS_SECONDS: Final = 60.0  # between two notes of the ledgers' last events outside the database
+_MAX_TRIES: Final = 3  # starts of one job whose worker crashed before its charge, after which it fails
 _LOST_AFTER_SECONDS: Final = 30.0  # without a heartbeat: six times its interval
 _ERROR_PAUSE_SECONDS: Final = 1.0
 _LOG: Final = logging.getLogger("veilwood.service")
 _WORKER_ARGUMENTS: Final = ("-m", "veilwood_service.jobs")
+_UNFINISHED: Final = ("queued", "running")
+
+
+class LostLeaseError(VeilwoodError):
+    """A job has ended, or was leased to another worker meanwhile. Nothing of this worker is published."""
 
 
 @dataclass
@@ -65,17 +74,16 @@ class _RunningJob:
 class Jobs:
     """Queue that all processes of a service share, and the jobs that this process runs."""
 
-    def __init__(self, settings: Settings, database: Store) -> None:
-        self._settings, self._database = settings, database
-        self._name = f"{socket.gethostname()[:40]}-{os.getpid()}"
+    def __init__(self, settings: Settings, database: Store, ledgers: Ledgers) -> None:
+        self._settings, self._database, self._ledgers = settings, database, ledgers
         self._running: dict[str, _RunningJob] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run_loop, name="jobs", daemon=True)
-        self._last_heartbeat = 0.0
-        self._deaths: Counter[str] = Counter()
+        self._last_heartbeat = self._last_heads = 0.0
+        self.last_poll = -math.inf  # monotonic time of the last poll that reached the database
 
     def start(self) -> None:
-        """Start the thread that claims and watches jobs."""
+        """Start the thread that leases and watches jobs."""
         self._thread.start()
 
     def stop(self) -> None:
@@ -85,35 +93,64 @@ class Jobs:
         for running in self._running.values():
             running.process.kill()
             running.process.wait()
-            where = {"id": running.job["id"], "state": "running", "worker": self._name}
-            self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
+            self._database.update(store.jobs, _held(running.job), state="queued", lease=None, detail=None)
+        with suppress(OSError, LedgerError, sa.exc.SQLAlchemyError):
+            self._ledgers.note_heads()
+
+    # -- the queue ---------------------------------------------------------------------------------------------------
 
     def add(self, account: str, plan: DatabaseRow, retry_key: str | None) -> DatabaseRow:
-        """Queue a signed plan and return its job. The same retry key of the same account returns the same job."""
+        """Queue a run of a signed plan and return its job. The same retry key of the same account returns the same job.
+
+        Raises
+        ------
+        UseError
+            If the plan is not signed.
+        BudgetExceededError
+            If the signature, the budget or an allowance has no room for the run beside those that wait.
+        TooManyError
+            If the account has too many unfinished jobs.
+        """
         if plan["signed_by"] is None:
             raise UseError("the plan is not signed. Hint: ask a custodian to read it and sign its hash.")
-        if retry_key is not None and (known := self._database.find(store.jobs, account=account, retry_key=retry_key)):
-            return self._require_same_plan(known, plan)
-        number = new_id()
-        is_new = self._database.add(
-            store.jobs,
-            id=number,
-            plan=plan["id"],
-            account=account,
-            state="queued",
-            retry_key=retry_key,
-            created=current_timestamp(),
-        )
-        if not is_new:  # a concurrent retry was faster
-            known = self._database.find(store.jobs, account=account, retry_key=retry_key)
-            return self._require_same_plan(known or {}, plan)
+        with self._database.transaction():
+            known = retry_key and self._database.find(store.jobs, account=account, retry_key=retry_key)
+            if known:
+                if known["plan"] != plan["id"]:
+                    raise ParameterError("Idempotency-Key", "...", "was used for another request", "send a new key")
+                return known
+            waiting = self._database.find_all(store.jobs, dataset=plan["dataset"], state=_UNFINISHED)
+            of_account = self._database.find_all(store.jobs, account=account, state=_UNFINISHED)
+            if len(of_account) >= self._settings.limits.jobs_per_account:
+                raise TooManyError("you have too many unfinished jobs. Hint: wait until some are done.")
+            self._check_affordable(account, plan, waiting)
+            number, facts = new_id(), {"plan": plan["id"], "dataset": plan["dataset"], "account": account}
+            self._database.add(store.jobs, id=number, state="queued", retry_key=retry_key, tries=0, **facts)
+            self._database.record_event(account, "job.create", number, plan=plan["id"])
         return self.get(number)
 
-    @staticmethod
-    def _require_same_plan(stored_job: DatabaseRow, plan: DatabaseRow) -> DatabaseRow:
-        if stored_job.get("plan") != plan["id"]:
-            raise ParameterError("Idempotency-Key", "...", "was used for another request", "send a new key")
-        return stored_job
+    def _check_affordable(self, account: str, plan: DatabaseRow, waiting: list[DatabaseRow]) -> None:
+        ledger = self._ledgers.open(plan["dataset"])
+        ledger.require_chargeable()
+        if plan["kind"] == "answer":
+            return  # the predictor is free; each batch is charged
+        uncharged = [job for job in waiting if ledger.find(job["id"]) is None]
+        plans = {job["plan"]: self._database.find(store.plans, id=job["plan"]) or {} for job in uncharged}
+        losses = [_loss_of(plans[job["plan"]]) for job in uncharged]
+        ledger.check_affordable(Loss.total([*losses, _loss_of(plan)]))
+        ledger.check_affordable(_loss_of(plan), self._ledgers.limits_for(plan["dataset"], account, plan))
+        if self.runs_left(plan) <= 0:
+            message = "all runs that the signature allows were started. Hint: ask a custodian to sign another plan."
+            raise BudgetExceededError(message, requested=_loss_of(plan), remaining=Loss.zero())
+
+    def runs_left(self, plan: DatabaseRow) -> int:
+        """Return how many more runs of a plan can be started: those signed, less those charged or unfinished."""
+        if plan["runs"] is None:
+            return 0 if plan["kind"] != "answer" else int(not self._database.find_all(store.jobs, plan=plan["id"]))
+        ledger = self._ledgers.open(plan["dataset"])
+        unfinished = self._database.find_all(store.jobs, plan=plan["id"], state=_UNFINISHED)
+        waiting = sum(ledger.find(job["id"]) is None for job in unfinished)
+        return int(plan["runs"]) - ledger.count_releases(grant_of(plan).part) - waiting
 
     def get(self, number: str) -> DatabaseRow:
         """Return a job; raise NotFoundError if it does not exist."""
@@ -122,15 +159,47 @@ class Jobs:
             raise NotFoundError("job", number)
         return job
 
-    def cancel(self, number: str) -> DatabaseRow:
-        """Cancel a job and return it. Its reservation counts as spent; a job that never started is free."""
-        self.get(number)
-        for state in ("queued", "running"):
-            where = {"id": number, "state": state}
-            self._database.update(
-                store.jobs, where, state="cancelled", message="cancelled", detail=None, ended=current_timestamp()
-            )
+    def place_of(self, job: DatabaseRow) -> int | None:
+        """Return the place of a job in the queue, from 1; None if it does not wait."""
+        if job["state"] != "queued":
+            return None
+        queue = self._in_turn()
+        return next((place for place, one in enumerate(queue, start=1) if one["id"] == job["id"]), None)
+
+    def _in_turn(self) -> list[DatabaseRow]:
+        """Return the waiting jobs in the order of their turns.
+
+        Accounts take turns. One that runs fewer jobs comes first, then the one that was served longest ago.
+        """
+        unfinished = self._database.find_all(store.jobs, state=_UNFINISHED)
+        ahead = Counter(job["account"] for job in unfinished if job["state"] == "running")
+        keyed = []
+        for job in (one for one in unfinished if one["state"] == "queued"):
+            keyed.append((ahead[job["account"]], self._last_start(job["account"]), job["created"], job))
+            ahead[job["account"]] += 1
+        return [job for *_, job in sorted(keyed, key=lambda row: row[:3])]
+
+    def _last_start(self, account: str) -> str:
+        with self._database.snapshot() as connection:
+            latest = sa.select(sa.func.max(store.jobs.c.started)).where(store.jobs.c.account == account)
+            return str(connection.execute(latest).scalar() or "")
+
+    def cancel(self, account: str, number: str) -> DatabaseRow:
+        """Cancel a job and return it. Its reservation counts as spent; a job that was not charged is free."""
+        with self._database.transaction():
+            if self._end(self.get(number), "cancelled", "cancelled"):
+                self._database.record_event(account, "job.cancel", number)
         return self.get(number)
+
+    def _end(self, job: DatabaseRow, state: str, message: str, detail: str | None = None) -> bool:
+        """End an unfinished job without an outcome, and settle its reservation as spent."""
+        with self._database.transaction():
+            where = {"id": job["id"], "state": _UNFINISHED}
+            outcome = {"state": state, "message": message, "detail": detail, "lease": None}
+            if not self._database.update(store.jobs, where, ended=current_timestamp(), **outcome):
+                return False
+            settle_as_spent(self._ledgers, job, message)
+        return True
 
     # -- the thread ------------------------------------------------------------------------------------------------
 
@@ -138,6 +207,7 @@ class Jobs:
         while not self._stopping.wait(_POLL_SECONDS):
             try:
                 self._poll_once()
+                self.last_poll = time.monotonic()
             except (sa.exc.SQLAlchemyError, LedgerError, OSError) as error:  # the database or the disk is unavailable
                 _LOG.error("jobs: %s", type(error).__name__)  # workers continue, and the next poll checks them again
                 self._stopping.wait(_ERROR_PAUSE_SECONDS)
@@ -145,30 +215,31 @@ class Jobs:
     def _poll_once(self) -> None:
         for running in list(self._running.values()):
             self._check_worker(running)
-        if time.monotonic() - self._last_heartbeat > _HEARTBEAT_SECONDS:
-            self._last_heartbeat = time.monotonic()
-            self._database.update(store.jobs, {"worker": self._name, "state": "running"}, seen=current_timestamp())
+        now = time.monotonic()
+        if now - self._last_heartbeat > _HEARTBEAT_SECONDS:
+            self._last_heartbeat = now
+            for running in self._running.values():
+                self._database.update(store.jobs, _held(running.job), seen=current_timestamp())
             self._requeue_lost_jobs()
-        while len(self._running) < self._settings.limits.jobs_at_once and (job := self._claim_next()) is not None:
+        if now - self._last_heads > _HEADS_SECONDS:
+            self._last_heads = now
+            self._ledgers.note_heads()
+        while len(self._running) < self._settings.limits.jobs_at_once and (job := self.lease_next()) is not None:
             self._running[job["id"]] = _RunningJob(job, self._spawn_worker(job))
 
     def _check_worker(self, running: _RunningJob) -> None:
         number, code = running.job["id"], running.process.poll()
         job = self.get(number)  # read after the poll, so that it holds everything that an ended worker has written
+        is_held = job["state"] == "running" and job["lease"] == running.job["lease"]
         is_late = time.monotonic() - running.started_at > self._settings.limits.job_seconds
-        ended, where = code is not None, {"id": number, "state": "running"}
-        if not ended and (job["state"] != "running" or is_late):
+        if code is None and (not is_held or is_late):
             running.process.kill()
             running.process.wait()
-            if is_late:
-                outcome = {"message": "time limit exceeded", "detail": None, "ended": current_timestamp()}
-                self._database.update(store.jobs, where, state="failed", **outcome)
-            self._resolve_reservations(job, "stopped before its end")
-        elif ended and job["state"] == "running":
+            if is_held:
+                self._end(job, "failed", "time limit exceeded")
+        elif code is not None and is_held:
             self._handle_dead_worker(job, f"its worker ended with status {code}")
         if running.process.poll() is not None:
-            if job["state"] == "failed":
-                self._resolve_reservations(job, "failed after its reservation")
             del self._running[number]
 
     def _handle_dead_worker(self, job: DatabaseRow, reason: str) -> None:
@@ -177,39 +248,26 @@ class Jobs:
         After the charge, the crash could depend on the noise that was drawn. Another draw would then be published
         because of the value of the first. So there is no other draw: the job fails and stays charged.
         """
-        self._deaths[job["id"]] += 1
-        where = {"id": job["id"], "state": "running"}
-        if self._deaths[job["id"]] < _MAX_WORKER_DEATHS and not self._has_reserved(job):
-            self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
-            return
-        outcome = {"message": "the worker process crashed", "detail": reason, "ended": current_timestamp()}
-        self._database.update(store.jobs, where, state="failed", **outcome)
-        self._resolve_reservations(job, reason)
+        with self._database.transaction():
+            if job["tries"] < _MAX_TRIES and self._ledgers.open(job["dataset"]).find(job["id"]) is None:
+                self._database.update(store.jobs, _held(job), state="queued", lease=None, detail=None)
+            else:
+                self._end(job, "failed", "the worker process crashed", reason)
 
-    def _resolve_reservations(self, job: DatabaseRow, reason: str) -> None:
-        """Settle the reservations of a job that will not continue as spent."""
-        for guarded in self._ledgers_of(job):
-            entry = guarded.ledger.find(job["id"])
-            if entry is not None and entry.state == "reserved":
-                guarded.ledger.resolve(entry.id, reason)
-
-    def _has_reserved(self, job: DatabaseRow) -> bool:
-        return any(guarded.ledger.find(job["id"]) is not None for guarded in self._ledgers_of(job))
-
-    def _ledgers_of(self, job: DatabaseRow) -> list[GuardedLedger]:
-        plan = self._database.find(store.plans, id=job["plan"])
-        return [] if plan is None else open_ledgers_for(self._settings, self._database, plan["dataset"], job["account"])
-
-    def _claim_next(self) -> DatabaseRow | None:
-        for job in self._database.find_all(store.jobs, state="queued"):
-            where = {"id": job["id"], "state": "queued"}
-            if self._database.update(store.jobs, where, state="running", worker=self._name, seen=current_timestamp()):
-                return self.get(job["id"])
+    def lease_next(self) -> DatabaseRow | None:
+        """Lease the job whose turn it is to this process, and return it; None if no job waits."""
+        with self._database.transaction():
+            for job in self._in_turn():
+                now = current_timestamp()
+                started = {"state": "running", "lease": new_id(), "started": now, "seen": now}
+                where = {"id": job["id"], "state": "queued"}
+                if self._database.update(store.jobs, where, tries=job["tries"] + 1, **started):
+                    return self.get(job["id"])
         return None
 
     def _spawn_worker(self, job: DatabaseRow) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
-            [sys.executable, *_WORKER_ARGUMENTS, job["id"]],
+            [sys.executable, *_WORKER_ARGUMENTS, job["id"], job["lease"]],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -224,54 +282,68 @@ class Jobs:
         return process
 
     def _requeue_lost_jobs(self) -> None:
-        """Queue the jobs of other processes again that are gone or send no heartbeat."""
-        limit = (datetime.now(UTC) - timedelta(seconds=_LOST_AFTER_SECONDS)).isoformat(timespec="milliseconds")
+        """Queue the jobs of processes again that are gone: their leases are not extended any more."""
+        limit = (datetime.now(UTC) - timedelta(seconds=_LOST_AFTER_SECONDS)).isoformat(timespec="microseconds")
         for job in self._database.find_all(store.jobs, state="running"):
-            if job["worker"] != self._name and ((job["seen"] or "") < limit or _is_dead_worker(job["worker"])):
-                where = {"id": job["id"], "state": "running", "worker": job["worker"]}
-                self._database.update(store.jobs, where, state="queued", worker=None, detail=None)
+            if job["id"] not in self._running and (job["seen"] or "") < limit:
+                # Its worker did not crash on its own: the start is not counted.
+                values = {"state": "queued", "lease": None, "detail": None, "tries": job["tries"] - 1}
+                self._database.update(store.jobs, _held(job), **values)
 
 
-def _is_dead_worker(worker: str) -> bool:
-    """Return True if a worker belongs to a process of this machine that no longer exists."""
-    host, _, number = worker.rpartition("-")
-    if host != socket.gethostname()[:40]:
-        return False
-    try:
-        os.kill(int(number), 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
+def _held(job: DatabaseRow) -> dict[str, Any]:
+    """Return the condition that a job still runs under its lease."""
+    return {"id": job["id"], "state": "running", "lease": job["lease"]}
+
+
+def _loss_of(plan: DatabaseRow) -> Loss:
+    if not plan or plan["body"] is None:
+        return Loss.zero()
+    asked = json.loads(plan["asked"])
+    return requested_loss(asked["epsilon"], asked["delta"])
+
+
+def settle_as_spent(ledgers: Ledgers, job: DatabaseRow, reason: str) -> None:
+    """Settle the reservation of a run that publishes no outcome."""
+    ledger = ledgers.open(job["dataset"])
+    entry = ledger.find(job["id"])
+    if entry is not None and entry.state == "reserved":
+        ledger.resolve(entry.id, reason)
 
 
 _PROGRESS_SECONDS: Final = 0.5  # between two updates of a job's progress in the database
 _FAILED_MESSAGE: Final = "the job failed. Hint: ask a custodian for the reason."
 
 
-def execute_job(settings: Settings, database: Store, job: DatabaseRow) -> None:
-    """Run a job in state ``running``. A repeated run continues under its reservation."""
+def execute_job(database: Store, ledgers: Ledgers, job: DatabaseRow) -> None:
+    """Run a leased job and publish its outcome. A repeated run continues under its reservation.
+
+    Raises
+    ------
+    LostLeaseError
+        If the job has ended or was leased again. Nothing is published then.
+    """
     plan = database.find(store.plans, id=job["plan"])
-    dataset = None if plan is None else database.find(store.datasets, name=plan["dataset"])
-    if plan is None or dataset is None or plan["signed_by"] is None:
-        raise PlanError("the plan is not signed, or its data set no longer exists. Hint: plan the run again.")
+    dataset = database.find(store.datasets, name=job["dataset"])
+    if plan is None or dataset is None or plan["signed_by"] is None or dataset["source"] is None:
+        raise PlanError("the plan is not signed, or its table no longer exists. Hint: plan the run again.")
+
+    def require_lease() -> None:
+        if database.update(store.jobs, _held(job), seen=current_timestamp()) == 0:
+            raise LostLeaseError("the job has ended, or another worker runs it.")
+
     schema = Schema.from_dict(json.loads(dataset["schema"]))
-    ledgers = open_ledgers_for(settings, database, dataset["name"], job["account"])
-    ledger = CompositeLedger(ledgers, job["id"])
-    outcome: dict[str, Any] = {"certificate": None, "result": None, "digest": None}
+    limits = ledgers.limits_for(dataset["name"], job["account"], plan)
+    ledger = RunLedger(ledgers.open(dataset["name"]), job["id"], job["account"], plan, limits, require_lease)
+    certificate = result = content = None
     if plan["kind"] == "train":
-        path = model_path(settings, job["id"])
-        if not path.exists():
-            forest, signed_plan = make_estimator(schema, plan, ledger)
-            forest.fit(dataset["source"], plan=signed_plan)
-            _save_once(forest, path)
-        outcome["certificate"] = json.dumps(as_issued(load(path).privacy_, ledgers[0]))
-        outcome["digest"] = file_digest(path)
+        forest, signed_plan = make_estimator(schema, plan, ledger)
+        forest.fit(dataset["source"], plan=signed_plan)
+        certificate, content = forest.privacy_, _file_content(forest)
     elif plan["kind"] == "evaluate":
         request = json.loads(plan["asked"])
         evaluation = evaluate(
-            load(model_path(settings, plan["model"])),
+            load_model(database, plan["model"]),
             dataset["source"],
             epsilon=float(request["epsilon"]),
             delta=float(request["delta"]),
@@ -280,54 +352,62 @@ def execute_job(settings: Settings, database: Store, job: DatabaseRow) -> None:
         )
         if evaluation.plan.fingerprint() != plan["fingerprint"]:
             raise PlanError("the evaluation differs from the signed plan. Hint: plan it again.")
-        outcome["certificate"] = json.dumps(as_issued(evaluation.privacy, ledgers[0]))
-        outcome["result"] = json.dumps(evaluation.quality.to_dict())
-    database.add(
-        store.models,
-        id=job["id"],
-        job=job["id"],
-        plan=plan["id"],
-        dataset=dataset["name"],
-        kind={"train": "trained", "answer": "answering", "evaluate": "evaluation"}[plan["kind"]],
-        estimator=plan["estimator"],
-        created=job["created"],  # not the time it ended, which may depend on rows
-        **outcome,
-    )
-    database.update(
-        store.jobs, {"id": job["id"], "state": "running"}, state="done", detail=None, ended=current_timestamp()
-    )
+        certificate, result = evaluation.privacy, json.dumps(evaluation.quality.to_dict())
+    issued = None if certificate is None else ledger.as_issued(certificate)
+    with database.transaction():
+        ended = {"state": "done", "detail": None, "lease": None, "ended": current_timestamp()}
+        if database.update(store.jobs, _held(job), **ended) == 0:
+            raise LostLeaseError("the job has ended, or another worker runs it.")
+        if issued is not None:
+            ledger.publish()
+        if content is not None:
+            database.add(store.model_files, model=job["id"], content=content)
+        database.add(
+            store.models,
+            id=job["id"],
+            plan=plan["id"],
+            dataset=dataset["name"],
+            account=job["account"],
+            kind={"train": "trained", "answer": "answering", "evaluate": "evaluation"}[plan["kind"]],
+            estimator=plan["estimator"],
+            name=plan["name"],
+            note=plan["note"],
+            evaluated=plan["model"],
+            certificate=issued,
+            result=result,
+            created=job["created"],  # not the time it ended, which may depend on rows
+        )
 
 
-def _save_once(forest: Any, path: Path) -> None:
-    """Write a model file unless it exists: a worker that was thought dead must not publish a second outcome."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
-    save(forest, unfinished)
-    try:
-        with suppress(FileExistsError):
-            os.link(unfinished, path)
-    finally:
-        unfinished.unlink()
+def _file_content(forest: Any) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "model.veilwood"
+        save(forest, path)
+        return path.read_bytes()
 
 
 def main() -> int:
-    """Run the job whose id is on the command line; settings come from standard input."""
+    """Run the job whose id and lease are on the command line; settings come from standard input."""
     settings = Settings.from_json(sys.stdin.read())
     database = Store(settings)
+    ledgers = Ledgers(settings, database)
     warnings.simplefilter("ignore")  # the output of a worker is discarded; the certificate states what matters
-    job = database.find(store.jobs, id=sys.argv[1])
-    if job is None or job["state"] != "running":
+    job = database.find(store.jobs, id=sys.argv[1], lease=sys.argv[2], state="running")
+    if job is None:
         return 0
     set_progress_callback(_JobProgress(database, job))
     try:
-        execute_job(settings, database, job)
+        execute_job(database, ledgers, job)
+    except LostLeaseError:
+        return 0
     except (BudgetExceededError, PlanError) as error:  # these messages contain public facts only
-        _mark_failed(database, job, str(error), str(error))
+        _mark_failed(database, ledgers, job, str(error), str(error))
     except VeilwoodError as error:
-        _mark_failed(database, job, _FAILED_MESSAGE, f"{type(error).__name__}: {error}")
+        _mark_failed(database, ledgers, job, _FAILED_MESSAGE, f"{type(error).__name__}: {error}")
     except Exception as error:
         frame = traceback.extract_tb(error.__traceback__)[-1]  # never the text, which may contain values of rows
         location = f"{type(error).__name__} at {Path(frame.filename).name}:{frame.lineno}"
-        _mark_failed(database, job, _FAILED_MESSAGE, location)
+        _mark_failed(database, ledgers, job, _FAILED_MESSAGE, location)
     return 0
 
 
@@ -335,11 +415,7 @@ class _JobProgress:
     """Progress callback of a running job. Only custodians see its text, because batches and rounds depend on rows."""
 
     def __init__(self, database: Store, job: DatabaseRow) -> None:
-        self._database, self._where, self._last_update = (
-            database,
-            {"id": job["id"], "state": "running"},
-            time.monotonic(),
-        )
+        self._database, self._where, self._last_update = database, _held(job), time.monotonic()
 
     def __call__(self, activity: str, number: int) -> None:
         if time.monotonic() - self._last_update > _PROGRESS_SECONDS:
@@ -347,9 +423,11 @@ class _JobProgress:
             self._last_update = time.monotonic()
 
 
-def _mark_failed(database: Store, job: DatabaseRow, message: str, detail: str) -> None:
-    where = {"id": job["id"], "state": "running"}
-    database.update(store.jobs, where, state="failed", message=message, detail=detail[:2000], ended=current_timestamp())
+def _mark_failed(database: Store, ledgers: Ledgers, job: DatabaseRow, message: str, detail: str) -> None:
+    with database.transaction():
+        outcome = {"message": message, "detail": detail[:2000], "lease": None, "ended": current_timestamp()}
+        if database.update(store.jobs, _held(job), state="failed", **outcome):
+            settle_as_spent(ledgers, job, "failed after its reservation")
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ import asyncio
 import csv
 import io
 import re
+import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any, Final
@@ -20,12 +21,9 @@ from veilwood.data.dialect import Dialect
 from veilwood.data.numbers import read_number
 from veilwood.data.problems import Problem
 from veilwood.data.schema import Schema
-from veilwood.errors import ModelFileError, NotFoundError, ParameterError, VeilwoodError
-from veilwood.models.file import load
-from veilwood_service import store
-from veilwood_service.settings import Settings
+from veilwood.errors import ParameterError, VeilwoodError
 from veilwood_service.store import Store
-from veilwood_service.training import file_digest, model_path
+from veilwood_service.training import load_model
 
 _INTEGER_PATTERN: Final = re.compile(r"-?\d{1,15}")
 _MAX_EXACT_INTEGER: Final = 2**53  # integers below are exact as floats
@@ -177,8 +175,8 @@ class LoadedModel:
 class Predictions:
     """Cache of trained models, and free predictions from them."""
 
-    def __init__(self, settings: Settings, database: Store) -> None:
-        self._settings, self._database = settings, database
+    def __init__(self, database: Store) -> None:
+        self._database, self._lock = database, threading.Lock()
         self._models: OrderedDict[str, LoadedModel] = OrderedDict()
         self._pending: dict[str, list[_PendingRequest]] = {}
 
@@ -187,39 +185,28 @@ class Predictions:
         return self.get_loaded(number).model
 
     def get_loaded(self, number: str) -> LoadedModel:
-        """Return a trained model with its encoder.
-
-        Raises
-        ------
-        NotFoundError
-            If no trained model has this id.
-        ModelFileError
-            If the file differs from the one that was written after the training.
-        """
-        if number in self._models:
-            self._models.move_to_end(number)
-            return self._models[number]
-        record = self._database.find(store.models, id=number)
-        if record is None or record["kind"] != "trained":
-            raise NotFoundError("trained model", number, hint="choose one from the list of models")
-        path = model_path(self._settings, number)
-        if file_digest(path) != record["digest"]:
-            raise ModelFileError("the file of this model has changed since the training. Hint: restore the file.")
-        model = load(path)
+        """Return a trained model with its encoder; raise NotFoundError if no trained model has this id."""
+        with self._lock:
+            if number in self._models:
+                self._models.move_to_end(number)
+                return self._models[number]
+        model = load_model(self._database, number)
         loaded = LoadedModel(model, RowEncoder(model))
         model.set_params(n_jobs=1)  # concurrent requests share the cores
         model._predict_encoded(np.zeros((1, model.n_features_in_), np.uint16))  # compile now, not during a request
-        self._models[number] = loaded
-        if len(self._models) > _MAX_LOADED_MODELS:
-            self._models.popitem(last=False)
+        with self._lock:
+            self._models[number] = loaded
+            if len(self._models) > _MAX_LOADED_MODELS:
+                self._models.popitem(last=False)
         return loaded
 
     async def predict(self, number: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
         """Predict rows, in one batch with concurrent requests to the same model."""
         loop = asyncio.get_running_loop()
-        if number not in self._models:
-            await loop.run_in_executor(None, self.get_model, number)
-        loaded = self.get_loaded(number)
+        if number in self._models:
+            loaded = self.get_loaded(number)
+        else:
+            loaded = await loop.run_in_executor(None, self.get_loaded, number)
         if rows and len(rows[0]) > loaded.model.n_features_in_ + _MAX_EXTRA_COLUMNS:
             raise ParameterError("rows", "...", "have more columns than the schema", "send the schema's columns only")
         if len(rows) > _MAX_BATCH_ROWS:
@@ -228,11 +215,11 @@ class Predictions:
         waiting = self._pending.setdefault(number, [])
         waiting.append(request)
         if len(waiting) == 1:
-            loop.call_soon(self._flush_requests, number)
+            loop.call_soon(self._flush_requests, number, loaded)
         return await request.future
 
-    def _flush_requests(self, number: str) -> None:
-        requests, loaded = self._pending.pop(number), self.get_loaded(number)
+    def _flush_requests(self, number: str, loaded: LoadedModel) -> None:
+        requests = self._pending.pop(number)
         while requests:
             batch, n_rows = list[_PendingRequest](), 0
             while requests and (not batch or n_rows + len(requests[0].rows) <= _MAX_BATCH_ROWS):

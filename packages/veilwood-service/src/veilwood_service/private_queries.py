@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Private answers to batches of queries: charged before anything is computed, stored before they are sent.
+"""Private answers to batches of queries: charged before anything is computed, published on a schedule.
 
 A predictor holds exact counts in memory only, and is fitted again from its table after a restart. A repeated batch is
-answered from the database, for free, also after a crash (proofs/service.md).
+answered from the database, for free, also after a crash. The time of an answer would reveal noise and rows: an answer
+is stored and sent at a time that is fixed before it is computed (proofs/service.md).
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import hashlib
 import json
 import os
 import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import pandas as pd
 
@@ -21,16 +25,19 @@ from veilwood.errors import NotFoundError, ParameterError, UseError, VeilwoodErr
 from veilwood.estimators import MatrixForestPredictor
 from veilwood.privacy.loss import requested_loss
 from veilwood_service import store
-from veilwood_service.budgets import CompositeLedger, as_issued, min_remaining, open_ledgers_for
+from veilwood_service.accounts import DeniedError
+from veilwood_service.budgets import Ledgers, RunLedger, get_dataset
 from veilwood_service.predictions import rows_to_frame
 from veilwood_service.settings import Settings
-from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
+from veilwood_service.store import DatabaseRow, Store, new_id
 from veilwood_service.training import RunRequest, make_predictor, predictor_fingerprint
+
+_MAX_PREDICTORS: Final = 16  # fitted ones in memory; each holds the counts of one table
 
 
 @dataclass
 class _FittedPredictor:
-    """Cached predictor with its counts, a lock for one thread at a time, and the version of its table and schema."""
+    """Cached predictor with its counts, a lock for one request at a time, and the version of its table and schema."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     predictor: MatrixForestPredictor | None = None
@@ -40,48 +47,51 @@ class _FittedPredictor:
 class PrivateQueries:
     """Private predictors of the service. Each is fitted on first use."""
 
-    def __init__(self, settings: Settings, database: Store) -> None:
-        self._settings, self._database = settings, database
+    def __init__(self, settings: Settings, database: Store, ledgers: Ledgers) -> None:
+        self._settings, self._database, self._ledgers = settings, database, ledgers
         self._predictors: dict[str, _FittedPredictor] = {}
         self._lock = threading.Lock()
 
     def quote_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
         """Return the loss and the expected error of a batch. Free."""
-        predictor, lock, dataset = self._get_predictor(model)
-        query_rows = rows_to_frame(rows, predictor.schema_)
-        with lock:
+        record, plan = self._get_records(account, model)
+        with self._turn(record, plan) as predictor:
+            query_rows = rows_to_frame(rows, predictor.schema_)
             digest = _batch_digest(predictor, query_rows)
-            plan = predictor.plan_answer(query_rows, _batch_epsilon(predictor, epsilon))  # type: ignore[arg-type]
+            planned = predictor.plan_answer(query_rows, _batch_epsilon(predictor, epsilon))  # type: ignore[arg-type]
         stored = self._database.find(store.answers, model=model, digest=digest)
-        remaining = min_remaining(open_ledgers_for(self._settings, self._database, dataset, account))
+        remaining = self._ledgers.remaining_for(record["dataset"], account, plan)
         return {
-            "epsilon": str(plan.loss.epsilon),
-            "delta": str(plan.loss.delta),
-            "expected_squared_error": plan.expected_leaf_mse,
-            "answered_before": stored is not None and stored["labels"] is not None,
+            "epsilon": str(planned.loss.epsilon),
+            "delta": str(planned.loss.delta),
+            "expected_squared_error": planned.expected_leaf_mse,
             "remaining": None if remaining is None else str(remaining),
+            "answered_before": stored is not None and stored["labels"] is not None,
         }
 
     def answer_batch(self, account: str, model: str, rows: list[dict[str, Any]], epsilon: float | None) -> DatabaseRow:
-        """Answer a batch. A repeated batch is returned from the database; any other is charged first."""
-        predictor, lock, dataset = self._get_predictor(model)
-        query_rows = rows_to_frame(rows, predictor.schema_)
-        with lock:
+        """Return the answers to a batch, with their certificate. Charged first; a repeated batch is free.
+
+        Raises
+        ------
+        UseError
+            If the batch failed after its charge. It stays charged and is not drawn again, because the failure may
+            depend on the noise.
+        BudgetExceededError
+            If the signature, the budget or an allowance has no room for the batch.
+        """
+        record, plan = self._get_records(account, model)
+        with self._turn(record, plan) as predictor:
+            query_rows = rows_to_frame(rows, predictor.schema_)
             digest = _batch_digest(predictor, query_rows)
-            batch_epsilon = _batch_epsilon(predictor, epsilon)
-            self._database.add(
-                store.answers,
-                id=new_id(),
-                model=model,
-                digest=digest,
-                account=account,
-                epsilon=batch_epsilon,
-                created=current_timestamp(),
-            )
             stored = self._database.find(store.answers, model=model, digest=digest)
+            if stored is None:
+                facts = {"account": account, "epsilon": _batch_epsilon(predictor, epsilon)}
+                self._database.add(store.answers, id=new_id(), model=model, digest=digest, **facts)
+                stored = self._database.find(store.answers, model=model, digest=digest)
             assert stored is not None
             if stored["labels"] is None:
-                stored = self._charge_and_answer(predictor, stored, query_rows, dataset)
+                stored = self._charge_and_answer(predictor, stored, query_rows, plan)
         if json.loads(stored["labels"]) is None:
             raise UseError("this batch failed after its charge, and is not drawn again. Hint: send another batch.")
         return {
@@ -91,47 +101,86 @@ class PrivateQueries:
         }
 
     def _charge_and_answer(
-        self, predictor: MatrixForestPredictor, stored_answer: DatabaseRow, query_rows: pd.DataFrame, dataset: str
+        self, predictor: MatrixForestPredictor, stored_answer: DatabaseRow, query_rows: pd.DataFrame, plan: DatabaseRow
     ) -> DatabaseRow:
-        """Charge and answer a batch. One that was charged but not stored continues under its reservation."""
-        ledgers = open_ledgers_for(self._settings, self._database, dataset, stored_answer["account"])
-        predictor.ledger_ = CompositeLedger(ledgers, stored_answer["id"])
-        where = {"id": stored_answer["id"], "labels": None}  # only the answer that is stored first is ever sent
-        try:
-            labels = predictor.answer(query_rows, epsilon=stored_answer["epsilon"]).tolist()
-            certificate = json.dumps(as_issued(predictor.privacy_, ledgers[0]))
-        except Exception:
-            if predictor.ledger_.was_granted:  # the failure may depend on the noise, so the batch is not drawn again
-                self._database.update(store.answers, where, labels=json.dumps(None), certificate=json.dumps(None))
-            elif not predictor.ledger_.has_spent():  # rejected before any charge: it may be sent with another epsilon
-                self._database.remove(store.answers, id=stored_answer["id"])
+        """Charge and answer a batch. One that was charged but not published continues under its reservation.
+
+        The answer is computed, then held back, and published in one transaction with the commit of its charge.
+        """
+        number, account, dataset = stored_answer["id"], stored_answer["account"], plan["dataset"]
+        limits = self._ledgers.limits_for(dataset, account, plan)
+        ledger = RunLedger(self._ledgers.open(dataset), number, account, plan, limits)
+        predictor.ledger_ = ledger
+        try:  # a refusal is public, and need not wait
+            ledger.check_affordable(requested_loss(stored_answer["epsilon"], predictor.delta))
+        except VeilwoodError:
+            self._database.remove(store.answers, id=number, labels=None)
             raise
-        finally:
-            predictor.forget_answers()
-        self._database.update(store.answers, where, labels=json.dumps(labels), certificate=certificate)
-        stored = self._database.find(store.answers, id=stored_answer["id"])
-        assert stored is not None
+        labels, certificate = json.dumps(None), json.dumps(None)
+        error: Exception | None = None
+        with _hold_back(self._settings.limits.answer_milliseconds / 1000):
+            try:
+                answered = predictor.answer(query_rows, epsilon=stored_answer["epsilon"]).tolist()
+                labels, certificate = json.dumps(answered), ledger.as_issued(predictor.privacy_)
+            except Exception as caught:
+                error = caught
+            finally:
+                predictor.forget_answers()
+        if ledger.reservation is None:  # rejected before any charge: it may be sent with another epsilon
+            if not ledger.has_spent():
+                self._database.remove(store.answers, id=number, labels=None)
+            assert error is not None
+            raise error
+        with self._database.transaction():  # a failure after the charge may depend on the noise: not drawn again
+            where = {"id": number, "labels": None}  # only the outcome that is published first is ever sent
+            if self._database.update(store.answers, where, labels=labels, certificate=certificate):
+                ledger.publish()
+                self._database.record_event(account, "model.answer", plan["id"], rows=len(query_rows))
+        if error is not None:
+            raise error
+        stored = self._database.find(store.answers, id=number)
+        if stored is None:
+            raise UseError("the data set of this model was frozen or retired meanwhile. Hint: ask a custodian.")
         return stored
 
-    def _get_predictor(self, model: str) -> tuple[MatrixForestPredictor, threading.Lock, str]:
+    def _get_records(self, account: str, model: str) -> tuple[DatabaseRow, DatabaseRow]:
+        """Return the records of a predictor and its plan. Raise DeniedError if the account may not ask it."""
         record = self._database.find(store.models, id=model)
         if record is None or record["kind"] != "answering":
             raise NotFoundError("private predictor", model, hint="choose one from the list of models")
-        dataset = self._database.find(store.datasets, name=record["dataset"])
-        if dataset is None:
-            raise UseError("the data set of this model no longer exists. Hint: choose another model.")
+        plan = self._database.find(store.plans, id=record["plan"])
+        assert plan is not None
+        if plan["askers"] is not None and account not in json.loads(plan["askers"]):
+            raise DeniedError(
+                "the signature of this predictor does not name your account. Hint: ask a custodian to sign a plan for "
+                "you.",
+                is_authenticated=True,
+            )
+        return record, plan
+
+    @contextmanager
+    def _turn(self, model: DatabaseRow, plan: DatabaseRow) -> Iterator[MatrixForestPredictor]:
+        """Wait for the turn of this request at a predictor, which is fitted if it is not in memory."""
+        dataset = get_dataset(self._database, model["dataset"])
+        if dataset["source"] is None:
+            raise UseError("the rows of this model were deleted. Hint: ask a custodian to upload the table.")
         version = (dataset["schema"], *_table_version(dataset["source"]))
         with self._lock:
-            fitted = self._predictors.setdefault(model, _FittedPredictor())
+            if len(self._predictors) >= _MAX_PREDICTORS and model["id"] not in self._predictors:
+                self._predictors.pop(next(iter(self._predictors)))
+            fitted = self._predictors.setdefault(model["id"], _FittedPredictor())
         with fitted.lock:  # one lock per predictor: fitting one does not block the others
             if fitted.predictor is None or fitted.table_version != version:  # never answer from replaced rows
-                fitted.predictor, fitted.table_version = self._fit_predictor(record, dataset), version
-            return fitted.predictor, fitted.lock, record["dataset"]
+                with _hold_back(self._settings.limits.answer_milliseconds / 1000):
+                    fitted.predictor, fitted.table_version = self._fit_predictor(plan, dataset), version
+            yield fitted.predictor
 
-    def _fit_predictor(self, model: DatabaseRow, dataset: DatabaseRow) -> MatrixForestPredictor:
-        plan = self._database.find(store.plans, id=model["plan"])
-        if plan is None:
-            raise UseError("the plan of this model no longer exists. Hint: plan the predictor again.")
+    def forget(self, dataset: str) -> None:
+        """Delete the counts of a data set whose rows are deleted."""
+        for model in self._database.find_all(store.models, kind="answering", dataset=dataset):
+            self._predictors.pop(model["id"], None)
+
+    def _fit_predictor(self, plan: DatabaseRow, dataset: DatabaseRow) -> MatrixForestPredictor:
         payload = json.loads(plan["asked"])
         schema = Schema.from_dict(json.loads(dataset["schema"]))
         request = RunRequest("", payload["epsilon"], payload["delta"], payload["parameters"])
@@ -141,6 +190,21 @@ class PrivateQueries:
             return make_predictor(schema, request).fit(dataset["source"])
         except VeilwoodError:  # the text of the error may depend on rows
             raise UseError("the table of this model is unavailable. Hint: ask a custodian.") from None
+
+
+@contextmanager
+def _hold_back(seconds: float) -> Iterator[None]:
+    """End at a time that is fixed before: after ``seconds``, or twice, four times ... as long if the work takes longer.
+
+    The end tells at most which doubling was needed. A first bound well above the usual time makes that the first.
+    """
+    start = time.monotonic()
+    try:
+        yield
+    finally:
+        while (rest := start + seconds - time.monotonic()) < 0:
+            seconds *= 2
+        time.sleep(rest)
 
 
 def _table_version(source: str) -> tuple[str, int, int]:

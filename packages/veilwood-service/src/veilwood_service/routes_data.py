@@ -4,106 +4,54 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-from collections.abc import AsyncIterator
+from collections import Counter
 from dataclasses import asdict
-from pathlib import Path
-from typing import Annotated, Any, Final, Literal
-from urllib.parse import urldefrag
+from typing import Annotated, Any, Final, Literal, TypeVar
 
-import psycopg
-import pyarrow.parquet as pq
-from fastapi import APIRouter, Request
+import orjson
+from fastapi import APIRouter, Request, Response
 from fastapi.concurrency import run_in_threadpool
-from psycopg import sql
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, Field, StrictFloat, StrictInt
 
+from veilwood import charts
 from veilwood.data.schema import Schema
 from veilwood.drafting.draft import draft_from_table
 from veilwood.drafting.review import Review
 from veilwood.errors import LedgerError, NotFoundError, ParameterError, UseError
 from veilwood.forests.expected_skill import estimate_skill
-from veilwood.privacy.loss import requested_loss
+from veilwood.privacy.ledger import Limit, Part
+from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.safe_io import read_json
 from veilwood_service import store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
-from veilwood_service.backup import end_unfinished_runs
-from veilwood_service.budgets import (
-    GuardedLedger,
-    dataset_ledger_name,
-    issued_releases,
-    loss_from_certificate,
-    min_remaining,
-    open_allowance_ledger,
-    open_guarded,
-    open_ledgers_for,
-    reconcile,
-    unrecorded_releases,
+from veilwood_service.budgets import end_unfinished_runs, get_dataset, limit_of, loss_from_certificate
+from veilwood_service.responses import (
+    AccountSpent,
+    Allowance,
+    Budget,
+    Charged,
+    Dataset,
+    DatasetPage,
+    Expected,
+    LedgerEntry,
+    LedgerPage,
+    Name,
+    NewAllowanceAdded,
+    Question,
+    Verified,
 )
-from veilwood_service.settings import Settings
-from veilwood_service.store import DatabaseRow, current_timestamp, new_id
-
-_DATABASE_SCHEMES: Final = ("postgresql://", "postgres://")
-_TABLE_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,62}(\.[A-Za-z_][A-Za-z0-9_]{0,62})?")
-_CONNECT_TIMEOUT: Final = 10  # seconds
-
-
-def resolve_source(settings: Settings, name: str, source: str) -> str:
-    """Return the path of a table that a custodian names, with links resolved; copy a table from a database first."""
-    if source.startswith(_DATABASE_SCHEMES):
-        return str(copy_database_table(settings, name, source))
-    path = Path(os.path.realpath(source))
-    for folder in settings.allowed:
-        inside = not folder.startswith(_DATABASE_SCHEMES) and path.is_relative_to(os.path.realpath(folder))
-        if inside and path.exists():
-            return str(path)
-    raise ParameterError("source", "...", "must be in a folder that the operator allows", "upload the table instead")
-
-
-def copy_database_table(settings: Settings, name: str, source: str) -> Path:
-    """Copy ``postgresql://host/database#table`` to a file. The operator must have allowed the address before #."""
-    address, table = urldefrag(source)
-    if address not in settings.allowed:
-        raise ParameterError("source", "...", "must be a database that the operator allows", "upload the table instead")
-    if not _TABLE_PATTERN.fullmatch(table):
-        raise ParameterError("source", "...", "names no table", "pass postgresql://host/database#schema.table")
-    query = sql.SQL("COPY (SELECT * FROM {}) TO STDOUT (FORMAT csv, HEADER)").format(sql.Identifier(*table.split(".")))
-    path = settings.tables_folder / f"{name}.csv"
-    unfinished = path.with_name(f".{path.name}.{new_id()}")
-    try:
-        with psycopg.connect(address, connect_timeout=_CONNECT_TIMEOUT) as connection, connection.cursor() as cursor:
-            connection.read_only = True
-            with cursor.copy(query) as rows, os.fdopen(create_private_file(unfinished), "wb") as file:
-                size = 0
-                for piece in rows:
-                    size += len(piece)
-                    if size > settings.limits.upload_bytes:
-                        hint = f"reduce it to {settings.limits.upload_bytes} bytes"
-                        raise ParameterError("table", "...", "exceeds the size limit", hint)
-                    file.write(piece)
-                file.flush()
-                os.fsync(file.fileno())
-        os.replace(unfinished, path)
-    except psycopg.Error as error:  # its text may contain the address with a password
-        kind = type(error).__name__
-        raise ParameterError("source", "...", f"cannot be read ({kind})", "ask the operator") from None
-    finally:
-        unfinished.unlink(missing_ok=True)
-    return path
-
-
-def create_private_file(path: Path) -> int:
-    """Create a file that only its owner can read, and return its descriptor."""
-    return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-
+from veilwood_service.routes_people import PageCursor, PageLength
+from veilwood_service.store import DatabaseRow, new_id
+from veilwood_service.tables import TABLE_MEDIA_TYPES, delete_table, resolve_source, save_upload
 
 router = APIRouter(prefix="/v1/datasets", tags=["data"])
 
+T = TypeVar("T", bound=BaseModel)
 _NAME_PATTERN: Final = re.compile(r"[a-z][a-z0-9_]{0,29}")
-_TABLE_MEDIA_TYPES: Final = {"text/csv": "csv", "application/vnd.apache.parquet": "parquet"}
-_MAX_UNPACK_RATIO: Final = 16  # maximum size of an unpacked Parquet file, as a multiple of the upload limit
+Amount = StrictFloat | StrictInt | Annotated[str, Field(max_length=40)]
+"""A number, or an exact decimal or fraction as text."""
 
 
 class NewDataset(BaseModel):
@@ -111,8 +59,8 @@ class NewDataset(BaseModel):
 
     name: Annotated[str, Field(max_length=30)]
     people: Annotated[str, Field(max_length=1000, min_length=1)]
-    epsilon: float | str
-    delta: float | str = 0
+    epsilon: Amount
+    delta: Amount = 0
     source: Annotated[str, Field(max_length=4000)] | None = None
 
 
@@ -121,8 +69,8 @@ class NewAllowance(BaseModel):
 
     account: Annotated[str, Field(max_length=64)] = ""
     period: Literal["", "year", "month"] = ""
-    epsilon: float | str
-    delta: float | str = 0
+    epsilon: Amount
+    delta: Amount = 0
 
 
 class Answer(BaseModel):
@@ -147,301 +95,439 @@ class Reason(BaseModel):
     reason: Annotated[str, Field(max_length=1000, min_length=1)]
 
 
-class Reconciliation(Reason):
-    """Request body for reconciling a ledger: the reason, and certificates that the service has no record of.
+class Certificates(BaseModel):
+    """Request body with certificates of releases that a restored ledger may lack."""
 
-    If event numbers still have a gap, ``missing_epsilon`` and ``missing_delta`` bound the loss of the missing releases.
+    certificates: list[dict[str, Any]] = Field(max_length=10_000)
+
+
+class Thaw(Reason):
+    """Request body for thawing a ledger: the reason, and a bound on the loss of all releases without a certificate.
+
+    The bound must be given. 0 states that no other release was made since the copy.
     """
 
-    certificates: list[dict[str, Any]] = Field(default_factory=list, max_length=10_000)
-    missing_epsilon: float | str | None = None
-    missing_delta: float | str = 0
+    missing_epsilon: Amount
+    missing_delta: Amount = 0
+
+
+def body_of(model: type[BaseModel]) -> dict[str, Any]:
+    """Return the OpenAPI description of a body that the route parses itself, in a thread."""
+    schema = model.model_json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs", {})
+    inlined = json.loads(json.dumps(schema).replace('"#/components/schemas/', '"#/$defs/'))
+    for name, definition in definitions.items():  # of one level: the models above have no deeper ones
+        inlined = json.loads(json.dumps(inlined).replace(f'{{"$ref": "#/$defs/{name}"}}', json.dumps(definition)))
+    return {"requestBody": {"content": {"application/json": {"schema": inlined}}, "required": True}}
+
+
+def parse_body(model: type[T], body: bytes) -> T:
+    """Parse and validate a long JSON body. Raise ParameterError if it does not fit."""
+    try:
+        return model.model_validate(orjson.loads(body))
+    except ValueError as error:
+        errors = getattr(error, "errors", lambda: [{"loc": ("body",), "msg": "is not JSON"}])()
+        problem = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in errors[:10])
+        raise ParameterError("body", "...", f"does not fit: {problem[:800]}", "read the API documents") from None
 
 
 @router.get("")
-def list_datasets(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
+def list_datasets(
+    request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
+) -> DatasetPage:
     """List the data sets, with the remaining budget of each and of the caller."""
     service = get_service(request)
-    return [_dataset_summary(service, caller, dataset) for dataset in service.database.find_all(store.datasets)]
+    rows, cursor = service.database.find_page(store.datasets, limit, after)
+    return DatasetPage(items=[_dataset_summary(service, caller, dataset) for dataset in rows], next=cursor)
 
 
 @router.post("", status_code=201)
-def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> dict[str, Any]:
-    """Register a data set and create its ledger. The operator must have allowed a path or database."""
+def add_dataset(request: Request, caller: AuthenticatedCaller, body: NewDataset) -> Dataset:
+    """Register a data set and create its ledger. The operator must have allowed a path."""
     caller.require_scope("data")
     service = get_service(request)
-    if not _NAME_PATTERN.fullmatch(body.name):
+    source = None if body.source is None else resolve_source(service.settings, body.source)
+    register_dataset(service, caller.name, body.name, body.people, body.epsilon, body.delta, source)
+    return _dataset_summary(service, caller, get_dataset(service.database, body.name))
+
+
+def register_dataset(
+    service: Service,
+    account: str,
+    name: str,
+    people: str,
+    epsilon: object,
+    delta: object = 0,
+    source: str | None = None,
+    existing_ledger: str | None = None,
+) -> None:
+    """Register a data set and create its ledger, or continue an existing one."""
+    if not _NAME_PATTERN.fullmatch(name):
         hint = "use a lower-case letter, then up to 29 lower-case letters, digits and underscores"
-        raise ParameterError("name", body.name, "is not a valid name of a data set", hint)
-    budget = requested_loss(body.epsilon, body.delta)
-    if not budget.is_bounded:
-        raise ParameterError("epsilon", body.epsilon, "is not a budget", "pass a finite number")
-    if service.database.find(store.datasets, name=body.name) is not None:
-        raise ParameterError("name", body.name, "is taken", "choose another name")
-    source = None if body.source is None else resolve_source(service.settings, body.name, body.source)
-    guarded = open_guarded(service.settings, dataset_ledger_name(body.name), body.epsilon, body.delta, body.people)
-    guarded.write_checkpoint()
-    values = {
-        "name": body.name,
-        "people": body.people,
-        "source": source,
-        "account": caller.name,
-        "created": current_timestamp(),
-    }
-    service.database.add(store.datasets, **values)
-    return _dataset_summary(service, caller, _get_dataset(service, body.name))
+        raise ParameterError("name", name, "is not a valid name of a data set", hint)
+    if not requested_loss(epsilon, delta).is_bounded:
+        raise ParameterError("epsilon", epsilon, "is not a budget", "pass a finite number")
+    with service.database.transaction():
+        if not service.database.add(store.datasets, name=name, people=people, source=source, account=account):
+            raise ParameterError("name", name, "is taken", "choose another name")
+        service.ledgers.open(name).create(epsilon, delta, people, existing_ledger)
+        service.database.record_event(account, "dataset.create", name, epsilon=str(epsilon), delta=str(delta))
 
 
 @router.get("/{name}")
-def get_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
+def get_one_dataset(request: Request, caller: AuthenticatedCaller, name: str) -> Dataset:
     """Return one data set."""
     service = get_service(request)
-    return _dataset_summary(service, caller, _get_dataset(service, name))
+    return _dataset_summary(service, caller, get_dataset(service.database, name))
 
 
-@router.put("/{name}/table")
-async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, str]:
+@router.post("/{name}/retire")
+def retire_dataset(request: Request, caller: AuthenticatedCaller, name: str, body: Reason) -> Dataset:
+    """Delete the rows of a data set, end its runs, and release nothing from it any more. The ledger stays."""
+    caller.require_scope("data")
+    service = get_service(request)
+    with service.database.transaction():
+        _delete_rows(service, caller, name)
+        end_unfinished_runs(service.database, service.ledgers.open(name), name)
+        service.database.update(store.datasets, {"name": name}, retired=1)
+        service.database.record_event(caller.name, "dataset.retire", name, reason=body.reason)
+    return _dataset_summary(service, caller, get_dataset(service.database, name))
+
+
+_TABLE_BODY: Final = {
+    "requestBody": {
+        "content": {kind: {"schema": {"type": "string", "format": "binary"}} for kind in TABLE_MEDIA_TYPES},
+        "required": True,
+    }
+}
+
+
+@router.put("/{name}/table", openapi_extra=_TABLE_BODY)
+async def upload_table(request: Request, caller: AuthenticatedCaller, name: str) -> Name:
     """Upload the table as text/csv or application/vnd.apache.parquet, without further compression."""
     caller.require_scope("data")
     service = get_service(request)
-    await run_in_threadpool(_get_dataset, service, name)
-    kind = _TABLE_MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip())
+    dataset = await run_in_threadpool(get_dataset, service.database, name)
+    if dataset["retired"]:
+        raise UseError("the data set is retired. Hint: register another one.")
+    kind = TABLE_MEDIA_TYPES.get(request.headers.get("content-type", "").partition(";")[0].strip())
     if kind is None:
-        hint = f"send one of {', '.join(_TABLE_MEDIA_TYPES)}"
+        hint = f"send one of {', '.join(TABLE_MEDIA_TYPES)}"
         raise ParameterError("Content-Type", "...", "is not the type of a table", hint)
-    path = service.settings.tables_folder / f"{name}.{kind}"
-    unfinished = path.with_name(f".{path.name}.{new_id()}")
-    try:
-        await _save_upload(request.stream(), unfinished, service.settings.limits.upload_bytes)
-        await run_in_threadpool(_validate_table, unfinished, kind, service.settings.limits.upload_bytes)
-        os.replace(unfinished, path)
-    finally:
-        unfinished.unlink(missing_ok=True)
-    await run_in_threadpool(service.database.update, store.datasets, {"name": name}, source=str(path))
-    return {"name": name, "state": "stored"}
+    path = await save_upload(request.stream(), service.settings, service.database, name, kind)
+
+    def store_path() -> None:
+        with service.database.transaction():
+            service.database.update(store.datasets, {"name": name}, source=str(path))
+            service.database.record_event(caller.name, "table.upload", name, kind=kind)
+        delete_table(service.settings, dataset["source"], keep=path)
+
+    await run_in_threadpool(store_path)
+    return Name(name=name)
+
+
+@router.delete("/{name}/table", status_code=204)
+def remove_table(request: Request, caller: AuthenticatedCaller, name: str) -> Response:
+    """Delete the rows of a data set. Models that were released stay; private predictors answer no more."""
+    caller.require_scope("data")
+    _delete_rows(get_service(request), caller, name)
+    return Response(status_code=204)
+
+
+def _delete_rows(service: Service, caller: Caller, name: str) -> None:
+    dataset = get_dataset(service.database, name)
+    with service.database.transaction():
+        service.database.update(store.datasets, {"name": name}, source=None)
+        service.database.record_event(caller.name, "table.delete", name)
+    service.private_queries.forget(name)
+    delete_table(service.settings, dataset["source"])
 
 
 @router.post("/{name}/draft")
-def draft_schema(request: Request, caller: AuthenticatedCaller, name: str, target: str | None = None) -> dict[str, Any]:
+async def draft_schema(
+    request: Request, caller: AuthenticatedCaller, name: str, target: str | None = None
+) -> dict[str, Any]:
     """Draft a schema from the private rows, for custodians only. Every bound is marked as not reviewed."""
     caller.require_scope("data")
-    source = _get_dataset(get_service(request), name)["source"]
-    if source is None:
-        raise UseError("the data set has no table yet. Hint: upload a table first.")
-    draft: dict[str, Any] = draft_from_table(source, target=target) if target else draft_from_table(source)
-    return draft
+    service = get_service(request)
+
+    def draft() -> dict[str, Any]:
+        source = get_dataset(service.database, name)["source"]
+        if source is None:
+            raise UseError("the data set has no table yet. Hint: upload a table first.")
+        drafted: dict[str, Any] = draft_from_table(source, target=target) if target else draft_from_table(source)
+        service.database.record_event(caller.name, "schema.draft", name)
+        return drafted
+
+    return await service.lanes.plans.run(draft)
 
 
-@router.post("/{name}/review")
-def review_schema(request: Request, caller: AuthenticatedCaller, name: str, step: ReviewStep) -> dict[str, Any]:
+@router.post("/{name}/review", openapi_extra=body_of(ReviewStep))
+async def review_schema(request: Request, caller: AuthenticatedCaller, name: str) -> Question:
     """Apply an answer to a draft, and return the question about the next column. Nothing is stored."""
     caller.require_scope("data")
-    _get_dataset(get_service(request), name)
-    review = Review(read_json(json.dumps(step.draft)), step.later)
-    later = list(step.later)
-    match step.answer:
-        case Answer(kind="accept"):
-            review.accept_known()
-        case Answer(kind="state"):
-            review.declare(step.answer.source, **step.answer.bounds)
-        case Answer(kind="leave out"):
-            review.exclude()
-        case Answer(kind="later") if (deferred := review.next_question()) is not None:
-            review.defer()
-            later.append(deferred.name)
-    question = review.next_question()
-    payload = None if question is None else asdict(question)
-    return {"draft": review.to_dict(), "question": payload, "later": later}
+    service, body = get_service(request), await request.body()
+
+    def apply_answer() -> Question:
+        get_dataset(service.database, name)
+        step = parse_body(ReviewStep, body)
+        review, later = Review(read_json(json.dumps(step.draft)), step.later), list(step.later)
+        match step.answer:
+            case Answer(kind="accept"):
+                review.accept_known()
+            case Answer(kind="state"):
+                review.declare(step.answer.source, **step.answer.bounds)
+            case Answer(kind="leave out"):
+                review.exclude()
+            case Answer(kind="later") if (deferred := review.next_question()) is not None:
+                review.defer()
+                later.append(deferred.name)
+        question = review.next_question()
+        payload = None if question is None else asdict(question)
+        return Question(draft=review.to_dict(), question=payload, later=later)
+
+    return await service.lanes.files.run(apply_answer)
 
 
 @router.get("/{name}/expected")
-def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> dict[str, Any]:
+def expected(request: Request, caller: AuthenticatedCaller, name: str, rows: int = 10_000) -> Expected:
     """Return the expected skill at several budgets, from public tables of similar size. ``rows`` is your estimate."""
     schema = get_service(request).plans.get_reviewed_dataset(name)[1]
     n_columns, n_rows = len(schema.feature_names), min(max(rows, 1), 10**12)
     skills = {e: estimate_skill(schema.task, n_rows, n_columns, e) for e in (0.1, 0.3, 1.0, 3.0, 10.0)}
-    points = [{"x": e, "y": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in skills.items()]
+    points = [{"epsilon": e, "skill": (q.low + q.high) / 2, "low": q.low, "high": q.high} for e, q in skills.items()]
     note = (
-        f"The band holds half of the public tables with the same rows times epsilon per column as {n_rows:,} rows "
-        "of yours. 0 is the most frequent class or the mean, 1 is a model without privacy."
+        f"Half of the public tables with as many rows times epsilon per column as {n_rows:,} rows of yours lie in the "
+        "range. 0 is the most frequent class or the mean, 1 is a model without privacy."
     )
-    return {"title": "Expected quality", "axis": "skill", "words": note, "points": points}
+    return Expected(title="Expected quality", axis="skill", words=note, points=points)
 
 
-@router.put("/{name}/schema")
-def set_schema(request: Request, caller: AuthenticatedCaller, name: str, schema: dict[str, Any]) -> dict[str, Any]:
+_JSON_OBJECT: Final = {"application/json": {"schema": {"type": "object"}}}
+_SCHEMA_BODY: Final = {"requestBody": {"content": _JSON_OBJECT, "required": True}}
+
+
+@router.put("/{name}/schema", openapi_extra=_SCHEMA_BODY)
+async def set_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Declare the schema. A schema with unreviewed marks is rejected: no model of it would be private."""
     caller.require_scope("data")
-    service = get_service(request)
-    _get_dataset(service, name)
-    declared = Schema.from_dict(read_json(json.dumps(schema)))
-    if declared.inferred:
-        raise UseError("the schema still has marks of a draft. Hint: review every bound and name its public source.")
-    service.database.update(store.datasets, {"name": name}, schema=json.dumps(declared.to_dict()))
-    return declared.to_dict()
+    service, body = get_service(request), await request.body()
+
+    def declare() -> dict[str, Any]:
+        get_dataset(service.database, name)
+        declared = Schema.from_dict(read_json(body))
+        if declared.inferred:
+            raise UseError(
+                "the schema still has marks of a draft. Hint: review every bound and name its public source."
+            )
+        with service.database.transaction():
+            service.database.update(store.datasets, {"name": name}, schema=json.dumps(declared.to_dict()))
+            service.database.record_event(caller.name, "schema.set", name, fingerprint=declared.fingerprint())
+        return declared.to_dict()
+
+    return await service.lanes.files.run(declare)
 
 
 @router.get("/{name}/schema")
 def get_schema(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
     """Return the schema, which is public."""
-    schema = _get_dataset(get_service(request), name)["schema"]
+    schema = get_dataset(get_service(request).database, name)["schema"]
     if schema is None:
-        raise UseError("the data set has no schema yet. Hint: ask a custodian to declare one.")
+        raise NotFoundError("schema of", name, hint="ask a custodian to declare one")
     declared: dict[str, Any] = json.loads(schema)
     return declared
 
 
+# -- allowances ------------------------------------------------------------------------------------------------------
+
+
 @router.get("/{name}/allowances")
-def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[dict[str, Any]]:
-    """List the allowances of a data set."""
-    service = get_service(request)
-    dataset = _get_dataset(service, name)["name"]
-    return [dict(allowance) for allowance in service.database.find_all(store.allowances, dataset=dataset)]
+def list_allowances(request: Request, caller: AuthenticatedCaller, name: str) -> list[Allowance]:
+    """List the allowances of a data set: all for custodians and auditors, else those that bind the caller."""
+    service, found = get_service(request), list[Allowance]()
+    ledger = service.ledgers.open(get_dataset(service.database, name)["name"])
+    for row in service.database.find_all(store.allowances, dataset=name):
+        if row["account"] in ("", caller.name) or "records" in caller.scopes:
+            balance = ledger.part_balance(limit_of(row))
+            facts = {field: row[field] for field in ("id", "account", "period", "epsilon", "delta")}
+            found.append(
+                Allowance(**facts, remaining=str(balance.remaining), epsilon_spent=_epsilon(balance.spent) or 0)
+            )
+    return found
 
 
 @router.post("/{name}/allowances", status_code=201)
-def add_allowance(request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance) -> dict[str, Any]:
+def add_allowance(request: Request, caller: AuthenticatedCaller, name: str, body: NewAllowance) -> NewAllowanceAdded:
     """Add an allowance. A renewing one bounds each period, and not the sum over all periods."""
     caller.require_scope("data")
     service = get_service(request)
-    _get_dataset(service, name)
-    if not requested_loss(body.epsilon, body.delta).is_bounded:
-        raise ParameterError("epsilon", body.epsilon, "is not a budget", "pass a finite number")
-    number = new_id()
-    values = {"id": number, "dataset": name, "account": body.account, "period": body.period}
-    if not service.database.add(store.allowances, **values, epsilon=str(body.epsilon), delta=str(body.delta)):
-        raise ParameterError("allowance", "...", "exists already", "remove it first")
+    get_dataset(service.database, name)
+    loss, budget = requested_loss(body.epsilon, body.delta), service.ledgers.open(name).balance().budget
+    if loss.epsilon is None or (budget is not None and loss.epsilon > (budget.epsilon or 0)):
+        raise ParameterError("epsilon", body.epsilon, "exceeds the budget of the data set", f"pass at most {budget}")
+    if body.account and service.database.find(store.accounts, name=body.account) is None:
+        raise NotFoundError("account", body.account)
+    number, facts = new_id(), {"account": body.account, "period": body.period, "epsilon": str(body.epsilon)}
+    with service.database.transaction():
+        if not service.database.add(store.allowances, id=number, dataset=name, **facts, delta=str(body.delta)):
+            raise ParameterError("allowance", "...", "exists already", "remove it first")
+        service.database.record_event(caller.name, "allowance.add", name, **facts)
     warning = "this allowance renews: over all periods, losses add up to at most the budget of the data set"
-    return {"id": number, "warning": warning if body.period else None}
+    return NewAllowanceAdded(id=number, warning=warning if body.period else None)
 
 
-@router.delete("/{name}/allowances/{number}")
-def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, number: str) -> dict[str, bool]:
+@router.delete("/{name}/allowances/{number}", status_code=204)
+def remove_allowance(request: Request, caller: AuthenticatedCaller, name: str, number: str) -> Response:
     """Remove an allowance. Its charges stay in the ledger of the data set."""
     caller.require_scope("data")
-    return {"removed": bool(get_service(request).database.remove(store.allowances, id=number, dataset=name))}
+    database = get_service(request).database
+    with database.transaction():
+        removed = database.find(store.allowances, id=number, dataset=name)
+        if removed is None:
+            raise NotFoundError("allowance", number)
+        database.remove(store.allowances, id=number)
+        database.record_event(caller.name, "allowance.remove", name, **{f: removed[f] for f in ("account", "period")})
+    return Response(status_code=204)
+
+
+# -- ledgers ---------------------------------------------------------------------------------------------------------
 
 
 @router.get("/{name}/ledger")
-def get_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
-    """Return every ledger entry, for custodians and auditors."""
+def get_ledger(
+    request: Request, caller: AuthenticatedCaller, name: str, limit: PageLength = 100, after: PageCursor = None
+) -> LedgerPage:
+    """Return the ledger entries, newest first, and what each account has spent, for custodians and auditors."""
     caller.require_scope("records")
-    guarded = _open_dataset_ledger(get_service(request), name)
-    entries = [{**asdict(entry), "loss": str(entry.loss)} for entry in guarded.ledger.entries()]
-    if "data" not in caller.scopes:  # only custodians see why rows were rejected
-        entries = [{**one, "resolution": None} if one["state"] == "cancelled" else one for one in entries]
-    return {**_budget_summary(guarded), "entries": entries}
+    service = get_service(request)
+    dataset = get_dataset(service.database, name)
+    entries = service.ledgers.open(name).entries()[::-1]
+    start = next((i for i, entry in enumerate(entries) if after is not None and str(entry.id) == after), -1) + 1
+    shown, page = entries[start : start + limit], list[LedgerEntry]()
+    for entry in shown:
+        facts = {key: value for key, value in asdict(entry).items() if key not in ("loss", "schema", "purpose")}
+        if entry.state == "cancelled" and "data" not in caller.scopes:
+            facts["resolution"] = None  # only custodians see why rows were rejected
+        loss = {"loss": str(entry.loss), "epsilon": _epsilon(entry.loss)}
+        page.append(LedgerEntry(**{**facts, **loss, "schema_hash": entry.schema}))
+    cursor = str(shown[-1].id) if start + limit < len(entries) else None
+    budget, accounts = _budget_summary(service, dataset).model_dump(), _spent_by_account(service, name)
+    return LedgerPage(**budget, entries=page, next=cursor, accounts=accounts)
+
+
+def _spent_by_account(service: Service, dataset: str) -> list[AccountSpent]:
+    ledger = service.ledgers.open(dataset)
+    counts = Counter(entry.account for entry in ledger.entries() if entry.is_counted)
+    spent = {account: ledger.part_balance(Limit(account, Part(account))).spent for account in sorted(counts) if account}
+    return [AccountSpent(account=a, epsilon=_epsilon(loss) or 0, releases=counts[a]) for a, loss in spent.items()]
+
+
+@router.get("/{name}/budget.svg", response_class=Response)
+def get_budget_chart(request: Request, caller: AuthenticatedCaller, name: str, theme: str = "light") -> Response:
+    """Return a chart of what each account has spent, as fractions of the budget, for custodians and auditors."""
+    caller.require_scope("records")
+    service = get_service(request)
+    get_dataset(service.database, name)
+    spent = [(one.account, one.epsilon, one.account == caller.name) for one in _spent_by_account(service, name)]
+    return svg_response(charts.draw_budget(spent, _epsilon(service.ledgers.open(name).balance().budget)), theme)
 
 
 @router.post("/{name}/ledger/verify")
-def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> dict[str, Any]:
+def verify_ledger(request: Request, caller: AuthenticatedCaller, name: str) -> Verified:
     """Verify the hash chain of the ledger, and return its last hash, to be recorded elsewhere."""
     caller.require_scope("records")
-    return {"intact": True, "head": _open_dataset_ledger(get_service(request), name).ledger.verify()}
+    service = get_service(request)
+    get_dataset(service.database, name)
+    return Verified(intact=True, head=service.ledgers.open(name).verify())
+
+
+@router.post("/{name}/ledger/certificates", openapi_extra=body_of(Certificates))
+async def charge_certificates(request: Request, caller: AuthenticatedCaller, name: str) -> Charged:
+    """Charge certificates of releases that a restored ledger has lost. Those that it holds cost nothing."""
+    caller.require_scope("data")
+    service, body = get_service(request), await request.body()
+
+    def charge() -> Charged:
+        dataset = get_dataset(service.database, name)
+        certificates = parse_body(Certificates, body).certificates
+        charged = service.ledgers.charge_certificates(name, caller.name, certificates)
+        return Charged(charged=charged, **_budget_summary(service, dataset).model_dump())
+
+    return await service.lanes.files.run(charge)
+
+
+@router.post("/{name}/ledger/thaw")
+def thaw_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Thaw) -> Dataset:
+    """Let a frozen ledger be charged again. The loss of releases without a certificate must be stated, 0 included."""
+    caller.require_scope("data")
+    service = get_service(request)
+    get_dataset(service.database, name)
+    is_zero = str(body.missing_epsilon).strip() in ("0", "0.0")
+    missing = None if is_zero else loss_from_certificate(body.missing_epsilon, body.missing_delta)
+    service.ledgers.thaw(name, caller.name, body.reason, missing)
+    return _dataset_summary(service, caller, get_dataset(service.database, name))
 
 
 @router.post("/{name}/ledger/{entry}/resolve")
-def resolve_entry(request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason) -> dict[str, Any]:
+def resolve_entry(request: Request, caller: AuthenticatedCaller, name: str, entry: int, body: Reason) -> Budget:
     """Settle a reservation that a crash left open. It counts as spent."""
     caller.require_scope("data")
-    guarded = _open_dataset_ledger(get_service(request), name)
-    if not 0 < entry < 2**53:  # larger integers are not exact in JSON
-        raise LedgerError(f"{guarded.ledger.name} has no such entry. Hint: choose one from the ledger.")
-    guarded.require_unfrozen()
-    guarded.ledger.resolve(entry, f"{body.reason} ({caller.name})")
-    guarded.write_checkpoint()
-    return _budget_summary(guarded)
-
-
-@router.post("/{name}/ledger/reconcile")
-def reconcile_ledger(request: Request, caller: AuthenticatedCaller, name: str, body: Reconciliation) -> dict[str, Any]:
-    """Unfreeze a ledger that was restored from an older copy: charge every release that it lacks.
-
-    Allowances continue from their restored ledgers. They are policy; the budget of the data set bounds the sum.
-    """
-    caller.require_scope("data")
     service = get_service(request)
-    guarded = _open_dataset_ledger(service, name)
-    allowances = [
-        open_allowance_ledger(service.settings, allowance)
-        for allowance in service.database.find_all(store.allowances, dataset=name)
-    ]
-    if not any(ledger.is_frozen() for ledger in (guarded, *allowances)):
-        raise UseError("the ledger is not frozen and needs no reconciliation.")
-    known = issued_releases(service.database, name)
-    certificates = [read_json(json.dumps(facts)) for facts in body.certificates]
-    issued = [*known, *unrecorded_releases(guarded, known, certificates)]
-    missing = None if body.missing_epsilon is None else loss_from_certificate(body.missing_epsilon, body.missing_delta)
-    end_unfinished_runs(service.database, name)
-    charged = reconcile(guarded, issued, f"{body.reason} ({caller.name})", missing)
-    for allowance_ledger in allowances:
-        allowance_ledger.write_checkpoint(reconciled=True)
-    return {"charged": charged, **_budget_summary(guarded)}
+    dataset, ledger = get_dataset(service.database, name), service.ledgers.open(name)
+    if not 0 < entry < 2**53:  # larger integers are not exact in JSON
+        raise LedgerError(f"{ledger.name} has no such entry. Hint: choose one from the ledger.")
+    with service.database.transaction():
+        if service.database.find(store.jobs, id=ledger.entry(entry).key, state=("queued", "running")) is not None:
+            raise UseError("the run of this entry is not finished. Hint: cancel its job, which settles the entry.")
+        ledger.resolve(entry, f"{body.reason} ({caller.name})")
+        service.database.record_event(caller.name, "ledger.resolve", name, entry=entry, reason=body.reason)
+    return _budget_summary(service, dataset)
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
 
-
-def _get_dataset(service: Service, name: str) -> DatabaseRow:
-    dataset = service.database.find(store.datasets, name=name)
-    if dataset is None:
-        raise NotFoundError("data set", name)
-    return dataset
-
-
-def _open_dataset_ledger(service: Service, name: str) -> GuardedLedger:
-    return open_guarded(service.settings, dataset_ledger_name(_get_dataset(service, name)["name"]))
+_DARK_COLOURS: Final = {
+    charts.INK: "#e8eeea", charts.SOFT: "#a7b4ad", charts.RULE: "#34403a", charts.BLUE: "#8fc3ff",
+    charts.WARM: "#ff9a8f", charts.BAND: "#29445c", "#eef2f5": "#2a3531", "#9db8ca": "#5f86a8",
+}  # fmt: skip
+"""Colours of charts in the dark, by those in the light."""
 
 
-def _budget_summary(guarded: GuardedLedger) -> dict[str, Any]:
-    ledger = guarded.ledger
-    return {
-        "budget": str(ledger.budget),
-        "spent": str(ledger.spent),
-        "remaining": str(ledger.remaining),
-        "frozen": guarded.is_frozen(),
-    }
+def svg_response(image: str, theme: str) -> Response:
+    """Return a chart, in the colours of a theme."""
+    if theme == "dark":
+        for light, dark in _DARK_COLOURS.items():
+            image = image.replace(light, dark)
+    policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'"}
+    return Response(image, media_type="image/svg+xml", headers=policy)
 
 
-def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> dict[str, Any]:
+def _epsilon(loss: Loss | None) -> float | None:
+    return None if loss is None or loss.epsilon is None else float(loss.epsilon)
+
+
+def _budget_summary(service: Service, dataset: DatabaseRow) -> Budget:
+    balance = service.ledgers.open(dataset["name"]).balance()
+    return Budget(
+        budget=str(balance.budget),
+        spent=str(balance.spent),
+        remaining=str(balance.remaining),
+        epsilon=_epsilon(balance.budget) or 0,
+        epsilon_spent=_epsilon(balance.spent) or 0,
+        frozen=None if dataset["frozen"] is None else json.loads(dataset["frozen"])["reason"],
+    )
+
+
+def _dataset_summary(service: Service, caller: Caller, dataset: DatabaseRow) -> Dataset:
     """Return the public facts of a data set, with the remaining budget of the caller."""
-    ledgers = open_ledgers_for(service.settings, service.database, dataset["name"], caller.name)
-    remaining = min_remaining(ledgers)
-    return {
-        "name": dataset["name"],
-        "people": dataset["people"],
-        "has_table": dataset["source"] is not None,
-        "has_schema": dataset["schema"] is not None,
-        **_budget_summary(ledgers[0]),
-        "remaining_for_you": None if remaining is None else str(remaining),
-    }
-
-
-async def _save_upload(stream: AsyncIterator[bytes], path: Path, max_bytes: int) -> None:
-    """Write an upload to a file that only its owner can read. Counts bytes and ignores Content-Length."""
-    with os.fdopen(create_private_file(path), "wb") as file:
-        size = 0
-        async for piece in stream:
-            size += len(piece)
-            if size > max_bytes:
-                hint = f"reduce it to {max_bytes} bytes"
-                raise ParameterError("table", "...", "exceeds the size limit", hint)
-            await run_in_threadpool(file.write, piece)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def _validate_table(path: Path, kind: str, max_bytes: int) -> None:
-    """Raise ParameterError if a file is empty, not Parquet, or unpacks to too much. The message contains no value."""
-    if kind == "csv":
-        if path.stat().st_size == 0:
-            raise ParameterError("table", "...", "is empty", "upload a table with rows")
-        return
-    try:
-        groups = pq.ParquetFile(path).metadata
-        unpacked = sum(groups.row_group(i).total_byte_size for i in range(groups.num_row_groups))
-    except Exception as error:
-        problem = f"is not a Parquet file ({type(error).__name__})"
-        raise ParameterError("table", "...", problem, "upload another file") from None
-    if unpacked > _MAX_UNPACK_RATIO * max_bytes:
-        raise ParameterError("table", "...", "exceeds the size limit when unpacked", "upload it in a plain encoding")
+    remaining = service.ledgers.remaining_for(dataset["name"], caller.name)
+    return Dataset(
+        **_budget_summary(service, dataset).model_dump(),
+        name=dataset["name"],
+        people=dataset["people"],
+        has_table=dataset["source"] is not None,
+        has_schema=dataset["schema"] is not None,
+        retired=bool(dataset["retired"]),
+        remaining_for_you=None if remaining is None else str(remaining),
+        epsilon_for_you=_epsilon(remaining),
+    )

@@ -8,212 +8,367 @@ import io
 import json
 import os
 import tempfile
+from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated, Any, Final
 
 import orjson
-from fastapi import APIRouter, Header, Request, Response
-from fastapi.concurrency import run_in_threadpool
+from fastapi import APIRouter, Header, Query, Request, Response
 from pydantic import BaseModel, Field
 
+from veilwood import charts
 from veilwood.errors import NotFoundError, ParameterError, UseError
+from veilwood.evaluation.quality import Quality
 from veilwood.models.onnx import export_onnx
 from veilwood.privacy.plan import Plan
 from veilwood.reporting import report
 from veilwood_service import store
 from veilwood_service.access import AuthenticatedCaller, Service, get_service
 from veilwood_service.accounts import Caller
+from veilwood_service.budgets import grant_of
 from veilwood_service.predictions import parse_csv_rows, predict_rows
+from veilwood_service.responses import (
+    Answered,
+    Job,
+    JobPage,
+    Model,
+    ModelPage,
+    PlanDetail,
+    PlanPage,
+    PlanSummary,
+    Predictions,
+    Quote,
+)
+from veilwood_service.routes_data import Amount, body_of, parse_body, svg_response
+from veilwood_service.routes_people import PageCursor, PageLength
 from veilwood_service.store import DatabaseRow
-from veilwood_service.training import RunRequest, model_path
+from veilwood_service.training import WEAK_EPSILON, Grant, RunRequest
 
 router = APIRouter(prefix="/v1", tags=["models"])
 RetryKey = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
+ModelName = Annotated[str, Field(max_length=100)]
+Note = Annotated[str, Field(max_length=2000)]
 
 
 class NewPlan(BaseModel):
-    """Request body for planning a training: estimator, budget and parameters."""
+    """Request body for planning a training: estimator, budget, parameters, and name and note of the model."""
 
     estimator: Annotated[str, Field(max_length=64)] = "private-forest"
-    epsilon: float | str = 1.0
-    delta: float | str = 0.0
+    epsilon: Amount = 1.0
+    delta: Amount = 0.0
     parameters: dict[str, Any] = Field(default_factory=dict, max_length=32)
+    name: ModelName = ""
+    note: Note = ""
 
 
 class NewEvaluation(BaseModel):
     """Request body for planning an evaluation: its budget."""
 
-    epsilon: float = 0.1
-    delta: float = 0.0
+    epsilon: Amount = 0.1
+    delta: Amount = 0.0
 
 
 class Signature(BaseModel):
-    """Request body for signing a plan: the hash that the signer has read."""
+    """Request body for signing a plan: the hash that the signer has read, and the amount that the signature allows.
+
+    ``runs`` is a number of runs. For predictors, ``total_epsilon`` bounds the sum over all batches (by default, one
+    batch), and ``askers`` names the accounts that may ask (by default, all).
+    """
 
     fingerprint: Annotated[str, Field(max_length=64)]
+    runs: int = Field(1, strict=True)
+    total_epsilon: Amount | None = None
+    askers: list[Annotated[str, Field(max_length=64)]] | None = Field(None, max_length=100)
+
+
+class ChangedModel(BaseModel):
+    """Request body for naming a model."""
+
+    name: ModelName | None = None
+    note: Note | None = None
 
 
 class Questions(BaseModel):
     """Request body for private queries: public rows, and the epsilon of the batch."""
 
     rows: list[dict[str, Any]] = Field(max_length=10_000)
-    epsilon: float | None = None
+    epsilon: Amount | None = None
 
 
 # -- plans -----------------------------------------------------------------------------------------------------------
 
 
 @router.get("/plans")
-def list_plans(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
-    """List the caller's plans; all plans for custodians and auditors."""
+def list_plans(
+    request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
+) -> PlanPage:
+    """List the caller's plans, newest first; all plans for custodians and auditors."""
     service = get_service(request)
-    return [_plan_summary(plan) for plan in service.database.find_all(store.plans) if _may_see(caller, plan)]
+    rows, cursor = service.database.find_page(store.plans, limit, after, *_visible(caller, store.plans))
+    return PlanPage(items=[PlanSummary(**_plan_facts(service, caller, plan)) for plan in rows], next=cursor)
 
 
 @router.post("/datasets/{name}/plans", status_code=201)
-def add_plan(request: Request, caller: AuthenticatedCaller, name: str, body: NewPlan) -> dict[str, Any]:
+async def add_plan(request: Request, caller: AuthenticatedCaller, name: str, body: NewPlan) -> PlanSummary:
     """Plan a training: the measurements and their loss. Reads no row and spends nothing."""
     caller.require_scope("plan")
-    run = RunRequest(body.estimator, body.epsilon, body.delta, body.parameters)
-    return _plan_summary(get_service(request).plans.propose_training(caller.name, name, run))
+    service = get_service(request)
+    run = RunRequest(body.estimator, body.epsilon, body.delta, body.parameters, body.name, body.note)
+    plan = await service.lanes.plans.run(service.plans.propose_training, caller.name, name, run)
+    return PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.post("/models/{number}/evaluations", status_code=201)
-def add_evaluation(request: Request, caller: AuthenticatedCaller, number: str, body: NewEvaluation) -> dict[str, Any]:
+async def add_evaluation(
+    request: Request, caller: AuthenticatedCaller, number: str, body: NewEvaluation
+) -> PlanSummary:
     """Plan an evaluation of a model on the private rows. It is signed and run like a training."""
     caller.require_scope("plan")
+    service = get_service(request)
     run = RunRequest("", body.epsilon, body.delta)
-    return _plan_summary(get_service(request).plans.propose_evaluation(caller.name, number, run))
+    plan = await service.lanes.plans.run(service.plans.propose_evaluation, caller.name, number, run)
+    return PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.get("/plans/{number}")
-def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
+def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> PlanDetail:
     """Return a plan, as text and as JSON."""
-    plan = _get_visible_plan(get_service(request), caller, number)
+    service = get_service(request)
+    plan = _get_visible_plan(service, caller, number)
     body = None if plan["body"] is None else json.loads(plan["body"])
     text = None if body is None else Plan.from_dict(body).explain()
-    return {**_plan_summary(plan), "words": text, "body": body}
+    warnings, epsilon = list[str](), _as_number(json.loads(plan["asked"])["epsilon"])
+    if epsilon >= WEAK_EPSILON:
+        warnings.append(
+            f"epsilon {epsilon:g} is a weak guarantee: one person may be nearly as exposed as without noise"
+        )
+    remaining = service.ledgers.remaining_for(plan["dataset"], caller.name)
+    if remaining is not None and epsilon > (remaining.epsilon or 0):
+        warnings.append(f"only {remaining} of the budget is left for you, so this plan cannot run")
+    return PlanDetail(**_plan_facts(service, caller, plan), words=text, body=body, warnings=warnings)
 
 
 @router.post("/plans/{number}/signature")
-def sign_plan(request: Request, caller: AuthenticatedCaller, number: str, body: Signature) -> dict[str, Any]:
-    """Sign a plan by its hash."""
+def sign_plan(request: Request, caller: AuthenticatedCaller, number: str, body: Signature) -> PlanSummary:
+    """Sign a plan by its hash, for a number of runs or, for predictors, a total loss and the accounts that may ask."""
     caller.require_scope("sign")
-    return _plan_summary(get_service(request).plans.sign_plan(caller.name, number, body.fingerprint))
+    service = get_service(request)
+    grant = Grant(body.runs, body.total_epsilon, body.askers)
+    plan = service.plans.sign_plan(caller.name, number, body.fingerprint, grant)
+    return PlanSummary(**_plan_facts(service, caller, plan))
 
 
 @router.post("/plans/{number}/jobs", status_code=202)
-def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_key: RetryKey = None) -> dict[str, Any]:
+def run_plan(request: Request, caller: AuthenticatedCaller, number: str, retry_key: RetryKey = None) -> Job:
     """Run a signed plan in the background. A retry with the same Idempotency-Key returns the same job."""
     caller.require_scope("run")
     service = get_service(request)
-    return _job_summary(caller, service.jobs.add(caller.name, _get_visible_plan(service, caller, number), retry_key))
+    plan = _get_visible_plan(service, caller, number)
+    return _job_summary(service, caller, service.jobs.add(caller.name, plan, retry_key))
 
 
 # -- jobs ------------------------------------------------------------------------------------------------------------
 
 
 @router.get("/jobs")
-def list_jobs(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
-    """List the caller's jobs; all jobs for custodians, auditors and operators."""
-    jobs = get_service(request).database.find_all(store.jobs)
-    return [_job_summary(caller, job) for job in jobs if _may_see(caller, job) or "operate" in caller.scopes]
+def list_jobs(
+    request: Request,
+    caller: AuthenticatedCaller,
+    limit: PageLength = 100,
+    after: PageCursor = None,
+    plan: Annotated[str | None, Query(max_length=32)] = None,
+) -> JobPage:
+    """List the caller's jobs, newest first; all jobs for custodians, auditors and operators."""
+    service = get_service(request)
+    conditions = [] if "operate" in caller.scopes else _visible(caller, store.jobs)
+    where = {} if plan is None else {"plan": plan}
+    rows, cursor = service.database.find_page(store.jobs, limit, after, *conditions, **where)
+    return JobPage(items=[_job_summary(service, caller, job) for job in rows], next=cursor)
 
 
 @router.get("/jobs/{number}")
-def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
+def get_job(request: Request, caller: AuthenticatedCaller, number: str) -> Job:
     """Return a job and its state: queued, running, done, failed or cancelled."""
-    job = get_service(request).jobs.get(number)
+    service = get_service(request)
+    job = service.jobs.get(number)
     if not _may_see(caller, job) and "operate" not in caller.scopes:
         raise NotFoundError("job", number)
-    return _job_summary(caller, job)
+    return _job_summary(service, caller, job)
 
 
 @router.delete("/jobs/{number}")
-def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
+def cancel_job(request: Request, caller: AuthenticatedCaller, number: str) -> Job:
     """Cancel a job. Its reservation counts as spent."""
     caller.require_scope("run")
     service = get_service(request)
     if not _may_see(caller, service.jobs.get(number)):
         raise NotFoundError("job", number)
-    return _job_summary(caller, service.jobs.cancel(number))
+    return _job_summary(service, caller, service.jobs.cancel(caller.name, number))
 
 
 # -- models ----------------------------------------------------------------------------------------------------------
 
 
 @router.get("/models")
-def list_models(request: Request, caller: AuthenticatedCaller) -> list[dict[str, Any]]:
-    """List the releases: models, predictors and evaluations. All accounts may see released values."""
-    return [_model_summary(model) for model in get_service(request).database.find_all(store.models)]
+def list_models(
+    request: Request, caller: AuthenticatedCaller, limit: PageLength = 100, after: PageCursor = None
+) -> ModelPage:
+    """List the releases, newest first: models, predictors and evaluations. All accounts may see released values."""
+    service = get_service(request)
+    rows, cursor = service.database.find_page(store.models, limit, after)
+    return ModelPage(items=[_model_summary(service, model) for model in rows], next=cursor)
 
 
 @router.get("/models/{number}")
-def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
+def get_model(request: Request, caller: AuthenticatedCaller, number: str) -> Model:
     """Return one release with its certificate."""
-    return _model_summary(_get_model_record(get_service(request), number))
+    service = get_service(request)
+    return _model_summary(service, _get_model_record(service, number))
+
+
+@router.patch("/models/{number}")
+def change_model(request: Request, caller: AuthenticatedCaller, number: str, body: ChangedModel) -> Model:
+    """Change name or note of a model; for its owner and custodians."""
+    caller.require_scope("plan")
+    service = get_service(request)
+    model = _get_model_record(service, number)
+    if model["account"] != caller.name:
+        caller.require_scope("data")
+    values = body.model_dump(exclude_none=True)
+    if values:
+        with service.database.transaction():
+            service.database.update(store.models, {"id": number}, **values)
+            service.database.record_event(caller.name, "model.name", number)
+    return _model_summary(service, _get_model_record(service, number))
+
+
+@router.get("/models/{number}/evaluations")
+def list_evaluations(request: Request, caller: AuthenticatedCaller, number: str) -> list[Model]:
+    """List the evaluations of a model, newest first."""
+    service = get_service(request)
+    _get_model_record(service, number)
+    return [_model_summary(service, row) for row in service.database.find_all(store.models, evaluated=number)[::-1]]
 
 
 @router.get("/models/{number}/effects")
-def get_effects(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
+async def get_effects(request: Request, caller: AuthenticatedCaller, number: str) -> dict[str, Any]:
     """Return the effect of each column in a model, from released values. Free."""
-    model = get_service(request).predictions.get_model(number)
-    if not hasattr(model, "explain"):
-        raise UseError(f"{type(model).__name__} has no explanation of effects. Hint: train a private-forest.")
-    effects: dict[str, Any] = model.explain().to_dict()
+    service = get_service(request)
+    effects: dict[str, Any] = (await service.lanes.files.run(_explain_model, service, number)).to_dict()
     return effects
 
 
-@router.get("/models/{number}/report")
-def get_report(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+@router.get("/models/{number}/effects.svg", response_class=Response)
+async def get_effects_chart(
+    request: Request, caller: AuthenticatedCaller, number: str, column: str, theme: str = "light"
+) -> Response:
+    """Return a chart of the effect of one column."""
+    service = get_service(request)
+    effects = await service.lanes.files.run(_explain_model, service, number)
+    main = next((main for main in effects.main if main.column == column), None)
+    if main is None:
+        raise NotFoundError("effect of column", column)
+    kinds = {feature.name: feature.kind for feature in service.predictions.get_model(number).schema_.features}
+    draw = charts.draw_steps if kinds.get(column) == "numeric" else charts.draw_category_bars
+    return svg_response(draw(main.groups, main.effect, main.error, effects.outputs), theme)
+
+
+@router.get("/models/{number}/calibration.svg", response_class=Response)
+def get_calibration_chart(request: Request, caller: AuthenticatedCaller, number: str, theme: str = "light") -> Response:
+    """Return a chart of the calibration that an evaluation has measured."""
+    record = _get_model_record(get_service(request), number)
+    quality = None if record["result"] is None else Quality.from_dict(json.loads(record["result"]))
+    points = [] if quality is None else [
+        (point.predicted, point.happened.value, point.happened.low, point.happened.high, point.rows)
+        for point in quality.calibration if point.happened.value is not None
+    ]  # fmt: skip
+    if not points:
+        raise NotFoundError("calibration of", number, hint="choose an evaluation of a classifier")
+    return svg_response(charts.draw_calibration(points), theme)
+
+
+@router.get("/charts/odds.svg", response_class=Response)
+def get_odds_chart(
+    caller: AuthenticatedCaller,
+    epsilon: Annotated[float, Query(gt=0, le=1e6)],
+    delta: Annotated[float, Query(ge=0, lt=1)] = 0.0,
+    theme: str = "light",
+) -> Response:
+    """Return a chart of how far a belief about one person can move at this loss."""
+    low, high = charts.posterior_range(0.5, epsilon, delta)
+    return svg_response(charts.draw_odds([("a coin flip, before", low, 0.5, high)]), theme)
+
+
+def _explain_model(service: Service, number: str) -> Any:
+    model = service.predictions.get_model(number)
+    if not hasattr(model, "explain"):
+        raise UseError(f"{type(model).__name__} has no explanation of effects. Hint: train a private-forest.")
+    return model.explain()
+
+
+@router.get("/models/{number}/report", response_class=Response)
+async def get_report(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Return an HTML report on a model: guarantee, effects, quality and certificate."""
     service = get_service(request)
-    model = service.predictions.get_model(number)
-    with tempfile.TemporaryDirectory() as folder:
-        path = report(model, os.path.join(folder, "report.html"))
-        content = path.read_bytes()
+    content = await service.lanes.files.run(_export_model, service, number, "report.html", report)
     # The report contains its own styles and images, and no scripts.
     policy = {"Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:"}
     return Response(content, media_type="text/html", headers=policy)
 
 
-@router.get("/models/{number}/file")
+@router.get("/models/{number}/file", response_class=Response)
 def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model."""
-    service = get_service(request)
-    service.predictions.get_model(number)
+    stored = get_service(request).database.find(store.model_files, model=number)
+    if stored is None:
+        raise NotFoundError("trained model", number, hint="choose one from the list of models")
     # No Last-Modified header: the time a training ended may depend on rows.
-    headers = {"Content-Disposition": f'attachment; filename="{number}.veilwood"'}
-    content = model_path(service.settings, number).read_bytes()
-    return Response(content, media_type="application/octet-stream", headers=headers)
+    return _as_download(stored["content"], f"{number}.veilwood")
 
 
-@router.get("/models/{number}/onnx")
-def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
+@router.get("/models/{number}/onnx", response_class=Response)
+async def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model as ONNX."""
-    model = get_service(request).predictions.get_model(number)
+    service = get_service(request)
+    content = await service.lanes.files.run(_export_model, service, number, "model.onnx", export_onnx)
+    return _as_download(content, f"{number}.onnx")
+
+
+def _export_model(service: Service, number: str, name: str, export: Any) -> bytes:
+    model = service.predictions.get_model(number)
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "model.onnx")
-        export_onnx(model, path)
+        path = os.path.join(folder, name)
+        export(model, path)
         with open(path, "rb") as file:
-            content = file.read()
-    headers = {"Content-Disposition": f'attachment; filename="{number}.onnx"'}
+            return file.read()
+
+
+def _as_download(content: bytes, name: str) -> Response:
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
     return Response(content, media_type="application/octet-stream", headers=headers)
 
 
-@router.post("/models/{number}/quote")
-def quote(request: Request, caller: AuthenticatedCaller, number: str, body: Questions) -> dict[str, Any]:
+@router.post("/models/{number}/quote", openapi_extra=body_of(Questions))
+async def quote(request: Request, caller: AuthenticatedCaller, number: str) -> Quote:
     """Return the loss and the expected error of a batch of private answers. Free."""
-    caller.require_scope("ask")
-    service = get_service(request)
-    return dict(service.private_queries.quote_batch(caller.name, number, body.rows, body.epsilon))
+    return Quote(**await _ask_privately(request, caller, number, get_service(request).private_queries.quote_batch))
 
 
-@router.post("/models/{number}/answers")
-def ask(request: Request, caller: AuthenticatedCaller, number: str, body: Questions) -> dict[str, Any]:
+@router.post("/models/{number}/answers", openapi_extra=body_of(Questions))
+async def ask(request: Request, caller: AuthenticatedCaller, number: str) -> Answered:
     """Answer a batch privately. It is charged first; repeating the same batch is free."""
+    return Answered(**await _ask_privately(request, caller, number, get_service(request).private_queries.answer_batch))
+
+
+async def _ask_privately(request: Request, caller: Caller, number: str, answer: Any) -> dict[str, Any]:
     caller.require_scope("ask")
-    service = get_service(request)
-    return dict(service.private_queries.answer_batch(caller.name, number, body.rows, body.epsilon))
+    body = await request.body()
+
+    def parse_and_answer() -> dict[str, Any]:
+        questions = parse_body(Questions, body)
+        return dict(answer(caller.name, number, questions.rows, questions.epsilon))
+
+    return await get_service(request).lanes.answers.run(parse_and_answer)
 
 
 # -- inside ----------------------------------------------------------------------------------------------------------
@@ -221,6 +376,11 @@ def ask(request: Request, caller: AuthenticatedCaller, number: str, body: Questi
 
 def _may_see(caller: Caller, entry: DatabaseRow) -> bool:
     return entry["account"] == caller.name or bool({"records", "sign"} & caller.scopes)
+
+
+def _visible(caller: Caller, table: Any) -> list[Any]:
+    """Return the condition on the records that a caller may see."""
+    return [] if {"records", "sign"} & caller.scopes else [table.c.account == caller.name]
 
 
 def _get_visible_plan(service: Service, caller: Caller, number: str) -> DatabaseRow:
@@ -237,56 +397,76 @@ def _get_model_record(service: Service, number: str) -> DatabaseRow:
     return model
 
 
-def _plan_summary(plan: DatabaseRow) -> dict[str, Any]:
-    names = ("id", "dataset", "account", "kind", "estimator", "fingerprint", "model", "signed_by", "signed", "created")
-    return {**{name: plan[name] for name in names}, "asked": json.loads(plan["asked"])}
+def _as_number(text: str) -> float:
+    numerator, _, denominator = text.partition("/")
+    return float(numerator) / float(denominator or 1)
 
 
-def _job_summary(caller: Caller, job: DatabaseRow) -> dict[str, Any]:
+def _plan_facts(service: Service, caller: Caller, plan: DatabaseRow) -> dict[str, Any]:
+    facts = {name: plan[name] for name in PlanSummary.model_fields if name in plan}
+    facts |= {"asked": json.loads(plan["asked"]), "askers": plan["askers"] and json.loads(plan["askers"])}
+    facts |= {"runs_left": None, "remaining": None}
+    if plan["signed_by"] is not None:
+        facts["runs_left"] = max(service.jobs.runs_left(plan), 0)
+        if plan["kind"] == "answer":
+            facts["remaining"] = str(service.ledgers.open(plan["dataset"]).part_balance(grant_of(plan)).remaining)
+    return facts
+
+
+def _job_summary(service: Service, caller: Caller, job: DatabaseRow) -> Job:
     """Return what a caller may see of a job. Only custodians see its end and detail, which may depend on rows."""
-    summary = {name: job[name] for name in ("id", "plan", "account", "state", "message", "created")}
+    facts = {name: job[name] for name in ("id", "plan", "dataset", "account", "state", "message", "created")}
     if "data" in caller.scopes:
-        summary |= {"detail": job["detail"], "ended": job["ended"]}
-    return summary
+        facts |= {"detail": job["detail"], "ended": job["ended"]}
+    seconds = None
+    if job["state"] == "running" and job["started"]:
+        seconds = (datetime.now(UTC) - datetime.fromisoformat(job["started"])).total_seconds()
+    return Job(**facts, place=service.jobs.place_of(job), seconds=seconds)
 
 
-def _model_summary(model: DatabaseRow) -> dict[str, Any]:
-    names = ("id", "plan", "dataset", "kind", "estimator", "created")
+def _model_summary(service: Service, model: DatabaseRow) -> Model:
     parsed = {name: None if model[name] is None else json.loads(model[name]) for name in ("certificate", "result")}
-    return {**{name: model[name] for name in names}, **parsed}
+    measured = parsed["result"]
+    if model["kind"] == "trained":
+        evaluations = service.database.find_all(store.models, evaluated=model["id"])
+        measured = json.loads(evaluations[-1]["result"]) if evaluations else None
+    quality = {} if measured is None else {name: score["value"] for name, score in measured["scores"].items()}
+    return Model(**{**model, **parsed, "quality": quality})
 
 
 predict_router = APIRouter(prefix="/v1", tags=["models"])
 
 _ROWS_HINT: Final = 'send a body like {"rows": [{"age": 31}]}'
 _FORMULA_PREFIXES: Final = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet runs cells that start with one of these
+_MAX_PLAIN_BODY: Final = 256 << 10  # bytes of a body that is parsed in the event loop: about a millisecond
 
 
-# The route parses its body itself, so the schema of the body is declared here.
-_ROWS_SCHEMA: Final = {
-    "type": "object",
-    "required": ["rows"],
-    "properties": {"rows": {"type": "array", "items": {"type": "object"}}},
-}
-_PREDICT_BODY: Final = {"requestBody": {"content": {"application/json": {"schema": _ROWS_SCHEMA}}, "required": True}}
+class _Rows(BaseModel):
+    """Rows to predict, each with the columns of the schema."""
+
+    rows: list[dict[str, Any]]
 
 
-@predict_router.post("/models/{number}/predict", openapi_extra=_PREDICT_BODY)
+@predict_router.post("/models/{number}/predict", openapi_extra=body_of(_Rows), responses={200: {"model": Predictions}})
 async def predict(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Predict rows, for free. The body is {"rows": [{"column": value, ...}, ...]}."""
     caller.require_scope("ask")
-    service = get_service(request)
-    rows = _parse_json_rows(await request.body(), service.settings.limits.rows_a_request)
+    service, body = get_service(request), await request.body()
+    parse = partial(_parse_json_rows, body, service.settings.limits.rows_a_request)
+    rows = parse() if len(body) <= _MAX_PLAIN_BODY else await service.lanes.files.run(parse)
     return Response(orjson.dumps(await service.predictions.predict(number, rows)), media_type="application/json")
 
 
-@predict_router.post("/models/{number}/predict.csv")
+_CSV_BODY: Final = {"requestBody": {"content": {"text/csv": {"schema": {"type": "string"}}}, "required": True}}
+
+
+@predict_router.post("/models/{number}/predict.csv", openapi_extra=_CSV_BODY, response_class=Response)
 async def predict_csv(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Predict the rows of a CSV file, for free, and return a CSV file."""
     caller.require_scope("ask")
     service = get_service(request)
     body, max_rows = await request.body(), service.settings.limits.rows_a_request
-    text = await run_in_threadpool(_predict_to_csv, service, number, body, max_rows)
+    text = await service.lanes.files.run(_predict_to_csv, service, number, body, max_rows)
     headers = {"Content-Disposition": f'attachment; filename="{number}.csv"'}
     return Response(text, media_type="text/csv", headers=headers)
 

@@ -19,8 +19,8 @@ class Limits:
 
     Attributes
     ----------
-    upload_bytes, body_bytes : int
-        Maximum size of an uploaded table, and of the body of any other request.
+    upload_bytes, body_bytes, small_body_bytes : int
+        Maximum size of a table; of a schema, a batch of rows and certificates; of every other request.
     rows_a_request : int
         Maximum number of rows per prediction request.
     requests_a_minute : int
@@ -28,17 +28,22 @@ class Limits:
     logins_a_minute : int
         Maximum number of wrong passwords per name, address and minute, in each process. The limit per address over
         all names is five times as high.
-    job_seconds, jobs_at_once : int
-        Maximum duration of a job, and maximum number of concurrent jobs per process.
+    job_seconds, jobs_at_once, jobs_per_account : int
+        Maximum duration of a job, of concurrent jobs per process, and of unfinished jobs per account.
+    answer_milliseconds : int
+        Time after which a private answer is sent. A longer computation is sent after twice, four times ... as long.
     """
 
     upload_bytes: int = 1 << 30
     body_bytes: int = 8 << 20
+    small_body_bytes: int = 64 << 10
     rows_a_request: int = 10_000
     requests_a_minute: int = 120_000
     logins_a_minute: int = 10
     job_seconds: int = 24 * 3600
     jobs_at_once: int = 1
+    jobs_per_account: int = 20
+    answer_milliseconds: int = 500
 
     @classmethod
     def from_options(cls, options: Iterable[str]) -> Limits:
@@ -64,11 +69,11 @@ class Settings:
     Attributes
     ----------
     folder : Path
-        Folder of tables, models and, without a database, ledgers. Readable by its owner only.
+        Folder of tables and, without ``database``, of the database. Readable by its owner only.
     database : str
         ``postgresql://...`` for several processes and machines; empty for SQLite in the folder.
     allowed : tuple of str
-        Folders from which a custodian may register tables by path, and addresses of databases, ``postgresql://...``.
+        Folders from which a custodian may register tables by path.
     address : str
         Public address of the service: ``http://127.0.0.1:8400``. If it starts with https, cookies are sent over TLS
         only.
@@ -104,19 +109,16 @@ class Settings:
         return self.folder / "tables"
 
     @property
-    def models_folder(self) -> Path:
-        """Folder of trained models."""
-        return self.folder / "models"
-
-    @property
-    def ledgers_folder(self) -> Path:
-        """Folder of SQLite ledgers, and of the checkpoints of all ledgers."""
-        return self.folder / "ledgers"
+    def ledger_heads(self) -> Path:
+        """File with the last event of each ledger, outside the database: finds a database that was restored."""
+        return self.folder / "ledger-heads.json"
 
     def make_folders(self) -> None:
-        """Create the folders, readable by their owner only."""
-        for folder in (self.folder, self.tables_folder, self.models_folder, self.ledgers_folder):
+        """Create the folders, and make them readable by their owner only."""
+        for folder in (self.folder, self.tables_folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if folder.stat().st_mode & 0o077:  # a folder that existed before: it will hold rows and password hashes
+                folder.chmod(0o700)
 
     def to_json(self) -> str:
         """Return the settings as JSON, for a worker process."""

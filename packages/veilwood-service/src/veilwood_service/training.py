@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plans of training, evaluation and private predictors: proposed by analysts, signed by custodians.
 
-Signed plans are executed in ``jobs`` and ``private_queries``.
+A signature has an amount: a number of runs or, for predictors, a total loss and the accounts that may ask. Signed
+plans are executed in ``jobs`` and ``private_queries``.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
-import threading
+import os
+import tempfile
 from dataclasses import dataclass
-from pathlib import Path
+from fractions import Fraction
 from typing import Any, Final, Literal
 
 from veilwood.data.schema import Schema
@@ -25,14 +27,14 @@ from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.plan import Plan
 from veilwood.safe_io import read_json
 from veilwood_service import store
-from veilwood_service.accounts import TooManyError
-from veilwood_service.settings import Settings
+from veilwood_service.budgets import Ledgers, get_dataset
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
 RunKind = Literal["train", "answer", "evaluate"]
 # The service sets these itself. class_weight applies after the release, to a loaded model, and is part of no plan.
 _RESERVED_PARAMETERS: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta", "class_weight"})
-_MAX_CONCURRENT_PLANS: Final = 4  # some take minutes, and each occupies a thread that other requests need
+_MAX_RUNS: Final = 1000
+WEAK_EPSILON: Final = 8.0  # from this epsilon on, a plan and its certificate call the bound weak
 
 
 @dataclass(frozen=True)
@@ -43,24 +45,27 @@ class RunRequest:
     epsilon: float | str = 1.0
     delta: float | str = 0.0
     parameters: dict[str, Any] | None = None
+    name: str = ""
+    note: str = ""
 
 
-def model_path(settings: Settings, model: str) -> Path:
-    """Return the path of the file of a trained model."""
-    return settings.models_folder / f"{model}.veilwood"
-
-
-def file_digest(path: Path) -> str:
-    """Return the SHA-256 of a file. It is stored with each model, so that a changed file is not served."""
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def load_model(database: Store, number: str) -> Any:
+    """Load a trained model from the database; raise NotFoundError if there is none of this id."""
+    stored = database.find(store.model_files, model=number)
+    if stored is None:
+        raise NotFoundError("trained model", number, hint="choose one from the list of models")
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "model.veilwood")
+        with open(path, "wb") as file:
+            file.write(stored["content"])
+        return load(path)
 
 
 class Plans:
     """Plans in a database."""
 
-    def __init__(self, settings: Settings, database: Store) -> None:
-        self._settings, self._database = settings, database
-        self._planning_slots = threading.BoundedSemaphore(_MAX_CONCURRENT_PLANS)
+    def __init__(self, database: Store, ledgers: Ledgers) -> None:
+        self._database, self._ledgers = database, ledgers
 
     def get_reviewed_dataset(self, name: str) -> tuple[DatabaseRow, Schema]:
         """Return a data set and its reviewed schema.
@@ -72,9 +77,7 @@ class Plans:
         UseError
             If it has no table or no schema yet.
         """
-        dataset = self._database.find(store.datasets, name=name)
-        if dataset is None:
-            raise NotFoundError("data set", name)
+        dataset = get_dataset(self._database, name)
         if dataset["schema"] is None or dataset["source"] is None:
             raise UseError(f"the data set {name} has no table or no schema yet. Hint: ask a custodian to add them.")
         return dataset, Schema.from_dict(json.loads(dataset["schema"]))
@@ -84,48 +87,50 @@ class Plans:
         _, schema = self.get_reviewed_dataset(dataset)
         estimator_class = estimator_by_name(request.estimator, schema.task)
         params = _validate_parameters(estimator_class, request)
-        if estimator_class is MatrixForestPredictor:
-            return self._propose_predictor(account, dataset, schema, request)
-        if not self._planning_slots.acquire(blocking=False):
-            raise TooManyError("too many plans at this moment. Hint: try again.")
-        try:
-            epsilon, delta = request.epsilon, request.delta
-            plan = estimator_class(schema, epsilon=epsilon, delta=delta, invalid="drop", **params).plan()
-        finally:
-            self._planning_slots.release()
         name = estimator_class.__name__
+        if estimator_class is MatrixForestPredictor:  # free: each batch that it answers is charged
+            make_predictor(schema, request)
+            fingerprint = predictor_fingerprint(dataset, schema, request)
+            return self._insert_plan(account, dataset, "answer", name, request, None, fingerprint)
+        epsilon, delta = request.epsilon, request.delta
+        plan = estimator_class(schema, epsilon=epsilon, delta=delta, invalid="drop", **params).plan()
         return self._insert_plan(account, dataset, "train", name, request, plan.to_json(), plan.fingerprint())
-
-    def _propose_predictor(self, account: str, dataset: str, schema: Schema, request: RunRequest) -> DatabaseRow:
-        """Store the plan of a private predictor. The predictor is free; each batch that it answers is charged."""
-        make_predictor(schema, request)
-        fingerprint = predictor_fingerprint(dataset, schema, request)
-        return self._insert_plan(account, dataset, "answer", MatrixForestPredictor.__name__, request, None, fingerprint)
 
     def propose_evaluation(self, account: str, model: str, request: RunRequest) -> DatabaseRow:
         """Store and return the plan of an evaluation of a trained model on the rows of its data set."""
+        forest = load_model(self._database, model)
         trained = self._database.find(store.models, id=model)
-        if trained is None or trained["kind"] != "trained":
-            raise NotFoundError("trained model", model, hint="choose one from the list of models")
-        if request.parameters:
-            raise ParameterError("parameters", request.parameters, "do not apply to an evaluation", "omit them")
+        assert trained is not None
         self.get_reviewed_dataset(trained["dataset"])
-        forest: Any = load(model_path(self._settings, model))
-        loss = requested_loss(request.epsilon, request.delta)
-        plan = evaluation_plan(forest, _require_bounded(loss), forest.plan_.neighbours, "drop")
+        loss = _require_bounded(requested_loss(request.epsilon, request.delta))
+        plan = evaluation_plan(forest, loss, forest.plan_.neighbours, "drop")
         fingerprint = plan.fingerprint()
         return self._insert_plan(
             account, trained["dataset"], "evaluate", "evaluate", request, plan.to_json(), fingerprint, model=model
         )
 
-    def sign_plan(self, account: str, number: str, fingerprint: str) -> DatabaseRow:
-        """Sign a plan. ``fingerprint`` is the hash that the signer has read; raise PlanError if it differs."""
+    def sign_plan(self, account: str, number: str, fingerprint: str, grant: Grant) -> DatabaseRow:
+        """Sign a plan, for the amount of a grant. ``fingerprint`` is the hash that the signer has read.
+
+        Raises
+        ------
+        PlanError
+            If the hash differs from that of the plan.
+        UseError
+            If the plan was signed before.
+        """
         plan = self.get_plan(number)
         if plan["fingerprint"] != fingerprint:
             raise PlanError("the hash does not match the plan. Hint: read the plan again.")
-        self._database.update(
-            store.plans, {"id": number, "signed_by": None}, signed_by=account, signed=current_timestamp()
-        )
+        values = grant.to_record(plan)
+        with self._database.transaction():
+            signed = {"signed_by": account, "signed": current_timestamp(), **values}
+            if not self._database.update(store.plans, {"id": number, "signed_by": None}, **signed):
+                known = self.get_plan(number)
+                if {"signed_by": account, **values}.items() <= known.items():
+                    return known  # a retry
+                raise UseError("the plan is signed already. Hint: make a new plan for further runs.")
+            self._database.record_event(account, "plan.sign", number, dataset=plan["dataset"], **values)
         return self.get_plan(number)
 
     def get_plan(self, number: str) -> DatabaseRow:
@@ -148,20 +153,55 @@ class Plans:
     ) -> DatabaseRow:
         number = new_id()
         payload = {"epsilon": str(request.epsilon), "delta": str(request.delta), "parameters": request.parameters or {}}
-        self._database.add(
-            store.plans,
-            id=number,
-            dataset=dataset,
-            account=account,
-            kind=kind,
-            estimator=estimator,
-            asked=json.dumps(payload),
-            body=body,
-            fingerprint=fingerprint,
-            model=model,
-            created=current_timestamp(),
-        )
+        with self._database.transaction():
+            self._database.add(
+                store.plans,
+                id=number,
+                dataset=dataset,
+                account=account,
+                kind=kind,
+                estimator=estimator,
+                asked=json.dumps(payload),
+                body=body,
+                fingerprint=fingerprint,
+                model=model,
+                name=request.name or f"{dataset} {'quality' if kind == 'evaluate' else estimator}",
+                note=request.note,
+            )
+            self._database.record_event(account, "plan.create", number, dataset=dataset, epsilon=str(request.epsilon))
         return self.get_plan(number)
+
+
+@dataclass(frozen=True)
+class Grant:
+    """Amount of a signature: a number of runs or, for predictors, a total loss and the accounts that may ask."""
+
+    runs: int = 1
+    total_epsilon: float | str | None = None
+    askers: list[str] | None = None
+
+    def to_record(self, plan: DatabaseRow) -> dict[str, Any]:
+        """Return the fields of a signed plan.
+
+        Raises
+        ------
+        ParameterError
+            If the amount is not valid for this kind of plan.
+        """
+        if plan["kind"] != "answer":
+            if isinstance(self.runs, bool) or not 1 <= self.runs <= _MAX_RUNS:
+                raise ParameterError("runs", self.runs, "is not a number of runs", f"choose 1 to {_MAX_RUNS}")
+            return {"runs": self.runs}
+        asked = json.loads(plan["asked"])
+        batch = requested_loss(asked["epsilon"], asked["delta"])
+        total = requested_loss(asked["epsilon"] if self.total_epsilon is None else self.total_epsilon, 0).epsilon
+        if total is None or batch.epsilon is None or total < batch.epsilon:
+            hint = "pass at least the epsilon of one batch"
+            raise ParameterError("total_epsilon", self.total_epsilon, "is less than one batch may cost", hint)
+        n_batches = max(int(total / batch.epsilon), 1)
+        total_delta = min(batch.delta * n_batches, Fraction(1, 100))  # the largest delta that a budget may have
+        askers = None if self.askers is None else json.dumps(sorted(set(self.askers)))
+        return {"total_epsilon": str(total), "total_delta": str(total_delta), "askers": askers}
 
 
 def make_predictor(schema: Schema, request: RunRequest) -> MatrixForestPredictor:

@@ -56,7 +56,9 @@ def small(Forest: Any, epsilon: float) -> Any:
     return Forest(schema="infer", epsilon=epsilon, **parameters)
 
 
-NOISY = [small(Forest, 10.0) for Forest in CLASSES]
+NOISY_CLASSES = [vw.RandomTreesClassifier, vw.MedianForestRegressor, vw.MatrixForestClassifier]  # one per base class
+NOISY = [small(Forest, 10.0) for Forest in NOISY_CLASSES]
+OTHER_NOISY = [small(Forest, 10.0) for Forest in CLASSES if Forest not in NOISY_CLASSES]
 NOISELESS = [small(Forest, math.inf) for Forest in CLASSES]
 
 FRESH_NOISE = "fits twice and compares predictions, but every fit draws fresh noise; holds below without noise"
@@ -134,6 +136,13 @@ def _seeded(_no_warnings: None) -> Iterator[None]:
 @pytest.mark.usefixtures("_seeded")
 @parametrize_with_checks([*NOISY, *NOISELESS], expected_failed_checks=cannot_hold)  # type: ignore[untyped-decorator]
 def test_scikit_learn_checks(estimator: Any, check: Any) -> None:
+    check(estimator)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_seeded")
+@parametrize_with_checks(OTHER_NOISY, expected_failed_checks=cannot_hold)  # type: ignore[untyped-decorator]
+def test_scikit_learn_checks_of_the_other_noisy_estimators(estimator: Any, check: Any) -> None:
     check(estimator)
 
 

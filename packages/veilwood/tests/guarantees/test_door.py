@@ -191,6 +191,7 @@ MAY_IMPORT_SAMPLERS = {
 # (proofs/service.md).
 MAY_DRAW_OR_CHARGE = {
     "privacy.door",
+    "privacy.hash_chain",
     "privacy.ledger",
     "privacy.ledger_stores",
     "veilwood_secure.roles.server",
@@ -205,8 +206,8 @@ MAY_DRAW_OR_CHARGE = {
 }
 DRAWING = {"perturb", "select", "sample"}
 CHARGING = {"reserve", "commit", "cancel", "settle"}
-# A selection through the door, and the end of a job, after which the loss that it reserved stays spent.
-OTHER_CALLS = {"self._door.select", "service.jobs.cancel"}
+# A selection through the door; the end of a job, after which the loss that it reserved stays spent; a timer.
+OTHER_CALLS = {"self._door.select", "service.jobs.cancel", "self._header_timer.cancel"}
 
 
 def imports_of(tree: ast.AST) -> set[str]:

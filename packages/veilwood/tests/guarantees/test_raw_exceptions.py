@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -44,15 +44,21 @@ NUMBER = {"name": "t", "kind": "numeric", "lower": 0, "upper": 1}
 MANY_DIGITS = 10**5000  # more than Python writes out
 
 
+@cache
 def schema_of(kind: Any) -> vw.Schema:
     task, target = ("classification", CLASSES) if kind._task == "classification" else ("regression", NUMBER)
     return vw.Schema.from_dict({"name": "odd", "task": task, "target": "t", "columns": [*COLUMNS, target]})
 
 
+@cache
+def small_parameters(kind: Any) -> dict[str, Any]:
+    known = {"n_estimators": 2, "max_depth": 2, "random_state": 0, "n_jobs": 1, "schema": schema_of(kind)}
+    return {name: known[name] for name in kind._get_param_names() if name in known}
+
+
 def small(kind: Any, **parameters: Any) -> Any:
     """An estimator that fits quickly."""
-    known = {"n_estimators": 2, "max_depth": 2, "random_state": 0, "n_jobs": 1, "schema": schema_of(kind)}
-    return kind(**{name: value for name, value in known.items() if name in kind._get_param_names()} | parameters)
+    return kind(**small_parameters(kind) | parameters)
 
 
 def good_table(kind: Any, n: int = 40) -> tuple[pd.DataFrame, Any]:

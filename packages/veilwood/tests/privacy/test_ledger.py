@@ -18,7 +18,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import closing
-from datetime import UTC, datetime
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -32,8 +31,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 
 import veilwood as vw
 from veilwood.errors import BudgetExceededError, LedgerError, NotPrivateError, VeilwoodError
-from veilwood.privacy import entropy
-from veilwood.privacy import ledger as ledgers
+from veilwood.privacy import entropy, hash_chain
 from veilwood.privacy.ledger import (
     NO_LEDGER,
     RECONCILIATION,
@@ -41,8 +39,6 @@ from veilwood.privacy.ledger import (
     SECURE_TRAINING,
     Balance,
     Ledger,
-    Limit,
-    Part,
     Purpose,
     Reservation,
 )
@@ -488,9 +484,9 @@ def test_a_spend_reads_only_what_was_added_since(tmp_path: Path, monkeypatch: py
         spend(ledger, pure_loss(0.1)).commit()
     assert ledger.spent == other.spent
     taken: list[int] = []
-    take = ledgers.HashChain._apply_event
+    take = hash_chain.HashChain._apply_event
     monkeypatch.setattr(
-        ledgers.HashChain, "_apply_event", lambda self, *row: (taken.append(row[0]), take(self, *row))[1]
+        hash_chain.HashChain, "_apply_event", lambda self, *row: (taken.append(row[0]), take(self, *row))[1]
     )
     spend(ledger, pure_loss(0.1))
     assert taken == []  # everything before was read already
@@ -513,7 +509,7 @@ def test_names_and_resolutions_out_of_place_are_found(tmp_path: Path) -> None:
         spend(ledger, pure_loss(0.5)).commit()
         with closing(sqlite3.connect(path)) as connection:
             head, balance = ledger.verify(), json.loads(connection.execute("SELECT body FROM balance").fetchone()[0])
-            new = ledgers.append_event(connection, head, event, 2 if event["event"] == "resolved" else None)[1]
+            new = hash_chain.append_event(connection, head, event, 2 if event["event"] == "resolved" else None)[1]
             connection.execute("UPDATE balance SET body = ?", (json.dumps(balance | {"head": new}),))
             connection.commit()
         with pytest.raises(LedgerError, match=r"altered|damaged"):
@@ -527,8 +523,8 @@ def test_keys_of_older_records_are_known_where_they_stand(tmp_path: Path) -> Non
     event |= {"what": "leaf counts [59ab]", "neighbours": ONE_ROW, "plan": "1f3a", "table": "", "schema": ""}
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
-        _, head = ledgers.append_event(connection, before.head, event)
-        ledgers.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
+        _, head = hash_chain.append_event(connection, before.head, event)
+        hash_chain.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
     again = SQLiteLedger(tmp_path / "spends.db")
     assert [entry.key for entry in again.entries()] == ["59ab"]
     assert not spend(again, pure_loss("0.5"), key="59ab").is_new
@@ -566,8 +562,8 @@ def test_purposes_of_older_records_are_read_off_their_text(tmp_path: Path, what:
     event |= {"what": what, "neighbours": ONE_ROW, "plan": "1f3a", "table": "", "schema": "", "key": ""}
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
-        _, head = ledgers.append_event(connection, before.head, event)
-        ledgers.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
+        _, head = hash_chain.append_event(connection, before.head, event)
+        hash_chain.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
     assert [entry.purpose for entry in SQLiteLedger(tmp_path / "spends.db").entries()] == [purpose]
     spend(ledger, pure_loss("0.5"), purpose=RELEASE)
     assert ledger.entries()[-1].purpose == RELEASE  # a record that has a purpose is not read by its text
@@ -589,8 +585,8 @@ def test_a_purpose_that_is_not_text_is_damage(tmp_path: Path, purpose: object) -
     event["not_private"] = None
     with ledger._transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
-        _, head = ledgers.append_event(connection, before.head, event)
-        ledgers.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
+        _, head = hash_chain.append_event(connection, before.head, event)
+        hash_chain.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
     with pytest.raises(LedgerError, match="is damaged"):
         SQLiteLedger(tmp_path / "spends.db").entries()
 
@@ -657,7 +653,9 @@ def test_an_open_ledger_is_not_fooled_by_edits_either(name: str, tmp_path: Path)
 def test_a_spend_that_could_not_be_written_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = SQLiteLedger(tmp_path / "x.db", 1)
     with monkeypatch.context() as patch:
-        patch.setattr(ledgers, "store_balance", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk full")))
+        patch.setattr(
+            hash_chain, "store_balance", lambda *_: (_ for _ in ()).throw(sqlite3.OperationalError("disk full"))
+        )
         with pytest.raises(LedgerError, match="disk full"):
             spend(ledger, pure_loss(1))
     assert ledger.spent == Loss.zero()
@@ -859,62 +857,3 @@ def test_half_of_a_pair_of_code_units_does_not_spoil_the_ledger(name: str, tmp_p
     ledger.verify()
     with pytest.raises(LedgerError, match="key"):  # nothing is put in its place: two keys could become one
         spend(ledger, pure_loss("0.25"), key="\ud800")
-
-
-# -- narrower limits are sums over parts of one ledger -----------------------------------------------------------------
-
-
-def test_limits_of_accounts_grants_and_periods_bind_together(tmp_path: Path) -> None:
-    ledger = SQLiteLedger(tmp_path / "x.db", 2)
-    year = f"{datetime.now(UTC):%Y}"
-    eve = Limit("the allowance of eve", Part("eve"), pure_loss("0.5"))
-    plan = Limit("the signature", Part(grant="plan"), max_releases=2)
-    yearly = Limit("the yearly allowance", Part(period=year), pure_loss("1.5"))
-    past = Limit("the allowance of another year", Part(period="1999"), pure_loss("0.1"))
-    for _ in range(2):
-        spend(ledger, pure_loss("0.5"), account="ana", grant="plan", limits=[plan, yearly]).commit()
-    with pytest.raises(BudgetExceededError):
-        spend(ledger, pure_loss("0.1"), account="ana", grant="plan", limits=[plan])
-    with pytest.raises(BudgetExceededError) as refused:
-        spend(ledger, pure_loss("0.6"), account="eve", limits=[eve])
-    assert refused.value.remaining == Loss(Fraction(1, 2))
-    with pytest.raises(BudgetExceededError):
-        ledger.check_affordable(pure_loss("0.6"), [eve])
-    spend(ledger, pure_loss("0.5"), account="eve", limits=[eve, yearly]).commit()
-    with pytest.raises(BudgetExceededError):
-        spend(ledger, pure_loss("0.1"), account="ana", limits=[yearly])
-    with pytest.raises(BudgetExceededError):
-        spend(ledger, pure_loss("0.2"), account="ana", limits=[past])
-    spend(ledger, pure_loss("0.1"), account="ana", limits=[past]).commit()
-    assert [(entry.account, entry.grant) for entry in SQLiteLedger(ledger.path).entries()][:1] == [("ana", "plan")]
-    ledger.verify()
-
-
-def test_sums_of_parts_are_those_of_their_entries(tmp_path: Path) -> None:
-    """They are kept from charge to charge: charges, resumed keys and cancelled entries leave them right."""
-    ledger, rng = SQLiteLedger(tmp_path / "x.db", 100), np.random.default_rng(0)
-    parts = [Part(), Part("a"), Part("b"), Part(grant="g"), Part("a", "g"), Part(period="20"), Part(period="19")]
-    for step in range(60):
-        account, grant = str(rng.choice(["a", "b"])), str(rng.choice(["g", "h"]))
-        charge = spend(ledger, pure_loss("0.1"), account=account, grant=grant, key=str(step // 2) if step % 5 else "")
-        if charge.is_new:
-            charge.cancel() if step % 3 else charge.commit()
-        for part in parts:
-            counted = [entry for entry in ledger.entries() if entry.is_counted and part.covers(entry)]
-            balance = ledger.part_balance(Limit("x", part, pure_loss(50)))
-            assert balance.spent == Loss.total(entry.loss for entry in counted)
-            assert SQLiteLedger(ledger.path).part_balance(Limit("x", part)).spent == balance.spent
-        for key in ("3", "10"):
-            known = next((entry for entry in ledger.entries() if entry.is_counted and entry.key == key), None)
-            assert ledger.find(key) == known
-
-
-def test_a_charge_costs_the_same_after_many(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger, part = SQLiteLedger(tmp_path / "x.db", 100), Part("a")
-    limits = [Limit("x", part, pure_loss(50))]
-    for step in range(20):
-        spend(ledger, pure_loss("0.1"), account="a", key=str(step), limits=limits).commit()
-    looked: list[object] = []
-    monkeypatch.setattr(Part, "covers", lambda self, entry: looked.append(entry) or True)
-    spend(ledger, pure_loss("0.1"), account="a", key="next", limits=limits).commit()
-    assert len(looked) == 1  # the last event of before; no entry is summed again

@@ -62,7 +62,7 @@ function first(invitation) {
   return [h("div", { style: "max-width:24rem;margin:8vh auto" }, h("h1", {}, t("first.title")), h("p", { class: "lead" }, t("first.lead")),
     form([field("name", t("login.name"), { autocomplete: "username", required: true, autocapitalize: "none" }),
       field("password", t("login.password"), { type: "password", autocomplete: "new-password", required: true, minlength: 12, help: t("first.help") })],
-    t("first.go"), (asked) => enter("/accounts/first", { ...asked, invitation })))];
+    t("first.go"), (asked) => enter("/accounts/accept", { ...asked, invitation })))];
 }
 
 state.texts = await (await fetch("/page/texts.json")).json();

@@ -87,7 +87,9 @@ export async function api(method, path, body, headers = {}) {
     if (answer.status === 401 && state.me) { state.me = null; location.hash = "#/login"; }
     throw new Error(problem.detail ?? `The service answered ${answer.status}.`);
   }
-  return kind.includes("json") ? answer.json() : answer.blob();
+  if (!kind.includes("json")) return answer.blob();
+  const content = await answer.json();
+  return content?.items ? content.items.reverse() : content;
 }
 
 /** The cells of a CSV text, line by line; quotes may hold separators, line ends and doubled quotes. */

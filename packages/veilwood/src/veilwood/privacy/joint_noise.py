@@ -161,6 +161,7 @@ class JointLaplace(LaplaceMechanism, kind="JointLaplace"):
     >>> seen = noise.perturb([[5], [5], [2], [3], [5]])  # 10 rows in two tables
     >>> bool(seen[:2].sum() == seen[2:].sum())
     True
+    >>> from veilwood.privacy.noise import DiscreteLaplace
     >>> JointLaplace(10, (2,) * 20).variances[0] < DiscreteLaplace(20 * 10).variance / 9
     True
     """

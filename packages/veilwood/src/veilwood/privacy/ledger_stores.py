@@ -23,8 +23,10 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from urllib.parse import urldefrag
 
 from veilwood.errors import LedgerError, PrivacyWarning, SetupError, short_repr, shorten_text
+from veilwood.privacy import hash_chain
 from veilwood.privacy import ledger as ledgers
-from veilwood.privacy.ledger import ChainedLedger, Connection, Durability, HashChain, Ledger
+from veilwood.privacy.hash_chain import ChainedLedger, Connection, HashChain
+from veilwood.privacy.ledger import Durability, Ledger
 from veilwood.privacy.loss import Loss
 
 if TYPE_CHECKING:
@@ -238,7 +240,7 @@ def _create_tables(connection: sqlite3.Connection, budget: Loss | None, populati
     connection.execute(f"PRAGMA application_id = {_APPLICATION_ID}")
     for statement in _CREATE_TABLES:
         connection.execute(statement.format(integer="INTEGER"))
-    ledgers.append_genesis(connection, budget, population)
+    hash_chain.append_genesis(connection, budget, population)
     connection.execute("COMMIT")
 
 
@@ -324,7 +326,7 @@ class PostgresLedger(ChainedLedger):
             session.execute(f"SET LOCAL search_path TO {self._schema}")
             for statement in _CREATE_TABLES:
                 session.execute(statement.format(integer="BIGINT"))
-            ledgers.append_genesis(session, budget, population)
+            hash_chain.append_genesis(session, budget, population)
 
     @contextmanager
     def _transaction(self, write: bool = False) -> Iterator[Connection]:

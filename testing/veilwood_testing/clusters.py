@@ -1,11 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Shared by data/cluster/test_engines.py and other tests."""
+"""Rows of a clinic on Dask, Spark and Ray, and forests that are fitted to them."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pytest
 
 import veilwood as vw
+from veilwood.privacy import entropy
 
 dask = pytest.importorskip("dask")
 
@@ -51,7 +53,7 @@ STAY = vw.Schema.from_dict(
 )  # fmt: skip
 
 
-def table(target: str = "ill") -> pd.DataFrame:
+def clinic_rows(target: str = "ill") -> pd.DataFrame:
     rng = np.random.default_rng(0)
     frame = pd.DataFrame({"age": rng.random(N), "ward": rng.choice(["u", "v", "w"], N)})
     frame["ill"] = np.where(frame["age"] > 0.6, "yes", "no")
@@ -60,10 +62,10 @@ def table(target: str = "ill") -> pd.DataFrame:
     return frame[["age", "ward", target]]
 
 
-def with_people() -> pd.DataFrame:
+def clinic_rows_with_ids() -> pd.DataFrame:
     """Persons of one to ten rows, spread over all partitions."""
     people = np.random.default_rng(1).permutation(np.arange(N) % 400)
-    return table().assign(who=people)
+    return clinic_rows().assign(who=people)
 
 
 def as_files(frame: pd.DataFrame, folder: Path) -> str:
@@ -133,3 +135,23 @@ def ray() -> Iterator[Any]:
 def as_ray(ray: Any, frame: pd.DataFrame) -> Any:
     pieces = [frame[part * SIZE : (part + 1) * SIZE] for part in range(PARTS)]
     return ray.data.from_arrow([pa.Table.from_pandas(piece, preserve_index=False) for piece in pieces])
+
+
+FOREST_KINDS: dict[str, tuple[Callable[..., Any], str]] = {
+    "rounds": (partial(vw.PrivateForestClassifier, CLINIC, epsilon=3.0), "ill"),
+    "fine cells": (partial(vw.PrivateForestClassifier, CLINIC, epsilon=20.0), "ill"),
+    "numbers": (partial(vw.PrivateForestRegressor, STAY, epsilon=5.0), "days"),
+}
+
+
+def fit_kind(kind: str, X: Any, **params: Any) -> Any:
+    with entropy.seeded_for_tests(5):
+        return FOREST_KINDS[kind][0](random_state=0, **params).fit(X)
+
+
+def assert_same_model(one: Any, other: Any) -> None:
+    mine, yours = one.model_.to_arrays(), other.model_.to_arrays()
+    assert mine.keys() == yours.keys()
+    for name in mine:
+        np.testing.assert_array_equal(mine[name], yours[name], err_msg=name)
+    assert one.plan_.choices == other.plan_.choices

@@ -1,3 +1,0 @@
-library(testthat)
-library(veilwood)
-test_check("veilwood")

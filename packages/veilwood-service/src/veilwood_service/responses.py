@@ -1,0 +1,340 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bodies of responses, as the OpenAPI document describes them."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel
+
+
+class Problem(BaseModel):
+    """An error, in the format of RFC 9457. ``field`` names the field of the request that is wrong."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    field: str | None = None
+    remaining: str | None = None
+
+
+class Health(BaseModel):
+    """Status of the process."""
+
+    status: str
+    version: str
+
+
+class Readiness(BaseModel):
+    """Whether the service can work, and whether people can log in with an OpenID provider."""
+
+    status: str
+    has_provider: bool
+
+
+class SessionOpened(BaseModel):
+    """CSRF token of a new session."""
+
+    csrf: str
+
+
+class Me(BaseModel):
+    """The authenticated account."""
+
+    name: str
+    roles: list[str]
+    scopes: list[str]
+    csrf: str | None
+    has_password: bool
+
+
+class Account(BaseModel):
+    """An account. It is invited until its owner has set a password."""
+
+    name: str
+    roles: list[str]
+    disabled: bool
+    invited: bool
+
+
+class Invitation(BaseModel):
+    """A link that sets the password of an account, once. None for users of an OpenID provider."""
+
+    name: str
+    invitation: str | None
+
+
+class Name(BaseModel):
+    """Name of the record that was changed."""
+
+    name: str
+
+
+class Token(BaseModel):
+    """A token or session, without the token itself."""
+
+    id: str
+    kind: str
+    name: str
+    scopes: str
+    expires: str
+    created: str
+
+
+class NewTokenIssued(BaseModel):
+    """A new token. The response is the only place where it is shown."""
+
+    id: str
+    token: str
+
+
+class Event(BaseModel):
+    """Something that an account did."""
+
+    id: str
+    account: str
+    action: str
+    subject: str
+    detail: dict[str, Any]
+    created: str
+
+
+class Budget(BaseModel):
+    """Totals of a ledger, as text for readers and as epsilon for charts."""
+
+    budget: str
+    spent: str
+    remaining: str
+    epsilon: float
+    epsilon_spent: float
+    frozen: str | None
+
+
+class Dataset(Budget):
+    """A data set, with the remaining budget of the caller."""
+
+    name: str
+    people: str
+    has_table: bool
+    has_schema: bool
+    retired: bool
+    remaining_for_you: str | None
+    epsilon_for_you: float | None
+
+
+class Allowance(BaseModel):
+    """A narrower limit, with what is left of it in the current period."""
+
+    id: str
+    account: str
+    period: str
+    epsilon: str
+    delta: str
+    remaining: str
+    epsilon_spent: float
+
+
+class NewAllowanceAdded(BaseModel):
+    """Id of a new allowance, with a warning if it renews."""
+
+    id: str
+    warning: str | None
+
+
+class Question(BaseModel):
+    """State of a review: the draft, the question about the next column, and the columns put off."""
+
+    draft: dict[str, Any]
+    question: dict[str, Any] | None
+    later: list[str]
+
+
+class Expected(BaseModel):
+    """Expected skill at several budgets: points with epsilon, skill and its range."""
+
+    title: str
+    axis: str
+    words: str
+    points: list[dict[str, float]]
+
+
+class LedgerEntry(BaseModel):
+    """One charge."""
+
+    id: int
+    time: str
+    what: str
+    loss: str
+    epsilon: float | None
+    state: Literal["reserved", "committed", "cancelled", "resolved"]
+    neighbours: str
+    plan: str
+    table: str
+    schema_hash: str
+    resolution: str | None
+    key: str
+    account: str
+    grant: str
+
+
+class AccountSpent(BaseModel):
+    """What one account has spent of a ledger."""
+
+    account: str
+    epsilon: float
+    releases: int
+
+
+class LedgerPage(Budget):
+    """A page of a ledger, newest entries first, with what each account has spent."""
+
+    entries: list[LedgerEntry]
+    next: str | None
+    accounts: list[AccountSpent]
+
+
+class Verified(BaseModel):
+    """Result of a verification: the hash of the last event."""
+
+    intact: bool
+    head: str
+
+
+class Charged(Budget):
+    """Ledger entries that were charged for certificates."""
+
+    charged: list[int]
+
+
+class Asked(BaseModel):
+    """What a plan was asked for."""
+
+    epsilon: str
+    delta: str
+    parameters: dict[str, Any]
+
+
+class PlanSummary(BaseModel):
+    """A plan, with what its signature allows and what is left of that."""
+
+    id: str
+    dataset: str
+    account: str
+    kind: str
+    estimator: str
+    name: str
+    note: str
+    fingerprint: str
+    model: str | None
+    asked: Asked
+    signed_by: str | None
+    signed: str | None
+    runs: int | None
+    runs_left: int | None
+    total_epsilon: str | None
+    remaining: str | None
+    askers: list[str] | None
+    created: str
+
+
+class PlanDetail(PlanSummary):
+    """A plan, as text and as JSON, with warnings about its loss."""
+
+    words: str | None
+    body: dict[str, Any] | None
+    warnings: list[str]
+
+
+class Job(BaseModel):
+    """A job, with its place in the queue and the seconds since its start. Custodians see its detail and its end."""
+
+    id: str
+    plan: str
+    dataset: str
+    account: str
+    state: str
+    message: str | None
+    place: int | None
+    seconds: float | None
+    created: str
+    detail: str | None = None
+    ended: str | None = None
+
+
+class Model(BaseModel):
+    """A release: a trained model, a private predictor or an evaluation of a model."""
+
+    id: str
+    plan: str
+    dataset: str
+    account: str
+    kind: str
+    estimator: str
+    name: str
+    note: str
+    evaluated: str | None
+    certificate: dict[str, Any] | None
+    result: dict[str, Any] | None
+    quality: dict[str, float | None]
+    created: str
+
+
+class Predictions(BaseModel):
+    """Predicted labels or numbers; class probabilities for classifiers."""
+
+    predictions: list[Any]
+    probabilities: list[list[float]] | None = None
+
+
+class Quote(BaseModel):
+    """Loss and expected error of a batch of private answers."""
+
+    epsilon: str
+    delta: str
+    expected_squared_error: float
+    remaining: str | None
+    answered_before: bool
+
+
+class Answered(BaseModel):
+    """Private answers with their certificate."""
+
+    labels: list[Any]
+    certificate: dict[str, Any]
+    answered: str
+
+
+class DatasetPage(BaseModel):
+    """A page of data sets."""
+
+    items: list[Dataset]
+    next: str | None
+
+
+class PlanPage(BaseModel):
+    """A page of plans, newest first."""
+
+    items: list[PlanSummary]
+    next: str | None
+
+
+class JobPage(BaseModel):
+    """A page of jobs, newest first."""
+
+    items: list[Job]
+    next: str | None
+
+
+class ModelPage(BaseModel):
+    """A page of releases, newest first."""
+
+    items: list[Model]
+    next: str | None
+
+
+class EventPage(BaseModel):
+    """A page of events, newest first."""
+
+    items: list[Event]
+    next: str | None
