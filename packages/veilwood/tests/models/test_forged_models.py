@@ -432,5 +432,5 @@ def test_explanations_without_a_lookup_are_read() -> None:
     effects = forest.model_.effects
     said = str(forest.explain())
     empty = replace(effects.forest, lookup=effects.forest.lookup[:0])
-    forest.model_ = replace(forest.model_, effects=effects._replace(forest=empty))
+    forest.model_ = replace(forest.model_, effect_source=effects._replace(forest=empty))
     assert str(forest.explain()) == said

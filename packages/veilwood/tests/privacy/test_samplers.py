@@ -127,6 +127,50 @@ def test_threshold_test_catches_ties_that_are_not_resolved(monkeypatch: pytest.M
     assert wrong_next_to_thresholds(monkeypatch) > 100
 
 
+@pytest.mark.parametrize("planted", ["no error", "a wrong probability"])
+def test_threshold_test_catches_floating_point_that_decides_too_much(
+    planted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if planted == "no error":
+        monkeypatch.setattr(entropy, "FLOAT_ERROR", 0.0)
+    else:
+        start = entropy.LazyTable.__init__
+        monkeypatch.setattr(
+            entropy.LazyTable, "__init__",
+            lambda self, cumulative, *rest: start(self, cumulative + 4 * entropy.FLOAT_ERROR, *rest),
+        )  # fmt: skip
+        for table_of, _, _ in CASES:
+            table_of.cache_clear()  # type: ignore[attr-defined]
+    try:
+        assert wrong_next_to_thresholds(monkeypatch) > 20
+    finally:
+        for table_of, _, _ in CASES:
+            table_of.cache_clear()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("table_of", "parameter"),
+    [
+        *((table_of, parameter) for table_of, _, parameter in CASES),
+        (samplers._geometric_table, Fraction(10) ** -400),
+        (samplers._geometric_table, Fraction(samplers.ONE_TABLE_SCALE)),
+        (samplers._remainder_table, Fraction(10) ** 30),
+        (samplers._gaussian_table, Fraction(10) ** -400),
+        (samplers._gaussian_table, Fraction(1 << 14)),
+        pytest.param(samplers._gaussian_table, Fraction(samplers.ONE_TABLE_SIGMA**2), marks=pytest.mark.slow),
+    ],
+)
+def test_floating_point_is_within_its_error(table_of: Callable[..., entropy.LazyTable], parameter: Fraction) -> None:
+    table = table_of(parameter, 16)
+    low, high = table._enclose(64)
+    floats, unit = table._cumulative, 1 << 64 + entropy.GUARD_BITS
+    exact = np.array([float(Fraction(one + other, 2 * unit)) for one, other in zip(low, high, strict=True)])
+    assert len(floats) > 0
+    assert np.abs(floats[: len(exact)] - exact[: len(floats)]).max() < entropy.FLOAT_ERROR / 4
+    assert (np.diff(floats) >= 0).all()
+    assert floats[-1] > 1 - entropy.FLOAT_ERROR / 4 or len(floats) == len(exact)  # what is beyond is always open
+
+
 @pytest.mark.parametrize("scale", [Fraction(1, 1000), Fraction(1, 2), Fraction(1), Fraction(20)])
 @pytest.mark.parametrize("depth", [10, 70, 200])
 def test_geometric_tail_is_exact_beyond_every_table(

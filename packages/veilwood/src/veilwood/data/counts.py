@@ -12,7 +12,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from math import prod
 from typing import Any, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
@@ -129,17 +128,17 @@ class ContingencyTable:
 
     axes: tuple[Axis, ...]
 
-    @cached_property
+    @property
     def shape(self) -> tuple[int, ...]:
         """Number of groups of each column."""
         return tuple(axis.size for axis in self.axes)
 
-    @cached_property
+    @property
     def n_cells(self) -> int:
         """Number of cells."""
-        return prod(self.shape)
+        return prod([axis.size for axis in self.axes])
 
-    @cached_property
+    @property
     def features(self) -> tuple[int, ...]:
         """Indices of the columns."""
         return tuple(axis.feature for axis in self.axes)

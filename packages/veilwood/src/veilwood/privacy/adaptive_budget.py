@@ -180,7 +180,7 @@ class AdaptiveBudget:
         return loss
 
     def _add_step(self, step: Step) -> Step:
-        if self._door is not None and step not in self._door.plan.steps:
+        if self._door is not None and not self._door.plan.has_step(step):
             self._door.extend(step)
         return step
 

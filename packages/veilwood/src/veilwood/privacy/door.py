@@ -131,7 +131,7 @@ class Door:
         """
         if self._closed or self._reservation is None:
             raise UseError("a plan can be extended only inside the open door. Hint: use the door's `with` block.")
-        self._adopt(replace(self.plan, steps=(*self.plan.steps, step), opened_as=self._opened_as))
+        self.plan = self.plan.extended(step, self._opened_as)
 
     @property
     def _opened_as(self) -> str:
@@ -234,7 +234,7 @@ class Door:
         """Check that this is a step of the plan with the planned shape, and mark it as released: it passes once."""
         if self._reservation is None or self._closed:
             raise UseError("the door is closed. Hint: release steps inside one `with` block.")
-        if step not in self.plan.steps or step.name in self._released_steps:
+        if not self.plan.has_step(step) or step.name in self._released_steps:
             raise PlanError(f"step {step.name!r} is not in the plan, or has passed already.")
         if shape != step.shape:
             raise PlanError(f"step {step.name!r} was planned for shape {step.shape}, got {shape}.")

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.arrays import Bools, Ints
+from veilwood.arrays import Bools, Floats, Ints
 from veilwood.errors import MechanismError, PrivacyWarning, SetupError
 
 DIGIT_BITS = 16
@@ -28,6 +29,8 @@ DIGIT_BITS = 16
 Enclosures = tuple[list[int], list[int]]
 
 GUARD_BITS = 64  # precision beyond the revealed bits, so that an enclosure is rarely wider than one word
+FLOAT_ERROR = 2.0**-36  # of a cumulative probability: at least 4 times the true error (proofs/discrete-laplace.md)
+MIN_GUIDED_DRAWS = 1 << 14  # draws that repay a table of the outcomes of all digits
 
 
 @dataclass(frozen=True)
@@ -167,35 +170,58 @@ def _random_bytes(count: int) -> bytes:
 class LazyTable:
     """Inverse table: draws the number of cumulative probabilities that are at most U, revealing few bits of U.
 
-    `enclose(bits)` returns enclosures that suit `bits` revealed bits. The first digit (16 bits outside tests)
-    is looked up. If it leaves the outcome open, three more digits are compared, and finally Python integers of any
-    length.
+    The first digit of U (16 bits outside tests) is compared with cumulative probabilities in floating point, whose
+    error is below ``FLOAT_ERROR``. If that leaves the outcome open, three more digits are compared, and finally Python
+    integers of any length. No outcome within the error of a cumulative probability is decided by floating point.
+
+    Parameters
+    ----------
+    cumulative : ndarray
+        Approximate cumulative probabilities, ascending, at least up to ``1 - FLOAT_ERROR``.
+    enclose : callable
+        Return exact enclosures that suit a number of revealed bits.
+    digit_bits : int
+        Size of the first digit.
     """
 
-    def __init__(self, enclose: Callable[[int], Enclosures], digit_bits: int) -> None:
-        self._enclose = enclose
+    def __init__(self, cumulative: Floats, enclose: Callable[[int], Enclosures], digit_bits: int) -> None:
+        self._cumulative, self._enclose = cumulative, enclose
         self._digit_bits = digit_bits
         self._word_bits = 4 * digit_bits
         self._ambiguous: dict[int, tuple[list[int], list[int]]] = {}
-        every_digit = np.arange(1 << digit_bits, dtype=np.uint64)
-        rank, is_open = _rank_words(every_digit, *self._as_arrays(digit_bits))
-        self._guide = np.where(is_open, -1, rank)
-        self._word_arrays = self._as_arrays(self._word_bits)
 
     def draw(self, n: int) -> Ints:
         """Return `n` independent outcomes."""
         digit = random_integers(n, self._digit_bits)
-        outcome: Ints = self._guide[digit]
-        open_at = np.flatnonzero(outcome < 0)
+        if n > MIN_GUIDED_DRAWS:
+            outcomes, are_open = self._guide
+            outcome: Ints = outcomes[digit]
+            is_open = are_open[digit]
+        else:
+            outcome, is_open = self._rank_prefixes(digit, self._digit_bits)
+        open_at = np.flatnonzero(is_open)
         if open_at.size:
             outcome[open_at] = self._draw_word(digit[open_at].astype(np.uint64))
         return outcome
+
+    @cached_property
+    def _guide(self) -> tuple[Ints, Bools]:
+        """Outcomes of all first digits."""
+        return self._rank_prefixes(np.arange(1 << self._digit_bits, dtype=np.uint64), self._digit_bits)
+
+    def _rank_prefixes(self, prefix: NDArray[np.unsignedinteger[Any]], bits: int) -> tuple[Ints, Bools]:
+        """Return how many probabilities are at most the uniforms that begin so, and where that is still open."""
+        unit = 2.0**-bits
+        uniform = prefix * unit
+        below = np.searchsorted(self._cumulative, uniform - FLOAT_ERROR, side="right")
+        up_to = np.searchsorted(self._cumulative, uniform + (unit + FLOAT_ERROR), side="right")
+        return below.astype(np.int64), below != up_to
 
     def _draw_word(self, digit: NDArray[np.uint64]) -> Ints:
         """Return the outcomes of uniforms that begin with `digit`."""
         rest_bits = self._word_bits - self._digit_bits
         word = (digit << np.uint64(rest_bits)) | random_integers(digit.size, rest_bits)
-        outcome, is_open = _rank_words(word, *self._word_arrays)
+        outcome, is_open = self._rank_prefixes(word, self._word_bits)
         for at in np.flatnonzero(is_open):
             outcome[at] = self._resolve_outcome(int(word[at]))
         return outcome
@@ -204,12 +230,12 @@ class LazyTable:
         """Return the outcome of one uniform that begins with `prefix`, at the precision that decides it."""
         bits = self._word_bits
         while True:
-            prefix = prefix << self._word_bits | int(random_integers(1, self._word_bits)[0])
-            bits += self._word_bits
             first, last = self._ambiguous_words(bits)
             rank = bisect_right(first, prefix)
             if rank == 0 or prefix > last[rank - 1]:
                 return rank
+            prefix = prefix << self._word_bits | int(random_integers(1, self._word_bits)[0])
+            bits += self._word_bits
 
     def _ambiguous_words(self, bits: int) -> tuple[list[int], list[int]]:
         """Return the first and last `bits`-bit prefix that leaves each threshold undecided."""
@@ -220,16 +246,3 @@ class LazyTable:
             last = [(end - 1) >> GUARD_BITS for end in high]
             self._ambiguous[bits] = first, last
         return self._ambiguous[bits]
-
-    def _as_arrays(self, bits: int) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-        """Return the ambiguous words as arrays."""
-        first, last = self._ambiguous_words(bits)
-        return np.array(first, dtype=np.uint64), np.array(last, dtype=np.uint64)
-
-
-def _rank_words(word: NDArray[np.uint64], first: NDArray[np.uint64], last: NDArray[np.uint64]) -> tuple[Ints, Bools]:
-    """Return the number of thresholds at or below each word, and a mask of the words for which it is still open."""
-    rank = np.searchsorted(first, word, side="right").astype(np.int64)
-    # Both ends ascend, so the last threshold that begins at or below the word reaches furthest.
-    is_open = (rank > 0) & (word <= last[np.maximum(rank, 1) - 1])
-    return rank, is_open

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from fractions import Fraction
 from os import PathLike
@@ -140,15 +141,35 @@ class Plan:
     version: str = __version__
     opened_as: str | None = None
     expected: dict[str, str] = field(default_factory=dict)
+    _steps_by_name: dict[str, Step] = field(init=False, repr=False, compare=False)
+    _steps_loss: Loss = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if not self.steps or any(step.sensitivity < 1 for step in self.steps):
-            raise PlanError("a plan must have steps, and every step a sensitivity of at least 1.")
-        if len({step.name for step in self.steps}) < len(self.steps):
+        if not self.steps:
+            raise PlanError("a plan must have steps.")
+        self._check_steps(self.steps, Loss.total(step.loss for step in self.steps), {})
+
+    def extended(self, step: Step, opened_as: str) -> Plan:
+        """Return the plan with one more step. It is checked as any plan, in time that does not grow with the steps."""
+        plan = copy(self)
+        plan.__dict__.update(steps=(*self.steps, step), opened_as=opened_as)
+        plan._check_steps((step,), self._steps_loss + step.loss, self._steps_by_name)
+        return plan
+
+    def has_step(self, step: Step) -> bool:
+        """Return True if this very step is planned."""
+        return self._steps_by_name.get(step.name) == step
+
+    def _check_steps(self, added: Sequence[Step], total: Loss, earlier: Mapping[str, Step]) -> None:
+        """Raise PlanError unless the steps have names of their own, a sensitivity, and a total within the loss."""
+        if any(step.sensitivity < 1 for step in added):
+            raise PlanError("every step of a plan must have a sensitivity of at least 1.")
+        by_name = {**earlier, **{step.name: step for step in added}}
+        if len(by_name) < len(self.steps):
             raise PlanError("the steps of a plan must have different names: the door identifies them by name.")
-        total = Loss.total([step.loss for step in self.steps])
         if self.loss.epsilon is not None and not self._covers_loss(total):
             raise PlanError(f"the steps of this plan cost {total}, more than the {self.loss} it promises.")
+        self.__dict__.update(_steps_by_name=by_name, _steps_loss=total)
 
     def _covers_loss(self, total: Loss) -> bool:
         """Return True if the steps keep the promised epsilon and delta, by epsilon or by rho, and a promised rho."""

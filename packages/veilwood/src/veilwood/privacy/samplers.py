@@ -25,6 +25,7 @@ from veilwood.privacy.entropy import GUARD_BITS, Enclosures, LazyTable
 CHUNK_SIZE = 1 << 17  # draws made together, so that the working set stays in the processor's cache
 RADIX = 1 << 10  # a geometric of large scale is written in this radix, with one table per digit
 ONE_TABLE_SCALE = 256  # the largest geometric scale that is drawn from a single table
+TINY = 1e-300  # in place of smaller scales, whose noise is zero but for a chance far below FLOAT_ERROR
 ONE_TABLE_SIGMA = 1 << 10  # the largest Gaussian sigma that is drawn from a single table
 
 
@@ -159,7 +160,8 @@ def _geometric_table(scale: Fraction, digit_bits: int) -> LazyTable:
         high[-1] = one
         return low, high
 
-    return LazyTable(enclose, digit_bits)
+    length = ceil(28 * scale) + 1  # exp(-28) < FLOAT_ERROR / 16: what is beyond is resolved exactly
+    return LazyTable(-np.expm1(-np.arange(1, length + 1) / max(float(scale), TINY)), enclose, digit_bits)
 
 
 @lru_cache(maxsize=256)
@@ -177,7 +179,8 @@ def _remainder_table(scale: Fraction, digit_bits: int) -> LazyTable:
         high = [_shift_up(_divide_up((one - low) << precision, one - last_high), extra) for low, _ in tails]
         return low, high
 
-    return LazyTable(enclose, digit_bits)
+    below = np.expm1(-np.arange(1, RADIX + 1) / float(scale))
+    return LazyTable(below[:-1] / below[-1], enclose, digit_bits)
 
 
 @lru_cache(maxsize=256)
@@ -200,7 +203,10 @@ def _gaussian_table(sigma_squared: Fraction, digit_bits: int) -> LazyTable:
         high[-1] = one
         return low, high
 
-    return LazyTable(enclose, digit_bits)
+    variance = max(float(sigma_squared), TINY)
+    weights = np.exp(-(np.arange(ceil(8 * variance**0.5) + 2) ** 2) / (2 * variance))  # beyond: below FLOAT_ERROR / 8
+    ranked = np.repeat(weights, 2)[1:]
+    return LazyTable(np.cumsum(ranked) / ranked.sum(), enclose, digit_bits)
 
 
 def _gaussian_weights(sigma_squared: Fraction, precision: int) -> tuple[list[tuple[int, int]], int]:

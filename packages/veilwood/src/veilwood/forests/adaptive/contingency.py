@@ -127,7 +127,12 @@ class BinnedColumn:
 
     def ungrouped_axis(self) -> Axis:
         """Return the axis with one group per bin."""
-        return self._make_axis(np.arange(self.n_bins))
+        return self._ungrouped
+
+    @cached_property
+    def _ungrouped(self) -> Axis:
+        groups = np.arange(self.n_bins, dtype=np.uint16)
+        return Axis(self.feature, groups, self.ordered, self.n_bins, self.starts)
 
     def equal_mass_groups(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Axis:
         """Return about ``n_groups`` groups of numbers with equal mass; categories and missing values keep their bins.
@@ -135,26 +140,28 @@ class BinnedColumn:
         ``shift`` moves the bounds of groups, as a fraction of a group.
         """
         if not self.ordered:
-            return self.ungrouped_axis()
+            return self._ungrouped
         return self._make_axis(self._split_by_mass(mass, n_groups, shift))
 
     def default_groups(self, n_groups: int) -> Axis:
         """Return about ``n_groups`` groups of numbers with equal prior mass, split further at the octaves of scale."""
         if not self.ordered:
-            return self.ungrouped_axis()
+            return self._ungrouped
         return self._make_axis(self._split_by_mass(self.prior, n_groups) + self.scale_groups)
 
     def _split_by_mass(self, mass: Floats, n_groups: int, shift: float = 0.0) -> Ints:
         share = mass / max(mass.sum(), TINY)
-        middle = np.cumsum(share) - share / 2
-        group: Ints = np.clip(np.floor(middle * n_groups + shift), 0, n_groups - 1).astype(np.int64)
-        return group
+        middle = share.cumsum() - share / 2
+        group: Ints = np.maximum(middle * n_groups + shift, 0.0).astype(np.int64)
+        return np.minimum(group, n_groups - 1)
 
     def _make_axis(self, group: Ints) -> Axis:
-        group = np.unique(group, return_inverse=True)[1]
-        if self.n_bins > len(group):  # missing values
-            group = np.append(group, group[-1] + 1)
-        return Axis(self.feature, group.astype(np.uint16), self.ordered, int(group.max()) + 1, self.starts)
+        """Return the axis of ascending groups of values, numbered without gaps; missing values get one more."""
+        numbered = np.zeros(self.n_bins, np.uint16)
+        np.cumsum(group[1:] != group[:-1], out=numbered[1 : len(group)])
+        if self.n_bins > len(group):
+            numbered[-1] = numbered[-2] + 1
+        return Axis(self.feature, numbered, self.ordered, int(numbered[-1]) + 1, self.starts)
 
 
 def bin_columns(encoding: Encoding) -> tuple[BinnedColumn, ...]:

@@ -23,6 +23,7 @@ import numpy as np
 from veilwood.arrays import Floats, Int32s, Ints
 from veilwood.data.counts import (
     ALL_ROWS,
+    Axis,
     ClassesByCell,
     ContingencyTable,
     EvidenceGain,
@@ -679,13 +680,16 @@ def _coarse_tables(fit: Fit) -> list[ContingencyTable]:
 
 def _candidate_tables(fit: Fit, state: State, bins: int, sets: list[tuple[int, ...]]) -> list[ContingencyTable]:
     """Return the table of each column and, unless it has too many cells, of each set of columns."""
-    axes = {}
+    tables = _single_column_tables(fit, state, bins)
+    axes: dict[int, list[Axis]] = {}
     for size in {len(columns) for columns in sets}:
         n_groups = table_design.groups_per_column(bins, size)
         axes[size] = [state.bounds.make_axis(column, n_groups, add_scales=False) for column in fit.columns]
-    of_sets = [ContingencyTable(tuple(axes[len(columns)][j] for j in columns)) for columns in sets]
-    small = (table for table in of_sets if table.n_cells <= MAX_SET_CELLS)
-    return [*_single_column_tables(fit, state, bins), *small]
+    for columns in sets:
+        of_set = [axes[len(columns)][j] for j in columns]
+        if math.prod([axis.size for axis in of_set]) <= MAX_SET_CELLS:
+            tables.append(ContingencyTable(tuple(of_set)))
+    return tables
 
 
 def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: float) -> Floats:

@@ -37,7 +37,7 @@ from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters,
 from veilwood.forests.adaptive import effects as effects_module
 from veilwood.forests.adaptive import loop, plan_checks, row_backend, steps
 from veilwood.forests.adaptive.contingency import BinnedColumn, bin_columns, tables_to_forest
-from veilwood.forests.adaptive.effects import EffectForest, Effects
+from veilwood.forests.adaptive.effects import EffectForest, Effects, TableScores
 from veilwood.forests.adaptive.plan_checks import AdaptiveDecisions
 from veilwood.forests.adaptive.row_backend import n_outputs, scores_to_probabilities
 from veilwood.forests.adaptive.sparse_histogram import FittedForest, max_leaf_count, predict_probabilities
@@ -80,11 +80,19 @@ class PrivateForestModel(ForestModel):
     """Additive scores of columns, pairs and triples: log-odds, or a fraction of the target's range."""
 
     start: Floats
-    effects: EffectForest  # estimated effects, for ``explain``
+    effect_source: EffectForest | tuple[TableScores, ...]  # of a file, or the released steps that they follow from
     cell_forest: FittedForest | None = None  # fitted to the sparse histogram, mixed in with ``cell_weight``
     cell_weight: float = 0.0
 
     public_attributes: ClassVar[tuple[str, ...]] = ("forest", "leaf_values", "start")
+
+    @cached_property
+    def effects(self) -> EffectForest:
+        """Estimated effects, computed when they are first asked for."""
+        if isinstance(self.effect_source, EffectForest):
+            return self.effect_source
+        estimates = effects_module.estimate_effects(self.effect_source, self.start, len(self.encoding.schema.classes))
+        return EffectForest.from_estimates(estimates, len(self.start))
 
     @cached_property
     def lookup_forest(self) -> LookupForest | None:
@@ -228,7 +236,7 @@ class PrivateForest(Method[PrivateForestParameters]):
     def build_model(
         self, design: PrivateForestDesign, plan: Plan, released: loop.State, n_jobs: int | None = None
     ) -> PrivateForestModel:
-        """Build the model: one tree per step, effects, and the forest of the sparse histogram."""
+        """Build the model: one tree per step, and the forest of the sparse histogram."""
         schema, width = design.encoding.schema, len(released.start)
         units = row_backend.SCORE_UNITS if schema.classes else TARGET_LEVELS * row_backend.LEVEL_UNITS
         scores = [step._replace(values=step.values / units) for step in released.steps]
@@ -236,10 +244,8 @@ class PrivateForest(Method[PrivateForestParameters]):
         parts = np.split(cells, forest.tree_leaves[1:-1])
         leaves = [step.values[part] for step, part in zip(scores, parts, strict=False)]
         values, start = np.concatenate(leaves or [np.zeros((1, width))]), released.start / units
-        estimates = effects_module.estimate_effects(scores, start, len(schema.classes))
-        effects = EffectForest.from_estimates(estimates, width)
         return PrivateForestModel(
-            design.encoding, forest, values, start, effects, released.cell_forest, released.cell_weight
+            design.encoding, forest, values, start, tuple(scores), released.cell_forest, released.cell_weight
         )
 
     def restore_model(self, schema: Schema, plan: Plan, arrays: Arrays) -> PrivateForestModel:
