@@ -20,7 +20,7 @@ $(CORE): packages/veilwood/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Veilwood needs Python 3.11 or newer; set PYTHON=/path/to/python")'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) 'hatchling>=1.25' 'editables>=0.5'
-	$(PIP) --no-build-isolation -e 'packages/veilwood[fast,plots]'
+	$(PIP) --no-build-isolation -e 'packages/veilwood[plots]'
 	touch $(CORE)
 
 $(STAMP): $(CORE) $(PROJECTS) requirements-dev.txt

@@ -302,7 +302,7 @@ def speed(epsilon: float, n_rows: int = 1_000_000, n_columns: int = 20) -> str:
 
 
 def plain_speed() -> str:
-    """The same in a process that finds no numba, as after an installation without the extra ``fast``."""
+    """The same in a process that finds no numba, as on a platform for which it has no wheels."""
     code = "import sys; sys.modules['numba'] = None; import private_forest; print(private_forest.speed(1.0))"
     words, here = [sys.executable, "-c", code], Path(__file__).parent
     told = subprocess.run(words, cwd=here, capture_output=True, text=True, check=True).stdout

@@ -43,7 +43,7 @@ def test_the_typed_program_uses_every_public_name() -> None:
 def test_the_conda_recipe_asks_for_what_the_project_asks_for() -> None:
     recipe = (ROOT / "packaging" / "conda" / "meta.yaml").read_text()
     listed = re.findall(r"^    - (\S+) >=(\S+)$", recipe.split("\n  run:\n")[1].split("\n\n")[0], flags=re.M)
-    wanted = [re.fullmatch(r"([\w-]+)>=([\w.]+)", line) for line in PROJECT["dependencies"]]
+    wanted = [re.fullmatch(r"([\w-]+)>=([\w.]+)(?:;.*)?", line) for line in PROJECT["dependencies"]]
     expected = {(match[1], match[2]) for match in wanted if match is not None}
     assert len(expected) == len(PROJECT["dependencies"])
     conda = {(name.removesuffix("-base"), least) for name, least in listed}

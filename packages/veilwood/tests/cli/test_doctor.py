@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import veilwood as vw
-from veilwood.cli.doctor import SAMPLERS, run_checks
+from veilwood.cli.doctor import SAMPLERS, _check_packages, run_checks
 from veilwood.cli.main import main
 from veilwood.privacy import entropy
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric
@@ -37,6 +37,14 @@ def test_a_healthy_house_and_ledger(capsys: pytest.CaptureFixture[str], tmp_path
     assert any(name.startswith("extra [") for name in found)
     assert main(["doctor"]) == 0
     assert "All checks passed." in capsys.readouterr().out
+
+
+def test_a_package_without_wheels_for_this_platform_is_missing_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["numba>=0.61; sys_platform == 'linux'", "numpy>=2.0", "onnx>=1.18; extra == 'onnx'"]
+    monkeypatch.setattr("veilwood.cli.doctor.metadata.requires", lambda name: lines)
+    monkeypatch.setattr("veilwood.cli.doctor._installed_version", lambda name: None)
+    states = {finding.what: finding.state for finding in _check_packages()}
+    assert states == {"numba": "missing", "numpy": "broken", "extra [onnx]": "missing"}
 
 
 def test_a_damaged_ledger_is_found(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

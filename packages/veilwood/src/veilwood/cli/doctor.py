@@ -103,12 +103,19 @@ def _run_check(name: str, failure_state: CheckState, check: Callable[[], str]) -
 # -- versions and extras -------------------------------------------------------------------------------------
 
 
+_BY_PLATFORM = ";"
+
+
 def _check_packages() -> Iterator[Finding]:
     """Yield the versions of required packages and the state of each extra, as the distribution declares them."""
     extras = _requirements("veilwood")
     for name in extras.pop("", []):
         version = _installed_version(name)
         yield Finding(name, "broken" if version is None else "well", version or "is required and not installed")
+    for name in extras.pop(_BY_PLATFORM, []):
+        version = _installed_version(name)
+        text = "not installed: NumPy gives the same results, several times more slowly"
+        yield Finding(name, "missing" if version is None else "well", version or text)
     for extra, names in sorted(extras.items()):
         if extra in ("dev", "docs"):
             continue
@@ -118,14 +125,17 @@ def _check_packages() -> Iterator[Finding]:
 
 
 def _requirements(distribution: str) -> dict[str, list[str]]:
-    """Return the packages that each extra of a distribution requires, those of a sibling's extra included."""
+    """Return the packages that each extra of a distribution requires, those of a sibling's extra included.
+
+    The name "" has what is required everywhere, and ``_BY_PLATFORM`` what is required where it has wheels.
+    """
     extras: dict[str, list[str]] = {}
     for line in metadata.requires(distribution) or []:
         package = re.match(r"([\w.-]+)(?:\[([\w-]+)\])?", line)
         if package is None or package[1] == "veilwood":
             continue
         found = re.search(r"extra == ['\"]([\w-]+)['\"]", line)
-        names = extras.setdefault(found[1] if found else "", [])
+        names = extras.setdefault(found[1] if found else _BY_PLATFORM if ";" in line else "", [])
         names.append(package[1])
         if package[1].startswith("veilwood-") and _installed_version(package[1]) is not None:
             names += _requirements(package[1]).get(package[2] or "", [])
