@@ -20,6 +20,7 @@ from veilwood import charts
 from veilwood.errors import NotFoundError, ParameterError, UseError
 from veilwood.evaluation.quality import Quality
 from veilwood.models.onnx import export_onnx
+from veilwood.privacy.loss import guarantee_strength
 from veilwood.privacy.plan import Plan
 from veilwood.reporting import report
 from veilwood_service import store
@@ -42,7 +43,7 @@ from veilwood_service.responses import (
 from veilwood_service.routes_data import Amount, body_of, parse_body, svg_response
 from veilwood_service.routes_people import PageCursor, PageLength
 from veilwood_service.store import DatabaseRow
-from veilwood_service.training import WEAK_EPSILON, Grant, RunRequest
+from veilwood_service.training import Grant, RunRequest
 
 router = APIRouter(prefix="/v1", tags=["models"])
 RetryKey = Annotated[str | None, Header(alias="Idempotency-Key", max_length=200)]
@@ -138,10 +139,8 @@ def get_plan(request: Request, caller: AuthenticatedCaller, number: str) -> Plan
     body = None if plan["body"] is None else json.loads(plan["body"])
     text = None if body is None else Plan.from_dict(body).explain()
     warnings, epsilon = list[str](), _as_number(json.loads(plan["asked"])["epsilon"])
-    if epsilon >= WEAK_EPSILON:
-        warnings.append(
-            f"epsilon {epsilon:g} is a weak guarantee: one person may be nearly as exposed as without noise"
-        )
+    if verdict := guarantee_strength(epsilon).verdict:
+        warnings.append(verdict)
     remaining = service.ledgers.remaining_for(plan["dataset"], caller.name)
     if remaining is not None and epsilon > (remaining.epsilon or 0):
         warnings.append(f"only {remaining} of the budget is left for you, so this plan cannot run")

@@ -34,7 +34,6 @@ RunKind = Literal["train", "answer", "evaluate"]
 # The service sets these itself. class_weight applies after the release, to a loaded model, and is part of no plan.
 _RESERVED_PARAMETERS: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta", "class_weight"})
 _MAX_RUNS: Final = 1000
-WEAK_EPSILON: Final = 8.0  # from this epsilon on, a plan and its certificate call the bound weak
 
 
 @dataclass(frozen=True)

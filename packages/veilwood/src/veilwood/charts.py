@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 # Colours of the report: text, secondary text, lines, and fills.
 INK, SOFT, RULE, BLUE, WARM, BAND = "#1d2733", "#5c6b7a", "#d9dfe5", "#1f5f8b", "#b3412e", "#cfe0ec"
-MAX_EPSILON = 30.0  # exp(30) is 1e13: a larger factor makes no visible difference
 # Colours of outputs, in this order; repeated if there are more.
 COLOURS = ("#1f5f8b", "#b3412e", "#3a7d44", "#8a5a9e", "#c08a1e", "#4c8f9c", "#7a6a58", "#c25b8f")
 
@@ -103,8 +102,9 @@ def posterior_range(prior: float, epsilon: float, delta: float = 0.0) -> tuple[f
     (0.269, 0.731)
     """
     # The odds change by at most a factor of exp(epsilon), except with probability delta.
-    factor = math.exp(min(epsilon, MAX_EPSILON))
-    return prior / (prior + (1 - prior) * factor), min(1.0, prior * factor / (1 - prior + prior * factor) + delta)
+    inverse = math.exp(-epsilon)
+    low = prior * inverse / (prior * inverse + 1 - prior)
+    return low, min(1.0, prior / (prior + (1 - prior) * inverse) + delta)
 
 
 def draw_odds(rows: Sequence[tuple[str, float, float, float]]) -> str:

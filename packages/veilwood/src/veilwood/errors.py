@@ -23,6 +23,7 @@
         ├── ModelFileError
         └── SignatureError
     PrivacyWarning, UtilityWarning (UserWarning)
+    └── WeakGuaranteeWarning (PrivacyWarning)
 
 ``exit_code`` is that of the command line. No message contains a value of a private row unless the custodian has asked
 to see values (``data.problems``).
@@ -210,6 +211,10 @@ class SignatureError(FileError):
 
 class PrivacyWarning(UserWarning):
     """No guarantee holds (infinite epsilon, inferred schema, seeded noise), or a budget may not be enforced."""
+
+
+class WeakGuaranteeWarning(PrivacyWarning):
+    """The guarantee holds, but its epsilon is so large that it is weak or nearly none."""
 
 
 class UtilityWarning(UserWarning):

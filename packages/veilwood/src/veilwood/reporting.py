@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from html import escape
 from importlib.resources import files
@@ -16,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from veilwood import charts
 from veilwood._version import __version__
-from veilwood.charts import MAX_EPSILON, posterior_range
+from veilwood.charts import posterior_range
 from veilwood.errors import SignatureError, UseError, VeilwoodError
 from veilwood.estimators.base import BaseForest
 from veilwood.evaluation.evaluate import Evaluation, model_hash
@@ -75,10 +74,10 @@ def describe_guarantee(certificate: PrivacyCertificate) -> list[str]:
     unit = certificate.unit
     is_removed = certificate.adjacency == "add-remove"
     other = "had been left out of the data" if is_removed else "had been replaced by any other rows"
-    factor = math.exp(min(certificate.epsilon, MAX_EPSILON))
+    strength = certificate.strength
     lines = [
         f"Suppose {unit} {other}. The probability of drawing any given conclusion from the model would change by a "
-        f"factor of at most {factor:,.3g}.",
+        f"factor of at most {strength.factor}.",
         "This holds for every method of attack, whatever else is known, and permanently: it follows from noise that "
         "was added during training, and no later use of the model can undo it.",
         "Facts about people in general are not hidden. If the model shows that smoking is linked to an illness, it "
@@ -86,8 +85,8 @@ def describe_guarantee(certificate: PrivacyCertificate) -> list[str]:
     ]
     if certificate.delta:
         lines.insert(1, f"With a probability of at most {certificate.delta:g}, the bound may fail.")
-    if certificate.epsilon > 8:
-        lines.append(f"An epsilon of {certificate.epsilon:g} is a weak guarantee; values below 2 are usual.")
+    if strength.verdict:
+        lines.append(strength.verdict[0].upper() + strength.verdict[1:])
     return lines
 
 
@@ -222,12 +221,10 @@ def _html_figure(title: str, picture: str) -> str:
 
 def _heading_section(model: Any) -> str:
     certificate = model.privacy_
-    mark = "no" if not certificate.is_private else ""
-    bound = "NOT PRIVATE"
+    mark = {"weak": "weak", "private": ""}.get(certificate.strength.grade, "no")
+    bound = certificate.strength.label
     if certificate.is_private:
-        bound = f"private: epsilon = {certificate.epsilon:g}" + (
-            f", delta = {certificate.delta:g}" * bool(certificate.delta)
-        )
+        bound += f": epsilon = {certificate.epsilon:g}" + f", delta = {certificate.delta:g}" * bool(certificate.delta)
     boxes = "".join(f"<div><span>{escape(k)}</span>{escape(v)}</div>" for k, v in model_facts(model))
     return (
         f"<h1>{escape(model.schema_.target.name)} <span class='soft'>from</span> {escape(model.schema_.name)}</h1>"

@@ -6,6 +6,7 @@ The table below is not computed from the library: an assumption that a certifica
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -19,7 +20,7 @@ import pytest
 
 import veilwood as vw
 from veilwood import estimators
-from veilwood.errors import ModelFileError, PartyError
+from veilwood.errors import ModelFileError, PartyError, PrivacyWarning, UtilityWarning, WeakGuaranteeWarning
 from veilwood.privacy.certificate import (
     Assumption,
     PrivacyCertificate,
@@ -29,8 +30,9 @@ from veilwood.privacy.certificate import (
     build_certificate,
 )
 from veilwood.privacy.ledger_stores import MemoryLedger
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import Loss, guarantee_strength
 from veilwood.privacy.steps import StepKind, counting_step
+from veilwood.reporting import render_report
 from veilwood_papers.not_private.hidden_id3 import ExactHiddenSplitTreeNotPrivate
 from veilwood_secure.roles.config import Task
 from veilwood_secure.roles.program import program_for_task
@@ -318,3 +320,27 @@ def test_the_unit_is_named_as_it_is() -> None:
     plan = replace(vw.RandomTreesClassifier(CLASSES, privacy_unit={"id": "{unit}", "at_most": 2}, **SMALL).plan())
     said = build_certificate(plan, Spend("none", 1, plan.loss), ServerParticipation("dealt", "counts"))
     assert sum("all rows of one {unit} (at most 2 used)" in text for text in said.assumptions) == 1
+
+
+@pytest.mark.parametrize(
+    ("epsilon", "grade"), [(1, "private"), (5, "weak"), (10, "nearly none"), (1000, "nearly none")]
+)
+def test_a_weak_guarantee_is_called_weak_wherever_it_is_shown(epsilon: int, grade: str) -> None:
+    forest = vw.RandomTreesClassifier(CLASSES, epsilon=epsilon, **SMALL)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", PrivacyWarning)
+        warnings.simplefilter("ignore", UtilityWarning)
+        certificate = forest.fit(X, Y).privacy_
+    strength = certificate.strength
+    assert strength == guarantee_strength(epsilon)
+    assert strength.grade == grade
+    assert [warning.category for warning in caught] == [WeakGuaranteeWarning] * (grade != "private")
+    assert [str(warning.message) for warning in caught] == [strength.verdict] * (grade != "private")
+    assert all(warning.filename == __file__ for warning in caught)  # the user's line
+    page, card = certificate.to_markdown(), certificate._repr_html_()
+    for text in (page, card, render_report(forest)):
+        assert strength.label in text
+    for text in (page, render_report(forest)):
+        assert strength.factor in text
+        assert strength.verdict[1:] in text
+    assert (strength.label in str(certificate)) == (grade != "private")

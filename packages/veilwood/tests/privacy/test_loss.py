@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import math
-from decimal import Decimal
+from decimal import MAX_EMAX, Decimal, localcontext
 from fractions import Fraction
 
 import numpy as np
 import pytest
 from dp_accounting import ComposedDpEvent, GaussianDpEvent, ZCDpEvent, rdp
 from dp_accounting.privacy_accountant import NeighboringRelation
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from veilwood.errors import VeilwoodError
-from veilwood.privacy.loss import Loss, exact_fraction, requested_loss, zcdp_epsilon, zcdp_rho
+from veilwood.privacy.loss import Loss, exact_fraction, guarantee_strength, requested_loss, zcdp_epsilon, zcdp_rho
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, resolve_unit
 
 rhos = st.fractions(min_value=Fraction(1, 10**6), max_value=20, max_denominator=10**6)
@@ -205,3 +205,29 @@ def test_repeated_losses_are_sums() -> None:
             assert loss.times(n) + loss == loss.times(n + 1)
             assert Loss.from_dict(loss.to_dict()) == loss
     assert not Loss.zcdp(Fraction(1, 10), Fraction(1, 100)).times(100).is_bounded  # a delta of 1
+
+
+@given(st.one_of(st.floats(1e-6, 1e6), st.fractions(min_value=Fraction(1, 10**6), max_value=10**6)))
+@example(31.0)
+@example(9.210340371976184)  # just above log(10^4), where rounding up adds a digit
+def test_a_shown_factor_is_the_bound_rounded_up(epsilon: float | Fraction) -> None:
+    """The odds of the certificate, for every epsilon: never below exp(epsilon), and at most a hundredth above."""
+    shown = Decimal(guarantee_strength(epsilon).factor.replace(",", ""))
+    with localcontext(prec=60, Emax=MAX_EMAX):
+        exponent = shown.ln()
+    assert epsilon <= Fraction(exponent) <= Fraction(epsilon) + Fraction(1, 100)
+
+
+def test_grades_of_guarantees() -> None:
+    grades = {
+        None: "none",
+        0.1: "private",
+        4.99: "private",
+        5.0: "weak",
+        9.99: "weak",
+        10.0: "nearly none",
+        1e6: "nearly none",
+    }
+    assert {epsilon: guarantee_strength(epsilon).grade for epsilon in grades} == grades
+    with_verdict = {grade for epsilon, grade in grades.items() if guarantee_strength(epsilon).verdict}
+    assert with_verdict == {"weak", "nearly none"}

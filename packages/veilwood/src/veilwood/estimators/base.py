@@ -27,7 +27,15 @@ from veilwood.data.encoding import Encoding, class_labels
 from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
-from veilwood.errors import ParameterError, PlanError, PrivacyWarning, SchemaError, UseError, UtilityWarning
+from veilwood.errors import (
+    ParameterError,
+    PlanError,
+    PrivacyWarning,
+    SchemaError,
+    UseError,
+    UtilityWarning,
+    WeakGuaranteeWarning,
+)
 from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
 from veilwood.estimators.new_rows import UnknownRule, predict_rows
@@ -321,10 +329,12 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             delattr(self, name)
 
     def _set_certificate(self, release: Release) -> None:
-        """Set the certificate of a finished release, and warn if it gives no guarantee."""
+        """Set the certificate of a finished release, and warn if it gives no guarantee or a weak one."""
         self.privacy_, self.plan_ = release.certificate(), release.door.plan
         if not self.privacy_.is_private:
             warnings.warn(f"the result is NOT PRIVATE: {self.privacy_.reason}", PrivacyWarning, stacklevel=4)
+        elif self.privacy_.strength.verdict:
+            warnings.warn(self.privacy_.strength.verdict, WeakGuaranteeWarning, stacklevel=4)
 
     def _reject_arguments(self, unsupported: dict[str, Any]) -> None:
         if unsupported:

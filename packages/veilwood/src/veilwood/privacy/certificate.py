@@ -9,7 +9,6 @@ the guarantee rests.
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from enum import Enum
@@ -20,7 +19,7 @@ from veilwood._version import __version__
 from veilwood.charts import html_card
 from veilwood.errors import ModelFileError, VeilwoodError, shorten_text
 from veilwood.privacy.ledger import Durability
-from veilwood.privacy.loss import Loss
+from veilwood.privacy.loss import GuaranteeStrength, Loss, guarantee_strength
 from veilwood.privacy.plan import EACH_TO_ONE_TREE, Layout, Plan
 
 ServerNoise: TypeAlias = Literal["dealt", "sampled", "both"]
@@ -28,8 +27,6 @@ Holding: TypeAlias = Literal["counts", "rows", "columns"]
 
 NO_SCHEMA: Final = "none: the release is a schema"
 """Schema hash in the plan of a release that needs no schema."""
-_WEAK_EPSILON: Final = 8.0  # from this epsilon on, a certificate calls its bound weak
-_MAX_SHOWN_EPSILON: Final = 30.0  # above it, exp(epsilon) has more than 13 digits and is not written out
 
 
 class Assumption(Enum):
@@ -193,6 +190,11 @@ class PrivacyCertificate:
     version: str
     chosen: dict[str, Any] = field(default_factory=dict)
 
+    @property
+    def strength(self) -> GuaranteeStrength:
+        """The strength of the guarantee: grade, label, factor and a sentence if it is weak."""
+        return guarantee_strength(self.epsilon if self.is_private else None)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the certificate as plain values."""
         return json.loads(json.dumps(asdict(self)))  # type: ignore[no-any-return]
@@ -224,16 +226,19 @@ class PrivacyCertificate:
 
     def to_markdown(self) -> str:
         """Return the certificate as one page of Markdown."""
-        lines = [f"# Privacy certificate: {'private' if self.is_private else 'NOT PRIVATE'}", ""]
+        strength = self.strength
+        lines = [f"# Privacy certificate: {strength.label}", ""]
         if self.is_private:
             bound = f"epsilon = {self.epsilon:g}" + (f", delta = {self.delta:g}" if self.delta else "")
             lines += [
                 f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
                 "",
                 "In words: whatever anyone concludes from this model, they would have concluded with the same "
-                f"probability, within a factor of {_describe_factor(self.epsilon or 0.0)}, had the data of {self.unit} "
-                f"been {'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
+                f"probability, within a factor of exp({self.epsilon:g}) = {strength.factor}, had the data of "
+                f"{self.unit} been {'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
             ]
+            if strength.verdict:
+                lines += ["", f"Note: {strength.verdict}"]
         else:
             lines += [f"No guarantee holds: {self.reason}."]
         lines += ["", "| | |", "|---|---|"]
@@ -257,6 +262,8 @@ class PrivacyCertificate:
         if not self.is_private:
             return f"NOT PRIVATE: {self.reason}"
         bound = f"epsilon={self.epsilon:g}" + (f", delta={self.delta:g}" if self.delta else "")
+        if self.strength.verdict:
+            bound += f" ({self.strength.label})"
         steps = [f"{names}: {mechanism}" for names, mechanism, *_ in describe_steps(self.composition)]
         steps = [text.replace(", each: ", ", each ") for text in steps]
         noise = self.mechanism if len(steps) <= 1 else "; ".join(steps)
@@ -264,7 +271,7 @@ class PrivacyCertificate:
 
     def _repr_html_(self) -> str:
         """Show the certificate in a notebook."""
-        title = "Privacy certificate: NOT PRIVATE" if not self.is_private else "Privacy certificate"
+        title = f"Privacy certificate: {self.strength.label}"
         summary = f"{self.reason}" if not self.is_private else str(self).split(";")[0]
         head = ("measured", "mechanism", "sensitivity", "loss")
         return html_card(
@@ -386,11 +393,3 @@ def _without_numbers(name: str, numbers: Iterable[int]) -> str:
     for number in numbers:
         name = name.replace(f" {number}", "", 1)
     return name
-
-
-def _describe_factor(epsilon: float) -> str:
-    """Return exp(epsilon) as text, with a verdict if it is large."""
-    if epsilon > _MAX_SHOWN_EPSILON:
-        return f"exp({epsilon:g}), which bounds next to nothing"
-    factor = f"{math.exp(epsilon):,.3g}" if epsilon < _WEAK_EPSILON else f"{math.exp(epsilon):,.0f}, a weak bound"
-    return f"exp({epsilon:g}) = {factor}"

@@ -14,11 +14,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_CEILING, Context, Decimal
 from fractions import Fraction
 from functools import cache
 from numbers import Rational, Real
-from typing import Any
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from scipy.optimize import minimize_scalar
@@ -30,6 +30,8 @@ MAX_DELTA = Fraction(1, 100)
 _MAX_DENOMINATOR = 10**100  # the squares and sums of longer denominators could not be read back from files
 MIN_EPSILON, MAX_EPSILON = Fraction(1, 10**6), Fraction(10**6)
 MIN_DELTA = Fraction(1, 10**30)
+WEAK_EPSILON: Final = 5.0  # from here on a guarantee is called weak: odds about a unit may change by a factor of 149
+NEARLY_NONE_EPSILON: Final = 10.0  # from here on it is called nearly none: by a factor of 22,027
 _LONG_DENOMINATOR_BITS = 1000  # digits are counted only of sums whose denominators have more bits
 SAMPLING_DELTA = Fraction(1, 10**12)  # upper bound of what noise sampled in shares adds to delta (proofs/secure.md)
 
@@ -264,6 +266,70 @@ class Loss:
             return "unbounded (NOT PRIVATE)"
         text = f"epsilon={float(self.epsilon):.6g}"
         return text if self.delta == 0 else f"{text}, delta={float(self.delta):.3g}"
+
+
+Grade: TypeAlias = Literal["private", "weak", "nearly none", "none"]
+_LABELS: Final[dict[Grade, str]] = {
+    "private": "private", "weak": "weak guarantee", "nearly none": "nearly no guarantee", "none": "NOT PRIVATE",
+}  # fmt: skip
+_UPWARDS: Final = Context(prec=40, rounding=ROUND_CEILING, Emax=MAX_EMAX, Emin=MIN_EMIN)
+
+
+@dataclass(frozen=True)
+class GuaranteeStrength:
+    """What an epsilon promises to one unit, in words: the same on certificates, reports, cards and the terminal.
+
+    Attributes
+    ----------
+    grade : {"private", "weak", "nearly none", "none"}
+        Weak from ``WEAK_EPSILON`` on, nearly none from ``NEARLY_NONE_EPSILON`` on, none without a guarantee.
+    label : str
+        The grade as a badge shows it.
+    factor : str
+        exp(epsilon), rounded up: by at most this factor the odds of any conclusion change. Empty without a guarantee.
+    verdict : str
+        A sentence on a weak guarantee; empty for the other grades.
+    """
+
+    grade: Grade
+    label: str
+    factor: str
+    verdict: str
+
+
+def guarantee_strength(epsilon: float | Fraction | None) -> GuaranteeStrength:
+    """Return the strength of a guarantee of this epsilon; None means that there is no guarantee.
+
+    >>> guarantee_strength(1.0).factor, guarantee_strength(31.0).factor
+    ('2.72', '2.91e13')
+    >>> [guarantee_strength(epsilon).grade for epsilon in (4.9, 5.0, 10.0, None)]
+    ['private', 'weak', 'nearly none', 'none']
+    """
+    if epsilon is None:
+        return GuaranteeStrength("none", _LABELS["none"], "", "")
+    grade: Grade = "private"
+    if epsilon >= WEAK_EPSILON:
+        grade = "nearly none" if epsilon >= NEARLY_NONE_EPSILON else "weak"
+    label, factor, verdict = _LABELS[grade], _format_factor(epsilon), ""
+    if grade != "private":
+        verdict = (
+            f"epsilon {float(epsilon):g} is {'a ' * (grade == 'weak')}{label}: the odds of any conclusion about "
+            f"one protected unit may change by a factor of {factor}. Values of at most 2 are usual."
+        )
+    return GuaranteeStrength(grade, label, factor, verdict)
+
+
+def _format_factor(epsilon: float | Fraction) -> str:
+    """Return exp(epsilon) with three digits, rounded up, as a bound must be: never below its value."""
+    exact = Fraction(epsilon)
+    factor = _UPWARDS.exp(_UPWARDS.divide(Decimal(exact.numerator), Decimal(exact.denominator)))
+    exponent = factor.adjusted()
+    if exponent >= 6:
+        mantissa = factor.scaleb(-exponent, _UPWARDS).quantize(Decimal("0.01"), ROUND_CEILING, _UPWARDS)
+        return f"{mantissa}e{exponent}" if mantissa < 10 else f"1.00e{exponent + 1}"
+    # A factor near 1 shows two digits of what it adds to 1.
+    digits = 1 - (factor - 1).adjusted() if 1 < factor < Decimal("1.1") else max(0, 2 - exponent)
+    return f"{factor.quantize(Decimal(1).scaleb(-digits), ROUND_CEILING, _UPWARDS):,f}"
 
 
 def format_number(value: float) -> str:
