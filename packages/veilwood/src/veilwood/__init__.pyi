@@ -33,6 +33,8 @@ from veilwood.evaluation.evaluate import evaluate as evaluate
 from veilwood.models.file import load as load
 from veilwood.models.file import save as save
 from veilwood.models.file import skops_types as skops_types
+from veilwood.models.measurements import export_measurements as export_measurements
+from veilwood.models.measurements import rebuild as rebuild
 from veilwood.models.onnx import export_onnx as export_onnx
 from veilwood.privacy.accountant import process_spend as process_spend
 from veilwood.privacy.certificate import PrivacyCertificate as PrivacyCertificate

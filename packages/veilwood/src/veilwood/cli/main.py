@@ -75,7 +75,7 @@ COMMANDS: Final = {
     "explain": _Command("Print the effects of columns and pairs in a PrivateForest.", "models:explain"),
     "report": _Command("Write a one-page HTML report on a model.", "models:report_model"),
     "certificate": _Command("Print the privacy certificate of a model.", "models:certificate"),
-    "export": _Command("Write a model as ONNX.", "models:export"),
+    "export": _Command("Write a model as ONNX, or its measurements as Parquet.", "models:export"),
     "sign": _Command("Sign a model or a plan.", "models:sign"),
     "verify": _Command("Verify the signature of a model or a plan.", "models:verify"),
     "ledger": _Command("Create, show, verify or resolve a ledger.", "ledger:ledgers"),

@@ -26,20 +26,32 @@ from veilwood.safe_io import write_file
 
 def export(
     model: ModelPath,
-    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE.onnx", help="Output file.")],
+    out: Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Output file: .onnx, or .parquet.")],
+    measurements: Annotated[
+        bool, typer.Option("--measurements", help="Write the noisy values that the fit released, as Parquet.")
+    ] = False,
     float32: Annotated[bool, typer.Option("--float32", help="Use single precision for numeric inputs.")] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Write a model as ONNX.
+    """Write a model as ONNX, or its measurements as Parquet.
 
-    The file predicts from raw values without Veilwood. Spends no budget.
+    The ONNX file predicts from raw values without Veilwood. The measurements are all that the model follows from:
+    every noisy value with its step, shape, noise and loss. Spends no budget.
 
     \b
     Example:
       veilwood export visits.veilwood -o visits.onnx
+      veilwood export visits.veilwood --measurements -o visits.parquet
     """
     check_output(out, force)
+    if measurements:
+        from veilwood.models.measurements import export_measurements
+
+        n_values = export_measurements(model, out)
+        text = f"Wrote {out}: {n_values:,} released values. vw.rebuild({str(out)!r}) computes the model from them."
+        print_result(as_json, {"measurements": str(out), "values": n_values}, text, quiet_text=str(out))
+        return
     forest: Any = model_file.load(model)
     export_onnx(forest, out, float64=not float32)
     outputs = "label and probabilities" if forest._task == "classification" else "value"

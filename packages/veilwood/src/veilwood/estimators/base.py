@@ -43,7 +43,7 @@ from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_p
 from veilwood.evaluation.evaluate import Evaluation, Holdout
 from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
 from veilwood.privacy.certificate import PrivacyCertificate
-from veilwood.privacy.door import INFERRED_SCHEMA, Door
+from veilwood.privacy.door import INFERRED_SCHEMA, Door, Measurement
 from veilwood.privacy.ledger_stores import open_ledger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit, resolve_unit
@@ -99,6 +99,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
     schema_: Schema
     plan_: Plan
     privacy_: PrivacyCertificate
+    measurements_: tuple[Measurement, ...]  # what the door released, and the model follows from
     model_: Any
     evaluation_: Evaluation
     statements_: tuple[str, ...] = ()  # SHA-256 of each SQL statement, if the rows were counted in a database
@@ -270,6 +271,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         self._remove_attributes(list(earlier))
         try:
             self._set_certificate(release)
+            self.measurements_ = tuple(release.door.measurements)
             self._set_model(design.encoding.schema, method.build_model(design, self.plan_, released, self.n_jobs))
         except BaseException as error:
             self._remove_attributes(self._fitted_attributes())

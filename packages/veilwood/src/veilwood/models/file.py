@@ -46,6 +46,7 @@ from veilwood.estimators.parameters import parameters_in_file, to_plain_value
 from veilwood.models.checks import Check, check_certificate, check_plan, loss_fits_plan, require_checks
 from veilwood.privacy import signature
 from veilwood.privacy.certificate import PrivacyCertificate
+from veilwood.privacy.door import Measurement
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.signature import PublicKey, model_payload
 from veilwood.privacy.signature import require_same_payload as match_signature
@@ -67,7 +68,8 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     """Write a fitted model to a file.
 
     The file contains what the release made public and nothing else: the schema, the trees, the noisy counts of their
-    leaves, the plan and the certificate. It is written atomically.
+    leaves, every other noisy value that was released (``veilwood export --measurements``), the plan and the
+    certificate. It is written atomically.
 
     Parameters
     ----------
@@ -101,23 +103,29 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
             f"parameters of {name} were changed after the fit: they ask for another guarantee or model. Hint: fit."
         )
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
+    measured, more = _pack_measurements(estimator, arrays)
+    metadata, arrays = {**public_metadata(estimator), "measurements": _to_json(measured)}, arrays | more
+    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
+    try:
+        write_file(path, content)
+    except FileError as error:
+        raise ModelFileError(str(error)) from None
+
+
+def public_metadata(estimator: BaseForest) -> dict[str, str]:
+    """Return the texts of a model file: all that a model is, except its arrays."""
     classes = getattr(estimator, "classes_", None)
-    metadata = {
+    return {
         "format": str(FORMAT),
         "veilwood": __version__,
         "privacy": str(estimator.privacy_),
-        "estimator": name,
+        "estimator": type(estimator).__name__,
         "parameters": _to_json(_parameter_values(estimator)),
         "schema": _to_json(estimator.schema_.to_dict()),
         "classes_dtype": "" if classes is None else classes.dtype.str,
         "plan": _to_json(estimator.plan_.to_dict()),
         "certificate": _to_json(estimator.privacy_.to_dict()),
     }
-    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
-    try:
-        write_file(path, content)
-    except FileError as error:
-        raise ModelFileError(str(error)) from None
 
 
 def _sort_header(content: bytes) -> bytes:
@@ -257,6 +265,24 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
     for name, array in arrays.items():
         if array.dtype.kind not in "iuf" or not np.isfinite(array).all():
             raise ModelFileError(_DAMAGED.format(f"array {name!r} holds something other than finite numbers"))
+    estimator = construct_estimator(metadata, checks)
+    schema, plan = estimator.schema, estimator.plan_
+    measured = {name: arrays.pop(name) for name in _measured_names(arrays)}
+    estimator._set_model(schema, estimator._make_method().restore_model(schema, plan, arrays))
+    if set(arrays) != set(estimator.model_.to_arrays()):
+        raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
+    estimator.measurements_ = _unpack_measurements(metadata, {**arrays, **measured}, plan)
+    if schema.classes:
+        estimator.classes_ = _class_labels(schema, _label_dtype(_metadata_entry(metadata, "classes_dtype")))
+        try:
+            estimator._prediction_model()
+        except ParameterError:
+            raise ModelFileError(_DAMAGED.format("the class weights do not match the classes")) from None
+    return estimator
+
+
+def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None = None) -> BaseForest:
+    """Return the estimator of a file with its certificate and plan, checked as in ``_build_estimator``; no model."""
     family = _estimator_class(_metadata_entry(metadata, "estimator"))
     if family is None:
         raise ModelFileError(
@@ -281,7 +307,7 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
         checks += found
     if schema.task != family._task:
         raise ModelFileError(_DAMAGED.format(f"{family.__name__} does not do {schema.task}"))
-    label_dtype = _label_dtype(_metadata_entry(metadata, "classes_dtype"))
+    _label_dtype(_metadata_entry(metadata, "classes_dtype"))
 
     estimator = family(schema=schema, **parameters)
     method = estimator._make_method()
@@ -290,16 +316,52 @@ def _build_estimator(parts: _ParsedFile, checks: list[Check] | None = None) -> B
         raise ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
-    estimator._set_model(schema, method.restore_model(schema, plan, arrays))
-    if set(arrays) != set(estimator.model_.to_arrays()):
-        raise ModelFileError(_DAMAGED.format("it holds other arrays than such a model has"))
-    if schema.classes:
-        estimator.classes_ = _class_labels(schema, label_dtype)
-        try:
-            estimator._prediction_model()
-        except ParameterError:
-            raise ModelFileError(_DAMAGED.format("the class weights do not match the classes")) from None
     return estimator
+
+
+# -- measurements --------------------------------------------------------------------------------------------------
+
+_MEASURED: Final = "measured_"  # begins the names of arrays that hold released values and no part of the model
+
+
+def _pack_measurements(estimator: BaseForest, arrays: Arrays) -> tuple[list[Any], Arrays]:
+    """Return the released values of each step as names of arrays, and those arrays that the model does not have."""
+    measured: list[Any] = []
+    more: Arrays = {}
+    for measurement in getattr(estimator, "measurements_", ()):
+        names = []
+        for values in measurement.values:
+            # Leaf counts are part of many models: they are written once.
+            name = next((key for key, each in arrays.items() if _is_same(each, values)), f"{_MEASURED}{len(more)}")
+            if name not in arrays:
+                more[name] = np.ascontiguousarray(values)
+            names.append(name)
+        measured.append([measurement.step, names])
+    return measured, more
+
+
+def _unpack_measurements(metadata: Mapping[str, str], arrays: Arrays, plan: Plan) -> tuple[Measurement, ...]:
+    """Return the released values in a file. It may have none, as after joint training."""
+    steps = {step.name: step for step in plan.steps}
+    try:
+        listed = _from_json(metadata.get("measurements", "[]"))
+        measured = tuple(Measurement(step, tuple(arrays[name] for name in names)) for step, names in listed)
+        used = {name for _, names in listed for name in names}
+        fit = len({each.step for each in measured}) == len(measured) and used.issuperset(_measured_names(arrays))
+        fit = fit and all(steps[each.step].accepts(each.values) for each in measured)
+    except (KeyError, TypeError, ValueError):
+        fit = False
+    if not fit:
+        raise ModelFileError(_DAMAGED.format("its measurements do not fit the steps of its plan"))
+    return measured
+
+
+def _is_same(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return one.dtype == other.dtype and one.shape == other.shape and np.array_equal(one, other)
+
+
+def _measured_names(arrays: Arrays) -> list[str]:
+    return [name for name in arrays if name.startswith(_MEASURED)]
 
 
 def _leaf_reading_matches(estimator: BaseForest) -> bool:

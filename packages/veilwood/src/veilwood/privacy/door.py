@@ -7,7 +7,7 @@ Every private value passes through the few lines of ``Door``; the values that it
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Any, Final, NoReturn, Self, TypeVar
 
@@ -39,6 +39,14 @@ _METHODS: Final[dict[Verb, str]] = {
 Outcome = TypeVar("Outcome")
 
 
+@dataclass(frozen=True, eq=False)
+class Measurement:
+    """Values that the door released for one step: counts, selections, or cells with their counts. Public."""
+
+    step: str
+    values: tuple[NDArray[np.int64], ...]
+
+
 class Door:
     """Execute a plan: reserve its loss, release noisy values, commit.
 
@@ -65,6 +73,7 @@ class Door:
         self.plan = plan
         self.ledger = NO_LEDGER if ledger is None else ledger
         self.table = table
+        self.measurements: list[Measurement] = []  # in the order of their release
         self._released_steps: set[str] = set()
         self._reasons = [reason for reason in (not_private,) if reason]
         if any(step.mechanism is None for step in plan.steps):
@@ -152,7 +161,7 @@ class Door:
         """Add the planned noise to exact integers and release them."""
         self._admit(step, exact.shape)
         mechanism = self._mechanism_of(step, "noisy")
-        return exact.copy() if mechanism is None else mechanism.perturb(exact)
+        return self._record(step, exact.copy() if mechanism is None else mechanism.perturb(exact))[0]
 
     def release_sparse(
         self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
@@ -168,9 +177,8 @@ class Door:
         mechanism = self._mechanism_of(step, "sparse")
         if mechanism is None:
             order = np.argsort(cells)
-            return cells[order], counts[order]
-        released: tuple[NDArray[np.int64], NDArray[np.int64]] = mechanism.perturb(cells, counts, n_cells)
-        return released
+            return self._record(step, cells[order], counts[order])  # type: ignore[return-value]
+        return self._record(step, *mechanism.perturb(cells, counts, n_cells))  # type: ignore[return-value]
 
     def release_above_threshold(
         self, step: Step, counts: NDArray[np.int64]
@@ -183,9 +191,8 @@ class Door:
         self._admit(step, step.shape)
         mechanism = self._mechanism_of(step, "above_threshold")
         if mechanism is None:
-            return np.arange(len(counts), dtype=np.int64), counts.copy()
-        released: tuple[NDArray[np.int64], NDArray[np.int64]] = mechanism.perturb(counts)
-        return released
+            return self._record(step, np.arange(len(counts), dtype=np.int64), counts.copy())  # type: ignore[return-value]
+        return self._record(step, *mechanism.perturb(counts))  # type: ignore[return-value]
 
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
@@ -203,9 +210,9 @@ class Door:
         mechanism = self._mechanism_of(step, "select")
         if mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
-            return np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-        selected: NDArray[np.int64] = mechanism.select(scores, admissible)
-        return selected
+            best = np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
+            return self._record(step, best)[0]
+        return self._record(step, mechanism.select(scores, admissible))[0]
 
     def release_best_trial(
         self, step: Step, trial: Callable[[TrialBudget], Outcome], is_better: Callable[[Outcome, Outcome], bool]
@@ -222,6 +229,12 @@ class Door:
         charged = Loss.pure(mechanism.trial_epsilon)
         best: Outcome = mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
         return best
+
+    def _record(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+        """Record released values, which whoever has the model may see, and return them."""
+        # Copies: methods may change in place what they were given.
+        self.measurements.append(Measurement(step.name, tuple(np.array(each, np.int64) for each in values)))
+        return values
 
     def _mechanism_of(self, step: Step, verb: Verb) -> Any:
         """Return the step's mechanism, or None without noise. Raise UseError if another method releases the step."""

@@ -15,6 +15,9 @@ from fractions import Fraction
 from functools import cached_property
 from typing import Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
+
 from veilwood.errors import PlanError, short_repr, shorten_text
 from veilwood.privacy.joint_noise import JointLaplace
 from veilwood.privacy.loss import Loss
@@ -149,6 +152,21 @@ class Step:
     def total_variance(self) -> float:
         """Variance of the noise on the sum of a table's cells."""
         return 0.0 if self.mechanism is None else self.mechanism.total_variance(self.shape[0])
+
+    def accepts(self, values: Sequence[NDArray[Any]]) -> bool:
+        """Return True if these can be values that the step released: counts, selections, or cells with their counts."""
+        if any(each.dtype != np.int64 for each in values) or len(values) not in (1, 2):
+            return False
+        verb = None if self.mechanism is None else self.mechanism.verb  # without noise any of them
+        first, *rest = values
+        if rest:
+            ascends = first.ndim == 1 and bool(np.all(np.diff(first) > 0)) and rest[0].shape == first.shape
+            inside = ascends and (not len(first) or 0 <= first[0] <= first[-1] < self.shape[0])
+            return verb in (None, "sparse", "above_threshold") and inside and bool(np.all(rest[0] > 0))
+        if verb in (None, "noisy") and first.shape == self.shape:
+            return True
+        selects = verb in (None, "select") and first.ndim == 1 and len(self.shape) == 2 and len(first) <= self.shape[0]
+        return selects and bool(np.all((first >= 0) & (first < self.shape[1])))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values: as text for readers and, under "exact", as exact numbers in text."""
