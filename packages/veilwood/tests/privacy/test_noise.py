@@ -21,7 +21,13 @@ from veilwood.privacy.door import Door
 from veilwood.privacy.ledger_stores import MemoryLedger
 from veilwood.privacy.loss import Loss, requested_loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf
-from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, Geometric, ThresholdedGaussian
+from veilwood.privacy.noise import (
+    MAX_SIGMA_SQUARED,
+    DiscreteGaussian,
+    DiscreteLaplace,
+    Geometric,
+    ThresholdedGaussian,
+)
 from veilwood.privacy.plan import Layout, Plan
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step, counting_step, threshold_step
@@ -179,6 +185,13 @@ def test_gaussian_rejection_fits_with_short_words(digit_bits: int, monkeypatch: 
             assert fit(noise.sample(40_000 if digit_bits == 1 else 500_000), noise) > ALARM_P_VALUE
 
 
+@pytest.mark.parametrize("sigma_squared", [10**18, MAX_SIGMA_SQUARED])
+def test_the_largest_gaussians_are_normal(sigma_squared: int) -> None:
+    with entropy.seeded_for_tests(25):
+        drawn = DiscreteGaussian(sigma_squared).sample(50_000) / sigma_squared**0.5
+    assert stats.kstest(drawn, "norm").pvalue > ALARM_P_VALUE
+
+
 @pytest.mark.parametrize("scale", [10**6, 10**9])
 def test_large_scales_fit_digit_by_digit(scale: int) -> None:
     # Quotient and remainder of a geometric are independent and have known laws.
@@ -267,7 +280,7 @@ def test_noise_is_added_to_the_counts() -> None:
     assert (DiscreteLaplace(Fraction(1, 1000)).perturb(counts) == counts).all()
 
 
-@pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2), float("nan"), 1.5, "1", None, True, 2**90])
+@pytest.mark.parametrize("value", [0, -1, Fraction(-1, 2), float("nan"), 1.5, "1", None, True, 2**101])
 def test_bad_scales_are_refused(value: object) -> None:
     for make in (DiscreteLaplace, Geometric, DiscreteGaussian):
         with pytest.raises(VeilwoodError, match=r"scale|sigma_squared"):

@@ -25,6 +25,7 @@ from typing import Final, Literal, NamedTuple, TypeVar
 import numpy as np
 
 from veilwood.arrays import Bools, Floats, Ints
+from veilwood.errors import ParameterError
 from veilwood.privacy.door import Door
 from veilwood.privacy.joint_noise import MAX_JOINT_CELLS, MAX_TABLE_CELLS, unit_scale_moments
 from veilwood.privacy.loss import Loss, requested_loss
@@ -33,6 +34,9 @@ from veilwood.privacy.noise import MAX_SPARSE_CELLS, SparseLaplace
 from veilwood.privacy.steps import Step, StepKind, StepName, counting_step, joint_step, selection_step, sparse_step
 
 UNBOUNDED_ROW_EPSILON: Final = 1e6  # stands in for an infinite epsilon
+# Below it, the noise of a small step could exceed the largest that is drawn exactly (``noise.MAX_SCALE``). Steps have had
+# up to 10^5 times the noise of a count at their whole budget; 10^-8 leaves room for 10^7 times.
+MIN_ROW_EPSILON: Final = 1e-8
 _BUDGET_UNITS: Final = 1 << 40  # fractions of the budget are multiples of 1 / _BUDGET_UNITS
 # What remains after a step is not left over if it is at most so many units: rounding down has lost about one per step.
 _ROUNDING_UNITS: Final = 16
@@ -73,6 +77,16 @@ class AdaptiveBudget:
             self.row_epsilon = 2 * float(loss.rho / neighbours.squared_l2_sensitivity(1)) ** 0.5
         else:
             self.row_epsilon = float(loss.epsilon / neighbours.l1_sensitivity(1))
+
+    def check_row_epsilon(self) -> None:
+        """Raise ParameterError if steps of this budget could need more noise than can be drawn: before any is spent."""
+        if self.row_epsilon < MIN_ROW_EPSILON:
+            raise ParameterError(
+                "epsilon", float(self._loss.epsilon or 0),
+                f"is {self.row_epsilon:.3g} for each row of {self._neighbours.unit}, and this forest needs at least "
+                f"{MIN_ROW_EPSILON:g} for its noise",
+                "increase epsilon, or protect fewer rows of a unit",
+            )  # fmt: skip
 
     @property
     def remaining(self) -> float:

@@ -31,7 +31,7 @@ Verb: TypeAlias = Literal["noisy", "sparse", "above_threshold", "select", "best"
 
 # A scale of 2**50 with values up to 2**61 leaves int64 with probability below exp(-4096): such sums are safe.
 MAX_SCALE = 2**50
-MAX_SIGMA_SQUARED = 2**80
+MAX_SIGMA_SQUARED = MAX_SCALE**2
 _SHORT_BITS = 64  # fractions of at most this many bits are short enough; the digits of longer ones are counted
 MAX_VALUE = 2**61  # of a number that gets noise: sums of a few cannot overflow
 _SAMPLER: Final = "veilwood"  # value of the key "backend" in plan files, from when noise had a second source
@@ -280,7 +280,7 @@ class DiscreteGaussian(_AdditiveNoise, kind="DiscreteGaussian"):
     Parameters
     ----------
     sigma_squared
-        Positive integer or ``Fraction``, at most 2**80. For rho at squared L2 sensitivity s it is s/(2 rho).
+        Positive integer or ``Fraction``, at most 2**100. For rho at squared L2 sensitivity s it is s/(2 rho).
 
     Notes
     -----

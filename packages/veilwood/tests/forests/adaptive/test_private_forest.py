@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import veilwood as vw
 from veilwood.data.encoding import TARGET_LEVELS
+from veilwood.errors import ParameterError
 from veilwood.forests.adaptive import loop
 from veilwood.forests.adaptive.loop import describe, plan_first_step
 from veilwood.privacy.adaptive_budget import AdaptiveBudget
@@ -226,3 +227,22 @@ def test_the_mean_of_few_rows_is_no_further_off_than_the_middle() -> None:
 
     assert off(-0.6) < 0.5
     assert off(0.1) < 0.2
+
+
+@pytest.mark.parametrize("unit", [100_000, {"id": "patient", "at_most": 100_000}], ids=str)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_a_budget_too_small_for_exact_noise_is_refused_before_anything_is_spent(unit: object, delta: float) -> None:
+    X, y = table_of("two", 200)
+    ledger = vw.MemoryLedger(1, 0.001)
+    forest = forest_of("two", epsilon=1e-6, delta=delta, privacy_unit=unit, ledger=ledger)
+    with pytest.raises(ParameterError) as caught:
+        forest.fit(X, y)
+    assert caught.value.name == "epsilon"
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("task", TARGETS)
+@pytest.mark.parametrize("delta", [0.0, 1e-6])
+def test_the_smallest_budget_that_is_not_refused_has_exact_noise(task: str, delta: float) -> None:
+    X, y = table_of(task, 100)
+    forest_of(task, epsilon=1e-6, delta=delta, privacy_unit=100).fit(X, y)

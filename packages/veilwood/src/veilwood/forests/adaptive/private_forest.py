@@ -168,6 +168,7 @@ class PrivateForest(Method[PrivateForestParameters]):
         columns = bin_columns(encoding)
         loss = loss or loop.planned_loss(columns, n_classes, n_rows, request)
         budget = AdaptiveBudget(loss, request.neighbours)
+        budget.check_row_epsilon()
         if n_rows is not None:
             budget = loop.with_accounting(columns, n_classes, float(n_rows), budget)
         step = loop.plan_first_step(budget, n_classes, n_rows)
