@@ -15,9 +15,17 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
+from veilwood.evaluation import evaluate
 from veilwood.forests.adaptive import loop
 from veilwood_audit.noninterference import force_outcomes
-from veilwood_testing.databases import N_ROWS, database_rows, record_fit_events, same_events, schema_of
+from veilwood_testing.databases import (
+    N_ROWS,
+    database_rows,
+    record_fit_events,
+    same_events,
+    schema_of,
+    write_databases,
+)
 
 FORESTS: list[tuple[str, str, dict[str, Any]]] = [
     ("RandomTreesClassifier", "three", {"n_estimators": 4, "max_depth": 4}),
@@ -65,13 +73,33 @@ def test_counts_in_a_database_are_those_of_rows_in_memory(
         assert {"choice", "rows", "gradients"} <= kinds
 
 
-def test_a_share_of_the_rows_is_set_aside_by_contents(places: dict[str, dict[str, str]]) -> None:
-    forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=2, max_depth=2, random_state=0)
+def held_out_counts(address: str, **settings: Any) -> tuple[Any, Any]:
+    """The exact counts of a fit, of both parts of a split: per leaf, and per cell of the evaluation."""
+    forest = vw.RandomTreesClassifier(schema_of("two"), n_estimators=1, max_depth=2, random_state=0, **settings)
     with force_outcomes() as passages:
-        forest.fit(places["two"]["duckdb"], holdout_fraction=0.3)
-    trained, judged = (np.asarray(passage.exact).sum() for passage in passages)
-    assert trained / 2 + judged == N_ROWS
+        forest.fit(address, holdout_fraction=0.3)
+    trained, judged = (np.asarray(passage.exact) for passage in passages)
+    return trained, judged
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "postgres", "sqlite"])
+def test_a_fraction_of_the_rows_is_held_out(engine: str, places: dict[str, dict[str, str]]) -> None:
+    trained, judged = (counts.sum() for counts in held_out_counts(places["two"][engine]))
+    assert trained + judged == N_ROWS
     assert 60 < judged < 180  # beyond it by chance: below one in a million
+
+
+@pytest.mark.parametrize("engine", ["duckdb", "sqlite"])
+def test_equal_rows_are_held_out_one_by_one(engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A row that is added is in one part, moves no other row, and is drawn for itself: a thousand equal rows differ."""
+    monkeypatch.setattr(evaluate, "secret_key", lambda: b"k" * 32)
+    rows = database_rows("two", 1).loc[[0] * 1000]
+    seen = []
+    for n in (999, 1000):
+        seen.append(held_out_counts(write_databases(rows[:n], tmp_path / str(n))[engine]))
+    moved = [int(np.abs(now - before).sum()) for before, now in zip(*seen, strict=True)]
+    assert sorted(moved) == [0, 1]
+    assert 210 < seen[0][1].sum() < 390  # 6.2 standard deviations
 
 
 def test_the_command_line_shows_and_records_statements(

@@ -91,13 +91,16 @@ class SqlBackend(RowBackend):
         return self._run_on(query, BINS_TABLE)
 
     def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
-        """Run a query on a fraction of the rows, drawn once by a keyed hash of contents; return the fraction too."""
+        """Run a query on a fraction of the rows, drawn once by a keyed hash; return the fraction too."""
         if SAMPLE_TABLE not in self._pending:
             self._apply_pending(BINS_TABLE)
             names = [f"c{column.feature}" for column in self._columns]
             limit = self._dialect.quote_text(f"{min(int(fraction * 16**8), 16**8 - 1):08x}")
-            drawn = f"{self._writer.row_hash_expression(secret_key(), names)} < {limit}"
-            self._execute(f"INSERT INTO {SAMPLE_TABLE} SELECT * FROM {BINS_TABLE} WHERE {drawn}")
+            drawn = self._writer.hashed_rows(BINS_TABLE, secret_key(), names)
+            wanted = ", ".join([*names, "t", *(f"s{i}" for i in range(self._outputs))])
+            self._execute(
+                f"INSERT INTO {SAMPLE_TABLE} SELECT {wanted} FROM {drawn} AS veilwood_drawn WHERE h < {limit}"
+            )
             self._pending[SAMPLE_TABLE] = []
         return self._run_on(query, SAMPLE_TABLE), fraction
 

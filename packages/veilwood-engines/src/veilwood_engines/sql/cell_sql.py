@@ -154,8 +154,7 @@ class CellSqlWriter:
     ) -> Iterator[str]:
         """Return the queries that sum the rows of tables; ``rows`` is a table or a query."""
         if row_hash is not None:
-            hashed = self.row_hash_expression(row_hash.key, [f"f{i}" for i in range(columns)])
-            rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
+            rows = self.hashed_rows(rows, row_hash.key, [f"f{i}" for i in range(columns)])
         inner, before = rows, ""
         if rows.startswith("("):  # compute a query once for all selects; a table needs no copy
             inner = "veilwood_in"
@@ -168,10 +167,28 @@ class CellSqlWriter:
         )
         yield from join_selects(selects, before)
 
-    def row_hash_expression(self, key: bytes, columns: Sequence[str]) -> str:
-        """Return the expression of the keyed hash of a row's contents."""
-        texts = [f"COALESCE(CAST({name} AS {self.dialect.type_names.text}), '')" for name in (*columns, "t")]
-        return self.dialect.text_hash(" || '|' || ".join([self.dialect.quote_text(key.hex()), *texts]))
+    def row_hash_expression(self, key: bytes, columns: Sequence[str], *further: str) -> str:
+        """Return the expression of the keyed hash of a row's contents, and of further integers."""
+        texts = [self.dialect.quote_text(key.hex()), *self._texts_of((*columns, "t", *further))]
+        return self.dialect.text_hash(" || '|' || ".join(texts))
+
+    def hashed_rows(self, relation: str, key: bytes, columns: Sequence[str]) -> str:
+        """Return a query of the rows with a keyed hash ``h``, which is drawn for each row.
+
+        Rows of a table have no position, but equal rows can be numbered: whichever row gets which number, the same
+        rows get the same hashes. A row that is added gets the next number, and moves no other (proofs/counting-in-sql).
+        """
+        # Engines compare 0.0 and -0.0 as equal and write them differently: number by texts as well as values.
+        equal = ", ".join([*columns, "t", *self._texts_of(columns)])
+        numbered = (
+            f"SELECT veilwood_all.*, ROW_NUMBER() OVER (PARTITION BY {equal}) AS veilwood_copy "
+            f"FROM {relation} AS veilwood_all"
+        )
+        hashed = self.row_hash_expression(key, columns, "veilwood_copy")
+        return f"(SELECT veilwood_numbered.*, {hashed} AS h FROM ({numbered}) AS veilwood_numbered)"
+
+    def _texts_of(self, columns: Iterable[str]) -> list[str]:
+        return [f"COALESCE(CAST({name} AS {self.dialect.type_names.text}), '')" for name in columns]
 
 
 def _rule_key(rule: CellRule) -> float:

@@ -90,10 +90,8 @@ def count_scores(count: ScoreCount, source: SqlSource) -> Sums:
     sums = [_sum_leaves(model, output, writer) for output in range(model.leaf_values.shape[1])]
     outputs, chosen = model_to_sql(model, dialect, [f"z{i}" for i in range(len(sums))])
     rows = source.rows_relation()
-    # The draw of another class per row follows from a keyed hash of its contents, so it is the same in each query.
-    if assignment is not None:
-        hashed = writer.row_hash_expression(assignment.key, source.rows.feature_names)
-        rows = f"(SELECT veilwood_all.*, {hashed} AS h FROM {rows} AS veilwood_all)"
+    if assignment is not None:  # the same draws in each query, because they follow from contents
+        rows = writer.hashed_rows(rows, assignment.key, source.rows.feature_names)
     coin = "" if assignment is None else f", {writer.row_bucket(assignment)} AS coin"
     summed = ", ".join(["t", *(f"{one} AS z{i}" for i, one in enumerate(sums))]) + coin
     passed_on = ["t", *(["coin"] if assignment else [])]

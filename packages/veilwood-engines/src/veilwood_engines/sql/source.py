@@ -3,8 +3,8 @@
 
 The caller receives exact sums and is trusted with them as with rows in memory; the release door draws the noise in the
 process that called ``fit``. A keyed hash of a row's contents, under a fresh secret key, decides whether it counts for
-its id and which tree it is assigned to. So both depend on the row alone, as the guarantees require
-(proofs/counting-in-sql.md).
+its id; with its number among equal rows, it decides which tree a row is assigned to and whether it is held out. No row
+moves another one, as the guarantees require (proofs/counting-in-sql.md).
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ class SqlSource(Source):
         return self.session.statement_hashes
 
     def part(self, row_filter: RowFilter) -> SqlSource:
-        """Return the rows that a filter keeps: drawn by their contents, so the same ones in every pass."""
+        """Return the rows that a filter keeps: the same ones in every pass."""
         drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(
             _read=self._read, session=self.session, rows=self.rows, holdout_part=drawn, preserves_rows=False
@@ -236,10 +236,12 @@ class SqlSource(Source):
         if self.holdout_part is None:
             return self.rows.rows_query()
         key, thousandths, aside = self.holdout_part
-        writer = self.make_writer()
+        names = self.rows.feature_names
         limit = self.rows.dialect.quote_text(f"{-(-thousandths * 16**8 // _PER_MILLE):08x}")
-        drawn = f"{writer.row_hash_expression(key, self.rows.feature_names)} {'<' if aside else '>='} {limit}"
-        return f"SELECT * FROM ({self.rows.rows_query()}) AS veilwood_share WHERE {drawn}"
+        drawn = self.make_writer().hashed_rows(f"({self.rows.rows_query()})", key, names)
+        return (
+            f"SELECT {', '.join([*names, 't'])} FROM {drawn} AS veilwood_share WHERE h {'<' if aside else '>='} {limit}"
+        )
 
     def rows_relation(self, n_queries: int = 1) -> str:
         """Return the relation to query: a temporary table if rows are read several times and it can be created."""
