@@ -34,8 +34,8 @@ from veilwood.privacy.noise import MAX_SPARSE_CELLS, SparseLaplace
 from veilwood.privacy.steps import Step, StepKind, StepName, counting_step, joint_step, selection_step, sparse_step
 
 UNBOUNDED_ROW_EPSILON: Final = 1e6  # stands in for an infinite epsilon
-# Below it, the noise of a small step could exceed the largest that is drawn exactly (``noise.MAX_SCALE``). Steps have had
-# up to 10^5 times the noise of a count at their whole budget; 10^-8 leaves room for 10^7 times.
+# Below it, the noise of a small step could exceed the largest that is drawn exactly (``noise.MAX_SCALE``). Steps have
+# had up to 10^5 times the noise of a count at their whole budget; 10^-8 leaves room for 10^7 times.
 MIN_ROW_EPSILON: Final = 1e-8
 _BUDGET_UNITS: Final = 1 << 40  # fractions of the budget are multiples of 1 / _BUDGET_UNITS
 # What remains after a step is not left over if it is at most so many units: rounding down has lost about one per step.
