@@ -29,7 +29,7 @@ from veilwood.errors import PrivacyWarning, UseError, UtilityWarning
 from veilwood.estimators import MatrixForestPredictor, PrivateForestClassifier, PrivateForestRegressor
 from veilwood.estimators.base import BaseForest
 from veilwood.estimators.method import ForestDesign
-from veilwood.forests.adaptive.row_backend import row_gradients
+from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, row_gradients
 from veilwood.forests.adaptive.steps import AdaptiveStep
 from veilwood.forests.noisy_leaves import LeafMethod
 from veilwood.privacy.door import Door
@@ -224,7 +224,7 @@ def audit_one_run(
         values, leaves, contribution = _released_leaves(fitted, recorded, table)
     alone = _has_own_leaves(leaves)
     ratio = _canary_log_ratio(fitted.plan_, fitted.plan_.steps[-1], values[alone], contribution)
-    if _is_boosted(fitted):  # a round also counts rows, before it adds up gradients
+    if fitted.plan_.steps[-1].kind == AdaptiveStep.ROUND_GRADIENTS.key:  # the step before it counts rows
         counted = fitted.plan_.steps[-2]
         rows = recorded[counted.name][fitted._encode_rows(table)[alone, :1]]
         ratio = ratio + _canary_log_ratio(fitted.plan_, counted, rows, np.array(1))
@@ -346,9 +346,12 @@ def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame)
     regression = fitted.schema_.task == "regression"
     column, contribution = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)
     if _is_boosted(fitted):
-        learned, last = released[_ALL_STEPS], fitted.plan_.steps[-1].name
-        moved = row_gradients(learned.start[None], np.array([TARGET_LEVELS], np.int32), 0, learned.residual_limit)
-        return released[last][codes[:, 0]], leaves[:, :1], moved.astype(np.int64)
+        learned, last = released[_ALL_STEPS], fitted.plan_.steps[-1]
+        highest = np.array([TARGET_LEVELS], np.int32)
+        moved: Ints = row_gradients(learned.start[None], highest, 0, learned.residual_limit).astype(np.int64)
+        if last.kind == AdaptiveStep.ROUND_PAIRS.key:
+            moved = np.concatenate([GRADIENT_UNITS + moved, GRADIENT_UNITS - moved], axis=None)
+        return released[last.name][codes[:, 0]], leaves[:, :1], moved
     if released:
         last_step = fitted.plan_.steps[-1]
         if (last_step.kind, last_step.at) != (_COUNT_STEP.kind, _COUNT_STEP.at):

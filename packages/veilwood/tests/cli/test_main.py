@@ -229,7 +229,7 @@ MISTAKES: list[tuple[list[str], str, Callable[[], object]]] = [
     (["certificate", "nosuch.veilwood"], "no such file", nothing),
     (["certificate", "."], "directory", nothing),
     ([*OLD, "odd.csv"], "no column 'age'", write("odd.csv", "ward\nA\n")),
-    ([*OLD, "odd.csv"], "'ward'", write("odd.csv", "age,ward\n1,D\n")),
+    ([*OLD, "odd.csv", "--unknown", "refuse"], "'ward'", write("odd.csv", "age,ward\n1,D\n")),
     ([*OLD, "nosuch.csv"], "there is no table", nothing),
     ([*OLD, "visits.csv", "-o", "visits.csv"], "exists already", nothing),
     (["schema", "draft", "visits.csv", "--target", "il"], "Did you mean 'ill'?", nothing),
@@ -321,7 +321,7 @@ def test_interrupted(
 def test_unexpected_errors(
     in_clinic: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("veilwood.cli.fit.read_feature_batches", lambda *_, **__: 1 / 0)
+    monkeypatch.setattr("veilwood.cli.fit.predict_files", lambda *_, **__: 1 / 0)
     assert main([*OLD, "visits.csv"]) == 1
     err = capsys.readouterr().err
     assert err == (

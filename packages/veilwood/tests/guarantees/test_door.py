@@ -180,6 +180,7 @@ MAY_IMPORT_MECHANISMS = {
     "forests.matrix.strategies", "veilwood_audit.attacks", "models.checks", "search",
     "veilwood_audit.noninterference", "veilwood_papers.not_private",
     "veilwood_secure.protocols.hidden_forest", "veilwood_secure.protocols.joint_forest",
+    "veilwood_secure.protocols.noise",
     "veilwood_secure.roles.hidden_programs", "veilwood_secure.roles.public_programs",
 }  # fmt: skip
 SAMPLERS = {"privacy.samplers"}
@@ -194,6 +195,7 @@ MAY_DRAW_OR_CHARGE = {
     "privacy.hash_chain",
     "privacy.ledger",
     "privacy.ledger_stores",
+    "veilwood_secure.protocols.noise",  # two servers each draw joint noise of their own and share it
     "veilwood_secure.roles.server",
     "veilwood_secure.roles.sessions",
     "veilwood_secure.roles.owner",

@@ -153,7 +153,8 @@ class SqlBackend(RowBackend):
                 class_sums = self._sum_tables(placed, ["COUNT(*)"], [t.n_cells * n_classes for t in tables], name, "")
                 return np.concatenate([sums[:, 0] for sums in class_sums]).reshape(-1, n_classes)
             case TargetSums():
-                ((n, up),) = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
+                rows = self._execute(f"SELECT COUNT(*) AS n, COALESCE(SUM(t), 0) AS s FROM {name}")
+                n, up = next(iter(rows), (0, 0))  # a dry run has no rows
                 return np.array([int(up), TARGET_LEVELS * int(n) - int(up)], np.int64)
             case ResidualHistogram():
                 residual = f"t * {LEVEL_UNITS} - ({self._score_columns(name)[0]})"

@@ -226,9 +226,9 @@ class Column:
                 )
 
     def _check_numeric(self) -> None:
-        if self.values != () or self.other is not None or self.prefix is not None or self.aliases:
-            given = {"other": self.other, "values": self.values, "prefix": self.prefix, "aliases": self.aliases}
-            key = next(name for name, value in given.items() if value not in (None, (), {}))
+        unset: dict[str, Any] = {"other": None, "values": (), "prefix": None, "aliases": {}}
+        key = next((name for name, value in unset.items() if getattr(self, name) != value), None)
+        if key is not None:
             raise self._schema_error(
                 f"{key!r} belongs to categorical columns", "remove it, or set kind to 'categorical'"
             )

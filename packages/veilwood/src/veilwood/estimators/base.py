@@ -15,6 +15,7 @@ from os import PathLike
 from typing import Any, ClassVar, Self, TypeAlias, get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.metrics import accuracy_score
@@ -28,6 +29,7 @@ from veilwood.data.open_rows import JointRows, open_rows
 from veilwood.data.problems import Invalid
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import (
+    OutOfSchemaError,
     ParameterError,
     PlanError,
     PrivacyWarning,
@@ -38,7 +40,7 @@ from veilwood.errors import (
 )
 from veilwood.estimators.class_weights import explicit_weights, weighted_model
 from veilwood.estimators.method import Design, FitRequest, Method, Model, Parameters, method_of
-from veilwood.estimators.new_rows import UnknownRule, predict_rows
+from veilwood.estimators.new_rows import UNKNOWN_HINT, UnknownRule, predict_rows
 from veilwood.estimators.parameters import MAX_THREADS, parameters_in_plan, to_plain_value
 from veilwood.evaluation.evaluate import Evaluation, Holdout
 from veilwood.privacy.accountant import handle_of, warn_of_repeated_fits, warn_of_smaller_unit, warn_once
@@ -77,6 +79,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
 
     _task: ClassVar[TaskKind]
     _method_class: ClassVar[type[Method[Any]]]
+    _predict_encoded: Callable[[Any], Any]
 
     # Parameters.
     schema: Any
@@ -300,6 +303,22 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
             check_is_fitted(self, "model_")
         return self._encode_with(self.model_.encoding, X)
 
+    def _predict_rows(self, X: Any, unknown: UnknownRule | None) -> tuple[Floats, NDArray[Any]]:
+        """Return outputs and labels of new rows; for regression both are the predicted numbers."""
+        if unknown is None and isinstance(X, pd.DataFrame | np.ndarray):
+            return self._predict_in_memory(X)
+        return predict_rows(self, X, unknown)
+
+    def _predict_in_memory(self, X: Any) -> tuple[Floats, NDArray[Any]]:
+        """Return the same for a table in memory, all of whose values the schema allows."""
+        try:
+            predicted = self._predict_encoded(self._encode_rows(X))
+        except OutOfSchemaError as error:
+            if error.problems:
+                error.add_note(UNKNOWN_HINT)
+            raise
+        return predicted if isinstance(predicted, tuple) else (predicted, predicted)
+
     # -- inside ----------------------------------------------------------------------------------------------------
 
     def _make_door(self, X: Any, plan: Plan, not_private: str | None) -> Door:
@@ -406,7 +425,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
     @predict_on_clusters
     def predict_proba(self, X: Any, *, unknown: UnknownRule | None = None) -> Floats:
         """Return the probability of each class, as ``predict`` does; rows that are skipped get NaN."""
-        return predict_rows(self, X, unknown)[0]
+        return self._predict_rows(X, unknown)[0]
 
     def predict_log_proba(self, X: Any) -> Floats:
         """Return the logarithm of each class's probability. Free: computed from released values."""
@@ -437,7 +456,7 @@ class Classifier(ClassifierMixin, BaseForest):  # type: ignore[misc]
             row is skipped. "missing": a missing value. "skip": None is predicted. A warning says how many rows were
             affected. "refuse", the default for tables in memory: an error.
         """
-        return predict_rows(self, X, unknown)[1]
+        return self._predict_rows(X, unknown)[1]
 
     def _predict_encoded(self, codes: Codes) -> tuple[Floats, NDArray[Any]]:
         """Return the probability of each class and the predicted class of encoded rows.
@@ -486,7 +505,7 @@ class Regressor(RegressorMixin, BaseForest):  # type: ignore[misc]
             row is skipped. "missing": a missing value. "skip": NaN is predicted. A warning says how many rows were
             affected. "refuse", the default for tables in memory: an error.
         """
-        return predict_rows(self, X, unknown)[1]
+        return self._predict_rows(X, unknown)[1]
 
     def _predict_encoded(self, codes: Codes) -> Floats:
         """Return the predicted targets of encoded rows. All predictions use this method."""

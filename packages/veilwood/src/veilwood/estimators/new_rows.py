@@ -34,7 +34,7 @@ UnknownRule: TypeAlias = Literal["other", "missing", "skip", "refuse"]
 
 _MAX_COMBINATIONS: Final = 1000  # predictions that are averaged for one row
 _MAX_EXAMPLES: Final = 3  # values shown per column, if values may be shown
-_HINT: Final = "Hint: to predict such rows anyway, pass unknown='other', 'missing' or 'skip'."
+UNKNOWN_HINT: Final = "Hint: to predict such rows anyway, pass unknown='other', 'missing' or 'skip'."
 
 
 @dataclass
@@ -65,12 +65,7 @@ def predict_rows(
     in_files = are_files(X)
     rule = check_rule(unknown, "other" if in_files else "refuse")
     if not in_files and rule == "refuse":
-        try:
-            return split_outputs(estimator._predict_encoded(estimator._encode_rows(X)))
-        except OutOfSchemaError as error:
-            if error.problems:
-                error.add_note(_HINT)
-            raise
+        return estimator._predict_in_memory(X)  # type: ignore[no-any-return]
     counts = NewRowCounts()
     if in_files:
         files = predict_files(estimator, X, estimator.schema_, rule, counts)

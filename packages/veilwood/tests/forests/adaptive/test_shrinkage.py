@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from veilwood.data.counts import ContingencyTable
+from veilwood.data.counts import Axis, ContingencyTable
 from veilwood.forests.adaptive import shrinkage as shrinking
 from veilwood.forests.adaptive.shrinkage import (
     log_ratios,
@@ -73,3 +73,23 @@ def test_what_is_believed_of_a_table_keeps_its_totals(monkeypatch: pytest.Monkey
     np.testing.assert_allclose(shrunken_counts(counts, totals, 1e6), np.broadcast_to(totals / 12, (12, 2)))
     exact = np.array([[9000.0, 1000.0], [1000.0, 9000.0]])
     np.testing.assert_allclose(shrunken_counts(exact, exact.sum(axis=0), 0.0), exact, rtol=1e-3)
+
+
+def test_effects_of_many_cells_are_those_of_cells_that_share_only_a_mean() -> None:
+    rng = np.random.default_rng(1)
+    n_cells = 2 * shrinking.MAX_CORRELATED_CELLS
+    table = ContingencyTable((Axis(0, np.arange(n_cells, dtype=np.uint16), False, n_cells, np.arange(n_cells)),))
+    effects, cells = rng.normal(0.05, 0.1, n_cells), rng.uniform(50, 500, n_cells)
+    sums = (effects * cells + rng.normal(0, np.sqrt(40 + 0.2 * cells)))[:, None]
+    values = posterior_means(sums, 40.0, cells, table, 0.2)[:, 0]
+    seen, weight = sums[:, 0] / np.sqrt(40 + 0.2 * cells), cells / np.sqrt(40 + 0.2 * cells)
+    logs, means = [], []
+    for mean, own in itertools.product(shrinking.MEAN_SCALES, shrinking.EFFECT_SCALES):  # the naive computation
+        prior = mean**2 * np.ones((n_cells, n_cells)) + own**2 * np.eye(n_cells)
+        total = prior * np.outer(weight, weight) + np.eye(n_cells)
+        solved = np.linalg.solve(total, seen)
+        logs.append(-(seen @ solved + np.linalg.slogdet(total)[1]) / 2)
+        means.append((prior * weight) @ solved)
+    likelihood = np.exp(np.array(logs) - max(logs))
+    assert np.allclose(values, likelihood @ np.array(means) / likelihood.sum())
+    assert np.corrcoef(values, effects)[0, 1] > 0.8

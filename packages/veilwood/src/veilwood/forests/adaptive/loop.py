@@ -364,8 +364,9 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
     limit = round(FIRST_LIMIT * levels)
     state = State(n_rows, declared_rows, np.zeros(1, np.int32), np.zeros(0), residual_limit=limit)
     state = _with_start(fit, state, np.array([round(mean * levels)], np.int32))
-    if n_rows * fit.budget.row_epsilon >= MIN_FOR_FINE_ROUNDS:
-        low, high = SPREAD_FRACTIONS
+    low, high = SPREAD_FRACTIONS
+    # The step above takes all of the budget if the first count was far too small.
+    if n_rows * fit.budget.row_epsilon >= MIN_FOR_FINE_ROUNDS and fit.budget.remaining >= low:
         fraction = min(max(fit.budget.fraction_for(SPREAD_NEED / n_rows), low), high)
         spread = _measure_residuals(fit, state, 1, fraction)
         # The mean of the target and the middle of clipped residuals are combined by their precision.

@@ -104,6 +104,7 @@ def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTab
 # Prior standard deviations of effects that are tried, in units of the limit of residuals: of a column or an
 # interaction, and of the mean of a table.
 EFFECT_SCALES, MEAN_SCALES = (0.0, 0.03, 0.1, 0.3), (0.0, 0.03, 0.1, 0.3)
+MAX_CORRELATED_CELLS: Final = 256  # of a table whose effects have a full covariance, which takes their square
 OWN_VARIANCE: Final = 0.05  # of a group of numbers, beside the random walk that neighbouring groups share
 
 
@@ -116,13 +117,33 @@ def posterior_means(sums: Floats, noise: float, cells: Floats, table: Contingenc
     """
     scale = 1 / np.sqrt(noise + cells * variance)
     seen, weight = sums[:, 0] * scale, cells * scale
-    parts = _effect_covariances(tuple((axis.size, axis.ordered) for axis in table.axes))
-    grid = np.array(list(product(MEAN_SCALES, *[EFFECT_SCALES] * (len(parts) - 1)))) ** 2
-    total = np.tensordot(grid, parts, 1) * (weight[:, None] * weight) + np.eye(len(cells))
-    solved = np.linalg.solve(total, np.broadcast_to(seen[:, None], (len(grid), len(seen), 1)))[..., 0]
-    logs = -(solved @ seen + np.linalg.slogdet(total)[1]) / 2
+    if len(cells) > MAX_CORRELATED_CELLS:
+        logs, solved = _solve_independent(seen, weight)
+    else:
+        logs, solved = _solve_correlated(seen, weight, table)
     likelihood = np.exp(logs - logs.max())
     return np.asarray((seen - likelihood @ solved / likelihood.sum()) / weight)[:, None]
+
+
+def _solve_correlated(seen: Floats, weight: Floats, table: ContingencyTable) -> tuple[Floats, Floats]:
+    """Return the log-likelihood of each grid point, and the inverse covariance of the sums times the sums."""
+    parts = _effect_covariances(tuple((axis.size, axis.ordered) for axis in table.axes))
+    grid = np.array(list(product(MEAN_SCALES, *[EFFECT_SCALES] * (len(parts) - 1)))) ** 2
+    total = np.tensordot(grid, parts, 1) * (weight[:, None] * weight) + np.eye(len(seen))
+    solved = np.linalg.solve(total, np.broadcast_to(seen[:, None], (len(grid), len(seen), 1)))[..., 0]
+    return np.asarray(-(solved @ seen + np.linalg.slogdet(total)[1]) / 2), np.asarray(solved)
+
+
+def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
+    """Return the same for cells that share only a mean; a covariance of all pairs of cells would not fit in memory."""
+    grid = np.array(list(product(MEAN_SCALES, EFFECT_SCALES))) ** 2
+    mean, own = grid[:, :1], grid[:, 1:]
+    diagonal = 1 + own * weight**2
+    scaled = weight / diagonal
+    shared = 1 + mean * (scaled @ weight)[:, None]
+    solved = seen / diagonal - mean / shared * (scaled @ seen)[:, None] * scaled  # Sherman and Morrison's formula
+    determinants = np.log(diagonal).sum(axis=1) + np.log(shared[:, 0])
+    return -(solved @ seen + determinants) / 2, solved
 
 
 @cache
