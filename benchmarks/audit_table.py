@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attack every estimator and write the tables of targets, repetitions and power of the attacks into docs/audit.md.
+"""Attack every estimator and write the tables of targets, repetitions and power of the attacks into a results page.
 
-Run: python benchmarks/audit_table.py [--only canaries replay pairs] [--pairs 300] [--docs docs/audit.md]
+Run: python benchmarks/audit_table.py [--only canaries replay pairs] [--pairs 300] [--page FILE]
 
 The replayed fits and the neighbouring pairs are those of the tests, with fresh noise from the operating system.
 """
@@ -37,7 +37,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def canaries(epsilon: float, docs: Path) -> str:
+def canaries(epsilon: float) -> str:
     """Every estimator on canaries, beside its twin; draws the picture too."""
     found = [
         attacks.attack_estimator(attacks.canary_estimator(getattr(estimators, name), epsilon, params))
@@ -52,7 +52,7 @@ def canaries(epsilon: float, docs: Path) -> str:
         )
         for one in found
     ]
-    plots.claimed_and_attacked(rows).savefig(docs.with_suffix(".png"), dpi=100)
+    plots.claimed_and_attacked(rows).savefig(ROOT / "docs" / "audit.png", dpi=100)
     return f"{reports.attack_table(found)}\n\nEach bound holds with probability {100 * found[0].confidence:.7f} %."
 
 
@@ -107,23 +107,23 @@ def main() -> None:
     parser.add_argument("--epsilon", type=float, default=1.0, help="for canaries")
     parser.add_argument("--pairs", type=int, default=300)
     parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
-    parser.add_argument("--docs", type=Path, default=ROOT / "docs" / "audit.md")
+    parser.add_argument("--page", type=Path, default=ROOT / "benchmarks" / "results" / "attacks.md")
     options = parser.parse_args()
     sys.path[:0] = [str(ROOT / "testing"), str(ROOT / "packages" / "veilwood" / "tests" / "guarantees")]
     warnings.simplefilter("ignore")
     for part in options.only:
         started = time.process_time()
         if part == "canaries":
-            table = canaries(options.epsilon, options.docs)
+            table = canaries(options.epsilon)
         else:
             table = replay() if part == "replay" else pairs(options.pairs)
         start, end = f"<!-- {part}: benchmarks/audit_table.py -->", f"<!-- end of {part} -->"
-        text = options.docs.read_text(encoding="utf-8")
+        text = options.page.read_text(encoding="utf-8")
         place = f"{re.escape(start)}.*?{re.escape(end)}"
         fresh, count = re.subn(place, lambda _, t=table, s=start, e=end: f"{s}\n\n{t}\n\n{e}", text, flags=re.S)
-        assert count == 1, f"{options.docs} has no place for {part}"
-        options.docs.write_text(fresh, encoding="utf-8")
-        print(f"{table}\n{time.process_time() - started:.0f} s of CPU; wrote {options.docs}")
+        assert count == 1, f"{options.page} has no place for {part}"
+        options.page.write_text(fresh, encoding="utf-8")
+        print(f"{table}\n{time.process_time() - started:.0f} s of CPU; wrote {options.page}")
 
 
 if __name__ == "__main__":

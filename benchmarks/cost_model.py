@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measure the constants of the cost model of docs/scale.md, check the model, and simulate clusters.
+"""Measure the constants of the cost model of benchmarks/results/cost_model.md, check the model, and simulate clusters.
 
 Measured values and assumptions (network, variation between workers) are printed separately. Times are CPU seconds of
 all threads together, because wall time means little on a busy machine.

@@ -3,8 +3,8 @@
 
 Run: python benchmarks/explanations.py --data DATA
 
-Each experiment changes one factor and measures the result again. The sentences in the report and in docs/papers.md
-that begin with "tested" rely on the output, benchmarks/results/papers/explanations.csv.
+Each experiment changes one factor and measures the result again. The sentences in the report and in
+reproductions/README.md that begin with "tested" rely on the output, benchmarks/results/papers/explanations.csv.
 """
 
 from __future__ import annotations

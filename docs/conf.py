@@ -1,13 +1,15 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How Sphinx builds the site. ``make docs`` puts the pages together first (assemble.py) and runs this there."""
+"""Sphinx configuration. ``make docs`` first puts the pages together (assemble.py), then builds them."""
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from docutils import nodes
 from latex2mathml.converter import convert
@@ -26,7 +28,6 @@ version = release = veilwood.__version__
 
 extensions = [
     "sphinx.ext.autodoc",
-    "sphinx.ext.viewcode",
     "numpydoc",
     "myst_nb",
     "sphinx_gallery.gen_gallery",
@@ -77,19 +78,31 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_logo = html_favicon = "_static/logo.svg"
+html_baseurl = os.environ.get("VEILWOOD_DOCS_URL", "")
+html_last_updated_fmt = None  # the same pages from the same sources
+templates_path = ["_templates"]
 html_theme_options = {
-    "logo": {"text": "Veilwood"},
+    "logo": {"text": "Veilwood", "alt_text": "Veilwood, first page"},
     "navbar_align": "left",
-    "header_links_before_dropdown": 6,
+    "navbar_center": ["sections.html"],
+    "navbar_persistent": ["search-button"],
     "show_toc_level": 2,
     "navigation_with_keys": False,
     "footer_start": ["copyright"],
-    "footer_end": ["theme-version"],
+    "footer_center": [],
+    "footer_end": ["project.html"],
     "secondary_sidebar_items": ["page-toc"],
     "pygments_light_style": "a11y-high-contrast-light",
     "pygments_dark_style": "a11y-high-contrast-dark",
 }
-html_sidebars = {"index": [], "start": [], "systems": []}  # they have no neighbours in a section
+html_sidebars = {"**": ["menu.html"]}
+html_context = {"default_mode": "auto"}
+
+# Parameters that a reader looks for first; the others follow in the order of the class.
+FIRST_PARAMETERS = ("schema", "epsilon", "delta", "privacy_unit", "n_rows")
+LAST_PARAMETERS = ("max_weight", "random_state", "ledger", "n_jobs", "invalid")
+FILE_NAME = re.compile(r"\bproofs/([\w-]+)\.md")
 
 # A prime as a superscript is too small to see: it stands beside its letter.
 LETTER, SIGN = r"(<mi>\w</mi>)", r"<mi>(&#x0203[23];)</mi>"
@@ -117,6 +130,26 @@ def _draw(display: str) -> Callable[[HTML5Translator, nodes.math | nodes.math_bl
     return visit
 
 
+def order_parameters(
+    app: Sphinx, what: str, name: str, obj: Any, options: Any, text: str | None, returned: str | None
+) -> tuple[str, None] | None:
+    """Put the parameters of an estimator in the order of interest; types are in the list of parameters."""
+    if what != "class" or not hasattr(obj, "fit"):
+        return None
+    declared = inspect.signature(obj).parameters
+    first = [key for key in FIRST_PARAMETERS if key in declared]
+    last = [key for key in LAST_PARAMETERS if key in declared]
+    names = [*first, *(key for key in declared if key not in (*first, *last)), *last]
+    return "(" + ", ".join(f"{key}={declared[key].default!r}" for key in names) + ")", None
+
+
+def link_proofs(app: Sphinx, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Make links of the names of proofs."""
+    lines[:] = [FILE_NAME.sub(r":doc:`proof </proofs/\1>`", line) for line in lines]
+
+
 def setup(app: Sphinx) -> None:
-    """Let Sphinx write formulas as MathML."""
+    """Let Sphinx write formulas as MathML, order parameters and link proofs."""
     app.add_html_math_renderer("mathml", (_draw("inline"), None), (_draw("block"), None))
+    app.connect("autodoc-process-signature", order_parameters)
+    app.connect("autodoc-process-docstring", link_proofs)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The site is whole: links lead somewhere, names have examples, and figures come from results files."""
+"""The site is whole and short: links lead somewhere, names and options are on it, figures come from results files."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from typing import Any
 import pytest
 
 import veilwood as vw
+from veilwood.cli.main import whole_command
 
 ROOT = Path(__file__).parents[1]
 
 
 def script(name: str) -> Any:
-    """A script of docs/, as a module."""
+    """Import a script of docs/."""
     spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
     assert spec is not None
     assert spec.loader is not None
@@ -33,9 +34,9 @@ def script(name: str) -> Any:
 
 
 assemble, figures = script("assemble"), script("figures")
-# Pages that say where their figures come from themselves, beside each figure; audit.md is written by its script.
-TOLD_THERE = {"audit", "median-forests", "private-forest", "quality", "scale", "secure", "service", "tuning"}
-PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem not in TOLD_THERE)]
+# Pages that name the source beside each figure.
+SOURCES_NAMED = {"audit", "private-forest", "quality", "secure", "service"}
+PAGES = [ROOT / "README.md", *sorted(path for path in (ROOT / "docs").glob("*.md") if path.stem not in SOURCES_NAMED)]
 RESULTS = ROOT / "benchmarks" / "results"
 HELD = {
     figure
@@ -86,27 +87,100 @@ def test_filled_blocks_are_what_the_results_say(page: str) -> None:
 
 
 def test_the_picture_is_of_the_results() -> None:
-    inside = html.unescape((ROOT / "docs" / "accuracy.svg").read_text(encoding="utf-8"))
-    for axes in figures.draw():
-        assert vw.plots.caption(axes) in inside, "run: python docs/figures.py"
+    drawn = dict(
+        zip(("accuracy", "members", "differences"), [*figures.draw(), figures.draw_differences()], strict=True)
+    )
+    for name, axes in drawn.items():
+        inside = html.unescape((ROOT / "docs" / f"{name}.svg").read_text(encoding="utf-8"))
+        assert figures.caption(axes) in inside, "run: python docs/figures.py"
 
 
-def test_links_lead_somewhere_and_names_are_in_the_reference(tmp_path: Path) -> None:
+def test_links_lead_somewhere_and_everything_public_is_on_the_site(tmp_path: Path) -> None:
     assemble.assemble(tmp_path)  # refuses links to nothing, and parts of results that are not there
     assert (tmp_path / "proofs" / "door.md").exists()
-    listed = [name for _, names in assemble.REFERENCE.values() for name in names]
+    listed = [name for names in assemble.NAMES.values() for name in names]
     assert sorted(listed) == sorted(vw.__all__)  # type: ignore[attr-defined]
+    for name in listed:
+        assert f"veilwood.{name}" in (tmp_path / f"{assemble.api_page(name)}.md").read_text(encoding="utf-8")
+    reference = (tmp_path / "command-line.md").read_text(encoding="utf-8")
+    entries = dict(re.findall(r"^#+ (veilwood [\w -]+)\n(.*?)(?=^#+ |\Z)", reference, flags=re.M | re.S))
+    for name, command in leaf_commands("veilwood", whole_command()):
+        for parameter in command.params:
+            if not parameter.name.endswith("_completion"):
+                texts = parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or ""]
+                assert all(text in entries[name] for text in texts), (name, texts)
 
 
-def test_every_page_is_in_a_table_of_contents() -> None:
-    folder, listed = ROOT / "docs", {"index"}
-    for path in folder.rglob("*.md"):
-        for entries in re.findall(r"^```\{toctree\}\n(.*?)^```", path.read_text(), flags=re.M | re.S):
-            near = path.parent.relative_to(folder)
-            names = (re.sub(r".*<(.+)>", r"\1", line) for line in entries.splitlines() if line and line[0] != ":")
-            listed |= {(near / name).as_posix() for name in names}
+def leaf_commands(name: str, command: Any) -> list[tuple[str, Any]]:
+    """Return every command of a group that is no group itself, with its whole name."""
+    inner = getattr(command, "commands", None)
+    if not inner:
+        return [(name, command)]
+    return [leaf for part, child in inner.items() for leaf in leaf_commands(f"{name} {part}", child)]
+
+
+def count_words(text: str) -> int:
+    """Return the number of words of a page: no metadata, no comments, no addresses, no descriptions of pictures."""
+    for pattern in (r"\A---\n.*?\n---\n", r"<!--.*?-->", r"!\[[^\]]*\]\([^)]*\)", r"\]\([^)]*\)", r"^```\{.*?^```"):
+        text = re.sub(pattern, " ", text, flags=re.M | re.S)
+    return len(re.findall(r"\S*\w\S*", text))
+
+
+def test_the_menu_has_25_pages_and_none_is_longer_than_its_budget() -> None:
+    pages = assemble.menu_pages()
+    assert len(pages) <= 25
+    long = {}
+    for page, (_, budget) in (entry for entries in assemble.MENU.values() for entry in entries.items()):
+        if page in pages:
+            words = count_words(assemble.source_of(page).read_text(encoding="utf-8"))
+            if words > 1.1 * budget:
+                long[page] = (words, budget)
+    assert long == {}
+
+
+def test_the_readme_is_one_screen() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert count_words(text) <= 450
+    (sentence,) = re.findall(r"^\*\*(.+)\*\*$", text, flags=re.M)
+    assert len(sentence.split()) <= 12
+    for target in re.findall(r"\]\(([^)]+)\)", text):
+        assert (ROOT / target.partition("#")[0]).exists(), target
+
+
+def test_pages_that_replace_each_other_are_not_both_in_the_menu() -> None:
+    pages = assemble.menu_pages()
+    for page, other in assemble.REPLACED.items():
+        assert len({page, other} & set(pages)) == 1
+
+
+@pytest.mark.parametrize(
+    ("word", "page"),
+    [
+        ("install", "start"), ("class imbalance", "choose"), ("feature importance", "quality"),
+        ("categorical", "schema"), ("fairness", "quality"), ("missing values", "schema"), ("predict", "deploy"),
+        ("report", "quality"), ("epsilon", "guarantee"), ("unit", "guarantee"),
+    ],
+)  # fmt: skip
+def test_a_search_leads_to_a_guide(word: str, page: str) -> None:
+    text = assemble.source_of(page).read_text(encoding="utf-8")
+    entries = [
+        entry.strip() for line in re.findall(r"^```\{index\} (.+)$", text, flags=re.M) for entry in line.split(",")
+    ]
+    assert f"! {word}" in entries  # a main entry, which a search ranks before every other result
+
+
+def test_results_and_proofs_are_not_searched(tmp_path: Path) -> None:
+    assemble.assemble(tmp_path)
+    for folder in ("proofs", "results", "scripts"):
+        for path in (tmp_path / folder).glob("*.md"):
+            assert "no-search: true" in path.read_text(encoding="utf-8").split("\n#")[0], path.name
+
+
+def test_every_page_is_in_the_menu() -> None:
+    folder = ROOT / "docs"
     found = {path.relative_to(folder).with_suffix("").as_posix() for path in folder.rglob("*.md")}
-    assert found - listed == set()
+    assert found - {page for entries in assemble.MENU.values() for page in entries} == {"index"}
+    assert set(assemble.menu_pages()) <= found
 
 
 def test_a_link_to_nothing_is_caught() -> None:
@@ -168,14 +242,14 @@ def test_every_picture_is_in_the_gallery() -> None:
 def test_every_paper_that_is_cited_has_its_page() -> None:
     cited = re.findall(r'^    title: "(.+)"$', (ROOT / "CITATION.cff").read_text(), flags=re.M)
     assert len(cited) >= 4
-    page = (ROOT / "docs" / "systems.md").read_text()
+    page = (ROOT / "docs" / "classic-forests.md").read_text()
     assert [title for title in cited if title not in page] == []
 
 
 def test_there_are_thirty_sharp_edges() -> None:
     text = (ROOT / "docs" / "sharp-edges.md").read_text()
-    told = re.findall(r"^(\d+)\. \*\*.+\*\* .*\*.+\*$", text, flags=re.M)  # a pitfall, and what is done about it
-    assert list(map(int, told)) == list(range(1, 31))
+    numbers = re.findall(r"^(\d+)\. \*\*.+\*\* .*\*.+\*$", text, flags=re.M)  # a pitfall, and what is done about it
+    assert list(map(int, numbers)) == list(range(1, 31))
 
 
 @pytest.mark.slow
@@ -192,4 +266,7 @@ def test_the_site_builds_without_a_warning(how: str, tmp_path: Path) -> None:
     assert build.returncode == 0, build.stderr[-3000:]
     page = (tmp_path / "site" / "tutorials" / "banks.html").read_text()
     assert ("% do not default" in page) is (how == "whole")  # printed when the notebook ran
-    assert "plot_tree" in (tmp_path / "site" / "reference" / "rooms.html").read_text()
+    assert "plot_tree" in (tmp_path / "site" / "api" / "plots.html").read_text()
+    index = (tmp_path / "site" / "searchindex.js").read_text()
+    assert '"proofs/' in index  # listed as pages
+    assert "lemma" not in index  # but their words are not searched

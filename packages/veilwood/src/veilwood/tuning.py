@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Search for good settings from public facts alone: every setting is planned and scored, none is fitted.
 
-The score is in ``forests.expected_skill``; docs/tuning.md derives it. A search on private rows is ``veilwood.search``.
+The score is in ``forests.expected_skill``; benchmarks/results/expected_skill.md derives it. A search
+on private rows is ``veilwood.search``.
 """
 
 from __future__ import annotations

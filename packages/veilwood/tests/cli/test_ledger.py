@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Any
 
@@ -97,16 +96,3 @@ def test_a_budget_refuses_a_draft_and_a_free_ledger_names_it(here: Path, capsys:
     facts = answer(capsys, "ledger", "show", "free.db")
     assert (facts["spent"], facts["unbounded_by"]) == ("unbounded (NOT PRIVATE)", 2)
     assert "because of entry 2" in text(capsys, "ledger", "show", "free.db")
-
-
-def test_the_document_for_custodians_runs_as_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    write_visits(here)
-    (here / "june.csv").write_bytes((here / "visits.csv").read_bytes())
-    document = (Path(__file__).parents[4] / "docs" / "custodians.md").read_text()
-    commands = [line for line in document.splitlines() if line.startswith("veilwood ")]
-    assert len(commands) > 10
-    for command in commands:
-        assert main(shlex.split(command)[1:]) == 0, (command, capsys.readouterr().err)
-    model = vw.load("visits.veilwood", signed_by="clinic.key.pub")
-    assert model.privacy_.plan_hash == vw.Plan.load("plan.json").fingerprint()
-    assert vw.open_ledger("visits.db").spent.epsilon == exact_fraction(1.0)  # two months

@@ -56,6 +56,16 @@ def test_twenty_rows_of_one_person_are_one_person() -> None:
     assert "only hers" in column(without_id, "ward")["values"]  # rows, where nobody knows whose they are
 
 
+@pytest.mark.parametrize(("name", "is_unit"), [("patient", True), ("Customer", True), ("patients", False)])
+def test_a_column_named_after_a_person_holds_ids(name: str, is_unit: bool) -> None:
+    rng = np.random.default_rng(0)
+    table = pd.DataFrame(
+        {name: rng.integers(0, 300, 900), "age": rng.integers(0, 90, 900), "y": rng.integers(0, 2, 900)}
+    )
+    found = draft_from_table(table, target="y")
+    assert (found.get("privacy_unit", {}).get("id") == name) is is_unit
+
+
 def test_bounds_are_no_ones_own_number() -> None:
     pay = np.concatenate([np.linspace(20_003, 60_007, 500), [987_654_321.0]])
     table = pd.DataFrame({"pay": pay, "y": ["n", "j"] * 250 + ["n"]})

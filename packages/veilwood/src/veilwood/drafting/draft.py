@@ -49,7 +49,11 @@ _NEARLY_ALL: Final = 0.95  # fraction of values that must fit a guess; the rest 
 # catalogue knows its bounds; and the smallest number of different numbers.
 _MOSTLY, _MOST, _MIN_NUMBERS = 0.8, 0.5, 3
 _SAMPLE: Final = 10_000  # different texts from which the decimal sign is guessed
-_ID_NAMES: Final = re.compile(r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$", re.I)
+_ID_NAMES: Final = re.compile(  # the end of a name, or a name that is a person: "patient" holds ids, "patients" a count
+    r"(?:^|[\W_])(?:id|ids|uuid|guid|mrn|nr|no|number|nummer|key|fallnummer|ssn|iban)$"
+    r"|^(?:patient|person|customer|kunde|client|user|subject|proband)$",
+    re.I,
+)
 _PERSON_NAMES: Final = re.compile(
     r"patient|person|people|customer|kunde|client|member|mitglied|user|subject|proband|mrn", re.I
 )

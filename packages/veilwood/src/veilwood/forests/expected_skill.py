@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Expected skill of a forest, from public facts only: theory, and results on public benchmark tables.
 
-``veilwood.tune`` ranks settings by it and ``auto_size`` chooses sizes by it; docs/tuning.md derives the theory.
+``veilwood.tune`` ranks settings by it and ``auto_size`` chooses sizes by it;
+benchmarks/results/expected_skill.md derives it.
 """
 
 from __future__ import annotations
