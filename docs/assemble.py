@@ -82,8 +82,8 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
         "process_spend",
     ),
     "Models and quality": (
-        "save", "load", "export_onnx", "skops_types", "report", "evaluate", "Evaluation", "tune", "Tuning",
-        "PrivateSearch",
+        "save", "load", "export_onnx", "export_measurements", "rebuild", "skops_types", "report", "evaluate",
+        "Evaluation", "tune", "Tuning", "PrivateSearch",
     ),
     "Pictures, GPU, several owners": ("plots", "gpu", "secure", "__version__"),
     "Errors and warnings": (
