@@ -358,9 +358,7 @@ def _round_ratios(
     target = np.where(is_low, 0, TARGET_LEVELS).astype(np.int32)
     rounds = [step for step in fitted.plan_.steps if step.kind in _ROUND_KINDS]
     if len({step.at for step in rounds}) != 1 or any(step.shape[0] <= codes.max() for step in rounds):
-        raise UseError(
-            "this attack requires one round with a cell for every value. Hint: use n_rows = 600 / epsilon."
-        )
+        raise UseError("this attack requires one round with a cell for every value. Hint: use n_rows = 600 / epsilon.")
     for step in rounds:
         scores = np.broadcast_to(learned.start, (len(codes), 1)).astype(np.int32)
         gradient = row_gradients(scores, target, 0, learned.residual_limit).astype(np.int64).reshape(-1, 1)
