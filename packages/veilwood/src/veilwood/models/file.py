@@ -522,7 +522,7 @@ def verify(
         planned = plan if isinstance(plan, Plan) else Plan.load(plan)
         if statement["plan_hash"] != planned.fingerprint():
             name, signed_plan = errors.short_repr(str(path)), errors.short_repr(statement["plan_hash"][:12])
-            raise errors.SignatureError(f"{name} executes the plan {signed_plan}, not {planned.fingerprint()[:12]}.")
+            raise errors.SignatureError(f"{name} carries out the plan {signed_plan}, not {planned.fingerprint()[:12]}.")
     return statement
 
 
