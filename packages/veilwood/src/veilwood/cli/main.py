@@ -84,7 +84,7 @@ COMMANDS: Final = {
     "secure": _Command("Train one model on secret-shared rows of several owners.", extra="secure"),
     "serve": _Command("Start the service.", extra="service"),
     "service": _Command("Back up, restore and repair a service on its machine.", extra="service"),
-    "remote": _Command("Plan, run and predict on a running service.", extra="service"),
+    "remote": _Command("Work with a running service: data, plans, models, accounts.", extra="service"),
     "bench": _Command("Benchmark estimators on public tables."),
     "papers": _Command("Reproduce the tables and figures of four papers."),
 }
