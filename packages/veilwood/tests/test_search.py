@@ -299,7 +299,7 @@ def test_a_setting_does_not_reach_what_is_ours(name: str) -> None:
     search = of_a_person({})
     plan = search._design_trial(setting, schema, half, half).design.plan
     assert (plan.loss, plan.neighbours.unit, plan.schema_hash) == (half, RowsOf("person", 8), schema.fingerprint())
-    ours = search._with(setting, half, None)
+    ours = search._estimator_with(setting, half, None)
     assert (ours.epsilon, ours.delta, ours.ledger) == (Fraction(1, 2), 0.0, None)
     assert ours.schema.fingerprint() == schema.fingerprint()
 
@@ -320,13 +320,13 @@ def test_the_door_of_a_trial_refuses_by_itself(wrong: str, monkeypatch: pytest.M
 
 
 def test_losses_of_different_units_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = vw.PrivateSearch._with
+    sound = vw.PrivateSearch._estimator_with
 
     def lighter(self: Any, setting: Any, loss: Loss, ledger: Any) -> Any:
         forest = sound(self, setting, loss, ledger)
         return forest.set_params(max_weight=1) if hasattr(self, "best_params_") else forest  # the fit at the end
 
-    monkeypatch.setattr(vw.PrivateSearch, "_with", lighter)
+    monkeypatch.setattr(vw.PrivateSearch, "_estimator_with", lighter)
     search = of_a_person({"max_depth": [1, 2]})  # a ledger would refuse it as well
     with pytest.raises(PlanError, match="do not add up"):
         search.fit(rows_of_people()[0])

@@ -15,12 +15,11 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.base import clone
 
 from veilwood import estimators
-from veilwood.arrays import Bools, Floats, Int32s, Ints
+from veilwood.arrays import AnyArray, Bools, Floats, Int32s, Ints
 from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
@@ -331,7 +330,7 @@ class _RecordingDoor(Door):
         return noisy
 
 
-def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> dict[str, Any]:
+def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: AnyArray) -> dict[str, Any]:
     """Fit an estimator, and return the releases of a PrivateForest by step. Models of others contain all releases."""
     recorded: dict[str, Any] = {}
     if not isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
@@ -341,11 +340,11 @@ def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> di
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit)
     door = _RecordingDoor(design.plan, open_ledger(estimator.ledger), recorded)
 
-    def measure(door: Door) -> Any:
+    def measure_recorded(door: Door) -> Any:
         recorded[_ALL_STEPS] = method.measure_rows(design, source, door, estimator.n_jobs)
         return recorded[_ALL_STEPS]
 
-    estimator._run_release(Release(door), design, method, measure)
+    estimator._run_release(Release(door), design, method, measure_recorded)
     return recorded
 
 
@@ -372,7 +371,7 @@ def _round_ratios(
     return ratio
 
 
-def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[NDArray[Any], Int32s, Ints]:
+def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[AnyArray, Int32s, Ints]:
     """Return, for each canary, the released numbers that it contributes to, their leaves and its contributions."""
     codes = fitted._encode_rows(table)
     leaves = route_rows(fitted.forest_, codes)
@@ -390,7 +389,7 @@ def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(contribution)
 
 
-def _canary_log_ratio(plan: Plan, step: Step, seen: NDArray[Any], contribution: Ints) -> Floats:
+def _canary_log_ratio(plan: Plan, step: Step, seen: AnyArray, contribution: Ints) -> Floats:
     """Return the log-likelihood ratio, included against excluded, of numbers that hold only the canary and noise."""
     mechanism: Any = step.mechanism
     match mechanism:

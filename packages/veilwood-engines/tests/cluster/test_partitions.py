@@ -57,8 +57,8 @@ def test_only_the_columns_that_count_are_asked_for() -> None:
 
 
 def test_rows_are_kept_once_changed_and_let_go(monkeypatch: Any) -> None:
-    monkeypatch.setattr(source, "update_state", lambda change, held: change(held))
-    monkeypatch.setattr(source, "query_state", lambda question, held: PartialSums(question(held)))
+    monkeypatch.setattr(source.worker, "update_state", lambda change, held: change(held))
+    monkeypatch.setattr(source.worker, "query_state", lambda question, held: PartialSums(question(held)))
     frame = Frame()
     rows = source.PersistedRows(frame, list)  # type: ignore[arg-type]
     count = lambda held: np.array([len(held)])  # noqa: E731

@@ -388,13 +388,13 @@ def test_the_door_sees_every_planned_step_and_the_ledger_one_charge(
     task: str, variant: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[str] = []
-    passing = Door._admit
+    passing = Door._admit_step
 
     def spy(door: Door, step: Any, shape: Any) -> None:
         seen.append(step.name)
         passing(door, step, shape)
 
-    monkeypatch.setattr(Door, "_admit", spy)
+    monkeypatch.setattr(Door, "_admit_step", spy)
     ledger = MemoryLedger(epsilon=1)
     forest = FORESTS[task](SCHEMAS[task], max_depth=3, n_estimators=3, candidates=2, variant=variant, ledger=ledger)
     forest.fit(*table(task))

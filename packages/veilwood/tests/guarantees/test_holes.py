@@ -421,7 +421,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay(door: Door, step: Step, exact_sums: Any, allowed: Any = None) -> Any:
-        door._admit(step, exact_sums.shape)
+        door._admit_step(step, exact_sums.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         change = exact_sums - before
@@ -442,7 +442,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay_cells(door: Door, step: Step, cells: Any, counts: Any, n_cells: int) -> Any:
-        door._admit(step, step.shape)
+        door._admit_step(step, step.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         now = dict(zip(cells.tolist(), counts.tolist(), strict=True))

@@ -140,11 +140,11 @@ def prefix_reader(length: int) -> TextReader:
     ['01', '99', <NoText.MISSING: -1>]
     """
 
-    def read(cell: Any) -> str | NoText:
+    def read_prefix(cell: Any) -> str | NoText:
         text = to_canonical_text(cell)
         return to_canonical_text(text[:length]) if isinstance(text, str) else text
 
-    return read
+    return read_prefix
 
 
 @cache
@@ -159,7 +159,7 @@ def date_part_reader(part: str) -> TextReader:
     ('1', <NoText.UNUSABLE: -2>)
     """
 
-    def read(cell: Any) -> str | NoText:
+    def read_date_part(cell: Any) -> str | NoText:
         text = to_canonical_text(cell)
         if isinstance(text, NoText):
             return text
@@ -172,7 +172,7 @@ def date_part_reader(part: str) -> TextReader:
         except ValueError:  # no such day
             return NoText.UNUSABLE
 
-    return read
+    return read_date_part
 
 
 DATE_PARTS: Final[dict[str, Callable[[datetime.datetime], int]]] = {

@@ -103,7 +103,7 @@ class Tape:
     def _again(self, door: Door, step: Step, *exact: Any) -> Any:
         planned, before, out = self.shown[len(self.moved)]
         assert planned == step  # from the same public values the same step is planned
-        door._admit(step, step.shape)
+        door._admit_step(step, step.shape)
         match step.mechanism:
             case SparseLaplace():
                 cells = np.union1d(before[0], exact[0])

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.tree import DecisionTreeClassifier, ExtraTreeClassifier
 
-from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Ints, run_on_threads
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Codes, Floats, Ints, run_on_threads
 from veilwood.data.counts import Axis, ClassesByCell, ContingencyTable, RowBackend
 from veilwood.forests.adaptive.contingency import BinnedColumn, posterior_counts
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, SCORE_UNITS, ScoredRows, scores_to_probabilities
@@ -253,15 +253,15 @@ class TreeKind(NamedTuple):
 class FittedTree(NamedTuple):
     """Tree in the layout of scikit-learn: values up to the threshold go left; leaves have no children."""
 
-    feature: NDArray[Any]
+    feature: AnyArray
     threshold: Floats
-    left: NDArray[Any]
-    right: NDArray[Any]
+    left: AnyArray
+    right: AnyArray
     probabilities: Floats
 
     @classmethod
     def fit_sample(
-        cls, kind: TreeKind, X: Groups, y: NDArray[Any], n_classes: int, seed: int, max_rows: int, *, fast: bool
+        cls, kind: TreeKind, X: Groups, y: AnyArray, n_classes: int, seed: int, max_rows: int, *, fast: bool
     ) -> FittedTree:
         """Fit a tree to a bootstrap sample; with random thresholds and few rows, to all of them."""
         times = np.ones(len(y), np.int64)

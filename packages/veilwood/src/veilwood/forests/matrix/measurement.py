@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
+from veilwood.arrays import Floats, Ints
 from veilwood.errors import PlanError
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.search import SMALL_BUDGET, candidate_strategies, drawable_error, optimize
@@ -76,7 +74,7 @@ class Measurement:
             return 0.0
         return expected_error(self.workload, self.strategy, self.noise, self.budget)
 
-    def reconstruct(self, noisy: Sequence[NDArray[np.int64]]) -> NDArray[np.float64]:
+    def reconstruct(self, noisy: Sequence[Ints]) -> Floats:
         """Return the answers of the workload from noisy measurements. Post-processing."""
         return self.strategy.reconstruct(noisy, self.workload, self.noise, self.budget)
 
