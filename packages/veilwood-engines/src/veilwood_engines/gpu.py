@@ -175,7 +175,7 @@ class DeviceForest:
         self._n_processors = device_attribute("MultiProcessorCount")
         self._forest, self._width = forest, width
         self._leaf_bytes = width * np.dtype(leaf_type).itemsize
-        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed, forest.roots, forest.lookup))
+        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed_nodes, forest.roots, forest.lookup))
 
     def count_rows(self, columns: Any, target: Any, owner: Any, levels: int, totals: Any) -> None:
         """Add the rows with these codes and targets to ``totals``, shape (n_leaves, width)."""

@@ -345,7 +345,7 @@ def worst(noise: ThresholdedGaussian, epsilon: float) -> float:
 def test_the_exact_loss_is_within_the_promise(epsilon: float, delta: float) -> None:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
     noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
-    assert noise.satisfies(loss, 8)
+    assert noise.costs_at_most(loss, 8)
     assert worst(noise, epsilon) <= delta
     # Where the threshold lies matters: counts just around it tell most.
     around = [([noise.threshold], [noise.threshold + 2]), ([noise.threshold, 0], [noise.threshold + 2, 2])]
@@ -357,10 +357,10 @@ def test_half_the_noise_and_half_the_threshold_are_caught(epsilon: float, delta:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
     noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
     low = ThresholdedGaussian(noise.sigma_squared, max(noise.threshold // 2, 2), 2, 2)
-    assert not low.satisfies(loss, 8)
+    assert not low.costs_at_most(loss, 8)
     assert worst(low, epsilon) > delta
     weak = ThresholdedGaussian(noise.sigma_squared / 4, noise.threshold, 2, 2)
-    assert not weak.satisfies(loss, 8)
+    assert not weak.costs_at_most(loss, 8)
     pair = [noise.threshold + 100, noise.threshold + 100], [noise.threshold + 102, noise.threshold + 102]
     assert delta_at(noise, epsilon, *pair) <= delta
     assert delta_at(weak, epsilon, *pair) > delta

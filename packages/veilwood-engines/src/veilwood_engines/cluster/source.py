@@ -98,7 +98,7 @@ class ClusterSource(Source):
         make_filtered = make if self._filter is None else partial(_make_filtered, make, self._filter)
         return PersistedRows(self._frame, make_filtered)
 
-    def part(self, row_filter: RowFilter) -> ClusterSource:
+    def select_part(self, row_filter: RowFilter) -> ClusterSource:
         """Return the rows that a filter keeps."""
         return replace(self, _filter=row_filter)
 

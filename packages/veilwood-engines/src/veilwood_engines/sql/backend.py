@@ -98,7 +98,7 @@ class SqlBackend(counts.RowBackend):
         for output in range(self._outputs):
             score = f"s{output}"
             for table, values in self._pending[name]:
-                step = self._writer.rule(self._value_rule(table.axes, values[:, output], 0))
+                step = self._writer.rule_sql(self._value_rule(table.axes, values[:, output], 0))
                 score = dialect.greatest_of(dialect.least_of(f"{score} + {step}", largest), smallest)
             scores.append(score)
         return scores
@@ -179,7 +179,7 @@ class SqlBackend(counts.RowBackend):
         for table in query.tables:
             axes |= {(axis.feature, axis.groups.tobytes()): axis for axis in table.axes}
         number = {key: place for place, key in enumerate(axes)}
-        groups = [self._writer.rule(counts.split_by_code(axis.feature, axis.groups)) for axis in axes.values()]
+        groups = [self._writer.rule_sql(counts.split_by_code(axis.feature, axis.groups)) for axis in axes.values()]
         listed = [f"{group} AS x{place}" for place, group in enumerate(groups)]
         scored = ", ".join([*listed, "t", *(f"{score} AS z{i}" for i, score in enumerate(self._score_columns(name)))])
         known, units = self._gradient_columns(f"(SELECT {scored} FROM {name}) AS {SCORED}", query.limit)

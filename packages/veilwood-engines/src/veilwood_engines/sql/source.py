@@ -203,11 +203,11 @@ class SqlSource(Source):
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
-    def record(self) -> list[str]:
+    def executed_statements(self) -> list[str]:
         """SHA-256 of every statement so far; it grows with each pass."""
         return self.session.statement_hashes
 
-    def part(self, row_filter: RowFilter) -> SqlSource:
+    def select_part(self, row_filter: RowFilter) -> SqlSource:
         """Return the rows that a filter keeps: the same ones in every pass."""
         drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(

@@ -507,7 +507,7 @@ class AnalystDoor(JointDoor):
 class NoRows(Source):
     """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
 
-    def part(self, row_filter: RowFilter) -> Source:
+    def select_part(self, row_filter: RowFilter) -> Source:
         """Raise UseError: the analyst cannot choose among rows that it does not see."""
         raise UseError(
             "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."

@@ -164,7 +164,7 @@ class Source:
         """
         return None
 
-    def part(self, row_filter: RowFilter) -> Source:
+    def select_part(self, row_filter: RowFilter) -> Source:
         """Return the fraction of the rows that a filter keeps."""
 
         def read_filtered() -> Iterator[Callable[[], Batch]]:
@@ -174,7 +174,7 @@ class Source:
         return Source(read_filtered, self.single_pass, self.n_partitions, preserves_rows=self.preserves_rows)
 
     @property
-    def record(self) -> list[str] | None:
+    def executed_statements(self) -> list[str] | None:
         """Hashes of the statements that a database has run so far, or None if rows are read here."""
         return None
 

@@ -262,7 +262,7 @@ def discover(
     if goal not in measured and classes is None:
         raise ParameterError("ignore", list(ignore), "excludes the target", "keep it, or pass its classes")
     plan = plan_discovery(measured, epsilon=epsilon, delta=delta, neighbours=neighbours, bounds_only=bounds_only)
-    release = Release.of(plan, open_ledger(ledger), X)
+    release = Release.for_plan(plan, open_ledger(ledger), X)
     release.check_affordable()
     released = release.measure(lambda door: _release_columns(door, table, measured, unit))
     privacy = release.certificate()

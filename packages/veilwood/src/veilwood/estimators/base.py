@@ -154,7 +154,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         release = Release(self._make_door(X, design.plan, not_private), extra_loss=holdout.extra_loss)
         sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
         sources[0].check_passes(method.multi_pass or len(sources) > 1, type(self).__name__)
-        statements = sources[0].record
+        statements = sources[0].executed_statements
         warn_of_repeated_fits(handle_of(X), with_ledger=self.ledger is not None, is_clone=self._is_clone)
         # Popped from the list, so that the encoded rows are freed before the model is built.
         self._run_release(

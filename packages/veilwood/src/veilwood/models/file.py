@@ -340,7 +340,7 @@ def _unpack_measurements(metadata: Mapping[str, str], arrays: Arrays, plan: Plan
         measured = tuple(Measurement(step, tuple(arrays[name] for name in names)) for step, names in listed)
         used = {name for _, names in listed for name in names}
         fit = len({each.step for each in measured}) == len(measured) and used.issuperset(_measured_names(arrays))
-        fit = fit and all(steps[each.step].accepts(each.values) for each in measured)
+        fit = fit and all(steps[each.step].may_release(each.values) for each in measured)
     except (KeyError, TypeError, ValueError):
         fit = False
     if not fit:

@@ -158,7 +158,7 @@ def _from_table(table: pa.Table, order: int, steps: dict[str, Step]) -> Measurem
     index, values = rows["index"].to_numpy(), rows["value"].to_numpy()
     kind = rows["released"][0].as_py()
     taken = (index, values) if kind == "cell" else (values.reshape(step.shape) if kind == "count" else values,)
-    if not step.accepts(taken):
+    if not step.may_release(taken):
         raise ModelFileError(
             f"the values of step {short_repr(step.name)} do not fit the plan. Hint: export them again."
         )

@@ -140,7 +140,7 @@ class Door:
         """
         if self._closed or self._reservation is None:
             raise UseError("a plan can be extended only inside the open door. Hint: use the door's `with` block.")
-        self.plan = self.plan.extended(step, self._opened_as)
+        self.plan = self.plan.with_step(step, self._opened_as)
 
     @property
     def _opened_as(self) -> str:

@@ -301,4 +301,4 @@ def _numpy_add(
 
 
 def _kernel_arrays(forest: Forest) -> tuple[Any, ...]:
-    return forest.packed, forest.roots, forest.depth, forest.lookup
+    return forest.packed_nodes, forest.roots, forest.depth, forest.lookup

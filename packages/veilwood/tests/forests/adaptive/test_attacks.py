@@ -264,7 +264,7 @@ def test_a_reach_of_an_eighth_is_caught(kind: steps.AdaptiveStep, monkeypatch: p
     def furthest() -> float:
         with monkeypatch.context() as patch:
             moved = movement("two", patch, "replace-one", epsilon=9.0, n_rows=3000)
-        return max(far for name, far in moved.items() if kind.short in name)
+        return max(far for name, far in moved.items() if kind.short_name in name)
 
     assert furthest() <= 1
     monkeypatch.setattr(steps, "row_reach", reach)
