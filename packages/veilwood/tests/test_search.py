@@ -129,17 +129,17 @@ class Traces:
             "_run_trial",
             self._same(vw.PrivateSearch._run_trial, leak) if trials > 0 else vw.PrivateSearch._run_trial,
         )
-        said, logged = io.StringIO(), io.StringIO()
+        result, logged = io.StringIO(), io.StringIO()
         handler = logging.StreamHandler(logged)
         logging.getLogger().addHandler(handler)
         ledger = vw.MemoryLedger(9)
-        with redirect_stdout(said), redirect_stderr(said), warnings.catch_warnings(record=True) as warned:
+        with redirect_stdout(result), redirect_stderr(result), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             search = searched(ledger=ledger, epsilon=0.01).fit(CAR.X, CAR.y)
         logging.getLogger().removeHandler(handler)
         known = ("best_estimator_",)
         self.seen = [
-            said.getvalue(), logged.getvalue(), sorted({str(w.message)[:60] for w in warned}),
+            result.getvalue(), logged.getvalue(), sorted({str(w.message)[:60] for w in warned}),
             [(e.what, str(e.loss), e.state) for e in ledger.entries()], str(vw.process_spend()),
             {name: str(value) for name, value in vars(search).items() if name.endswith("_") and name not in known},
         ]  # fmt: skip
@@ -161,8 +161,8 @@ def test_the_number_of_trials_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -
         few = Traces(1, one).seen
         many = Traces(7, other).seen
     assert few[0] == many[0] == ""
-    for mine, yours in zip(few, many, strict=True):
-        assert mine == yours
+    for own, yours in zip(few, many, strict=True):
+        assert own == yours
 
 
 def test_a_trace_of_the_trials_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -373,6 +373,6 @@ def test_neighbours_leave_the_same_traces(adjacency: str, form: Any) -> None:
 
     for draw in range(3):
         rows = [row_of(rng, "classification", 0.3, 0.2) for _ in range(12)]
-        mine = row_of(rng, "classification", 0.3, 0.0)
+        own = row_of(rng, "classification", 0.3, 0.0)
         other = rows if adjacency == "add-remove" else [*rows, row_of(rng, "classification", 0.3, 0.0)]
-        assert find_interference(run, [*rows, mine], other, draw=draw) == []
+        assert find_interference(run, [*rows, own], other, draw=draw) == []

@@ -309,9 +309,9 @@ class TestACertificateSaysWhatItRestsOn:
             "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest",
             {"estimator": "RandomTreesClassifier", "parameters": parameters},
         )  # fmt: skip
-        said = program_for_task(task).make_certificate("a ledger", 1).assumptions
+        result = program_for_task(task).make_certificate("a ledger", 1).assumptions
         unit = Assumption.UNIT_IS_COMPLETE.value.format(unit="one row")
-        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(said)
+        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(result)
 
 
 class TestNothingIsSpentOnWhatCannotBeDone:

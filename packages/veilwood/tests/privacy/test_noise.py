@@ -226,12 +226,12 @@ def drawn_by_opendp(noise: DiscreteLaplace | DiscreteGaussian, n: int) -> np.nda
 @pytest.mark.parametrize("noise", [DiscreteLaplace(2), DiscreteLaplace(Fraction(61, 3)), DiscreteGaussian(30)], ids=str)
 def test_agrees_with_opendp(noise: DiscreteLaplace | DiscreteGaussian) -> None:
     parameter = noise.scale if isinstance(noise, DiscreteLaplace) else noise.sigma_squared
-    theirs = drawn_by_opendp(noise, 40_000)
+    other = drawn_by_opendp(noise, 40_000)
     with entropy.seeded_for_tests(26):
         ours = noise.sample(40_000)
         halved = type(noise)(parameter / 4).sample(40_000)
-    assert fit_two_samples(ours, theirs) > ALARM_P_VALUE
-    assert fit_two_samples(halved, theirs) < ALARM_P_VALUE
+    assert fit_two_samples(ours, other) > ALARM_P_VALUE
+    assert fit_two_samples(halved, other) < ALARM_P_VALUE
 
 
 def test_low_order_bits_betray_float_noise_and_not_ours() -> None:

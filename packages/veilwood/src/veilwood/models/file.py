@@ -359,9 +359,9 @@ def _measured_names(arrays: Arrays) -> list[str]:
 def _leaf_reading_matches(estimator: BaseForest) -> bool:
     """Return True if the parameters still lead to the guarantee and the model of the executed plan."""
     plan = estimator.plan_
-    asked = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
-    promises_the_same = loss_fits_plan(estimator._make_method(), asked.loss, plan)
-    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises_the_same
+    request = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
+    promises_the_same = loss_fits_plan(estimator._make_method(), request.loss, plan)
+    return request.parameters == plan.parameters and request.neighbours == plan.neighbours and promises_the_same
 
 
 def _estimator_class(name: str) -> type[BaseForest] | None:

@@ -469,9 +469,9 @@ def test_nothing_private_is_in_public_attributes(car: Any, parameters: dict[str,
     exact = predictor._exact if parameters["mode"] == "subsample" else predictor._exact[0]
     secrets = {"counts": exact[:8], "n": 1728}
     public = {name: getattr(predictor, name) for name in dir(predictor) if not name.startswith("_")}
-    shown = {name: value for name, value in public.items() if not callable(value)}
-    assert "forest_" in shown and "privacy_" in shown  # noqa: PT018
-    assert audit.find_leaks([shown, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
+    visible = {name: value for name, value in public.items() if not callable(value)}
+    assert "forest_" in visible and "privacy_" in visible  # noqa: PT018
+    assert audit.find_leaks([visible, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
     assert audit.find_leaks(predictor, secrets)  # the walk would have found them
 
 

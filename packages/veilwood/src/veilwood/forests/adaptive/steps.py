@@ -198,5 +198,5 @@ def only_initial_estimate(plan: Plan) -> bool:
 def describe_released(plan: Plan) -> str:
     """Return what the steps of a plan release, in words; steps of one kind are counted."""
     texts: Counter[str] = Counter(AdaptiveStep.kind_of(step).short_name.format(*step.at) for step in plan.steps)
-    shown = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
-    return f"{', '.join(shown)}, with noise"
+    described = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
+    return f"{', '.join(described)}, with noise"
