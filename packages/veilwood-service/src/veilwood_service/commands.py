@@ -258,7 +258,7 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         from veilwood_service.app import HeaderTimeoutProtocol, create_app
         from veilwood_service.settings import Limits, Settings
     except ImportError as error:
-        raise SetupError(f"the service needs {error.name}. Hint: pip install 'veilwood[service]'") from None
+        raise SetupError(f"the service needs {error.name}. Hint: run pip install 'veilwood[service]'") from None
     scheme = "https" if certfile else "http"
     is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can go
     reached = address or f"{scheme}://{'127.0.0.1' if is_everywhere else host}:{port}"

@@ -231,7 +231,7 @@ class Door:
         return best
 
     def _record_released(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Record released values, which whoever has the model may see, and return them."""
+        """Record released values, which are public from now on, and return them."""
         # Copies: methods may change in place what they were given.
         self.measurements.append(Measurement(step.name, tuple(np.array(each, np.int64) for each in values)))
         return values
