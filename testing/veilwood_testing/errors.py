@@ -6,17 +6,17 @@ from __future__ import annotations
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from veilwood.errors import VeilwoodError
 
+E = TypeVar("E", bound=VeilwoodError)
+
 
 @contextmanager
-def rejects(
-    kind: type[VeilwoodError], *, raised_in: str | None = None, **fields: Any
-) -> Iterator[pytest.ExceptionInfo[VeilwoodError]]:
+def rejects(kind: type[E], *, raised_in: str | None = None, **fields: Any) -> Iterator[pytest.ExceptionInfo[E]]:
     """Expect an error of exactly this type, with these values of its fields.
 
     Where the fields do not tell errors of one type apart, ``raised_in`` names the function that raises it.

@@ -245,7 +245,7 @@ class Ledgers:
         record = self._database.find(store.datasets, name=dataset)
         if record is None or record["frozen"] is None:
             raise LedgerError(
-                f"the data set {dataset} is not frozen. Hint: charge certificates, which is possible at any time."
+                f"the data set {dataset} is not frozen. Hint: charge its certificates instead; that needs no freeze."
             )
         frozen, ledger = json.loads(record["frozen"]), self.open(dataset)
         keys = [match for entry in ledger.entries() if (match := _CERTIFICATE_KEY.fullmatch(entry.key))]

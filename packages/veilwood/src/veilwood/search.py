@@ -261,7 +261,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
             if self._estimator_with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
-                raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
+                raise PlanError(f"{setting} would change what is protected: the search protects {neighbours}.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
             raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000", "omit it for the default")
@@ -364,5 +364,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 def _combined_loss(search: Plan, fit: Plan) -> Loss:
     """Return the loss of search and fit. Raise PlanError if they protect different units."""
     if fit.neighbours != search.neighbours:
-        raise PlanError(f"a fit for {fit.neighbours} and a search for {search.neighbours} do not add up.")
+        raise PlanError(
+            f"the losses of a fit for {fit.neighbours} and a search for {search.neighbours} cannot be added."
+        )
     return search.loss + fit.loss

@@ -303,7 +303,9 @@ def _resolve_prototype(estimator: Any, schema: Schema) -> Any:
         names = ", ".join(each.__name__ for each in known)
         raise UseError(f"{name} cannot be tuned without data{why}. Hint: choose one of {names}.")
     if kind._task != schema.task:
-        raise SchemaError(f"{kind.__name__} does {kind._task}, and schema {schema.name!r} is for {schema.task}.")
+        raise SchemaError(
+            f"{kind.__name__} is for {kind._task}, but the task of schema {schema.name!r} is {schema.task}."
+        )
     forest: Any = kind() if inspect.isclass(estimator) else estimator
     return forest
 

@@ -293,12 +293,16 @@ class TrialBudget:
             If the release is for other neighbours than the search, or exceeds the loss that was charged for a trial.
         """
         if neighbours != self.neighbours:
-            raise PlanError(f"a trial that protects {neighbours} is no part of a search for {self.neighbours}.")
+            raise PlanError(
+                f"a trial that protects {neighbours} cannot be part of a search that protects {self.neighbours}."
+            )
         taken = list(self._taken)
         taken[aside] += loss
         together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
         if not all(part.is_within(self.loss) for part in together):
-            raise PlanError(f"a trial that costs {loss} more exceeds the {self.loss} that the search has charged.")
+            raise PlanError(
+                f"the trial costs {loss}, more than the {self.loss} that remains of its share of the search."
+            )
         self._taken = taken
 
 
