@@ -157,7 +157,7 @@ def test_n_must_be_a_count(n: Any) -> None:
         (vw.PrivateForestClassifier, None, "PrivateForestClassifier cannot be tuned without data"),
         ("random-trees", None, "'random-trees' cannot be tuned"),
         (vw.MatrixForestPredictor, None, "its noise follows the queries of each batch"),
-        (vw.RandomTreesRegressor, None, "does regression"),
+        (vw.RandomTreesRegressor, None, "regression"),
         (vw.RandomTreesClassifier, {"max_depth": []}, "no possible setting"),
         (vw.MatrixForestClassifier, {"max_features": [7]}, "no possible setting for 6 features"),
         (vw.MatrixForestClassifier, {"max_depht": [2]}, "max_depth"),
