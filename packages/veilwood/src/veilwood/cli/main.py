@@ -84,8 +84,8 @@ COMMANDS: Final = {
     "audit": _Command("Attack an estimator, a model file or another library.", extra="audit"),
     "secure": _Command("Train one model on secret-shared rows of several owners.", extra="secure"),
     "serve": _Command("Start the service.", extra="service"),
-    "service": _Command("Back up, restore and freeze a service.", extra="service"),
-    "remote": _Command("Plan, run and predict on a running service.", extra="service"),
+    "service": _Command("Back up, restore and repair a service on its machine.", extra="service"),
+    "remote": _Command("Work with a running service: data, plans, models, accounts.", extra="service"),
     "bench": _Command("Benchmark estimators on public tables."),
     "papers": _Command("Reproduce the tables and figures of four papers."),
 }
