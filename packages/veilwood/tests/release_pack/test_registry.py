@@ -14,7 +14,7 @@ from veilwood_testing.release_packs import ANSWERS, card_text, facts_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning", "ignore::veilwood.PrivacyWarning")
 
-SMALL = {"n_estimators": 2, "max_depth": 2}
+SMALL: dict[str, Any] = {"n_estimators": 2, "max_depth": 2}
 
 
 def test_a_record_is_valid_and_says_what_the_certificate_says() -> None:

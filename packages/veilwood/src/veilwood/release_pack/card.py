@@ -281,17 +281,14 @@ def model_card(facts: ReleaseFacts) -> str:
 
 
 def _hub_result(facts: ReleaseFacts, evaluation: Evaluation, task: str) -> dict[str, Any]:
-    scores = {
-        name: each
-        for name, each in evaluation.quality.scores.items()
-        if each.value is not None and math.isfinite(each.value)
-    }
+    scores = {name: each.value for name, each in evaluation.quality.scores.items() if each.value is not None}
     return {
         "task": {"type": task},
         "dataset": {"name": facts.model.schema_.name, "type": "private"},
         "metrics": [
-            {"type": name, "name": f"{name}, measured with noise", "value": round(each.value, 4)}
-            for name, each in scores.items()
+            {"type": name, "name": f"{name}, measured with noise", "value": round(value, 4)}
+            for name, value in scores.items()
+            if math.isfinite(value)
         ],
     }
 
@@ -323,7 +320,7 @@ def schema_page(facts: ReleaseFacts) -> str:
         "| column | kind | bounds or values | known from |", "|---|---|---|---|",
     ]  # fmt: skip
     for column in (*schema.features, schema.target):
-        if column.kind == "numeric":
+        if column.lower is not None and column.upper is not None:
             domain = f"{format_number(column.lower)} to {format_number(column.upper)}"
         else:
             domain = shorten_text(", ".join(map(str, column.values)), 300)

@@ -40,7 +40,7 @@ from veilwood.estimators.base import BaseForest
 from veilwood.evaluation.evaluate import Evaluation, model_hash
 from veilwood.models import file as model_file
 from veilwood.models.checks import Check
-from veilwood.models.measurements import export_measurements, rebuild
+from veilwood.models.measurements import check_rebuilds, export_measurements
 from veilwood.privacy import signature
 from veilwood.privacy.ledger import Entry, Ledger
 from veilwood.privacy.loss import Loss
@@ -367,8 +367,8 @@ def _component(name: str, distribution: Distribution) -> dict[str, Any]:
     metadata, version = distribution.metadata, str(distribution.version)
     address = f"pkg:pypi/{name}@{version}"
     component = {"type": "library", "bom-ref": address, "name": name, "version": version, "purl": address}
-    texts = (metadata.get("License-Expression"), metadata.get("License"))
-    licence = next((" ".join(text.split()) for text in texts if text and len(text) < 100), "")
+    texts = (metadata[name] for name in ("License-Expression", "License") if name in metadata)
+    licence = next((" ".join(text.split()) for text in texts if 0 < len(text) < 100), "")
     return component | ({"licenses": [{"license": {"name": licence}}]} if licence else {})
 
 
@@ -555,13 +555,9 @@ def _check_measurements(folder: Path, model: Any) -> str:
     path = folder / "measurements.parquet"
     if not path.exists():
         return "not in this pack: a model that was trained among servers keeps none"
-    again, released = rebuild(path), model.measurements_
-    arrays, others = model.model_.to_arrays(), again.model_.to_arrays()
-    trees = [name for name, array in arrays.items() if array.dtype.kind in "iu"]
-    if {*arrays} != {*others} or any((arrays[name] != others[name]).any() for name in trees):
-        raise UseError("the trees are others than the measurements lead to.")
-    n_values = sum(each.values[-1].size for each in released)
-    return f"computed again without rows from {n_values:,} noisy values: the same trees and counts"
+    check_rebuilds(model, path)
+    n_values = sum(each.values[-1].size for each in model.measurements_)
+    return f"computed again without rows from {n_values:,} noisy values: the same model"
 
 
 def _read_facts(folder: Path, model: Any, manifest: dict[str, Any]) -> ReleaseFacts:
