@@ -275,12 +275,15 @@ def _same_batch(batch: Batch) -> Batch:
     return batch
 
 
-def check_rebuilds(model: BaseForest) -> None:
-    """Raise ModelFileError unless the model in memory follows from its measurements.
+def check_rebuilds(model: BaseForest, source: str | PathLike[str] | None = None) -> None:
+    """Raise ModelFileError unless a model follows from its measurements, or from those in a file that has the same.
 
     Floating-point values may differ in their last digits between machines; counts and trees may not.
     """
-    original, again = model.model_.to_arrays(), rebuild(model).model_.to_arrays()
+    rebuilt = rebuild(model if source is None else source)
+    if not _same_values(model.measurements_, rebuilt.measurements_):
+        raise ModelFileError("the measurements are those of another model.")
+    original, again = model.model_.to_arrays(), rebuilt.model_.to_arrays()
     different = [
         name
         for name, array in original.items()
@@ -290,6 +293,14 @@ def check_rebuilds(model: BaseForest) -> None:
         raise ModelFileError(
             f"the model does not follow from its measurements: {', '.join(different) or 'it lacks arrays'} differ."
         )
+
+
+def _same_values(one: Iterable[Measurement], other: Iterable[Measurement]) -> bool:
+    mine, theirs = ({each.step: each.values for each in measurements} for measurements in (one, other))
+    return mine.keys() == theirs.keys() and all(
+        len(values) == len(theirs[step]) and all(map(np.array_equal, values, theirs[step]))
+        for step, values in mine.items()
+    )
 
 
 def _is_close(one: AnyArray, other: AnyArray) -> bool:
