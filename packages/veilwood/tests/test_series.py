@@ -153,7 +153,8 @@ def test_a_release_tried_twice_is_measured_once(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_rejected_rows_cost_nothing_and_can_be_corrected() -> None:
-    series, ledger = (held := vw.MemoryLedger()) and make(ledger=held), held
+    ledger = vw.MemoryLedger()
+    series = make(ledger=ledger)
     for wrong in (rows().assign(month=9), rows().assign(unit="d"), rows().drop(columns="month")):
         with pytest.raises(OutOfSchemaError):
             series.release(wrong)
@@ -162,7 +163,7 @@ def test_rejected_rows_cost_nothing_and_can_be_corrected() -> None:
 
 
 def test_what_cannot_be_a_series_is_refused() -> None:
-    plain = FORESTS["shared"](epsilon=1.0)
+    plain, three = FORESTS["shared"](epsilon=1.0), vw.Column("m", "categorical", ("1", "2", "3"))
     refused: list[tuple[type[Exception], Callable[[], Any]]] = [
         (ParameterError, lambda: make("disjoint")._check_columns() or ReleaseSeries(
             FORESTS["disjoint"](), releases=T, period="month")),
@@ -171,7 +172,7 @@ def test_what_cannot_be_a_series_is_refused() -> None:
         (ParameterError, lambda: ReleaseSeries(plain, releases=T, period="month", strategy="best")),
         (ParameterError, lambda: ReleaseSeries(plain, releases=T, period="month", objective="least")),
         (ParameterError, lambda: ReleaseSeries(plain, releases=T, period="month", strategy="banded", bands=9)),
-        (ParameterError, lambda: ReleaseSeries(plain, releases=2, period=vw.Column("m", "categorical", values=[1, 2, 3]))),
+        (ParameterError, lambda: ReleaseSeries(plain, releases=2, period=three)),
         (ParameterError, lambda: ReleaseSeries(plain, releases=2, period=vw.Column("m", "numeric", lower=0, upper=1))),
         (ParameterError, lambda: ReleaseSeries(vw.RandomTreesClassifier(SCHEMA), releases=T, period="month")),
         (ParameterError, lambda: ReleaseSeries(FORESTS["shared"](epsilon=float("inf")), releases=T, period="month")),
@@ -189,7 +190,7 @@ def test_what_cannot_be_a_series_is_refused() -> None:
 
 
 def test_periods_may_be_months_of_a_date_that_the_model_reads_too() -> None:
-    period = vw.Column("day", "categorical", values=["2026-01", "2026-02"], prefix=7)
+    period = vw.Column("day", "categorical", values=("2026-01", "2026-02"), prefix=7)
     table = rows().assign(day=lambda frame: np.where(frame["month"] < 3, "2026-01-17", "2026-02-03"))
     forest = FORESTS["shared"](epsilon=40.0, delta=1e-6)
     series = ReleaseSeries(forest, releases=2, period=period, ledger=vw.MemoryLedger())
@@ -234,7 +235,7 @@ def test_of_an_id_the_first_rows_in_time_count(tmp_path: Path) -> None:
         assert seen == [N_TREES * n, 2 * N_TREES * n, 2 * N_TREES * n]  # the rows of month 3 never count
 
 
-def note_sum(seen: list[int], door: Any, step: Any, exact: Ints) -> Ints:
+def note_sum(seen: list[int], step: Any, exact: Ints) -> Ints:
     seen.append(int(exact.sum()))
     return exact
 

@@ -212,7 +212,7 @@ def test_all_rows_of_an_id(delta: float) -> None:
         rows = [("a", "1", period, "z") for period in periods]
         on_time = tuple([row for row in rows if row[2] <= release] for release in (1, 2, 3))
         worst = max(worst, excess(on_time, NONE, delta, **unit))
-        withdrawn = (on_time[0], on_time[1], [])
+        withdrawn: Stream = (on_time[0], on_time[1], [])
         worst = max(worst, excess(withdrawn, NONE, delta, **unit))
     assert 0.999 < worst <= 1
 

@@ -154,7 +154,10 @@ def assign_trees(ids: Any, key: bytes, n_trees: int) -> NDArray[np.int64]:
         raise ParameterError("key", "...", "must be 16 to 64 bytes", "use secrets.token_bytes(32)")
     if not is_int_in(n_trees, 1, 1 << 16):
         raise ParameterError("n_trees", n_trees, "must be the number of trees")
-    digests = (hashlib.blake2b(text.encode(), digest_size=8, key=key).digest() for text in to_canonical_texts(ids))
+    texts = to_canonical_texts(ids)
+    if not all(isinstance(text, str) for text in texts):
+        raise ParameterError("ids", "...", "has a missing or unusable id", "give every row an id of its own")
+    digests = (hashlib.blake2b(str(text).encode(), digest_size=8, key=key).digest() for text in texts)
     return np.array([int.from_bytes(digest) % n_trees for digest in digests], np.int64)
 
 
@@ -275,7 +278,7 @@ class ReleaseSeries:
         self._path: Path | None = None
         if not is_int_in(releases, 1, MAX_RELEASES):
             raise ParameterError("releases", releases, f"must be an integer from 1 to {MAX_RELEASES}")
-        column = period if isinstance(period, Column) else Column(period, "categorical", values=range(1, releases + 1))
+        column = period if isinstance(period, Column) else Column(period, "categorical", values=_texts(1, releases))
         described = {**column.to_dict(), "name": PERIOD_COLUMN, "of": column.source}
         if column.kind != "categorical" or column.nullable or column.other is not None:
             raise ParameterError("period", column, "must be a column of categories that are all in the series")
@@ -443,7 +446,7 @@ class ReleaseSeries:
         """Return the encoding of the rows with their periods and, if trees are disjoint, their trees."""
         columns = [Column(**self._terms.period)]
         if self._terms.tree_column is not None:
-            trees = range(self._design.plan.layout.trees)
+            trees = _texts(0, self._design.plan.layout.trees - 1)
             columns.append(Column(TREE_COLUMN, "categorical", values=trees, of=self._terms.tree_column))
         schema = replace(self._schema, features=(*self._schema.features, *columns))
         return Encoding(schema, self._design.encoding.numeric, first_by=PERIOD_COLUMN)
@@ -615,6 +618,11 @@ class ReleaseSeries:
     def __repr__(self) -> str:
         made = ", ".join(map(str, self.numbers)) or "none"
         return f"ReleaseSeries({self._estimator!r}, releases={self.n_releases}; made: {made})"
+
+
+def _texts(first: int, last: int) -> tuple[str, ...]:
+    """Return integers as texts: the categories of columns of periods and of trees."""
+    return tuple(str(number) for number in range(first, last + 1))
 
 
 def _new_id() -> str:

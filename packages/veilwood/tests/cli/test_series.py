@@ -82,5 +82,5 @@ def test_wrong_arguments_are_refused(visits: Path, capsys: pytest.CaptureFixture
     ):
         assert main(words) == code, words
     assert main(["series", "release", "visits.series", "visits.csv", "--ledger", "visits.db"]) == 0
-    assert main(PLAN + ["--force"]) == 0  # another series of the same people: the budget has no room for it
+    assert main([*PLAN, "--force"]) == 0  # another series of the same people: the budget has no room for it
     assert main(["series", "release", "visits.series", "visits.csv", "--ledger", "visits.db", "-o", "b.veilwood"]) == 3

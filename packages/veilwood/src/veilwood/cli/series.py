@@ -84,8 +84,9 @@ def plan_series(
     if plan is not None:
         check_output(plan, force)
     options = EstimatorOptions(estimator, epsilon, delta, param, drop)
-    values = [*range(1, releases + 1)] if periods is None else periods.split(",")
-    column = period if periods is prefix is None else Column(period, "categorical", values=values, prefix=prefix)
+    values = tuple(str(number + 1) for number in range(releases)) if periods is None else tuple(periods.split(","))
+    plain = periods is None and prefix is None
+    column = period if plain else Column(period, "categorical", values=values, prefix=prefix)
     series = ReleaseSeries(
         options.make_estimator(Schema.load(schema)), releases=releases, period=column, strategy=strategy,
         objective=objective, tree_column=tree_column,

@@ -348,7 +348,7 @@ class SeriesNoise(Mechanism, kind="SeriesNoise"):
         return self.noise.cost(sensitivity * self.factor.norm(squared=self.is_gaussian))
 
     @cached_property
-    def variance(self) -> float:  # type: ignore[override]
+    def variance(self) -> float:
         """Variance of the estimate of one count, rounding included; of the worst release for the whole series."""
         numbers = [self.release] if self.release else self.factor.measured(self.factor.releases)
         return max(
