@@ -288,4 +288,4 @@ def _import_driver(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise SetupError(f"this address needs {name}. Hint: pip install 'veilwood[sql]'.") from None
+        raise SetupError(f"this address needs {name}. Hint: run pip install 'veilwood[sql]'.") from None
