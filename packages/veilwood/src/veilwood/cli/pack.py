@@ -78,7 +78,8 @@ def verify_and_print(path: Path, signed_by: Path, as_json: bool) -> None:
     lines = [f"{'holds' if check.holds else 'FAILS':<6} {check.question}: {check.found}" for check in checks]
     lines += [f"{'open':<6} Not shown: {each}." for each in NOT_SHOWN]
     data = {"holds": not failed, "checks": [check.to_dict() for check in checks], "not_shown": list(NOT_SHOWN)}
-    print_result(as_json, data, "\n".join(lines))
+    problems = "\n".join(line for line in lines if line.startswith("FAILS"))
+    print_result(as_json, data, "\n".join(lines), quiet_text=problems or "holds")
     if failed:
         raise SignatureError(
             f"{path} is not the pack that was signed, or contradicts itself: "

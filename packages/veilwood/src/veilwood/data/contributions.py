@@ -100,7 +100,7 @@ def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[Ind
 
 def unknown_id_error(cap: RowsOf, *, missing: bool) -> OutOfSchemaError:
     """Return the error for a row whose id is missing or unusable."""
-    problem = "a missing value" if missing else "an id that is neither text nor a whole number"
+    problem = "a missing value" if missing else "an id that is neither text nor an integer"
     rounded = "" if missing else " (floats beyond 2^53 are rounded)"
     kind = Problem.MISSING if missing else Problem.UNUSABLE
     return OutOfSchemaError(

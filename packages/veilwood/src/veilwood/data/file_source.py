@@ -101,7 +101,9 @@ class _FileReader:
             for table in self._read_tables(file):
                 chosen = None if kept is None else kept[partition][row : row + table.n_rows]
                 if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
+                    raise FileError(
+                        f"{file.display_name} changed while it was read. Hint: read a copy that does not change."
+                    )
                 if self.cap is not None and not file.detects_changes:
                     self._check_ids(id_column(table, self.cap), self.cap, partition, row)
                 yield partial(self._encode_table, table, partition, row, chosen)
@@ -177,7 +179,7 @@ def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
 
 
 def _checksum_of_ids(ids: ColumnValues, cap: RowsOf, invalid: Invalid) -> int:
-    """Return a checksum of the ids by row. Nobody can find two ids that collide: the hash is cryptographic."""
+    """Return a checksum of the ids by row. The hash is cryptographic, so no two ids that collide can be found."""
     codes, texts = encode_ids(ids, cap, invalid)
     each = b"".join(_hash_bytes(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
     return int.from_bytes(_hash_bytes(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
@@ -330,7 +332,7 @@ class Spool:
     folder: str | PathLike[str] | None
 
     def iter_pieces(self) -> Iterator[Any]:
-        """Start reading the rows."""
+        """Iterate over the pieces of rows that have not been read."""
         if is_relation(self.rows):
             relation = open_relation(self.rows)
             return relation.to_batches(list(relation.names), _BATCH_ROWS)
@@ -372,7 +374,7 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     6
     """
     if not is_int_in(at_most, 1, _MAX_BYTES):
-        raise ParameterError("at_most", at_most, "must be a number of bytes", "at_most=1 << 34 is 16 GiB")
+        raise ParameterError("at_most", at_most, "must be a number of bytes", "pass 1 << 34 for 16 GiB")
     return Spool(rows, int(at_most), folder)
 
 

@@ -224,7 +224,7 @@ def _parse_file(content: bytes) -> _ParsedFile:
     if number != FORMAT:
         raise errors.ModelFileError(
             f"it has format {errors.short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was "
-            "written by a newer Veilwood. Hint: pip install --upgrade veilwood"
+            "written by a newer Veilwood. Hint: run pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
@@ -460,7 +460,7 @@ def skops_types(model: Any) -> list[str]:
     try:
         from skops import io
     except ModuleNotFoundError:
-        raise errors.UseError("skops is not installed. Hint: pip install 'veilwood[registry]'.") from None
+        raise errors.UseError("skops is not installed. Hint: run pip install 'veilwood[registry]'.") from None
     if not hasattr(model, "privacy_"):
         raise errors.ModelFileError(f"{type(model).__name__} is not a fitted forest of this library.")
     found = sorted(io.get_untrusted_types(data=io.dumps(model)))

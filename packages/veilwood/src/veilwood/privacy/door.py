@@ -90,7 +90,7 @@ class Door:
         return self
 
     def _check_entropy(self) -> None:
-        """Raise SetupError without random bits; note as a reason that they are seeded."""
+        """Raise SetupError if there is no entropy source. If it is seeded, record that the release is not private."""
         if entropy.require_entropy() and SEEDED_NOISE not in self._reasons:
             self._reasons.append(SEEDED_NOISE)
 
@@ -231,13 +231,15 @@ class Door:
         self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "best")
         if mechanism is None:
-            raise UseError(f"step {step.name!r} must have a mechanism: the number of trials is random.")
+            raise UseError(
+                f"step {step.name!r} has no mechanism, which a search with a random number of trials requires."
+            )
         charged = Loss.pure(mechanism.trial_epsilon)
         best: Outcome = mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
         return best
 
     def _record_released(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
-        """Record released values, which whoever has the model may see, and return them."""
+        """Record released values, which are public from now on, and return them."""
         # Copies: methods may change in place what they were given.
         self.measurements.append(Measurement(step.name, tuple(np.array(each, np.int64) for each in values)))
         return values
@@ -366,9 +368,11 @@ class ParallelDoor(UnchargedDoor):
             or first.parallel_release_done
             or isinstance(first, UnchargedDoor)
         ):
-            raise UseError("only a charged and finished release covers another one, and only one.")
+            raise UseError("a first release must be charged and finished, and covers one other release only.")
         if not first.plan.neighbours.in_one_part:
-            raise UseError(f"no release covers another for {first.plan.neighbours}: a unit may be in both parts.")
+            raise UseError(
+                f"parallel composition does not hold for {first.plan.neighbours}: a unit may be in both parts."
+            )
         if first.plan.neighbours != self.plan.neighbours or parallel_loss(first.plan.loss) != self.plan.loss:
             raise UseError(f"{self.plan.loss} is not covered by {first.plan.loss} for {first.plan.neighbours}.")
         self._check_entropy()

@@ -542,6 +542,7 @@ def _check_claims(
         return
     yield _attempt("Does the ledger have the charge, within its budget?", lambda: _check_ledger(facts))
     yield _attempt("Do the documents say what the model says?", lambda: _check_documents(folder, facts, manifest))
+    yield _attempt("Which code wrote the pack?", lambda: _describe_code(folder))
 
 
 def _attempt(question: str, check: Callable[[], str]) -> Check:
@@ -599,6 +600,15 @@ def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]
         f"{len(documents)} documents were computed again, with the same bytes; the registry's fields allow the record; "
         f"signed only: {', '.join(_FROM_THE_ENVIRONMENT)}"
     )
+
+
+def _describe_code(folder: Path) -> str:
+    """Return whether the pack was written by the code that is installed here. Either is possible."""
+    bill = read_json(read_file(folder / "sbom.cdx.json", _MAX_FILE_BYTES))
+    values = {each["name"]: each["value"] for each in bill["metadata"]["properties"]}
+    digest, version = values["veilwood:source-sha256"], bill["metadata"]["component"]["version"]
+    relation = "the same as" if digest == _source_hash() else "other than"
+    return f"veilwood {version}, {relation} the code installed here (sha256 of the sources: {digest})"
 
 
 NOT_SHOWN: Final = (
