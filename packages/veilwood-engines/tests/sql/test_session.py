@@ -35,12 +35,13 @@ def test_statements_hold_no_value_of_a_row(tmp_path: Path, monkeypatch: pytest.M
     address = write_databases(frame, tmp_path)["duckdb"]
     sent: list[str] = []
     back: list[tuple[Any, ...]] = []
-    run = Session._send_statement
+    send = Session._send_statement
 
-    def listening(self: Session, statement: str) -> Any:
+    def listening(self: Session, statement: str, run: Any) -> Any:
         sent.append(statement)
-        found = run(self, statement)
-        back.extend(() if statement.startswith("EXPLAIN") else found[1])
+        found = send(self, statement, run)
+        rows = found[1] if isinstance(found, tuple) else found.tolist()
+        back.extend(() if statement.startswith("EXPLAIN") else rows)
         return found
 
     monkeypatch.setattr(Session, "_send_statement", listening)
@@ -67,11 +68,11 @@ def test_templates_are_what_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         return vw.RandomTreesClassifier(schema_of("two"), n_estimators=3, max_depth=3, random_state=0)
 
     sent: list[str] = []
-    run = Session._send_statement
+    send = Session._send_statement
 
-    def record(self: Session, statement: str) -> Any:
+    def record(self: Session, statement: str, run: Any) -> Any:
         sent.append(statement)
-        return run(self, statement)
+        return send(self, statement, run)
 
     monkeypatch.setattr(Session, "_send_statement", record)
     planned = preview_statements(made(), address)

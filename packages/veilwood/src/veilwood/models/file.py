@@ -93,7 +93,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
     measured, more = _pack_measurements(estimator, arrays)
     metadata, arrays = {**public_metadata(estimator), "measurements": _to_json(measured)}, arrays | more
-    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
+    content = sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
     try:
         write_file(path, content)
     except errors.FileError as error:
@@ -116,7 +116,7 @@ def public_metadata(estimator: BaseForest) -> dict[str, str]:
     }
 
 
-def _sort_header(content: bytes) -> bytes:
+def sort_header(content: bytes) -> bytes:
     """Return the same safetensors file with a sorted header, so that equal models have equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
