@@ -302,7 +302,7 @@ class RecordedEngine(ReplicatedEngine):
             recorded = state.opened[number]
             if recorded.shape != x.shape:
                 raise PartyError(
-                    f"opening {number} has another shape than before. "
+                    f"opening {number} has a different shape from before. "
                     "Hint: check that all parties run the same version."
                 )
             return recorded

@@ -106,7 +106,7 @@ class User:
             messages = [bytes(data) for data in call.receive_all()]
         for party in range(3):
             if messages.count(messages[party]) == 1:
-                raise PartyError(f"server {party} sent another result than the others.", party=f"server {party}")
+                raise PartyError(f"server {party} sent a different result from the others.", party=f"server {party}")
         return np.frombuffer(messages[0], "<i8").astype(np.int64)
 
     def _open_session(self) -> ServerConnections:
@@ -153,7 +153,7 @@ class _ReleasedParties(Parties):
         """Return the released values. Raise PlanError if the estimator is not the one of the task."""
         if joint_plan(estimator, self.resolve_noise_protocol(estimator)) != self._program.plan:
             raise PlanError(
-                f"the estimator plans another release than task {self._user.task.name!r}. Hint: pass the "
+                f"the estimator plans a different release from task {self._user.task.name!r}. Hint: pass the "
                 "parameters of the task."
             )
         return self._user._fetch_released()
