@@ -62,6 +62,8 @@ TARGET_ACCURACY: Final = 0.95
 """Default fraction of correct answers of private votes to queries on which all trees agree."""
 MAX_TREES: Final = 1000
 REPORTED_FRACTIONS: Final = (1.0, 0.8, 0.6)
+ANSWER_RING: Final = np.uint32
+"""Word type of answers: class indices."""
 
 
 class HiddenForest(OneHotRows):
@@ -120,7 +122,7 @@ class HiddenForest(OneHotRows):
         ]
 
     def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before.
+        """Raise PartyError if a user's queries are not rows. The model is not used before.
 
         Notes
         -----
@@ -234,7 +236,7 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 def invalid_queries_error(user: str) -> PartyError:
     """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
     return PartyError(
-        f"user {user} sent questions that are not rows of the schema: none of them is answered.", party=f"user {user}"
+        f"questions of user {user} are not rows of the schema, or were changed on the way: none of them is answered."
     )
 
 
@@ -306,7 +308,7 @@ class BinaryForest(HiddenForest):
         return {"features": (sum(self.domain.sizes), rows)}
 
     def check_queries(self, engine: Engine, user: str, query: Shares) -> None:
-        """Raise PartyError, naming the user, if its queries are not rows. The model is not used before."""
+        """Raise PartyError if a user's queries are not rows. The model is not used before."""
         features = query["features"]
         if not engine.is_consistent(features) or not _is_one_hot(engine, features, self.domain.sizes):
             raise invalid_queries_error(user)
