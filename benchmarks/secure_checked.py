@@ -31,11 +31,12 @@ MEASURES: Final = ("cpu", "MB", "rounds")
 
 INTRODUCTION: Final = """# Cost of checked servers
 
-`python benchmarks/secure_checked.py`: a hidden tree of depth {depth} with noise at every level, random rows of the shape that is
-named. Three servers are threads of one process on a machine of {cores} cores. CPU seconds, MB sent and rounds are of one
-server, the largest of the three; the smallest CPU time of {repeats} runs. What is claimed of the checked mode is in
-[proofs/secure-checked.md](../../proofs/secure-checked.md). For comparison, MP-SPDZ publishes 2.4 times (one thread) and 3.4 times (32
-threads) the time of its semi-honest replicated ring for its malicious one, on ResNet-50.
+`python benchmarks/secure_checked.py`: a hidden tree of depth {depth} with noise at every level, random rows of the
+shape that is named. Three servers are threads of one process on a machine of {cores} cores. CPU seconds, MB sent and
+rounds are of one server, the largest of the three; the smallest CPU time of {repeats} runs. What is claimed of the
+checked mode is in [proofs/secure-checked.md](../../proofs/secure-checked.md). For comparison, MP-SPDZ publishes 2.4
+times (one thread) and 3.4 times (32 threads) the time of its semi-honest replicated ring for its malicious one, on
+ResNet-50.
 
 | what | honest: CPU s | MB | rounds | checked: CPU s | MB | rounds | CPU ratio | MB ratio |
 |---|---|---|---|---|---|---|---|---|"""

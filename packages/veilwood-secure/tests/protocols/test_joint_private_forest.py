@@ -368,5 +368,5 @@ def test_cells_that_the_schema_does_not_have_are_refused_on_shares() -> None:
     arrays, _ = program.encode_rows("north", *rows(100, classes=True))
     program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})
     arrays["cells"][-2:, 0] |= np.uint64(1)  # b is 3, of three values
-    with pytest.raises(VeilwoodError, match="owner north sent cells"):
+    with pytest.raises(VeilwoodError, match="owner north are refused: cells"):
         program.check_rows(engine, "north", {key: engine.load((array,)) for key, array in arrays.items()})

@@ -279,7 +279,7 @@ def weight_steps(epsilon: Fraction, n_scores: int) -> Ints:
 
 def cumulative_weights(engine: Engine, scores: Shared, epsilon: Fraction, allowed: Ints) -> Shared:
     """Return running sums of the weights exp(epsilon (score - largest) / 2) of candidates along the first axis."""
-    if engine.ring != np.uint64:
+    if engine.counted_bits < 64:
         raise MechanismError("exponential weights need 64-bit words. Hint: create the engine with ring=numpy.uint64.")
     steps = weight_steps(epsilon, scores.size)
     gap = (maximum(engine, scores).reshape(1, *scores.shape[1:]) - scores).reshape(1, -1)

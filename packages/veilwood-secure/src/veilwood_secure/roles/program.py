@@ -80,6 +80,11 @@ class Program(ABC):
         """Whether the servers check one another, so that one that deviates is noticed."""
         return self.task.settings.get(SERVERS_SETTING) == "checked"
 
+    @property
+    def answer_ring(self) -> type[np.unsignedinteger[Any]]:
+        """Word type of answers, which have no slack bits."""
+        return np.uint32 if self.is_checked else self.ring
+
     def check_servers(self) -> None:
         """Switch to checked servers if the task says so; raise UseError if the protocol cannot run on them."""
         chosen = self.task.settings.get(SERVERS_SETTING, "honest")

@@ -21,7 +21,7 @@ from veilwood.privacy.plan import Plan
 from veilwood_secure.mpc.shares import majority, pair_from_bytes, reconstruct
 from veilwood_secure.protocols.joint_forest import Parties, joint_plan
 from veilwood_secure.roles.config import Config
-from veilwood_secure.roles.hidden_programs import ANSWER_RING, HiddenForest
+from veilwood_secure.roles.hidden_programs import HiddenForest
 from veilwood_secure.roles.joint_programs import JointForest
 from veilwood_secure.roles.owner import ServerConnections, wait_until_trained
 from veilwood_secure.roles.program import program_for_task
@@ -121,7 +121,7 @@ class User:
     def _query_servers(self, call: ServerConnections, arrays: Any, rows: int) -> AnyArray:
         call.send_fields(rows=rows)
         call.send_shares(arrays, self._program.ring)
-        pairs = [pair_from_bytes(bytes(data), (rows,), ANSWER_RING) for data in call.receive_all()]
+        pairs = [pair_from_bytes(bytes(data), (rows,), self._program.answer_ring) for data in call.receive_all()]
         return class_labels(self.task.public_schema)[reconstruct(pairs)]
 
     def close(self) -> None:
