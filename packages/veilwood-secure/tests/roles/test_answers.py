@@ -102,7 +102,7 @@ def test_the_attack_reads_a_tree_that_answers_anything() -> None:
 
 
 def test_three_servers_do_not_let_a_tree_be_read(trained: Place) -> None:
-    with pytest.raises(PartyError, match="questions of user analyst are not rows of the schema") as caught:
+    with pytest.raises(PartyError, match="queries of user analyst do not fit the schema") as caught:
         read_out(lambda questions: asked(trained, questions))
     assert caught.value.party is None  # a server could have had the user accused
 
@@ -184,7 +184,7 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
         refused("too short", good_questions(), too_short)
     assert len(set(refusals.values())) == 1, refusals
     assert not touched
-    assert caplog.text.count("questions of user analyst") >= len(refusals)  # the operators see it
+    assert caplog.text.count("queries of user analyst") >= len(refusals)  # the operators see it
 
 
 def test_after_a_refusal_good_questions_are_answered(trained: Place) -> None:

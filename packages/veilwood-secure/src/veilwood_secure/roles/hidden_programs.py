@@ -214,7 +214,8 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 def invalid_queries_error(user: str) -> PartyError:
     """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
     return PartyError(
-        f"questions of user {user} are not rows of the schema, or were changed on the way: none of them is answered."
+        f"queries of user {user} do not fit the schema, or were changed on the way; none was answered. "
+        "Hint: encode them by the schema of the task."
     )
 
 
