@@ -45,7 +45,6 @@ NEEDED = {
     ("POST", "/v1/datasets/{name}/ledger/{entry}/resolve"): "data",
     ("POST", "/v1/datasets/{name}/ledger/certificates"): "data",
     ("POST", "/v1/datasets/{name}/ledger/thaw"): "data",
-    ("GET", "/v1/datasets/{name}/budget.svg"): "records",
     ("POST", "/v1/datasets/{name}/retire"): "data",
     ("DELETE", "/v1/datasets/{name}/table"): "data",
     ("POST", "/v1/datasets/{name}/plans"): "plan",

@@ -7,6 +7,7 @@ import json
 import socket
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -192,7 +193,7 @@ def remote_accept(
     """
     typed = password or typer.prompt("New password", hide_input=True, confirmation_prompt=True)
     with Client(address) as client:
-        client.accept(invitation.rpartition("invitation=")[2], typed, name)
+        client.accept(invitation.rpartition("=")[2], typed, name)
     print("The password is set.")
 
 
@@ -287,11 +288,15 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         create_demo_data(service)
         link = f"Open the demonstration: {reached}/page/index.html#demo={service.accounts.set_random_password('demo')}"
     elif service.has_no_accounts():
-        link = f"First account: {reached}/page/index.html#invitation={service.accounts.invite_first()}"
-    print(f"Veilwood at {reached}")
-    if link:
-        print(link, flush=True)
-    uvicorn.run(
+        link = f"First account: {reached}/page/index.html#first={service.accounts.invite_first()}"
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+            await super().startup(sockets)
+            if self.started:  # the link works from the moment it is printed
+                print(f"Veilwood at {reached}", *([link] if link else []), sep="\n", flush=True)
+
+    config = uvicorn.Config(
         app,
         host=host,
         port=port,
@@ -305,6 +310,8 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_graceful_shutdown=10,
     )
+    with suppress(KeyboardInterrupt):  # raised again once everything has stopped
+        Server(config).run()
 
 
 _MAX_CONNECTIONS: Final = 4000  # further ones are answered with status 503
