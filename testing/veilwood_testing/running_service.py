@@ -173,7 +173,14 @@ class Running:
         return self.post("custodian", f"/v1/plans/{plan['id']}/signature", body)
 
     def ledger(self, name: str = "cars") -> Any:
-        return self.get("auditor", f"/v1/datasets/{name}/ledger")
+        """Return a ledger with all of its entries."""
+        path = f"/v1/datasets/{name}/ledger?limit=500"
+        ledger = self.get("auditor", path)
+        while ledger["next"] is not None:
+            later = self.get("auditor", f"{path}&after={ledger['next']}")
+            ledger["entries"] += later["entries"]
+            ledger["next"] = later["next"]
+        return ledger
 
     def run(self, plan: Any) -> Any:
         """Run a signed plan in this process and return its release."""

@@ -365,7 +365,7 @@ def ask_privately(browser: Any, home: str, folder: Path) -> None:
         custodian.go("data/visits/plan", "Plan a training on visits")
         custodian.page.get_by_label("Estimator").select_option("MatrixForestPredictor")
         custodian.press_summary("Parameters of the estimator")
-        custodian.page.get_by_label("mode").select_option("subsample")
+        custodian.page.locator("[name=mode]").select_option("subsample")
         custodian.page.get_by_label("Epsilon", exact=False).first.fill("0.5")
         custodian.press("Make the plan")
         custodian.page.get_by_text('"subsample"').wait_for()

@@ -264,7 +264,7 @@ export function table(caption, columns, rows, empty = "Nothing yet.") {
   };
   const heads = columns.map(([name, value, , isNumber], i) => {
     const attributes = { role: "columnheader", scope: "col", class: isNumber ? "number" : null };
-    if (!value) return h("th", attributes, h("span", { class: "hidden" }, name));
+    if (!value) return h("th", attributes, name);
     const button = h("button", { type: "button", class: "sort", onclick: () => sort(i, isNumber) }, name);
     return h("th", { ...attributes, "aria-sort": "none" }, button);
   });

@@ -35,12 +35,24 @@ const SCOPES = {
   operate: "read metrics and states of jobs",
 };
 
+let shownOnce = null; // a token or an invitation that was made just now
+
+const takeShown = () => {
+  const shown = shownOnce;
+  shownOnce = null;
+  return h("div", { role: "status" }, shown);
+};
+
+const showNext = (...shown) => {
+  shownOnce = card(...shown);
+  again();
+};
+
 export async function account() {
-  const tokens = await api("GET", "/tokens"),
-    place = h("div", { role: "status" });
+  const tokens = await api("GET", "/tokens");
   const ofKind = (kind) => tokens.filter((token) => token.kind === kind);
   const revoke = (words) => [
-    "",
+    "Action",
     null,
     (one) =>
       action(
@@ -56,7 +68,7 @@ export async function account() {
   return [
     h("h1", {}, state.me.name),
     h("p", { class: "lead" }, state.me.roles.join(", ")),
-    place,
+    takeShown(),
     card(
       "Tokens",
       soft("For scripts. A token is shown once, has at most your rights, and expires."),
@@ -88,14 +100,7 @@ export async function account() {
           "Create the token",
           async ({ name, days, scopes }) => {
             const { token } = await api("POST", "/tokens", { name, scopes, days: Number(days) });
-            await again();
-            setTimeout(
-              () =>
-                document
-                  .querySelector("#main > [role=status]")
-                  ?.replaceChildren(card("Copy it now; it is not shown again", h("pre", { tabindex: 0 }, token))),
-              300,
-            );
+            showNext("Copy it now; it is not shown again", h("pre", { tabindex: 0 }, token));
           },
         ),
       ),
@@ -141,21 +146,16 @@ export async function account() {
 const invitationLink = (invitation) => `${location.origin}/page/index.html#invitation=${invitation}`;
 
 export async function list() {
-  const accounts = await api("GET", "/accounts"),
-    place = h("div", { role: "status" });
+  const accounts = await api("GET", "/accounts");
   const showInvitation = ({ name, invitation }) => {
-    place.replaceChildren(
-      card(
-        `Send this link to ${name}`,
-        invitation
-          ? [
-              h("pre", { tabindex: 0 }, invitationLink(invitation)),
-              soft("It sets the password of the account, once, within 7 days. Whoever opens it first has the account."),
-            ]
-          : h("p", {}, "They log in with your organisation. No link is needed."),
-      ),
+    const link = [
+      h("pre", { tabindex: 0 }, invitationLink(invitation)),
+      soft("It sets the password, once, within 7 days. Whoever opens it first has the account."),
+    ];
+    showNext(
+      `Send this link to ${name}`,
+      invitation ? link : h("p", {}, "They log in with your organisation. No link is needed."),
     );
-    place.scrollIntoView({ block: "nearest" });
   };
   const change = (one) =>
     h(
@@ -198,7 +198,7 @@ export async function list() {
       { class: "lead" },
       "Nobody sets another person's password: an invitation does, once. Auditors see every change here in the events.",
     ),
-    place,
+    takeShown(),
     card(
       "Accounts",
       table(
@@ -212,7 +212,7 @@ export async function list() {
             (one) =>
               one.disabled ? tag("disabled", "bad") : one.invited ? tag("invited", "wait") : tag("active", "good"),
           ],
-          ["", null, (one) => (one.name === state.me.name ? "you" : change(one))],
+          ["Action", null, (one) => (one.name === state.me.name ? "you" : change(one))],
         ],
         accounts,
       ),
@@ -223,7 +223,7 @@ export async function list() {
         [
           field("name", "Name", {
             required: true,
-            pattern: "[a-z][a-z0-9._-]{0,39}",
+            pattern: "[a-z][a-z0-9._\\-]{0,39}",
             help: "Lower-case letters, digits, dots, dashes and underscores.",
           }),
           choices("roles", "Roles", ROLES),
