@@ -28,7 +28,7 @@ from veilwood.privacy.loss import Loss
 from veilwood_service import store
 from veilwood_service.access import JsonLogFormatter, Service
 from veilwood_service.accounts import ROLES
-from veilwood_service.app import create_app
+from veilwood_service.app import HeaderTimeoutProtocol, create_app
 from veilwood_service.jobs import execute_job
 from veilwood_service.settings import Limits, Settings
 from veilwood_testing.processes import free_ports, running_postgres
@@ -234,7 +234,13 @@ def serving(folder: Path, **settings: Any) -> Iterator[Running]:
 def listening(running: Running) -> Iterator[str]:
     """Run a service on a free loopback port, with its jobs; yield its address."""
     port = free_ports(1)[0]
-    options = uvicorn.Config(running.test_client.app, port=port, log_level="critical", timeout_graceful_shutdown=1)
+    options = uvicorn.Config(
+        running.test_client.app,
+        port=port,
+        http=HeaderTimeoutProtocol,
+        log_level="critical",
+        timeout_graceful_shutdown=1,
+    )
     server = uvicorn.Server(options)
     thread = threading.Thread(target=server.run)
     thread.start()

@@ -53,6 +53,8 @@ NEEDED = {
     ("POST", "/v1/plans/{number}/jobs"): "run",
     ("DELETE", "/v1/jobs/{number}"): "run",
     ("PATCH", "/v1/models/{number}"): "plan",
+    ("GET", "/v1/models/{number}/file"): "ask",
+    ("GET", "/v1/models/{number}/onnx"): "ask",
     ("POST", "/v1/models/{number}/predict"): "ask",
     ("POST", "/v1/models/{number}/predict.csv"): "ask",
     ("POST", "/v1/models/{number}/quote"): "ask",

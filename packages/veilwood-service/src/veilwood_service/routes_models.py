@@ -282,6 +282,7 @@ async def get_report(request: Request, caller: AuthenticatedCaller, number: str)
 @router.get("/models/{number}/file", response_class=Response)
 def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model."""
+    caller.require_scope("ask")
     stored = get_service(request).database.find(store.model_files, model=number)
     if stored is None:
         raise NotFoundError("trained model", number, hint="choose one from the list of models")
@@ -292,6 +293,7 @@ def get_file(request: Request, caller: AuthenticatedCaller, number: str) -> Resp
 @router.get("/models/{number}/onnx", response_class=Response)
 async def get_onnx(request: Request, caller: AuthenticatedCaller, number: str) -> Response:
     """Download a trained model as ONNX."""
+    caller.require_scope("ask")
     service = get_service(request)
     content = await service.lanes.files.run(_export_model, service, number, "model.onnx", export_onnx)
     return _as_download(content, f"{number}.onnx")
