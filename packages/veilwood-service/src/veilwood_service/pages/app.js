@@ -8,13 +8,13 @@ import * as plans from "/page/plans.js";
 
 const ROUTES = [
   [/^#\/$/, data.list],
-  [/^#\/data\/(\w+)$/, data.one],
+  [/^#\/data\/(\w+)$/, data.detail],
   [/^#\/data\/(\w+)\/review$/, data.review],
   [/^#\/data\/(\w+)\/plan$/, plans.propose],
   [/^#\/plans$/, plans.list],
-  [/^#\/plans\/(\w+)$/, plans.one],
+  [/^#\/plans\/(\w+)$/, plans.detail],
   [/^#\/models$/, models.list],
-  [/^#\/models\/(\w+)$/, models.one],
+  [/^#\/models\/(\w+)$/, models.detail],
   [/^#\/account$/, people.account],
   [/^#\/people$/, people.list],
   [/^#\/events$/, people.events],

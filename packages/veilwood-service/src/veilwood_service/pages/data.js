@@ -142,7 +142,7 @@ export async function list() {
   ];
 }
 
-export async function one(name) {
+export async function detail(name) {
   const dataset = await api("GET", `/datasets/${name}`);
   const [schema, ledger, allowances] = await Promise.all([
     dataset.has_schema ? api("GET", `/datasets/${name}/schema`) : null,

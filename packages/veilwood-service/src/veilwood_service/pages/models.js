@@ -81,7 +81,7 @@ export async function list() {
   ];
 }
 
-export async function one(number) {
+export async function detail(number) {
   const model = await api("GET", `/models/${number}`);
   if (model.kind === "evaluation") {
     location.hash = `#/models/${model.evaluated}`;
@@ -90,7 +90,9 @@ export async function one(number) {
   const [schema, evaluations, learned] = await Promise.all([
     api("GET", `/datasets/${model.dataset}/schema`).catch(() => null),
     api("GET", `/models/${number}/evaluations`),
-    model.kind === "trained" && model.estimator.startsWith("PrivateForest") ? api("GET", `/models/${number}/effects`).catch(() => null) : null,
+    model.kind === "trained" && model.estimator.startsWith("PrivateForest")
+      ? api("GET", `/models/${number}/effects`).catch(() => null)
+      : null,
   ]);
   const head = [
     h("div", { class: "row spread" }, h("h1", {}, model.name), tag(KINDS[model.kind], "good")),

@@ -195,7 +195,7 @@ async function showExpected(place, name, rows) {
 
 // -- one plan ---------------------------------------------------------------------------------------------------------
 
-export async function one(number) {
+export async function detail(number) {
   const plan = await api("GET", `/plans/${number}`);
   const [dataset, jobs] = await Promise.all([
     api("GET", `/datasets/${plan.dataset}`),
