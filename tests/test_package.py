@@ -84,9 +84,9 @@ def test_every_public_name_is_there_though_it_loads_when_used() -> None:
 
 
 def test_pictures_without_matplotlib_say_what_to_install() -> None:
-    asked = "import sys; sys.modules['matplotlib'] = None; import veilwood; veilwood.plots"
-    told = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=False)
-    assert "SetupError: figures need matplotlib. Hint: run pip install 'veilwood[plots]'." in told.stderr
+    request = "import sys; sys.modules['matplotlib'] = None; import veilwood; veilwood.plots"
+    result = subprocess.run([sys.executable, "-c", request], capture_output=True, text=True, check=False)
+    assert "SetupError: figures need matplotlib. Hint: run pip install 'veilwood[plots]'." in result.stderr
 
 
 @pytest.mark.slow

@@ -73,9 +73,9 @@ def test_a_missing_table_is_named_with_the_command_that_gets_it(
 ) -> None:
     result = measure_exhibits([toy_exhibit()], PublicTables(), tmp_path)
     assert len(result.skipped) == 1
-    told = capsys.readouterr().err
-    assert "banknote" in told
-    assert "veilwood papers fetch banknote" in told
+    output = capsys.readouterr().err
+    assert "banknote" in output
+    assert "veilwood papers fetch banknote" in output
     assert "cannot be fetched" in describe_source("covertype")
 
 
@@ -114,8 +114,8 @@ def test_progress_says_how_much_is_left(
 ) -> None:
     monkeypatch.setattr("veilwood_papers.runner.SECONDS_PER_LINE", 0.0)
     measure_exhibits([toy_exhibit()], PublicTables(), tmp_path)
-    assert "2 of 4 jobs" in (told := capsys.readouterr().err)
-    assert "left" in told
+    assert "2 of 4 jobs" in (output := capsys.readouterr().err)
+    assert "left" in output
 
 
 # -- comparing and checking ---------------------------------------------------------------------------------------

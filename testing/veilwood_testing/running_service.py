@@ -289,8 +289,8 @@ def _serve(settings: Settings, port: int) -> None:
 
 
 def upload_table(running: Running, content: bytes, kind: str, **headers: str) -> Any:
-    told = {"Content-Type": kind, **headers}
-    return running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=content, headers=told)
+    facts = {"Content-Type": kind, **headers}
+    return running.ask("custodian", "PUT", "/v1/datasets/cars/table", content=content, headers=facts)
 
 
 SMALL_JOB: dict[str, Any] = {

@@ -168,14 +168,14 @@ CHOSEN = {
 
 def unreleased_parts(forest: Any) -> dict[str, Any]:
     """Attributes that are not noisy: all but the leaves, and the splits where they are chosen from data."""
-    released = {"leaf_counts_", "leaf_values_", "start_", "model_"}
+    released = {"leaf_counts_", "leaf_values_", "start_", "model_", "measurements_"}
     if forest.plan_.opened_as or "these splits" in forest.plan_.released:
         released.add("forest_")
     parts = {key: value for key, value in vars(forest).items() if key not in released}
     if forest.plan_.opened_as:
         for name, chosen in CHOSEN.items():
-            told = getattr(forest, name).to_dict()
-            parts[name] = [list(told), {key: value for key, value in told.items() if key not in chosen}]
+            result = getattr(forest, name).to_dict()
+            parts[name] = [list(result), {key: value for key, value in result.items() if key not in chosen}]
     return parts
 
 
@@ -239,14 +239,14 @@ def test_no_fitted_estimator_or_file_holds_anything_private(name: str, trees: st
     forest.predict(table_of(forest._task, 10)[0])  # caches, if any, are part of the object
     model_file.save(forest, tmp_path / "model")
     parts = model_file._parse_file((tmp_path / "model").read_bytes())
-    shown = {
+    visible = {
         "object": forest,
         "text": [repr(forest), str(forest.privacy_), forest.privacy_.to_markdown(), forest.plan_.to_json()],
         "pickle": pickle.dumps(forest),
         "file": [parts.metadata, parts.arrays],
         "loaded": vw.load(tmp_path / "model"),
     }
-    for where, thing in shown.items():
+    for where, thing in visible.items():
         assert audit.find_leaks(thing, secrets) == [], where
     forest.report_ = {"rows": [secrets["n"]], "leaves": secrets["exact counts of a column"].astype(np.int32)}  # mutant
     found = " ".join(audit.find_leaks(forest, secrets) + audit.find_leaks(pickle.dumps(forest), secrets))

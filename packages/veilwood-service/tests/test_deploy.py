@@ -24,7 +24,7 @@ import pytest
 pytest.importorskip("fastapi")
 pytest.importorskip("yaml")
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 from veilwood_service.client import Client
 from veilwood_testing import ROOT
@@ -156,7 +156,7 @@ def test_the_compose_file_serves_trains_and_survives_kills(tmp_path: Path) -> No
                 facts = dict(SMALL_JOB)
                 plan = client.plan("cars", facts["estimator"], epsilon=facts["epsilon"], **facts["parameters"])
                 client.sign(plan["id"], plan["fingerprint"])
-                job = client._dict("POST", f"/v1/plans/{plan['id']}/jobs")["id"]
+                job = client._request_record("POST", f"/v1/plans/{plan['id']}/jobs")["id"]
                 while client.job(job)["state"] == "queued":
                     time.sleep(0.05)
             kill(process)  # amid the job; the next process has the same name and number

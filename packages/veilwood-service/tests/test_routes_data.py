@@ -29,12 +29,12 @@ def test_tables_are_registered_from_allowed_folders_alone(tmp_path: Path, source
     (allowed / "link.csv").symlink_to(tmp_path / "secret.csv")
     (allowed / "good.csv").write_bytes(CSV)
     with serving(tmp_path / "service", allowed=(str(allowed),)) as running:
-        asked = {"name": "a", "people": "x", "epsilon": 1, "source": str(tmp_path / source)}
-        refused = running.ask("custodian", "POST", "/v1/datasets", json=asked)
+        request = {"name": "a", "people": "x", "epsilon": 1, "source": str(tmp_path / source)}
+        refused = running.ask("custodian", "POST", "/v1/datasets", json=request)
         assert refused.status_code == 422
         assert str(tmp_path) not in refused.text
-        asked["source"] = str(allowed / "good.csv")
-        assert running.ask("custodian", "POST", "/v1/datasets", json=asked).status_code == 201
+        request["source"] = str(allowed / "good.csv")
+        assert running.ask("custodian", "POST", "/v1/datasets", json=request).status_code == 201
 
 
 def test_hostile_uploads_are_refused_and_leave_nothing(running: Running) -> None:

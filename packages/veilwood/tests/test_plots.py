@@ -54,9 +54,9 @@ def test_attacks_beside_claims() -> None:
 
 
 def test_calibration_is_by_groups_of_equal_size() -> None:
-    said = np.repeat([0.1, 0.9], 50)
+    values = np.repeat([0.1, 0.9], 50)
     happened = np.concatenate([np.arange(50) < 5, np.arange(50) < 40])
-    axes = plots.plot_calibration(happened, said, bins=2)
+    axes = plots.plot_calibration(happened, values, bins=2)
     drawn = next(line for line in axes.lines if len(np.asarray(line.get_xdata())) == 2 and line.get_marker() == "o")
     np.testing.assert_allclose(np.asarray(drawn.get_xdata(), float), [0.1, 0.9])
     np.testing.assert_allclose(np.asarray(drawn.get_ydata(), float), [0.1, 0.8])
@@ -155,11 +155,11 @@ def test_every_picture_is_listed_here() -> None:
 @pytest.mark.parametrize("name", DRAWN)
 def test_a_picture_takes_an_axis_returns_it_and_has_a_caption(name: str, tmp_path: Path) -> None:
     draw, given = getattr(plots, name), DRAWN[name]()
-    mine = Figure().subplots()
-    assert draw(*given, ax=mine) is mine
+    first = Figure().subplots()
+    assert draw(*given, ax=first) is first
     own = draw(*given)
     assert isinstance(own, Axes)
-    assert plots.caption(own) == plots.caption(mine)
+    assert plots.caption(own) == plots.caption(first)
     assert len(plots.caption(own)) > 30
     assert inspect.signature(draw).parameters["ax"].kind is inspect.Parameter.KEYWORD_ONLY
     plots.save(own, tmp_path / "picture.svg")
@@ -230,8 +230,8 @@ def follow(forest: Any, row: Any) -> str:
 def test_a_drawn_tree_is_the_tree_that_predicts(kind: str) -> None:
     maker = getattr(vw, f"{kind}Classifier")
     forest = maker(IRIS.schema, epsilon=50.0, n_estimators=1, max_depth=2, random_state=3).fit(IRIS.X, IRIS.y)
-    said = [follow(forest, row) for _, row in IRIS.X.iterrows()]
-    assert (np.array(said) == forest.predict(IRIS.X)).mean() > 0.95  # edges are rounded to four digits
+    lines = [follow(forest, row) for _, row in IRIS.X.iterrows()]
+    assert (np.array(lines) == forest.predict(IRIS.X)).mean() > 0.95  # edges are rounded to four digits
     written = {text.get_text().split("\n")[0] for text in plots.plot_tree(forest).texts}
     assert set(forest.predict(IRIS.X)) <= written
 

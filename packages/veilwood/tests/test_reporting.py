@@ -30,8 +30,8 @@ def test_the_page_loads_nothing_and_is_whole(forest: Any) -> None:
     assert {"script", "link", "img", "iframe", "object"} & {tag for tag, _ in seen.tags} == set()
     assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org/2000/svg)", render_report(forest))
     text = " ".join(seen.text)
-    for told in ("epsilon = 2", "Quality", "accuracy", "safety", "Certificate", forest.privacy_.plan_hash):
-        assert told in text, told
+    for result in ("epsilon = 2", "Quality", "accuracy", "safety", "Certificate", forest.privacy_.plan_hash):
+        assert result in text, result
     for assumption in forest.privacy_.assumptions:
         assert assumption in text
 
@@ -88,13 +88,13 @@ def test_notebooks_show_certificates_plans_effects_tunings_and_ledgers(forest: A
     car = vw.datasets.car()
     vw.RandomTreesClassifier(car.schema, ledger=ledger, random_state=0).fit(car.X, car.y)
     found = vw.tune(car.schema, vw.RandomTreesClassifier, n_rows=1700, epsilon=1.0, grid={"max_depth": [2, 4]})
-    for thing, told in (
+    for thing, result in (
         (forest.privacy_, "epsilon=2"), (forest.plan(), "Plan of PrivateForestClassifier"),
         (forest.explain(), "safety"), (found, "Nothing was spent"), (ledger, "<people>"),
     ):  # fmt: skip
         seen = PageTags(thing._repr_html_())
         assert seen.open == []
-        assert told in " ".join(seen.text)
+        assert result in " ".join(seen.text)
 
 
 def test_the_repr_of_an_estimator_always_shows_epsilon() -> None:

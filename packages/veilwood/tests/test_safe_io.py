@@ -105,9 +105,9 @@ def test_json_is_read_as_it_was_written(value: Any, ascii_only: bool) -> None:
 @pytest.mark.parametrize("name", HOSTILE)
 def test_hostile_json_is_refused(name: str) -> None:
     text, reason = HOSTILE[name]
-    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=reason) as told:
+    with within_time_limit(), pytest.raises(vw.VeilwoodError, match=reason) as raised:
         read_json(text, 99 if name == "too much" else bounded.MAX_BYTES)
-    assert len(str(told.value)) < 400
+    assert len(str(raised.value)) < 400
 
 
 def test_nesting_up_to_the_limit_is_read() -> None:
@@ -249,12 +249,12 @@ def open_and_use(path: Path) -> None:
     """Ask a ledger everything; at least one answer is that it is damaged or altered."""
     reasons = []
     loss = Loss.pure(Fraction(1, 10))
-    asked: list[Callable[[Any], Any]] = [
+    requests: list[Callable[[Any], Any]] = [
         lambda book: book.verify(), lambda book: book.entries(), lambda book: book.spent, lambda book: book.remaining,
         lambda book: book.can_afford(loss), lambda book: str(book),
         lambda book: book.reserve(loss, what="x", neighbours="rows", plan="0").commit(),
     ]  # fmt: skip
-    for ask in asked:
+    for ask in requests:
         try:
             ask(vw.SQLiteLedger(path))
         except vw.LedgerError as error:

@@ -129,17 +129,17 @@ class Traces:
             "_run_trial",
             self._same(vw.PrivateSearch._run_trial, leak) if trials > 0 else vw.PrivateSearch._run_trial,
         )
-        said, logged = io.StringIO(), io.StringIO()
+        result, logged = io.StringIO(), io.StringIO()
         handler = logging.StreamHandler(logged)
         logging.getLogger().addHandler(handler)
         ledger = vw.MemoryLedger(9)
-        with redirect_stdout(said), redirect_stderr(said), warnings.catch_warnings(record=True) as warned:
+        with redirect_stdout(result), redirect_stderr(result), warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
             search = searched(ledger=ledger, epsilon=0.01).fit(CAR.X, CAR.y)
         logging.getLogger().removeHandler(handler)
         known = ("best_estimator_",)
         self.seen = [
-            said.getvalue(), logged.getvalue(), sorted({str(w.message)[:60] for w in warned}),
+            result.getvalue(), logged.getvalue(), sorted({str(w.message)[:60] for w in warned}),
             [(e.what, str(e.loss), e.state) for e in ledger.entries()], str(vw.process_spend()),
             {name: str(value) for name, value in vars(search).items() if name.endswith("_") and name not in known},
         ]  # fmt: skip
@@ -161,8 +161,8 @@ def test_the_number_of_trials_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -
         few = Traces(1, one).seen
         many = Traces(7, other).seen
     assert few[0] == many[0] == ""
-    for mine, yours in zip(few, many, strict=True):
-        assert mine == yours
+    for own, yours in zip(few, many, strict=True):
+        assert own == yours
 
 
 def test_a_trace_of_the_trials_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -299,7 +299,7 @@ def test_a_setting_does_not_reach_what_is_ours(name: str) -> None:
     search = of_a_person({})
     plan = search._design_trial(setting, schema, half, half).design.plan
     assert (plan.loss, plan.neighbours.unit, plan.schema_hash) == (half, RowsOf("person", 8), schema.fingerprint())
-    ours = search._with(setting, half, None)
+    ours = search._estimator_with(setting, half, None)
     assert (ours.epsilon, ours.delta, ours.ledger) == (Fraction(1, 2), 0.0, None)
     assert ours.schema.fingerprint() == schema.fingerprint()
 
@@ -320,13 +320,13 @@ def test_the_door_of_a_trial_refuses_by_itself(wrong: str, monkeypatch: pytest.M
 
 
 def test_losses_of_different_units_do_not_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    sound = vw.PrivateSearch._with
+    sound = vw.PrivateSearch._estimator_with
 
     def lighter(self: Any, setting: Any, loss: Loss, ledger: Any) -> Any:
         forest = sound(self, setting, loss, ledger)
         return forest.set_params(max_weight=1) if hasattr(self, "best_params_") else forest  # the fit at the end
 
-    monkeypatch.setattr(vw.PrivateSearch, "_with", lighter)
+    monkeypatch.setattr(vw.PrivateSearch, "_estimator_with", lighter)
     search = of_a_person({"max_depth": [1, 2]})  # a ledger would refuse it as well
     with pytest.raises(PlanError, match="do not add up"):
         search.fit(rows_of_people()[0])
@@ -373,6 +373,6 @@ def test_neighbours_leave_the_same_traces(adjacency: str, form: Any) -> None:
 
     for draw in range(3):
         rows = [row_of(rng, "classification", 0.3, 0.2) for _ in range(12)]
-        mine = row_of(rng, "classification", 0.3, 0.0)
+        own = row_of(rng, "classification", 0.3, 0.0)
         other = rows if adjacency == "add-remove" else [*rows, row_of(rng, "classification", 0.3, 0.0)]
-        assert find_interference(run, [*rows, mine], other, draw=draw) == []
+        assert find_interference(run, [*rows, own], other, draw=draw) == []

@@ -59,14 +59,14 @@ def test_result_is_what_the_plan_says() -> None:
 
 def test_an_instance_brings_its_parameters_along_and_spends_nothing() -> None:
     ledger = vw.MemoryLedger(1.0)
-    mine = vw.RandomTreesClassifier(adjacency="replace-one", leaves="empirical-bayes", random_state=5, ledger=ledger)
+    own = vw.RandomTreesClassifier(adjacency="replace-one", leaves="empirical-bayes", random_state=5, ledger=ledger)
     grid = {"n_estimators": [4], "max_depth": [3]}
-    found = vw.tune(CAR, [mine], n_rows=1000, epsilon=1.0, grid=grid)
+    found = vw.tune(CAR, [own], n_rows=1000, epsilon=1.0, grid=grid)
     plain = vw.tune(CAR, vw.RandomTreesClassifier, n_rows=1000, epsilon=1.0, grid=grid)
     assert (found.best.leaves, found.best.random_state, found.best.ledger) == ("empirical-bayes", 5, ledger)
     assert found.settings[0].noise_std == pytest.approx(2 * plain.settings[0].noise_std, rel=0.01)
     assert found.settings[0].skill < plain.settings[0].skill
-    assert mine.schema is None
+    assert own.schema is None
     assert ledger.entries() == []
 
 
@@ -133,8 +133,8 @@ def test_plot_shows_every_setting(tmp_path: Path) -> None:
     grid = {"n_ensembles": [1], "max_features": [2], "n_estimators": [2, 4], "max_depth": [1, 2]}
     found = vw.tune(CAR, n_rows=1000, epsilon=1.0, grid=grid)
     figure = found.plot()
-    shown = sum(np.asarray(points.get_offsets()).shape[0] for points in figure.axes[0].collections)
-    assert shown == len(found.settings) == 16
+    values = sum(np.asarray(points.get_offsets()).shape[0] for points in figure.axes[0].collections)
+    assert values == len(found.settings) == 16
     figure.savefig(tmp_path / "skill.png")
     silent = vw.tune(CAR, vw.RandomTreesClassifier, n_rows=1000, epsilon=np.inf, grid={"n_estimators": [2]})
     assert silent.plot().axes[0].get_xscale() == "linear"  # without noise there is nothing to take a logarithm of
@@ -187,9 +187,9 @@ def test_a_schema_is_needed() -> None:
 def test_help_is_short_too_and_shells_complete(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["tune", "-h"]) == 0
     assert "Example" in capsys.readouterr().out
-    asked = {"_VEILWOOD_COMPLETE": "complete_bash", "COMP_WORDS": "veilwood eva", "COMP_CWORD": "1"}
+    request = {"_VEILWOOD_COMPLETE": "complete_bash", "COMP_WORDS": "veilwood eva", "COMP_CWORD": "1"}
     run = subprocess.run(
-        [sys.executable, "-m", "veilwood"], env=os.environ | asked, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "veilwood"], env=os.environ | request, capture_output=True, text=True, check=False
     )
     assert run.stdout.split() == ["evaluate"]
 

@@ -97,8 +97,8 @@ def naive(
         below, labels = naive(
             [r for r in rows if r[0][chosen] == v], domain, depth, extra, node * w + v, (*used, chosen)
         )
-        for mine, theirs in zip(splits, below, strict=True):
-            mine.update(theirs)
+        for own, other in zip(splits, below, strict=True):
+            own.update(other)
         leaves.update(labels)
     return splits, leaves
 

@@ -142,8 +142,8 @@ def test_reasons_are_those_of_the_variant() -> None:
     )
     assert published.voting == counterpart.voting
     for trees in ("disjoint", "shared"):  # without partition each tree has an equal part of the budget
-        ours, theirs = (forest.set_params(trees=trees).plan().steps for forest in (counterpart, published))
-        assert [step.mechanism for step in theirs] == [step.mechanism for step in ours]
+        ours, other = (forest.set_params(trees=trees).plan().steps for forest in (counterpart, published))
+        assert [step.mechanism for step in other] == [step.mechanism for step in ours]
 
 
 @pytest.mark.parametrize(

@@ -15,12 +15,11 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from scipy.special import logsumexp
 from sklearn.base import clone
 
 from veilwood import estimators
-from veilwood.arrays import Bools, Floats, Int32s, Ints
+from veilwood.arrays import AnyArray, Bools, Floats, Int32s, Ints
 from veilwood.data.columns import did_you_mean
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.data.open_rows import open_rows
@@ -50,10 +49,12 @@ from veilwood_audit.statistics import ALPHA, one_run_lower_bound
 N_CANARIES = 16384
 """Canaries of one audited fit: enough for a lower bound of about 0.8 for an epsilon of 1."""
 
-_CROWD_ROWS = 32  # rows per canary that make its gradient large, if gradients are released
 _ONE_TABLE = 100  # rows times epsilon at which PrivateForestClassifier releases one table and nothing else
-_ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has one round
+_ONE_ROUND = 600.0  # rows times epsilon at which PrivateForestRegressor has one round, of fine groups
 _COUNT_STEP = AdaptiveStep.TABLE.at(1)  # the step of a single table
+_ROUND_KINDS = {
+    kind.key for kind in (AdaptiveStep.ROUND_ROWS, AdaptiveStep.ROUND_GRADIENTS, AdaptiveStep.ROUND_PAIRS)
+}  # that one row changes in its own cell
 _ALL_STEPS = "everything"  # key of the result of all steps in a recording
 _FRACTION_GUESSED = 0.1  # fraction of canaries guessed in each tail, if likelihood ratios have no maximum
 
@@ -162,7 +163,8 @@ def canary_estimator(
     n_dice, sides, depth = (2, 64, 2) if "n_ensembles" in known else (20, 2, 14)
     wanted: dict[str, Any] = {"n_estimators": 1, "max_depth": depth, "split_budget": 0.02, "candidates": 1}
     if issubclass(estimator_class, PrivateForestClassifier | PrivateForestRegressor):
-        # A declared number of rows that leads to one table, or to one round, over the values of a single column.
+        # A number of rows that leads to one table, or to one round, over the values of a single column. A classifier
+        # believes a declared number, so one fit holds all canaries; a regressor counts, so that each fit holds few.
         n_dice, sides = 1, N_CANARIES
         enough = _ONE_TABLE if estimator_class is PrivateForestClassifier else _ONE_ROUND
         wanted |= {"n_rows": max(1, round(enough / epsilon))}
@@ -209,29 +211,40 @@ def audit_one_run(
     rng = np.random.default_rng(seed)
     schema = Schema.resolve(estimator.schema)
     table = _draw_canaries(estimator, schema, canaries, rng)
-    # Canaries have the last class or the upper bound. For boosted forests, many rows with the lower bound at the cell
-    # of the first candidate make the gradient of a canary large.
-    low, high = schema.target.bounds if schema.task == "regression" else (schema.classes[0], schema.classes[-1])
-    crowd = table.iloc[np.zeros(_CROWD_ROWS * len(table) if _is_boosted(estimator) else 0, int)]
-    table = table.iloc[1:] if len(crowd) else table
-    included = rng.random(len(table)) < 0.5
-    fitted = clone(estimator)
-    with warnings.catch_warnings():  # one row per leaf is less than the noise on purpose; canaries are not private
-        warnings.simplefilter("ignore", UtilityWarning)
-        warnings.simplefilter("ignore", PrivacyWarning)
-        target = np.array([low] * len(crowd) + [high] * int(included.sum()))
-        recorded = _fit_recorded(fitted, pd.concat([crowd, table[included]]), target)
-        values, leaves, contribution = _released_leaves(fitted, recorded, table)
-    alone = _has_own_leaves(leaves)
-    ratio = _canary_log_ratio(fitted.plan_, fitted.plan_.steps[-1], values[alone], contribution)
-    if fitted.plan_.steps[-1].kind == AdaptiveStep.ROUND_GRADIENTS.key:  # the step before it counts rows
-        counted = fitted.plan_.steps[-2]
-        rows = recorded[counted.name][fitted._encode_rows(table)[alone, :1]]
-        ratio = ratio + _canary_log_ratio(fitted.plan_, counted, rows, np.array(1))
-    correct, guesses = _count_guesses(fitted.plan_, ratio, included[alone])
+    size = len(table)
+    if isinstance(estimator, PrivateForestRegressor):
+        size = min(size, 2 * (estimator.n_rows or size))  # of which half are included
+    ratios, included = [], []
+    for first in range(0, len(table) - len(table) % size, size):
+        coins = rng.random(size) < 0.5
+        fitted = clone(estimator)
+        ratio, alone = _fit_and_compare(fitted, schema, table.iloc[first : first + size], coins)
+        ratios.append(ratio)
+        included.append(coins[alone])
+    correct, guesses = _count_guesses(fitted.plan_, np.concatenate(ratios), np.concatenate(included))
     delta = float(fitted.plan_.loss.delta)
     bound = one_run_lower_bound(correct, guesses, canaries=len(table), delta=delta, alpha=alpha)
     return CanaryResult(len(table), guesses, correct, bound)
+
+
+def _fit_and_compare(fitted: BaseForest, schema: Schema, table: pd.DataFrame, included: Bools) -> tuple[Floats, Bools]:
+    """Fit on the included canaries. Return the log-likelihood ratios of canaries with leaves of their own, and a mask.
+
+    Canaries have the last class or the upper bound; those of boosted forests have either bound in turn, so that the
+    mean is in the middle and gradients are large.
+    """
+    low, high = schema.target.bounds if schema.task == "regression" else (schema.classes[0], schema.classes[-1])
+    is_low = (np.arange(len(table)) % 2 == 1) & isinstance(fitted, PrivateForestRegressor)
+    target = np.array([low if each else high for each in is_low])
+    with warnings.catch_warnings():  # one row per leaf is less than the noise on purpose; canaries are not private
+        warnings.simplefilter("ignore", UtilityWarning)
+        warnings.simplefilter("ignore", PrivacyWarning)
+        recorded = _fit_recorded(fitted, table[included], target[included])
+        if isinstance(fitted, PrivateForestRegressor):
+            return _round_ratios(fitted, recorded, table, is_low), np.ones(len(table), bool)
+        values, leaves, contribution = _released_leaves(fitted, recorded, table)
+    alone = _has_own_leaves(leaves)
+    return _canary_log_ratio(fitted.plan_, fitted.plan_.steps[-1], values[alone], contribution), alone
 
 
 def attack_estimator(
@@ -317,7 +330,7 @@ class _RecordingDoor(Door):
         return noisy
 
 
-def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> dict[str, Any]:
+def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: AnyArray) -> dict[str, Any]:
     """Fit an estimator, and return the releases of a PrivateForest by step. Models of others contain all releases."""
     recorded: dict[str, Any] = {}
     if not isinstance(estimator, PrivateForestClassifier | PrivateForestRegressor):
@@ -327,31 +340,43 @@ def _fit_recorded(estimator: BaseForest, X: pd.DataFrame, y: NDArray[Any]) -> di
     source = open_rows(X, y, design.encoding, unit=design.plan.neighbours.unit)
     door = _RecordingDoor(design.plan, open_ledger(estimator.ledger), recorded)
 
-    def measure(door: Door) -> Any:
+    def measure_recorded(door: Door) -> Any:
         recorded[_ALL_STEPS] = method.measure_rows(design, source, door, estimator.n_jobs)
         return recorded[_ALL_STEPS]
 
-    estimator._run_release(Release(door), design, method, measure)
+    estimator._run_release(Release(door), design, method, measure_recorded)
     return recorded
 
 
-def _is_boosted(estimator: BaseForest) -> bool:
-    return isinstance(estimator, PrivateForestRegressor)
+def _round_ratios(
+    fitted: PrivateForestRegressor, released: dict[str, Any], table: pd.DataFrame, is_low: Bools
+) -> Floats:
+    """Return the log-likelihood ratio of each canary, over the cells of all rounds, of which each has one canary."""
+    learned, ratio = released[_ALL_STEPS], np.zeros(len(table))
+    codes = fitted._encode_rows(table)[:, 0].astype(np.int64)
+    target = np.where(is_low, 0, TARGET_LEVELS).astype(np.int32)
+    rounds = [step for step in fitted.plan_.steps if step.kind in _ROUND_KINDS]
+    if len({step.at for step in rounds}) != 1 or any(step.shape[0] <= codes.max() for step in rounds):
+        raise UseError("this attack requires one round with a cell for every value. Hint: use n_rows = 600 / epsilon.")
+    for step in rounds:
+        scores = np.broadcast_to(learned.start, (len(codes), 1)).astype(np.int32)
+        gradient = row_gradients(scores, target, 0, learned.residual_limit).astype(np.int64).reshape(-1, 1)
+        moved = np.ones_like(gradient)
+        if step.kind == AdaptiveStep.ROUND_GRADIENTS.key:
+            moved = gradient
+        elif step.kind == AdaptiveStep.ROUND_PAIRS.key:
+            moved = np.concatenate([GRADIENT_UNITS + gradient, GRADIENT_UNITS - gradient], axis=1)
+        seen = released[step.name].reshape(step.shape[0], -1)[codes]
+        ratio = ratio + _canary_log_ratio(fitted.plan_, step, seen, moved)
+    return ratio
 
 
-def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[NDArray[Any], Int32s, Ints]:
+def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame) -> tuple[AnyArray, Int32s, Ints]:
     """Return, for each canary, the released numbers that it contributes to, their leaves and its contributions."""
     codes = fitted._encode_rows(table)
     leaves = route_rows(fitted.forest_, codes)
     regression = fitted.schema_.task == "regression"
     column, contribution = (0, TARGET_LEVELS) if regression else (len(fitted.schema_.classes) - 1, 1)
-    if _is_boosted(fitted):
-        learned, last = released[_ALL_STEPS], fitted.plan_.steps[-1]
-        highest = np.array([TARGET_LEVELS], np.int32)
-        moved: Ints = row_gradients(learned.start[None], highest, 0, learned.residual_limit).astype(np.int64)
-        if last.kind == AdaptiveStep.ROUND_PAIRS.key:
-            moved = np.concatenate([GRADIENT_UNITS + moved, GRADIENT_UNITS - moved], axis=None)
-        return released[last.name][codes[:, 0]], leaves[:, :1], moved
     if released:
         last_step = fitted.plan_.steps[-1]
         if (last_step.kind, last_step.at) != (_COUNT_STEP.kind, _COUNT_STEP.at):
@@ -364,7 +389,7 @@ def _released_leaves(fitted: Any, released: dict[str, Any], table: pd.DataFrame)
     return fitted.leaf_counts_[leaves, column], leaves, np.array(contribution)
 
 
-def _canary_log_ratio(plan: Plan, step: Step, seen: NDArray[Any], contribution: Ints) -> Floats:
+def _canary_log_ratio(plan: Plan, step: Step, seen: AnyArray, contribution: Ints) -> Floats:
     """Return the log-likelihood ratio, included against excluded, of numbers that hold only the canary and noise."""
     mechanism: Any = step.mechanism
     match mechanism:

@@ -40,9 +40,8 @@ from unittest import mock
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from veilwood.arrays import Bools, Int32s, Ints
+from veilwood.arrays import AnyArray, Bools, Int32s, Ints
 from veilwood.errors import SetupError
 from veilwood.forests.adaptive.row_backend import MemoryBackend, ScoredRows
 from veilwood.models.file import save
@@ -155,13 +154,13 @@ def _contains_secret(value: Any, secret: Any) -> bool:
     return isinstance(value, Number | np.generic) and not isinstance(value, bool) and bool(value == secret)
 
 
-def _raw_bytes(value: bytes | bytearray | NDArray[Any] | str) -> bytes:
+def _raw_bytes(value: bytes | bytearray | AnyArray | str) -> bytes:
     if isinstance(value, str):
         return value.encode()
     return value.tobytes() if isinstance(value, np.ndarray) else bytes(value)
 
 
-def _contains_sequence(array: NDArray[Any], wanted: NDArray[Any]) -> bool:
+def _contains_sequence(array: AnyArray, wanted: AnyArray) -> bool:
     """Return True if the flattened ``array`` contains the numbers of ``wanted`` in sequence, whatever the types."""
     if array.dtype.kind not in "iuf" or array.size < wanted.size or not wanted.size:
         return False

@@ -14,9 +14,10 @@ from itertools import combinations, product
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy import optimize, stats
 
+from veilwood.arrays import Ints
 from veilwood.privacy.neighbours import Adjacency, Neighbours
 
 ALPHA = 5e-9
@@ -178,7 +179,7 @@ class Distances:
 
 
 def worst_distances(
-    query: Callable[[RowCells], NDArray[np.int64]], n_cells: int, max_records: int, neighbours: Neighbours
+    query: Callable[[RowCells], Ints], n_cells: int, max_records: int, neighbours: Neighbours
 ) -> Distances:
     """Compute the sensitivity of an integer query by enumerating all pairs of small neighbouring tables.
 

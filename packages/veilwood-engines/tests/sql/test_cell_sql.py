@@ -62,7 +62,7 @@ def test_a_code_is_in_its_group_however_groups_lie(groups: list[int], stride: in
             (CellSqlWriter(words, encoding), "f0"),
             (BinSqlWriter(words, encoding, [len(groups)]), "c0"),
         ):
-            text = writer.rule(way)
+            text = writer.rule_sql(way)
             found = [database.execute(f"SELECT {text} FROM (SELECT {c} AS {name})").fetchone()[0]
                      for c in range(len(groups))]  # fmt: skip
             assert found == [group * stride + start for group in groups]

@@ -169,8 +169,8 @@ class AddingEngine(CheckedEngine):
     error = np.uint64(0)
     once = True
 
-    def _reshare(self, *words: Any, **more: Any) -> Any:
-        own, received = super()._reshare(*words, **more)
+    def _reshare_parts(self, *words: Any, **more: Any) -> Any:
+        own, received = super()._reshare_parts(*words, **more)
         if self.once and self.party == 0:
             self.once = False
             own.reshape(-1)[:1] += self.error  # and the other holder of this part learns of it

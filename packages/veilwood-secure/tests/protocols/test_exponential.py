@@ -11,12 +11,11 @@ import pytest
 from veilwood.errors import VeilwoodError
 from veilwood.privacy import entropy
 from veilwood_secure.protocols import public_trees as id3
+from veilwood_secure.protocols.noise import exponential_delta, select_exponential
 from veilwood_secure.protocols.public_trees import (
-    exponential_delta,
     exponential_labeller,
     exponential_selector,
     open_exponential_selection,
-    select_exponential,
 )
 from veilwood_secure.protocols.records import Domain
 from veilwood_testing.hidden_trees import load_rows, random_rows

@@ -69,13 +69,13 @@ def test_the_model_is_an_ordinary_one_with_a_certificate_that_names_the_servers(
     forest = vw.RandomTreesClassifier(CAR.schema, epsilon=1.0, n_estimators=4, max_depth=3, random_state=0)
     ledger = MemoryLedger()
     forest.set_params(ledger=ledger).fit(Threads(OWNERS, law_))
-    said = forest.privacy_
-    assert said.is_private
-    assert said.epsilon == 1.0
-    assert said.delta is not None
-    assert (said.delta == 0) == (law_ == "dealt")
-    assert said.delta < 1e-15
-    assert Assumption.NO_COLLUSION.value in said.assumptions
+    result = forest.privacy_
+    assert result.is_private
+    assert result.epsilon == 1.0
+    assert result.delta is not None
+    assert (result.delta == 0) == (law_ == "dealt")
+    assert result.delta < 1e-15
+    assert Assumption.NO_COLLUSION.value in result.assumptions
     assert [entry.loss.epsilon for entry in ledger.entries()] == [1]
     assert forest.classes_.tolist() == list(CAR.schema.classes)
     exact = vw.RandomTreesClassifier(CAR.schema, epsilon=float("inf"), n_estimators=4, max_depth=3, random_state=0)
@@ -98,7 +98,7 @@ def test_the_ledger_is_charged_before_the_servers_are_asked() -> None:
     parties = Threads(OWNERS)
     with pytest.raises(BudgetExceededError):
         forest.fit(parties)  # what was reserved stays spent
-    assert parties.asked == 0
+    assert parties.n_requests == 0
 
 
 @pytest.mark.parametrize("other", [{"epsilon": 2.0}, {"privacy_unit": 2}, {"adjacency": "replace-one"}], ids=str)
@@ -163,7 +163,7 @@ def test_joint_fits_refuse_what_servers_cannot_do() -> None:
     for weights in ({"sample_weight": [1.0]}, {"holdout_fraction": 0.5, "evaluate_epsilon": 0.1}):
         with pytest.raises(UseError):
             vw.RandomTreesClassifier(**good, max_weight=2).fit(parties, **weights)
-    assert parties.asked == 0
+    assert parties.n_requests == 0
     with pytest.raises(VeilwoodError, match="noise_protocol='loud'"):
         Threads(OWNERS, "loud")
 

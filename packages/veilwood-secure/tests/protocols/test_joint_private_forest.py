@@ -131,10 +131,10 @@ def test_a_joint_fit_is_charged_everywhere_and_says_who_took_part() -> None:
 def test_an_owner_whose_budget_is_spent_sends_nothing() -> None:
     forest, owners = FITS["two classes"]
     forest = vw.PrivateForestClassifier(TWO, epsilon=2, random_state=0, ledger=MemoryLedger(1))
-    mine, theirs = zip(*[Whisper.pair() for _ in range(3)], strict=True)
+    own, other = zip(*[Whisper.pair() for _ in range(3)], strict=True)
     with pytest.raises(BudgetExceededError):
-        joint.run_owner(forest, joint.joint_plan(forest, "sampled"), *owners[0], mine)
-    assert all(voice._mine.empty() for voice in theirs)
+        joint.run_owner(forest, joint.joint_plan(forest, "sampled"), *owners[0], own)
+    assert all(voice._mine.empty() for voice in other)
 
 
 # -- the door of the servers -----------------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ def larger_of_two(others: list[int], wrong: list[int], shift: int = 0) -> int:
     """Open the larger of two sums, to which a wrong owner adds; ``shift`` makes its shares disagree."""
     voices = [[Whisper.pair() for _ in range(3)] for _ in range(2)]
     for sums, voice in zip((others, wrong), voices, strict=True):
-        joint.ServerChannels([mine for mine, _ in voice]).send_share(np.array(sums))
+        joint.ServerChannels([own for own, _ in voice]).send_share(np.array(sums))
     if shift:
         first = voices[1][0][1]
         first._mine.put((np.frombuffer(first.receive(), "<u8") + np.uint64(shift)).tobytes())
@@ -233,7 +233,7 @@ def run_once(forest: Any, tables: list[tuple[Any, Any]], script: list[Ints] | No
     plan = joint.joint_plan(forest, "sampled")
     voices = [[Whisper.pair() for _ in range(3)] for _ in tables]
     owners = [
-        threading.Thread(target=joint.run_owner, args=(forest, plan, *table, [mine for mine, _ in voice]), daemon=True)
+        threading.Thread(target=joint.run_owner, args=(forest, plan, *table, [own for own, _ in voice]), daemon=True)
         for table, voice in zip(tables, voices, strict=True)
     ]
     for owner in owners:

@@ -97,7 +97,7 @@ def sums_of(honest: Any, wrong: Any, forest: Any) -> Any:
     """Open the histograms of two owners together, the second of which may send anything."""
     voices = [[Whisper.pair() for _ in range(3)] for _ in range(2)]
     for sums, voice in zip((honest, wrong), voices, strict=True):
-        joint.ServerChannels([mine for mine, _ in voice]).send_share(np.array(sums))
+        joint.ServerChannels([own for own, _ in voice]).send_share(np.array(sums))
 
     def served(links: Links) -> Any:
         engine = ReplicatedEngine(links, ring=RING)

@@ -184,20 +184,20 @@ def test_an_owner_whose_budget_is_used_up_sends_nothing(
 ) -> None:
     with place(tmp_path, task) as here:
         SQLiteLedger(tmp_path / "owner-north" / file, epsilon=1, delta="1e-6")
-        said: list[Any] = []
+        lines: list[Any] = []
         say = Channel.send_fields
 
         def noted(channel: Channel, **words: Any) -> None:
             if channel.peer.role == "server":
-                said.append(words)
+                lines.append(words)
             say(channel, **words)
 
         monkeypatch.setattr(Channel, "send_fields", noted)
         north = here.owner("north")
         with pytest.raises(BudgetExceededError, match="insufficient privacy budget"):
             (north.participate if north.participates else north.contribute)(X[:50], Y[:50])
-        assert {words.get("do") for words in said} == {"status", None}  # and "no more"
-        assert not any("rows" in words or "upload" in words for words in said)
+        assert {words.get("do") for words in lines} == {"status", None}  # and "no more"
+        assert not any("rows" in words or "upload" in words for words in lines)
         assert here.owner("south").status()[1]["missing"] == ["north", "south"]
         assert role_ledger(here, "owner-north").spent.epsilon == 0
 

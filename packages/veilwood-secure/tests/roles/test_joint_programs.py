@@ -54,11 +54,11 @@ def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_c
     room: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leaves = room.owner("south")
-    asked: list[int] = []
+    requests: list[int] = []
 
     def answer_once(self: JointForest, rows: Any, target: Any, voices: Any) -> None:
         if len(rows) == len(X[ROWS["south"]]):
-            asked.append(1)
+            requests.append(1)
             raise VeilwoodError("the lights went out")
         original(self, rows, target, voices)
 
@@ -72,7 +72,7 @@ def test_an_owner_that_leaves_before_anything_was_opened_ends_the_training_and_c
         with pytest.raises(VeilwoodError, match="owner south"):
             north.result(60)
     room.settle()
-    assert asked == [1]
+    assert requests == [1]
     for server in room.servers:  # no server recorded that it was about to open anything
         assert [entry.state for entry in server._ledger.entries()] == ["cancelled"]
     monkeypatch.setattr(JointForest, "run_owner", original)

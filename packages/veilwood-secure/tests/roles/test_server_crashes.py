@@ -200,11 +200,11 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small_pieces")
 def test_an_upload_goes_on_where_it_stopped(here: Place) -> None:
-    told: list[float] = []
+    lines: list[float] = []
 
     def stop_after_two(share: float) -> None:
-        told.append(share)
-        if len(told) == 2:
+        lines.append(share)
+        if len(lines) == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
@@ -213,15 +213,15 @@ def test_an_upload_goes_on_where_it_stopped(here: Place) -> None:
     assert here.owner("south").status()[0]["missing"] == ["north", "south"]
     here.stop()
     here.start()  # and the servers stopped as well
-    here.owner("south").contribute(X[250:], Y[250:], progress=told.append)
-    assert told == [pytest.approx(number / 6) for number in range(1, 7)]
+    here.owner("south").contribute(X[250:], Y[250:], progress=lines.append)
+    assert lines == [pytest.approx(number / 6) for number in range(1, 7)]
     contribute(here, "north")
     assert here.owner("north").wait(60).epsilon == 2
 
 
 @pytest.mark.usefixtures("small_pieces")
 def test_other_rows_do_not_go_on_where_others_stopped(here: Place) -> None:
-    told: list[float] = []
+    lines: list[float] = []
 
     def stop(share: float) -> None:
         raise KeyboardInterrupt
@@ -229,8 +229,8 @@ def test_other_rows_do_not_go_on_where_others_stopped(here: Place) -> None:
     with pytest.raises(KeyboardInterrupt):
         here.owner("south").contribute(X[250:], Y[250:], progress=stop)
     time.sleep(0.2)
-    here.owner("south").contribute(X[250:][::-1], Y[250:][::-1], progress=told.append)
-    assert len(told) == 6
+    here.owner("south").contribute(X[250:][::-1], Y[250:][::-1], progress=lines.append)
+    assert len(lines) == 6
 
 
 @pytest.mark.usefixtures("small_pieces")

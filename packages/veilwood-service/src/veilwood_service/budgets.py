@@ -84,7 +84,7 @@ class DatasetLedger(ChainedLedger):
         self._chain, self._lock = HashChain(self.name), threading.RLock()
 
     @contextmanager
-    def _transaction(self, write: bool = False) -> Iterator[Connection]:
+    def _open_transaction(self, write: bool = False) -> Iterator[Connection]:
         """Open a transaction on the events of this data set, or join the one that this thread has open.
 
         The lock keeps verified events and snapshots in step. Readers take it before their snapshot. Writers take it
@@ -106,11 +106,11 @@ class DatasetLedger(ChainedLedger):
         """Read all events again if the open transaction is rolled back: some in memory may not exist then."""
         self.database.on_rollback(lambda: setattr(self, "_chain", HashChain(self.name)))
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
-        with self._transaction(write=True):
+    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+        with self._open_transaction(write=True):
             if facts["purpose"].kind != RECONCILIATION:
                 self.require_chargeable()
-            return super()._charge(loss, facts, limits)
+            return super()._reserve_loss(loss, facts, limits)
 
     def require_chargeable(self) -> None:
         """Raise LedgerError if the data set is frozen or retired."""
@@ -136,7 +136,7 @@ class DatasetLedger(ChainedLedger):
         """
         budget = requested_budget(epsilon, delta or 0)
         integer = "BIGINT" if self.database.is_postgres else "INTEGER"
-        with self._transaction(write=True) as connection:
+        with self._open_transaction(write=True) as connection:
             connection.execute(
                 f"CREATE TABLE events (number {integer} PRIMARY KEY, entry {integer} NOT NULL, body TEXT NOT NULL, "
                 "hash TEXT NOT NULL)"
@@ -193,7 +193,7 @@ class Ledgers:
         except (FileNotFoundError, ValueError):
             return []
         known = [row["name"] for row in self._database.find_all(store.datasets)]
-        older = [name for name in known if name in heads and not self.open(name).holds(*heads[name])]
+        older = [name for name in known if name in heads and not self.open(name).has_event(*heads[name])]
         for name in older:
             self.freeze(name, "an older copy of the database was restored", noted=int(heads[name][0]))
         return older
@@ -224,7 +224,7 @@ class Ledgers:
         losses = {entry.plan: entry.loss for entry in ledger.entries()}
         parsed = [_parse_certificate(facts, ledger) for facts in certificates]
         for certificate, number, digest in parsed:
-            if ledger.holds(number, digest):
+            if ledger.has_event(number, digest):
                 continue
             bound = loss_from_certificate(certificate.epsilon, certificate.delta or 0)
             loss = losses.get(certificate.plan_hash, bound)
@@ -317,7 +317,7 @@ class RunLedger(Ledger):
         self._limits, self._require_active = limits, require_active
         self.reservation: Reservation | None = None
 
-    def _charge(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
+    def _reserve_loss(self, loss: Loss, facts: Mapping[str, Any], limits: Sequence[Limit]) -> Reservation:
         """Reserve a loss, or resume the reservation of an earlier attempt under the same key."""
         with self._ledger.database.transaction():
             self._require_active()

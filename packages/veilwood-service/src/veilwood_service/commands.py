@@ -132,7 +132,7 @@ def _add_remote_command(
     """Add a command that calls a method of the client, and prints its result, or ``end`` if there is none."""
     parameters = [*signature(method, eval_str=True).parameters.values()][1:]
 
-    def run(service: Any, **given: Any) -> None:
+    def run_command(service: Any, **given: Any) -> None:
         values = {key: _READERS.get(key, lambda value: value)(value) for key, value in given.items()}
         values |= read_params(values.pop("more", None))
         with service.open_client() as client:
@@ -144,10 +144,10 @@ def _add_remote_command(
 
     options_parameter = Parameter("service", Parameter.KEYWORD_ONLY, annotation=options)
     cli_parameters = [_cli_parameter(each) for each in parameters if each.name != "media_type"]
-    run.__signature__ = Signature([options_parameter, *cli_parameters])  # type: ignore[attr-defined]
+    run_command.__signature__ = Signature([options_parameter, *cli_parameters])  # type: ignore[attr-defined]
     summary = (method.__doc__ or "").split("\n\n")[0]
-    run.__doc__ = f"{summary}\n\n\b\nExample:\n  veilwood remote {example}"
-    remote.command(name)(option_groups(run))
+    run_command.__doc__ = f"{summary}\n\n\b\nExample:\n  veilwood remote {example}"
+    remote.command(name)(option_groups(run_command))
 
 
 _LOG_IN: Final = "--account ana"
@@ -350,7 +350,7 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _settings(folder: Path, database: str = "") -> Settings:
+def _read_settings(folder: Path, database: str = "") -> Settings:
     from veilwood_service.settings import Settings
 
     return Settings(folder, database=database)
@@ -372,7 +372,7 @@ def service_backup(
     """
     from veilwood_service.backup import back_up
 
-    back_up(_settings(folder, database), out)
+    back_up(_read_settings(folder, database), out)
     print(f"Wrote {out}. It contains private rows: protect it like the tables.")
 
 
@@ -392,7 +392,7 @@ def service_restore(
     """
     from veilwood_service.backup import restore_backup
 
-    _print_frozen(restore_backup(archive, _settings(folder, database)))
+    _print_frozen(restore_backup(archive, _read_settings(folder, database)))
 
 
 @service_commands.command("freeze")
@@ -405,7 +405,7 @@ def service_freeze(folder: Folder, database: Database = "") -> None:
     """
     from veilwood_service.backup import freeze_ledgers
 
-    _print_frozen(freeze_ledgers(_settings(folder, database)))
+    _print_frozen(freeze_ledgers(_read_settings(folder, database)))
 
 
 def _print_frozen(names: list[str]) -> None:
@@ -429,7 +429,7 @@ def service_invite(
     from veilwood_service import store
     from veilwood_service.accounts import Accounts
 
-    records = store.Store(_settings(folder, database))
+    records = store.Store(_read_settings(folder, database))
     records.create_tables()
     is_new = records.find(store.accounts, name=name) is None
     with records.transaction():
@@ -459,7 +459,7 @@ def service_adopt_ledger(
     budget = open_ledger(ledger).budget
     if budget is None:
         raise ParameterError("ledger", ledger, "has no budget", "adopt a ledger that was created with an epsilon")
-    service = Service.open(_settings(folder, database))
+    service = Service.open(_read_settings(folder, database))
     epsilon, delta = str(budget.epsilon), str(budget.delta)
     register_dataset(service, "(machine)", dataset, people, epsilon, delta, existing_ledger=ledger)
     print(f"Registered {dataset}, with {service.ledgers.open(dataset).spent} spent of {budget}")
@@ -476,7 +476,7 @@ def service_verify(folder: Folder, database: Database = "") -> None:
     from veilwood_service import store
     from veilwood_service.budgets import Ledgers
 
-    settings = _settings(folder, database)
+    settings = _read_settings(folder, database)
     records = store.Store(settings)
     for dataset in records.find_all(store.datasets):
         print(f"{dataset['name']}: {Ledgers(settings, records).open(dataset['name']).verify()}")
@@ -505,7 +505,7 @@ def create_demo_data(service: Service) -> None:
     register_dataset(service, _DEMO_ACCOUNT, _DEMO_DATASET, _DEMO_POPULATION, 5, source=str(path))
     service.database.update(store.datasets, {"name": _DEMO_DATASET}, schema=json.dumps(car.schema.to_dict()))
 
-    def run(plan: Any) -> str:
+    def run_plan(plan: Any) -> str:
         signed = service.plans.sign_plan(_DEMO_ACCOUNT, plan["id"], plan["fingerprint"], Grant())
         job = service.jobs.add(_DEMO_ACCOUNT, signed, None)
         leased = service.jobs.lease_next()
@@ -515,5 +515,5 @@ def create_demo_data(service: Service) -> None:
 
     note = "Trained at the start of the demonstration. Try its predictions: they are free."
     request = RunRequest(epsilon=1.0, name="First look at cars", note=note)
-    model = run(service.plans.propose_training(_DEMO_ACCOUNT, _DEMO_DATASET, request))
-    run(service.plans.propose_evaluation(_DEMO_ACCOUNT, model, RunRequest("", 0.5)))
+    model = run_plan(service.plans.propose_training(_DEMO_ACCOUNT, _DEMO_DATASET, request))
+    run_plan(service.plans.propose_evaluation(_DEMO_ACCOUNT, model, RunRequest("", 0.5)))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -28,6 +28,10 @@ Codes: TypeAlias = NDArray[np.uint16]
 """Encoded values of rows (``data.encoding``)."""
 Bools: TypeAlias = NDArray[np.bool_]
 """Masks of rows."""
+Indices: TypeAlias = NDArray[np.intp]
+"""Positions in another array."""
+AnyArray: TypeAlias = NDArray[Any]
+"""Values of any type."""
 
 
 def run_on_threads(work: Callable[[int, int], None], n_items: int, n_jobs: int | None) -> None:

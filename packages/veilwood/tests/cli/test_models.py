@@ -60,9 +60,9 @@ def test_the_command_charges_the_ledger_and_prints_intervals(
     assert main(["ledger", "create", "spends.db", "--epsilon", "1"]) == 0
     words = ["evaluate", "model.veilwood", "rows.csv", "--epsilon", "0.6", "--ledger", "spends.db"]
     assert main(words) == 0
-    said = capsys.readouterr().out
-    assert "accuracy:" in said
-    assert "epsilon=0.4 left of epsilon=1" in said
+    output = capsys.readouterr().out
+    assert "accuracy:" in output
+    assert "epsilon=0.4 left of epsilon=1" in output
     assert main([*words, "--json"]) == 3
     assert json.loads(capsys.readouterr().err)["error"] == "BudgetExceededError"
 

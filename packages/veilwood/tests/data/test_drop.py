@@ -172,8 +172,8 @@ def test_an_odd_cell_decides_about_its_own_row_alone(form: Any, odd: Any, tmp_pa
         for place in range(3):
             rows = [*good[:place], good[0] | {column: odd}, *good[place:]]
             found = codes(rows)
-            mine = codes(rows[place : place + 1])
-            assert found == [*alone[:place], *mine, *alone[place:]], column
+            own = codes(rows[place : place + 1])
+            assert found == [*alone[:place], *own, *alone[place:]], column
 
 
 def test_what_is_dropped_and_what_is_read(tmp_path: Path) -> None:

@@ -359,19 +359,19 @@ def fitted(name: str, declared: vw.Schema, X: Any, y: Any, **parameters: Any) ->
 
 def visible(model: Any, folder: Path) -> tuple[Any, ...]:
     """What a fit shows: attributes, predictions, and the file without the day it was made."""
-    shown: list[Any] = [model.classes_.dtype, pickle.dumps(model.classes_)]
+    seen: list[Any] = [model.classes_.dtype, pickle.dumps(model.classes_)]
     if hasattr(model, "predict"):
         guess = model.predict(X)
-        shown += [guess.dtype, pickle.dumps(guess)]
+        seen += [guess.dtype, pickle.dumps(guess)]
     if not isinstance(model, vw.MatrixForestPredictor):
         model_file.save(model, folder / "model.veilwood")
         metadata, arrays = model_file._parse_file((folder / "model.veilwood").read_bytes())
-        shown += [
+        seen += [
             metadata["schema"],
             metadata["classes_dtype"],
             {key: array.tobytes() for key, array in arrays.items()},
         ]
-    return tuple(shown)
+    return tuple(seen)
 
 
 @pytest.mark.parametrize("name", CLASSIFIERS)

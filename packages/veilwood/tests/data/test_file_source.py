@@ -170,10 +170,10 @@ def test_a_check_counts_and_shows_values_only_when_asked(tmp_path: Path, capsys:
     CLINIC_SCHEMA.save(tmp_path / "schema.json")
     command = ["schema", "check", str(tmp_path / "rows.csv"), "--schema", str(tmp_path / "schema.json")]
     assert main(command) == 2
-    said = capsys.readouterr().err
-    assert "'ward': unknown category in 2 rows" in said
-    assert "'age': missing value in 1 row; 'age': not a number in 1 row" in said
-    assert "Anna" not in said
+    output = capsys.readouterr().err
+    assert "'ward': unknown category in 2 rows" in output
+    assert "'age': missing value in 1 row; 'age': not a number in 1 row" in output
+    assert "Anna" not in output
     assert main([*command, "--show-values"]) == 2
     assert "'ward': unknown category in 2 rows (row 2: 'C', row 3: 'Anna')" in capsys.readouterr().err
 

@@ -150,10 +150,10 @@ def opens(content: bytes) -> Callable[[], io.BytesIO]:
 
 
 def test_a_header_tells_another_separator_or_encoding() -> None:
-    said = diagnose_header("t.csv", opens(b"age;ward\n31;A\n"), DIALECT, ["age", "ward"])
-    assert said is not None
-    assert "separated by ';' and not by ','" in said
-    assert '--sep ";"' in said
+    result = diagnose_header("t.csv", opens(b"age;ward\n31;A\n"), DIALECT, ["age", "ward"])
+    assert result is not None
+    assert "separated by ';' and not by ','" in result
+    assert '--sep ";"' in result
     assert "--encoding latin-1" in str(diagnose_header("t.csv", opens("größe,ort\n".encode("latin-1")), DIALECT, []))
     assert diagnose_header("t.csv", opens(b"age,ward\n"), DIALECT, ["age", "ward"]) is None
 
@@ -171,7 +171,7 @@ def test_a_header_tells_another_separator_or_encoding() -> None:
     ],
 )
 def test_each_kind_has_its_line_and_no_record_is_shown(error: Exception, says: str) -> None:
-    said = str(unreadable_error("t.csv", opens(b"age,ward\n31,A\n"), error, DIALECT))
-    assert says in said
-    assert "Anna" not in said
-    assert said.count("\n") == 0
+    text = str(unreadable_error("t.csv", opens(b"age,ward\n31,A\n"), error, DIALECT))
+    assert says in text
+    assert "Anna" not in text
+    assert text.count("\n") == 0

@@ -32,9 +32,9 @@ def test_a_review_ends_in_a_schema(clinic_draft: dict[str, Any], tmp_path: Path)
     assert review.privacy_unit == {"id": "patient_id", "at_most": 3}
     review.set_rows_per_unit(2)
     review.accept_known()
-    asked = review.next_question()
-    assert asked is not None
-    assert (asked.name, asked.proposal, asked.number, asked.of) == ("crp", None, 2, 5)
+    question = review.next_question()
+    assert question is not None
+    assert (question.name, question.proposal, question.number, question.of) == ("crp", None, 2, 5)
     review.declare("manual of the laboratory", lower=0, upper=500)
     review.declare("list of wards")
     review.accept_known()
@@ -93,9 +93,9 @@ def test_a_review_can_stop_and_go_on(clinic_draft: dict[str, Any], tmp_path: Pat
     review = Review(clinic_draft)
     review.accept_known()
     assert review.defer()
-    asked = review.next_question()
-    assert asked is not None
-    assert asked.name == "ward"
+    question = review.next_question()
+    assert question is not None
+    assert question.name == "ward"
     review.save(tmp_path / "half.json")
     assert Schema.load(tmp_path / "half.json").inferred
     later = Review.load(tmp_path / "half.json")
@@ -163,9 +163,9 @@ def test_every_answer_can_be_undone(mixed: dict[str, Any]) -> None:
 
 def test_the_review_asks_about_texts_among_numbers(mixed: dict[str, Any]) -> None:
     review = Review(mixed)
-    asked = review.next_question()
-    assert asked is not None
-    assert (asked.name, asked.texts, asked.odd) == ("crp", "limit", ("<0,6", "folgt"))
+    question = review.next_question()
+    assert question is not None
+    assert (question.name, question.texts, question.odd) == ("crp", "limit", ("<0,6", "folgt"))
     review.add_text_column()
     review.set_text_rule("missing")
     review.declare("manual of the laboratory", lower=0, upper=500)

@@ -153,7 +153,7 @@ def test_exact_scores_are_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
     X = np.random.default_rng(0).random((200, 1))
     forest = vw.RandomTreesRegressor(schema, epsilon=100.0, n_estimators=4, max_depth=2, random_state=0)
     forest.fit(X, 10 * X[:, 0])
-    with warnings.catch_warnings(record=True) as told:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         assert forest.score(X, 10 * X[:, 0]) == forest.score(X, 10 * X[:, 0]) > 0.3
-    assert ["score() is exact" in str(warning.message) for warning in told] == [True]
+    assert ["score() is exact" in str(warning.message) for warning in caught] == [True]

@@ -64,8 +64,8 @@ def test_a_method_runs_without_its_shell(name: str) -> None:
     codes = model.encoding.encode(X)
     again = method.restore_model(schema, door.plan, model.to_arrays())
     np.testing.assert_array_equal(model.predict_outputs(codes), again.predict_outputs(codes))
-    shown = fitted.predict_proba(X) if hasattr(fitted, "predict_proba") else fitted.predict(X)
-    np.testing.assert_array_equal(model.predict_outputs(codes), shown)
+    values = fitted.predict_proba(X) if hasattr(fitted, "predict_proba") else fitted.predict(X)
+    np.testing.assert_array_equal(model.predict_outputs(codes), values)
     assert all(hasattr(fitted, f"{each}_") for each in model.public_attributes)
 
 

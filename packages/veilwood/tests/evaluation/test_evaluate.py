@@ -109,11 +109,11 @@ def test_neighbours_leave_the_same_traces(
 
     for draw in range(3):
         rows = [row_of(rng, task_of(name), 0.3, 0.2) | {"person": f"p{i % 5}"} for i in range(12)]
-        mine = [row_of(rng, task_of(name), 0.5, 0.3) | {"person": "me"} for _ in range(k)]
+        own = [row_of(rng, task_of(name), 0.5, 0.3) | {"person": "me"} for _ in range(k)]
         other = rows
         if adjacency == "replace-one":
             other = [*rows, *(row_of(rng, task_of(name), 0.5, 0.3) | {"person": "you"} for _ in range(k))]
-        assert find_interference(run, [*rows, *mine], other, draw=draw) == []
+        assert find_interference(run, [*rows, *own], other, draw=draw) == []
 
 
 def test_a_leak_beside_the_door_is_caught(two_models: dict[str, Any]) -> None:
@@ -204,9 +204,9 @@ def test_every_row_is_in_one_part_in_every_pass(form: Any, tmp_path: Path) -> No
     rows = [row_of(rng, "classification", 0.0) for _ in range(2000)]
     encoding = Encoding(CLASSES, "bins")
     X, y = form(rows, "classification", tmp_path)
-    mine, held = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
+    own, held = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
     everything = rows_of([Batch(*_encoded(encoding, rows, tmp_path), 0, 0)])
-    assert sorted(rows_of(mine.batches()) + rows_of(held.batches())) == everything
+    assert sorted(rows_of(own.batches()) + rows_of(held.batches())) == everything
     assert rows_of(held.batches()) == rows_of(held.batches())
     assert 350 < len(rows_of(held.batches())) < 650  # 500 expected, 7.7 standard deviations to either side
     others = HoldoutSplit.draw(0.25).open_parts(partial(open_rows, X, y, encoding), Rows(1))
@@ -226,11 +226,11 @@ def test_all_rows_of_an_id_are_in_one_part(form: Any, tmp_path: Path) -> None:
     encoding = Encoding(CLASSES, "grid")
     unit = RowsOf("person", 3)
     X, y = form(rows, "classification", tmp_path)
-    mine, held = HoldoutSplit.draw(0.5).open_parts(partial(open_rows, X, y, encoding, unit=unit), unit)
-    people = [{int(code[1]) for batch in part.batches() for code in batch.codes} for part in (mine, held)]
+    own, held = HoldoutSplit.draw(0.5).open_parts(partial(open_rows, X, y, encoding, unit=unit), unit)
+    people = [{int(code[1]) for batch in part.batches() for code in batch.codes} for part in (own, held)]
     assert not people[0] & people[1]
     assert len(people[0] | people[1]) == 40
-    assert sum(len(batch.codes) for part in (mine, held) for batch in part.batches()) == 120
+    assert sum(len(batch.codes) for part in (own, held) for batch in part.batches()) == 120
 
 
 def test_fit_and_evaluation_cost_one_entry_together() -> None:
@@ -306,8 +306,8 @@ def test_neighbours_leave_the_same_traces_and_pay_once(name: str, unit: Any, for
     task = "classification" if name.endswith("Classifier") else "regression"
     for draw in range(4):
         rows = [row_of(rng, task, 0.2, 0.1) | {"person": f"p{i % 5}"} for i in range(12)]
-        mine = [row_of(rng, task, 0.3, 0.0) | {"person": f"me{draw}"} for _ in range(1 if unit == "row" else 4)]
-        found = find_interference(fitting(name, unit, form), [*rows, *mine], rows, draw=draw, allowed=Fraction(1, 2))
+        own = [row_of(rng, task, 0.3, 0.0) | {"person": f"me{draw}"} for _ in range(1 if unit == "row" else 4)]
+        found = find_interference(fitting(name, unit, form), [*rows, *own], rows, draw=draw, allowed=Fraction(1, 2))
         assert found == []
 
 
@@ -330,7 +330,7 @@ def test_rows_of_an_id_in_both_parts_are_caught(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(HoldoutSplit, "open_parts", both)
     rng = np.random.default_rng(5)
     rows = [row_of(rng, "classification", 0.0) | {"person": f"p{i}"} for i in range(12)]
-    mine = [row_of(rng, "classification", 0.0) | {"person": "me"} for _ in range(6)]
+    own = [row_of(rng, "classification", 0.0) | {"person": "me"} for _ in range(6)]
     run = fitting("RandomTreesClassifier", {"id": "person", "at_most": 2}, as_frame)
-    found = find_interference(run, [*rows, *mine], rows, allowed=Fraction(1, 2))
+    found = find_interference(run, [*rows, *own], rows, allowed=Fraction(1, 2))
     assert any(line.startswith("cost of all: 1") for line in found)

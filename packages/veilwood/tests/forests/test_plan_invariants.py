@@ -156,10 +156,10 @@ def keeps_the_laws_of_sizes(seed: int, family: str) -> None:
     if size(more) == size(plan):
         assert more.expected_leaf_mse <= plan.expected_leaf_mse * HAIR
     # Without n_rows the plan tells what it would choose, and that is what is chosen.
-    told = forest.set_params(**promise, n_rows=None).plan().notes["at 1,000 rows"]
+    result = forest.set_params(**promise, n_rows=None).plan().notes["at 1,000 rows"]
     declared = forest.set_params(n_rows=1000).plan()
     trees, depth = (np.max(declared.choices[name]) for name in ("n_estimators", "max_depth"))
-    assert told == f"{trees} trees of depth {depth}, at most"
+    assert result == f"{trees} trees of depth {depth}, at most"
 
 
 @pytest.mark.parametrize("family", FAMILIES)

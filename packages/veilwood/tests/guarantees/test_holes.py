@@ -309,9 +309,9 @@ class TestACertificateSaysWhatItRestsOn:
             "t", car.schema.to_dict(), "1", {"north": None}, ("u",), "public-forest",
             {"estimator": "RandomTreesClassifier", "parameters": parameters},
         )  # fmt: skip
-        said = program_for_task(task).make_certificate("a ledger", 1).assumptions
+        result = program_for_task(task).make_certificate("a ledger", 1).assumptions
         unit = Assumption.UNIT_IS_COMPLETE.value.format(unit="one row")
-        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(said)
+        assert {Assumption.ROWS_FIT_SCHEMA.value, Assumption.KEYED_TREE_ASSIGNMENT.value, unit} <= set(result)
 
 
 class TestNothingIsSpentOnWhatCannotBeDone:
@@ -421,7 +421,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay(door: Door, step: Step, exact_sums: Any, allowed: Any = None) -> Any:
-        door._admit(step, exact_sums.shape)
+        door._admit_step(step, exact_sums.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         change = exact_sums - before
@@ -442,7 +442,7 @@ def test_no_step_of_a_private_forest_moves_further_than_planned(
         return tape[-1][2]
 
     def replay_cells(door: Door, step: Step, cells: Any, counts: Any, n_cells: int) -> Any:
-        door._admit(step, step.shape)
+        door._admit_step(step, step.shape)
         planned, before, out = tape[len(moved)]
         assert planned == step
         now = dict(zip(cells.tolist(), counts.tolist(), strict=True))

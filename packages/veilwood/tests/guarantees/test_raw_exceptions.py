@@ -260,8 +260,8 @@ def test_odd_targets_are_read_or_refused(kind: Any) -> None:
                 try:
                     attempt(kind, X, y, schema=schema)
                 except Exception as error:
-                    told = f"{type(y).__name__} of {described(value)}, {schema!r}"
-                    failures.append(f"{told}: {type(error).__name__} {str(error)[:80]!a}")
+                    text = f"{type(y).__name__} of {described(value)}, {schema!r}"
+                    failures.append(f"{text}: {type(error).__name__} {str(error)[:80]!a}")
     assert not failures, "\n".join(failures)
 
 

@@ -462,9 +462,9 @@ def leaks(path: Path, exact: np.ndarray[Any, Any], n: int) -> list[str]:
     decoded: dict[str, Any] = {
         key: json.loads(value) if value.startswith("{") else value for key, value in metadata.items()
     }
-    for told in (decoded.get("parameters", {}), decoded.get("plan", {}).get("parameters", {})):
-        if told.get("n_rows", 0) is None:  # a parameter that was not given
-            del told["n_rows"]
+    for result in (decoded.get("parameters", {}), decoded.get("plan", {}).get("parameters", {})):
+        if result.get("n_rows", 0) is None:  # a parameter that was not given
+            del result["n_rows"]
     found += [f"key {key}" for key in keys_of(decoded) if key in FORBIDDEN_KEYS]
     alone = re.compile(rf"(?<![0-9a-f]){n}(?![0-9a-f])")  # in a hash, the digits turn up by chance
     found += [key for key, value in metadata.items() if alone.search(value)]

@@ -94,14 +94,14 @@ def test_odd_plans_are_refused_or_read() -> None:
             for value in ODD:
                 if not place and value is ...:
                     continue
-                told = ""
+                text = ""
                 with within_time_limit():
                     try:
                         made = Plan.from_dict(altered(plan, place, value))
                         made.explain(), made.to_json(), made.fingerprint()
                     except vw.VeilwoodError as error:
-                        told = str(error)
-                assert len(told) < 2000
+                        text = str(error)
+                assert len(text) < 2000
 
 
 # -- model files -------------------------------------------------------------------------------------------------
@@ -430,7 +430,7 @@ def test_explanations_without_a_lookup_are_read() -> None:
     X = np.random.default_rng(0).random((300, 2))
     forest = vw.PrivateForestClassifier(schema, random_state=0).fit(X, np.where(X[:, 0] < 0.5, "a", "b"))
     effects = forest.model_.effects
-    said = str(forest.explain())
+    text = str(forest.explain())
     empty = replace(effects.forest, lookup=effects.forest.lookup[:0])
     forest.model_ = replace(forest.model_, effect_source=effects._replace(forest=empty))
-    assert str(forest.explain()) == said
+    assert str(forest.explain()) == text

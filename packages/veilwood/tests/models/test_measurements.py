@@ -39,9 +39,9 @@ def fitted(name: str, **parameters: Any) -> Any:
 
 
 def arrays_differ(one: Any, other: Any) -> list[str]:
-    mine, theirs = one.model_.to_arrays(), other.model_.to_arrays()
-    assert set(mine) == set(theirs)
-    return [name for name in mine if mine[name].tobytes() != theirs[name].tobytes()]
+    own, expected = one.model_.to_arrays(), other.model_.to_arrays()
+    assert set(own) == set(expected)
+    return [name for name in own if own[name].tobytes() != expected[name].tobytes()]
 
 
 @pytest.mark.parametrize("parameters", [{}, {"epsilon": 20.0}], ids=["epsilon 1", "epsilon 20"])

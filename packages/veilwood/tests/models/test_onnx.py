@@ -304,8 +304,8 @@ def random_target(rng: np.random.Generator, schema: vw.Schema, X: pd.DataFrame) 
     share = ((place - place.min()) / max(float(np.ptp(place)), 1.0)).to_numpy(float)
     classes = schema.classes
     if classes:
-        told = np.clip(share * len(classes) + rng.normal(0, 0.3, len(X)), 0, len(classes) - 1).astype(int)
-        return np.array(classes, object)[told]
+        values = np.clip(share * len(classes) + rng.normal(0, 0.3, len(X)), 0, len(classes) - 1).astype(int)
+        return np.array(classes, object)[values]
     return np.clip(20 * share - 3 + rng.normal(0, 1, len(X)), -3, 17)
 
 
@@ -441,7 +441,7 @@ def test_a_node_of_many_branches_becomes_as_few_decisions_as_can_be() -> None:
     goal = {"name": "y", "kind": "categorical", "values": ["a", "b"]}
     schema = vw.Schema.from_dict({"name": "s", "task": "classification", "target": "y", "columns": [*columns, goal]})
     nine = build_forest([10], [0, *[-1] * 9], [-1, *[0] * 9], [9, *[0] * 9], [np.arange(9, dtype=np.uint16)])
-    told = tree_attributes(nine, Encoding(schema))
-    assert len(told["nodes_splits"]) == 8
-    assert "membership_values" not in told
-    assert sorted(told["nodes_splits"].tolist()) == list(range(1, 9))
+    result = tree_attributes(nine, Encoding(schema))
+    assert len(result["nodes_splits"]) == 8
+    assert "membership_values" not in result
+    assert sorted(result["nodes_splits"].tolist()) == list(range(1, 9))

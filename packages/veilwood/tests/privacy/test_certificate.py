@@ -266,43 +266,45 @@ def of_steps(*names: str) -> PrivacyCertificate:
 
 
 def test_equal_steps_are_told_once_to_people_and_all_to_programs() -> None:
-    said = of_steps(*(Round.ALONE.at(number) for number in range(1, 49)))
-    shown = said.to_markdown()
-    assert shown.count("| 48 rounds, each | discrete Laplace, scale 98 | 2 | epsilon=0.0204082 |") == 1
-    assert "| round" not in shown
-    assert "| class counts | discrete Laplace, scale 49 | 1 | epsilon=0.0204082 |" in shown
-    assert str(said).endswith("class counts: discrete Laplace, scale 49; 48 rounds, each discrete Laplace, scale 98")
-    assert said.to_json().count('"name": "round ') == 48
+    result = of_steps(*(Round.ALONE.at(number) for number in range(1, 49)))
+    text = result.to_markdown()
+    assert text.count("| 48 rounds, each | discrete Laplace, scale 98 | 2 | epsilon=0.0204082 |") == 1
+    assert "| round" not in text
+    assert "| class counts | discrete Laplace, scale 49 | 1 | epsilon=0.0204082 |" in text
+    assert str(result).endswith("class counts: discrete Laplace, scale 49; 48 rounds, each discrete Laplace, scale 98")
+    assert result.to_json().count('"name": "round ') == 48
 
 
 def test_steps_of_rounds_are_told_once_for_each_kind() -> None:
-    said = of_steps(*(name for number in range(1, 13) for name in (Round.CHOICE.at(number), Round.SUMS.at(number, 3))))
-    shown = said.to_markdown()
-    assert shown.count("| 12 rounds: choice, each | discrete Laplace, scale 98 |") == 1
-    assert shown.count("| 12 rounds: sums of column, each | discrete Laplace, scale 98 |") == 1
-    assert "| round" not in shown
+    result = of_steps(
+        *(name for number in range(1, 13) for name in (Round.CHOICE.at(number), Round.SUMS.at(number, 3)))
+    )
+    text = result.to_markdown()
+    assert text.count("| 12 rounds: choice, each | discrete Laplace, scale 98 |") == 1
+    assert text.count("| 12 rounds: sums of column, each | discrete Laplace, scale 98 |") == 1
+    assert "| round" not in text
 
 
 def test_steps_of_other_names_are_told_from_the_first_to_the_last() -> None:
-    shown = of_steps("left side", "right side", "middle").to_markdown()
-    assert "| left side to middle, 3 steps, each |" in shown
+    text = of_steps("left side", "right side", "middle").to_markdown()
+    assert "| left side to middle, 3 steps, each |" in text
 
 
 def test_a_plan_that_adapted_shows_what_was_signed_and_what_was_chosen(tmp_path: Path) -> None:
     forest = vw.PrivateForestClassifier(CAR.schema, epsilon=2, random_state=0)
     signed = forest.plan()
-    said = forest.fit(CAR.X, CAR.y).privacy_
-    assert said.plan_hash == signed.fingerprint() == forest.plan_.opened_as
-    assert said.chosen["plan_hash"] == forest.plan_.fingerprint() != said.plan_hash
-    assert said.chosen["choices"] == forest.plan_.choices
-    assert said.chosen["layout"]["rows_planned"] == forest.plan_.layout.rows_planned
-    shown = said.to_markdown()
-    assert "## Adaptive decisions" in shown
-    assert said.plan_hash in shown
-    assert said.chosen["plan_hash"] in shown
-    assert PrivacyCertificate.from_dict(said.to_dict()) == said
+    result = forest.fit(CAR.X, CAR.y).privacy_
+    assert result.plan_hash == signed.fingerprint() == forest.plan_.opened_as
+    assert result.chosen["plan_hash"] == forest.plan_.fingerprint() != result.plan_hash
+    assert result.chosen["choices"] == forest.plan_.choices
+    assert result.chosen["layout"]["rows_planned"] == forest.plan_.layout.rows_planned
+    text = result.to_markdown()
+    assert "## Adaptive decisions" in text
+    assert result.plan_hash in text
+    assert result.chosen["plan_hash"] in text
+    assert PrivacyCertificate.from_dict(result.to_dict()) == result
     vw.save(forest, tmp_path / "forest.veilwood")
-    assert vw.load(tmp_path / "forest.veilwood").privacy_ == said
+    assert vw.load(tmp_path / "forest.veilwood").privacy_ == result
     assert fitted("RandomTreesClassifier").chosen == {}
 
 
@@ -318,8 +320,8 @@ def test_choices_that_are_none_are_refused(chosen: Any) -> None:
 
 def test_the_unit_is_named_as_it_is() -> None:
     plan = replace(vw.RandomTreesClassifier(CLASSES, privacy_unit={"id": "{unit}", "at_most": 2}, **SMALL).plan())
-    said = build_certificate(plan, Spend("none", 1, plan.loss), ServerParticipation("dealt", "counts"))
-    assert sum("all rows of one {unit} (at most 2 used)" in text for text in said.assumptions) == 1
+    result = build_certificate(plan, Spend("none", 1, plan.loss), ServerParticipation("dealt", "counts"))
+    assert sum("all rows of one {unit} (at most 2 used)" in text for text in result.assumptions) == 1
 
 
 @pytest.mark.parametrize(

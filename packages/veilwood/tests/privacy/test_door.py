@@ -229,9 +229,9 @@ def test_a_release_covers_one_other_of_the_same_loss() -> None:
         with pytest.raises(vw.VeilwoodError, match="charged and finished"), ParallelDoor(plan, door):
             pass
     source = open_rows(car.X, car.y, encoding)
-    dearer = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0)._requested_privacy()[0], plan.neighbours)
+    larger = evaluation_plan(forest, vw.RandomTreesClassifier(epsilon=2.0)._requested_privacy()[0], plan.neighbours)
     with pytest.raises(vw.VeilwoodError, match="not covered"):
-        measure_quality(forest, source, Release(ParallelDoor(dearer, door)))
+        measure_quality(forest, source, Release(ParallelDoor(larger, door)))
     same = evaluation_plan(forest, plan.loss, plan.neighbours)
     assert measure_quality(forest, source, Release(ParallelDoor(same, door))).privacy.epsilon == 1.0
     with pytest.raises(vw.VeilwoodError, match="and only one"):

@@ -521,7 +521,7 @@ def test_keys_of_older_records_are_known_where_they_stand(tmp_path: Path) -> Non
     ledger = SQLiteLedger(tmp_path / "spends.db", epsilon=1)
     event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
     event |= {"what": "leaf counts [59ab]", "neighbours": ONE_ROW, "plan": "1f3a", "table": "", "schema": ""}
-    with ledger._transaction(write=True) as connection:
+    with ledger._open_transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = hash_chain.append_event(connection, before.head, event)
         hash_chain.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
@@ -560,7 +560,7 @@ def test_purposes_of_older_records_are_read_off_their_text(tmp_path: Path, what:
     ledger = SQLiteLedger(tmp_path / "spends.db")
     event = {"event": "reserved", "loss": {"epsilon": "1/2", "delta": "0", "rho": "1/8"}, "not_private": None}
     event |= {"what": what, "neighbours": ONE_ROW, "plan": "1f3a", "table": "", "schema": "", "key": ""}
-    with ledger._transaction(write=True) as connection:
+    with ledger._open_transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = hash_chain.append_event(connection, before.head, event)
         hash_chain.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
@@ -583,7 +583,7 @@ def test_a_purpose_that_is_not_text_is_damage(tmp_path: Path, purpose: object) -
         "purpose": purpose,
     }
     event["not_private"] = None
-    with ledger._transaction(write=True) as connection:
+    with ledger._open_transaction(write=True) as connection:
         before = ledger._chain.read_new_events(connection)
         _, head = hash_chain.append_event(connection, before.head, event)
         hash_chain.store_balance(connection, Balance(before.budget, pure_loss("1/2"), ONE_ROW, head))
@@ -744,10 +744,10 @@ def test_entries_record_table_and_schema_and_are_shown_by_table(tmp_path: Path) 
     entries = ledger.entries()
     assert [entry.table for entry in entries] == [str(table), "numpy ndarray in memory", str(table)]
     assert [entry.schema for entry in entries] == [SCHEMA.fingerprint(), SCHEMA.fingerprint(), wider.fingerprint()]
-    shown = str(ledger)
-    assert f"{table}: epsilon=2" in shown
-    assert "numpy ndarray in memory: epsilon=1" in shown
-    assert "same people, so their losses add up" in shown
+    text = str(ledger)
+    assert f"{table}: epsilon=2" in text
+    assert "numpy ndarray in memory: epsilon=1" in text
+    assert "same people, so their losses add up" in text
     assert ledger.spent.epsilon == 3
 
 

@@ -417,10 +417,10 @@ def test_200_kills_lose_nothing_and_charge_nothing_twice(place: str, tmp_path: P
         runner.join()
     ledger = open_ledger(place)
     ledger.verify()
-    told = [int(line) for line in drawn.read_text().split()]
+    lines = [int(line) for line in drawn.read_text().split()]
     entries = {entry.id: entry for entry in ledger.entries()}
-    assert len(told) == len(set(told)) > 0  # how many depends on the load of the machine
-    assert set(told) <= set(entries)
-    left = [entry for entry in entries.values() if entry.id not in told or entry.state == "reserved"]
+    assert len(lines) == len(set(lines)) > 0  # how many depends on the load of the machine
+    assert set(lines) <= set(entries)
+    left = [entry for entry in entries.values() if entry.id not in lines or entry.state == "reserved"]
     assert len(left) <= 200  # at most one for each kill
     assert ledger.spent.epsilon == Fraction(len(entries), 1000)

@@ -59,10 +59,10 @@ def test_zcdp_conversion_agrees_with_dp_accounting(rho: float, delta: float) -> 
         orders=1 + np.exp(np.linspace(-6, 8, 4000)), neighboring_relation=NeighboringRelation.ADD_OR_REMOVE_ONE
     )
     accountant.compose(ZCDpEvent(rho))
-    theirs = accountant.get_epsilon(delta)
+    other = accountant.get_epsilon(delta)
     ours = float(zcdp_epsilon(exact_fraction(rho), exact_fraction(delta)))
-    assert ours == pytest.approx(theirs, rel=2e-3)
-    assert ours <= theirs * (1 + 1e-6)  # they try fixed orders, we search: never above
+    assert ours == pytest.approx(other, rel=2e-3)
+    assert ours <= other * (1 + 1e-6)  # they try fixed orders, we search: never above
 
 
 def test_several_gaussian_steps_agree_with_dp_accounting() -> None:
@@ -212,9 +212,9 @@ def test_repeated_losses_are_sums() -> None:
 @example(9.210340371976184)  # just above log(10^4), where rounding up adds a digit
 def test_a_shown_factor_is_the_bound_rounded_up(epsilon: float | Fraction) -> None:
     """The odds of the certificate, for every epsilon: never below exp(epsilon), and at most a hundredth above."""
-    shown = Decimal(guarantee_strength(epsilon).factor.replace(",", ""))
+    visible = Decimal(guarantee_strength(epsilon).factor.replace(",", ""))
     with localcontext(prec=60, Emax=MAX_EMAX):
-        exponent = shown.ln()
+        exponent = visible.ln()
     assert epsilon <= Fraction(exponent) <= Fraction(epsilon) + Fraction(1, 100)
 
 

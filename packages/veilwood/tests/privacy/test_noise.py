@@ -226,12 +226,12 @@ def drawn_by_opendp(noise: DiscreteLaplace | DiscreteGaussian, n: int) -> np.nda
 @pytest.mark.parametrize("noise", [DiscreteLaplace(2), DiscreteLaplace(Fraction(61, 3)), DiscreteGaussian(30)], ids=str)
 def test_agrees_with_opendp(noise: DiscreteLaplace | DiscreteGaussian) -> None:
     parameter = noise.scale if isinstance(noise, DiscreteLaplace) else noise.sigma_squared
-    theirs = drawn_by_opendp(noise, 40_000)
+    other = drawn_by_opendp(noise, 40_000)
     with entropy.seeded_for_tests(26):
         ours = noise.sample(40_000)
         halved = type(noise)(parameter / 4).sample(40_000)
-    assert fit_two_samples(ours, theirs) > ALARM_P_VALUE
-    assert fit_two_samples(halved, theirs) < ALARM_P_VALUE
+    assert fit_two_samples(ours, other) > ALARM_P_VALUE
+    assert fit_two_samples(halved, other) < ALARM_P_VALUE
 
 
 def test_low_order_bits_betray_float_noise_and_not_ours() -> None:
@@ -345,7 +345,7 @@ def worst(noise: ThresholdedGaussian, epsilon: float) -> float:
 def test_the_exact_loss_is_within_the_promise(epsilon: float, delta: float) -> None:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
     noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
-    assert noise.satisfies(loss, 8)
+    assert noise.costs_at_most(loss, 8)
     assert worst(noise, epsilon) <= delta
     # Where the threshold lies matters: counts just around it tell most.
     around = [([noise.threshold], [noise.threshold + 2]), ([noise.threshold, 0], [noise.threshold + 2, 2])]
@@ -357,10 +357,10 @@ def test_half_the_noise_and_half_the_threshold_are_caught(epsilon: float, delta:
     loss = Loss(requested_loss(epsilon, delta).epsilon, Fraction(delta))
     noise = ThresholdedGaussian.for_loss(loss, squared_l2=8, max_contribution=2, max_changed_keys=2)
     low = ThresholdedGaussian(noise.sigma_squared, max(noise.threshold // 2, 2), 2, 2)
-    assert not low.satisfies(loss, 8)
+    assert not low.costs_at_most(loss, 8)
     assert worst(low, epsilon) > delta
     weak = ThresholdedGaussian(noise.sigma_squared / 4, noise.threshold, 2, 2)
-    assert not weak.satisfies(loss, 8)
+    assert not weak.costs_at_most(loss, 8)
     pair = [noise.threshold + 100, noise.threshold + 100], [noise.threshold + 102, noise.threshold + 102]
     assert delta_at(noise, epsilon, *pair) <= delta
     assert delta_at(weak, epsilon, *pair) > delta

@@ -295,9 +295,9 @@ def test_distinguisher_sees_one_row(make: Callable[[Fraction], SparseLaplace]) -
         return epsilon_lower_bound(len(with_row), n, len(empty), n)
 
     with entropy.seeded_for_tests(65):
-        shown = bound(make(scale))
-        assert (shown > 1 / scale) == (make is LongGap)
-        assert shown > 0.97 / scale  # it is a sharp eye
+        visible = bound(make(scale))
+        assert (visible > 1 / scale) == (make is LongGap)
+        assert visible > 0.97 / scale  # it is a sharp eye
         assert bound(SparseLaplace(scale / 2)) > 1.5 / scale
         assert bound(SparseLaplace(scale * Fraction(9, 10))) > 1 / scale
 

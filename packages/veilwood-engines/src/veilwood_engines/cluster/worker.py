@@ -106,14 +106,14 @@ def count_rows(count: Count, read: Callable[..., NumberedBatches], *where: Any) 
 def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: Iterable[Any]) -> NumberedBatches:
     """Read the rows of a partition."""
 
-    def batches() -> Iterator[Batch]:
+    def view_batches() -> Iterator[Batch]:
         row = 0
         for piece in _split_tables(tables):
             table = view_table(piece, encoding, invalid)
             yield select_rows(*encode_rows(encoding, table, None, invalid=invalid, partition=partition, first_row=row))
             row += table.n_rows
 
-    return partition, batches()
+    return partition, view_batches()
 
 
 def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:

@@ -36,9 +36,9 @@ class CellSqlWriter:
         """Return the expression of a row's cell."""
         self._n_buckets = 1 if row_hash is None else row_hash.n_buckets
         self._find_constants(query.rules)
-        return " + ".join(self.rule(part) for part in query.rules) or "0"
+        return " + ".join(self.rule_sql(part) for part in query.rules) or "0"
 
-    def rule(self, cell_rule: CellRule) -> str:
+    def rule_sql(self, cell_rule: CellRule) -> str:
         """Return the expression of a rule: a number, or the tests that lead to one."""
         if isinstance(cell_rule, float):
             return self.dialect.float_literal(cell_rule)
@@ -50,18 +50,18 @@ class CellSqlWriter:
             return self._rule_of_codes(x, cell_rule)
         if missing is not None and len(pieces) > 1 and pieces[-1][0] == missing:
             rest = self._binary_search(x, cell_rule.column, pieces[:-1])
-            return f"CASE WHEN {x} IS NULL THEN {self.rule(pieces[-1][1])} ELSE {rest} END"
+            return f"CASE WHEN {x} IS NULL THEN {self.rule_sql(pieces[-1][1])} ELSE {rest} END"
         # A comparison with null is not true, so missing numbers reach the last piece.
         return self._binary_search(x, cell_rule.column, pieces)
 
     def row_bucket(self, row_hash: KeyedRowHash) -> str:
         """Return the expression of a row's bucket, from its hash h."""
         self._n_buckets = row_hash.n_buckets
-        return self.rule(Split(ROW_HASH, tuple(range(row_hash.n_buckets)), tuple(range(row_hash.n_buckets))))
+        return self.rule_sql(Split(ROW_HASH, tuple(range(row_hash.n_buckets)), tuple(range(row_hash.n_buckets))))
 
     def _binary_search(self, x: str, column: int, pieces: list[tuple[int, CellRule]]) -> str:
         if len(pieces) == 1:
-            return self.rule(pieces[0][1])
+            return self.rule_sql(pieces[0][1])
         half = len(pieces) // 2
         below, above = (self._binary_search(x, column, part) for part in (pieces[:half], pieces[half:]))
         return f"CASE WHEN {x} < {self._split_constant(column, pieces[half][0])} THEN {below} ELSE {above} END"
@@ -86,11 +86,11 @@ class CellSqlWriter:
             codes.setdefault(_rule_key(to), []).extend(range(start, end))
         last = max(codes, key=lambda key: len(codes[key]))
         tests = "".join(
-            f" WHEN {x} IN ({', '.join(map(str, listed))}) THEN {self.rule(targets[key])}"
+            f" WHEN {x} IN ({', '.join(map(str, listed))}) THEN {self.rule_sql(targets[key])}"
             for key, listed in codes.items()
             if key != last
         )
-        return f"CASE{tests} ELSE {self.rule(targets[last])} END" if tests else self.rule(targets[last])
+        return f"CASE{tests} ELSE {self.rule_sql(targets[last])} END" if tests else self.rule_sql(targets[last])
 
     def _separates_all_codes(self, split: Split) -> bool:
         """Return True if each piece is a single code; the last piece would otherwise be open-ended."""

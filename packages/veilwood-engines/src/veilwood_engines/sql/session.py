@@ -148,12 +148,12 @@ def _connect_duckdb(scheme: str, bare: str) -> tuple[Any, RunStatement]:
 
 
 def _duckdb_runner(connection: Any) -> RunStatement:
-    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def run_statement(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         names = [(str(entry[0]), redact_enum_values(str(entry[1]))) for entry in cursor.description or ()]
         return names, [tuple(row) for row in cursor.fetchall()]
 
-    return run
+    return run_statement
 
 
 def redact_enum_values(name: str) -> str:
@@ -178,14 +178,14 @@ def _postgres_runner(connection: Any) -> RunStatement:
     connection.execute("SET jit = off")  # compiling long expressions takes far longer than running them
     connection.execute("SET standard_conforming_strings = on")  # otherwise a backslash could end a quoted text
 
-    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def run_statement(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         if cursor.description is None:
             return [], []
         rows = cursor.fetchall()
         return [(entry.name, _postgres_type(connection, entry)) for entry in cursor.description], rows
 
-    return run
+    return run_statement
 
 
 def _postgres_type(connection: Any, entry: Any) -> str:
@@ -210,11 +210,11 @@ def _sqlite_runner(connection: Any) -> RunStatement:
     connection.create_function("VEILWOOD_SHA256", 1, _sha256_hex, deterministic=True)
     connection.create_function("EXP", 1, math.exp, deterministic=True)  # some builds of SQLite lack EXP
 
-    def run(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
+    def run_statement(statement: str) -> tuple[list[tuple[str, str]], ResultRows]:
         cursor = connection.execute(statement)
         return [(str(entry[0]), "any") for entry in cursor.description or ()], cursor.fetchall()
 
-    return run
+    return run_statement
 
 
 def _sha256_hex(text: str) -> str:

@@ -341,7 +341,7 @@ class Engine(ABC):
         # The sign is u ^ v ^ carry at the top. Carries come from the bits below: shift the top bit out, then join pairs
         # of neighbouring groups until one group is left. The group that ends below bit 0 generates nothing.
         generate, propagate = self.land(u, v) << 1, propagate << 1
-        for width in _halvings(self.counted_word):
+        for width in _halving_widths(self.counted_word):
             (generate, low), (propagate, other) = _pair_up(generate, width), _pair_up(propagate, width)
             if width == 2:
                 generate = generate ^ self.land(propagate, low)
@@ -360,10 +360,10 @@ class Engine(ABC):
         return self.to_ring(self.sign_bits(x))
 
 
-def _halvings(word: np.dtype[Any]) -> list[int]:
+def _halving_widths(word: np.dtype[Any]) -> list[int]:
     """Return the number of bits in use before each halving: 32, 16, 8, 4, 2 for words of 32 bits.
 
-    >>> _halvings(np.dtype(np.uint32))
+    >>> _halving_widths(np.dtype(np.uint32))
     [32, 16, 8, 4, 2]
     """
     return [1 << exponent for exponent in range((8 * word.itemsize).bit_length() - 1, 0, -1)]

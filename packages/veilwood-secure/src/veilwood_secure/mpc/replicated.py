@@ -192,7 +192,9 @@ class ReplicatedEngine(Engine):
 
     def refresh(self, x: Shared) -> Shared:
         """Return the same secrets in fresh shares."""
-        return Shared(self._reshare(x.shape, x.dtype, lambda at, out: np.copyto(out, x.parts[0][at])), x.public_at)
+        return Shared(
+            self._reshare_parts(x.shape, x.dtype, lambda at, out: np.copyto(out, x.parts[0][at])), x.public_at
+        )
 
     def deal_sum(self, draw: Callable[[int], Ints], shape: tuple[int, ...]) -> Shared:
         """Return the sum of three arrays, one drawn by each server."""
@@ -294,14 +296,14 @@ class ReplicatedEngine(Engine):
             plus(out, times(x1[at], y0[at]), out=out)
 
         self.stats.products += int(np.prod(shape))
-        return self._reshare(shape, x.dtype, fill_block, plus=plus, minus=minus)
+        return self._reshare_parts(shape, x.dtype, fill_block, plus=plus, minus=minus)
 
     def _share_sums(self, sums: RingArray) -> Shared:
         """Reshare a sum of products, of which each server has one part."""
         self.stats.products += sums.size
-        return Shared(self._reshare(sums.shape, sums.dtype, None, into=sums), self._public_at)
+        return Shared(self._reshare_parts(sums.shape, sums.dtype, None, into=sums), self._public_at)
 
-    def _reshare(
+    def _reshare_parts(
         self,
         shape: tuple[int, ...],
         dtype: np.dtype[Any],

@@ -367,7 +367,7 @@ class ServerDoor(UnchargedDoor):
 
     def release_counts(self, step: Step, exact: Any) -> Ints:
         """Add the planned noise on shares and open the result."""
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         shared, mechanism = _to_shared(self._engine, exact), step.mechanism
         if isinstance(mechanism, JointLaplace):
             added = noise.dealt_joint_laplace(self._engine, mechanism, shared.shape)
@@ -384,7 +384,7 @@ class ServerDoor(UnchargedDoor):
         """Select by a noisy maximum on shares and open only the index of the winner."""
         if scores.ndim != 2 or len(scores) > step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} choices, got {scores.shape}.")
-        self._admit(step, (step.shape[0], scores.shape[1]))
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
         if not isinstance(step.mechanism, NoisyMax | PermuteAndFlip):
             raise PlanError(
                 f"step {step.name!r} is planned with {step.mechanism_text}, but servers select by noisy maxima."
@@ -466,12 +466,12 @@ class JointDoor(Door):
 
     def release_counts(self, step: Step, exact: Ints) -> Ints:
         """Return the values that the servers opened; nothing is counted here."""
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         return self._receive_opened(math.prod(step.shape)).reshape(step.shape)
 
     def select(self, step: Step, scores: Ints, admissible: Bools | None = None) -> Ints:
         """Return the selections that the servers opened."""
-        self._admit(step, (step.shape[0], scores.shape[1]))
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
         chosen = self._receive_opened(len(scores))
         if len(chosen) and not 0 <= chosen.min() <= chosen.max() < scores.shape[1]:
             raise PartyError(f"the servers selected an index that is not a candidate of step {step.name!r}.")
@@ -507,7 +507,7 @@ class AnalystDoor(JointDoor):
 class NoRows(Source):
     """Source of an analyst: no rows. All sums are zeros, which the door replaces."""
 
-    def part(self, row_filter: RowFilter) -> Source:
+    def select_part(self, row_filter: RowFilter) -> Source:
         """Raise UseError: the analyst cannot choose among rows that it does not see."""
         raise UseError(
             "rows of several owners cannot be held out. Hint: evaluate on a separate table with vw.evaluate."

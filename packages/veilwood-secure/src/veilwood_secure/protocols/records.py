@@ -21,6 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from veilwood.arrays import AnyArray, Bools
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, SchemaError, UseError
@@ -78,7 +79,7 @@ class Domain:
         return max(self.sizes)
 
     @property
-    def dummy_mask(self) -> NDArray[np.bool_]:
+    def dummy_mask(self) -> Bools:
         """Mask of the dummy values, shape (m, w)."""
         return np.arange(self.width) >= np.array(self.sizes)[:, None]
 
@@ -237,7 +238,7 @@ def are_bounded(engine: Engine, numbers: Shared, bound: int) -> bool:
     drawn = hashlib.shake_256(engine.toss_coins(4).tobytes()).digest(N_SUBSETS * row)
     coins = np.frombuffer(drawn, np.uint8).reshape(N_SUBSETS, row)
 
-    def subset_sums(part: NDArray[Any]) -> NDArray[Any]:
+    def subset_sums(part: AnyArray) -> AnyArray:
         flat = part.reshape(-1)
         chosen = (flat[np.unpackbits(each, count=flat.size).astype(bool)] for each in coins)
         return np.array([each.sum(dtype=flat.dtype) for each in chosen], flat.dtype)

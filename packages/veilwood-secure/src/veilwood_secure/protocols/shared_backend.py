@@ -22,19 +22,8 @@ from typing import Any, Final, assert_never
 import numpy as np
 
 from veilwood.arrays import Int32s, Ints
+from veilwood.data import counts
 from veilwood.data.batches import Source
-from veilwood.data.counts import (
-    Axis,
-    ClassesByCell,
-    ContingencyTable,
-    EvidenceGain,
-    GradientSums,
-    ResidualHistogram,
-    RowBackend,
-    RowQuery,
-    RowsByCell,
-    TargetSums,
-)
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.forests.adaptive.contingency import BinnedColumn
 from veilwood.forests.adaptive.row_backend import GRADIENT_UNITS, LEVEL_UNITS, MAX_SCORE, SCORE_UNITS
@@ -92,7 +81,7 @@ class BitslicedRows(Source):
         return SharedBackend(self.engine, columns, self.cells, self.target, self.valid, n_outputs)
 
 
-class SharedBackend(RowBackend):
+class SharedBackend(counts.RowBackend):
     """Row queries on shares (``veilwood.data.counts.RowBackend``).
 
     Notes
@@ -125,16 +114,16 @@ class SharedBackend(RowBackend):
 
     # Interface
 
-    def run(self, query: RowQuery) -> Ints:
+    def run(self, query: counts.RowQuery) -> Ints:
         """Return the answer, in shares."""
         answer: Any = SecretArray(self._engine, self._evaluate_query(query))
         return answer  # type: ignore[no-any-return]
 
-    def run_on_sample(self, query: RowQuery, fraction: float) -> tuple[Ints, float]:
+    def run_on_sample(self, query: counts.RowQuery, fraction: float) -> tuple[Ints, float]:
         """Run the query on all rows: sampling would not save work here."""
         return self.run(query), 1.0
 
-    def add_scores(self, table: ContingencyTable, values: Int32s) -> None:
+    def add_scores(self, table: counts.ContingencyTable, values: Int32s) -> None:
         """Add a score update per cell to the scores of its rows."""
         planes = self._cell_planes(table)
         for output, score in enumerate(self._scores):
@@ -143,38 +132,40 @@ class SharedBackend(RowBackend):
 
     # Queries
 
-    def _evaluate_query(self, query: RowQuery) -> Shared:
+    def _evaluate_query(self, query: counts.RowQuery) -> Shared:
         match query:
-            case RowsByCell(table):
+            case counts.RowsByCell(table):
                 return popcount(self._engine, self._cell_planes(table))
-            case ClassesByCell((ContingencyTable(()),), n_classes):  # classes need no multiplication by cells
+            case counts.ClassesByCell(
+                (counts.ContingencyTable(()),), n_classes
+            ):  # classes need no multiplication by cells
                 return popcount(self._engine, self._class_planes(n_classes)).reshape(1, n_classes)
-            case ClassesByCell(tables, n_classes):
+            case counts.ClassesByCell(tables, n_classes):
                 cells = concatenate([self._cell_planes(table) for table in tables])
                 classes = self._class_planes(n_classes)
                 return popcount(self._engine, self._engine.land(cells[:, None], classes[None]))
-            case TargetSums():
+            case counts.TargetSums():
                 found = popcount(self._engine, concatenate([self._mask_padding(self._target), self._valid[None]]))
                 up = (found[:-1] * (1 << np.arange(TARGET_DIGITS))).sum(axis=0)
                 return stack([up, found[-1] * TARGET_LEVELS - up])
-            case ResidualHistogram(marks):
+            case counts.ResidualHistogram(marks):
                 return popcount(self._engine, self._mask_padding(self._residual_planes(marks)))
-            case GradientSums():
+            case counts.GradientSums():
                 return self._gradient_sums(query)
-            case EvidenceGain():
+            case counts.EvidenceGain():
                 return self._evidence_gain(query)
         assert_never(query)  # mypy reports a kind of query that joint fits cannot answer
 
     def _residual_planes(self, marks: Ints) -> Bits:
         """Return one plane per mark: rows whose residual is at most this mark and above the one before."""
-        residual = self._residual()
+        residual = self._target_minus_score()
         digits = circuits.binary_digits(marks, len(residual))  # (digits, marks)
         limits = circuits.public_planes(self._valid, digits)
         wide = residual[:, None].broadcast_to((len(residual), len(marks), *residual.shape[1:]))
         up_to = ~subtract_bits(self._engine, limits, wide)[-1]
         return concatenate([up_to[:1], up_to[1:-1] ^ up_to[:-2], ~up_to[-2:-1]])
 
-    def _gradient_sums(self, query: GradientSums) -> Shared:
+    def _gradient_sums(self, query: counts.GradientSums) -> Shared:
         gradients = self._row_gradients(query.n_classes, query.limit)  # (outputs, rows)
         outputs, n = gradients.shape
         by_prefix: dict[Any, list[int]] = {}
@@ -197,7 +188,7 @@ class SharedBackend(RowBackend):
                 start += size
         return concatenate([found[place] for place in range(len(query.tables))]) * GRADIENT_UNIT
 
-    def _evidence_gain(self, query: EvidenceGain) -> Shared:
+    def _evidence_gain(self, query: counts.EvidenceGain) -> Shared:
         # The product of a gradient and a score, in units of both, is GRADIENT_LEVELS times the answer: the score is
         # rounded to that many units, and the product needs no division.
         engine, drop = self._engine, GRADIENT_LEVELS.bit_length() - 1
@@ -221,7 +212,7 @@ class SharedBackend(RowBackend):
             ("classes",), lambda: self._mask_padding(one_hot_bits(self._engine, self._target, n_classes))
         )
 
-    def _cell_planes(self, table: ContingencyTable) -> Bits:
+    def _cell_planes(self, table: counts.ContingencyTable) -> Bits:
         """Return one plane per cell of a table, shape (C, W)."""
         if not table.axes:
             return self._valid[None]
@@ -231,20 +222,20 @@ class SharedBackend(RowBackend):
             planes = both.reshape(-1, *self._valid.shape)
         return planes
 
-    def _group_planes(self, axis: Axis) -> Bits:
+    def _group_planes(self, axis: counts.Axis) -> Bits:
         """Return one plane per group of a column's bins. No message."""
         fine, groups = self._bin_planes[axis.feature], axis.groups[: len(self._bin_planes[axis.feature])]
         return fine.map_parts(
             lambda part: np.stack([np.bitwise_xor.reduce(part[groups == group], axis=0) for group in range(axis.size)])
         )
 
-    def _cell_indicators(self, axes: tuple[Axis, ...]) -> Shared:
+    def _cell_indicators(self, axes: tuple[counts.Axis, ...]) -> Shared:
         """Return the row indicators of cells as integers, shape (C, rows)."""
         key = tuple(map(_axis_key, axes))
         if key not in self._indicator_cache:
             while sum(len(one) for one in self._indicator_cache.values()) > MAX_CACHED_PLANES:
                 self._indicator_cache.pop(next(iter(self._indicator_cache)))
-            self._indicator_cache[key] = to_rows(self._engine, self._cell_planes(ContingencyTable(axes)))
+            self._indicator_cache[key] = to_rows(self._engine, self._cell_planes(counts.ContingencyTable(axes)))
         return self._indicator_cache[key]
 
     def _cached_planes(self, key: Any, make: Callable[[], Bits]) -> Bits:
@@ -287,7 +278,7 @@ class SharedBackend(RowBackend):
 
     def _regression_gradients(self, limit: int) -> Bits:
         """Return residual / limit, clipped to [-1, 1]."""
-        residual = self._residual()
+        residual = self._target_minus_score()
         sign = residual[-1]
         turned = residual ^ sign[None].broadcast_to(residual.shape)
         magnitude = add_bits(self._engine, turned, concatenate([sign[None], residual[1:] & 0]))
@@ -299,7 +290,7 @@ class SharedBackend(RowBackend):
         below = circuits.lookup(planes, -size, GRADIENT_DIGITS)
         return mux(self._engine, sign[None], below, above)
 
-    def _residual(self) -> Bits:
+    def _target_minus_score(self) -> Bits:
         """Return target minus score; the last digit is its sign."""
         zeros = (self._target[:1] & 0).broadcast_to((SCORE_DIGITS, *self._target.shape[1:]))
         shift = LEVEL_UNITS.bit_length() - 1
@@ -340,5 +331,5 @@ class SharedBackend(RowBackend):
         return own * GRADIENT_LEVELS - (integers * weights).sum(axis=0)
 
 
-def _axis_key(axis: Axis) -> tuple[int, bytes]:
+def _axis_key(axis: counts.Axis) -> tuple[int, bytes]:
     return axis.feature, axis.groups.tobytes()

@@ -21,11 +21,10 @@ import numpy as np
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
-from numpy.typing import NDArray
 from safetensors.numpy import load as parse_arrays
 from safetensors.numpy import save as write_arrays
 
-from veilwood.arrays import Ints
+from veilwood.arrays import AnyArray, Ints
 from veilwood.errors import ModelFileError, PartyError
 from veilwood.safe_io import read_json, write_file
 from veilwood_secure.mpc.engine import Shared
@@ -340,7 +339,7 @@ class StoredModel:
     """One server's part of a model: public facts, released arrays, and shares, which are uniform by themselves."""
 
     facts: Mapping[str, Any]
-    arrays: Mapping[str, NDArray[Any]]
+    arrays: Mapping[str, AnyArray]
 
 
 class ModelStore:

@@ -26,12 +26,12 @@ from typing import Any, Self
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.table import Table
 
 from veilwood import datasets
+from veilwood.arrays import Ints
 from veilwood.data.schema import Schema
 from veilwood.errors import SetupError
 from veilwood.forests.adaptive.private_forest import PrivateForestClassifier
@@ -213,7 +213,7 @@ class _LocalParties(Parties):
         super().__init__(noise_protocol)
         self._servers, self._tables = servers, tables
 
-    def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
+    def release(self, estimator: Any, plan: Plan) -> Ints:
         """Create the task, contribute the rows of every owner, and return the released values."""
         parameters = estimator.get_params(deep=False)
         schema = Schema.resolve(parameters.pop("schema"))

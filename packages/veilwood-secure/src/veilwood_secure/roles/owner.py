@@ -13,8 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final, Self
 
-from numpy.typing import NDArray
-
+from veilwood.arrays import AnyArray
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, SetupError, UseError
 from veilwood.privacy.certificate import PrivacyCertificate
@@ -84,7 +83,7 @@ class ServerConnections:
         """Return the next message of each server."""
         return [channel.receive(self.channels) for channel in self.channels]
 
-    def send_shares(self, arrays: Mapping[str, NDArray[Any]], ring: Any) -> None:
+    def send_shares(self, arrays: Mapping[str, AnyArray], ring: Any) -> None:
         """Split arrays and send each server its shares, in the order it requests."""
         wanted = [list(fields["send"]) for fields in self.receive_fields("send")]
         if any(names != list(arrays) for names in wanted):

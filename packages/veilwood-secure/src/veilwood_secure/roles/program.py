@@ -51,7 +51,7 @@ class Program(ABC):
     """Whether training opens anything. If not, an interrupted training has no privacy loss."""
     can_resume: ClassVar[bool] = False
     """Whether every opening is a release of its own, so that an interrupted training can open the missing ones."""
-    ring: ClassVar[type[np.unsignedinteger[Any]]]
+    ring: type[np.unsignedinteger[Any]]
     """The word type of shares."""
     settings: ClassVar[Mapping[str, Any]]
     """The settings of a task, with their defaults."""
@@ -169,7 +169,7 @@ def complete_settings(task: Task, defaults: Mapping[str, Any]) -> dict[str, Any]
 class OneHotRows(Program):
     """Base class of programs on one-hot rows in shares: owners hold whole rows, or columns of the same rows."""
 
-    ring: ClassVar[type[np.unsignedinteger[Any]]] = np.uint32
+    ring: type[np.unsignedinteger[Any]] = np.uint32
 
     def __init__(self, task: Task) -> None:
         self.task, self.schema = task, task.public_schema

@@ -28,7 +28,7 @@ from veilwood.privacy.plan import ALL_TO_EVERY_TREE, EACH_TO_ONE_TREE, Layout, P
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax
 from veilwood.privacy.steps import Step
 from veilwood_secure.mpc.engine import Engine
-from veilwood_secure.protocols import public_trees
+from veilwood_secure.protocols import noise, public_trees
 from veilwood_secure.protocols.hidden_forest import level_epsilons, sampling_delta
 from veilwood_secure.protocols.public_trees import PlainTree, SelectFeatures, SelectLabels, grow_public_forest
 from veilwood_secure.roles.config import Task
@@ -172,7 +172,7 @@ class NoisyPublicTrees(PublicTrees):
                 draws.append((mechanism.scale, 2 * math.prod(shape)))
             elif kind == "exponential":
                 mechanism = ExponentialMechanism(budget, self._score_range)
-                more = public_trees.exponential_delta(self.task.exact_epsilon, width, shape[0])
+                more = noise.exponential_delta(self.task.exact_epsilon, width, shape[0])
                 delta += Fraction(math.nextafter(more, math.inf))
             else:
                 mechanism = NoisyMax(budget, self._score_range)

@@ -598,9 +598,9 @@ class Listener:
                 time.sleep(0.02)  # no descriptors left, or the peer has gone: keep listening
                 continue
             self._pending.add(secured, address[0])
-            threading.Thread(target=self._authenticate, args=(secured, address[0]), daemon=True).start()
+            threading.Thread(target=self._authenticate_peer, args=(secured, address[0]), daemon=True).start()
 
-    def _authenticate(self, connection: ssl.SSLSocket, host: str) -> None:
+    def _authenticate_peer(self, connection: ssl.SSLSocket, host: str) -> None:
         try:
             _complete_handshake(connection)
             who = peer_name(connection)

@@ -11,9 +11,9 @@ from contextlib import suppress
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 
+from veilwood.arrays import AnyArray, Ints
 from veilwood.data.encoding import class_labels
 from veilwood.errors import PartyError, PlanError, UseError
 from veilwood.privacy.certificate import PrivacyCertificate
@@ -56,7 +56,7 @@ class User:
         """Certificate of the model, which all three servers confirm."""
         return self.wait(0)
 
-    def predict(self, X: Any) -> NDArray[Any]:
+    def predict(self, X: Any) -> AnyArray:
         """Return the predicted class or number of each row. Only this process sees rows and answers.
 
         Parameters
@@ -98,7 +98,7 @@ class User:
             raise UseError(f"the model of task {self.task.name!r} is hidden. Hint: query it with predict.")
         return _ReleasedParties(self, self._program)
 
-    def _fetch_released(self) -> NDArray[np.int64]:
+    def _fetch_released(self) -> Ints:
         """Fetch the released values; raise PartyError if the servers differ."""
         self.wait()
         with ServerConnections(self.config, self.task, "fetch") as call:
@@ -121,7 +121,7 @@ class User:
             raise
         return call
 
-    def _query_servers(self, call: ServerConnections, arrays: Any, rows: int) -> NDArray[Any]:
+    def _query_servers(self, call: ServerConnections, arrays: Any, rows: int) -> AnyArray:
         call.send_fields(rows=rows)
         call.send_shares(arrays, self._program.ring)
         pairs = [pair_from_bytes(bytes(data), (rows,), self._program.ring) for data in call.receive_all()]
@@ -149,7 +149,7 @@ class _ReleasedParties(Parties):
         super().__init__(program.noise_protocol)
         self._user, self._program = user, program
 
-    def release(self, estimator: Any, plan: Plan) -> NDArray[np.int64]:
+    def release(self, estimator: Any, plan: Plan) -> Ints:
         """Return the released values. Raise PlanError if the estimator is not the one of the task."""
         if joint_plan(estimator, self.resolve_noise_protocol(estimator)) != self._program.plan:
             raise PlanError(

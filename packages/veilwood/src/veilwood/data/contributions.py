@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 from numpy.typing import NDArray
 
+from veilwood.arrays import Bools, Indices, Ints
 from veilwood.data.canonical import ColumnValues, NoText, factorize_texts, to_canonical_id
 from veilwood.data.frames import Table, target_values
 from veilwood.data.numbers import read_numbers
@@ -28,7 +29,7 @@ IdFilter = Callable[[str], bool]
 NO_ID = -1  # a row without a usable id, which never counts
 
 
-def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64], at_most: int) -> npt.NDArray[np.intp]:
+def first_rows_per_id(ids: Ints, order: npt.NDArray[np.uint64], at_most: int) -> Indices:
     """Return the first ``at_most`` rows of each id in the given order, sorted by id and order.
 
     Which rows of an id count depends on the order of that id's rows alone. Removing one id leaves the rows of all
@@ -42,19 +43,19 @@ def first_rows_per_id(ids: npt.NDArray[np.int64], order: npt.NDArray[np.uint64],
     rows = np.lexsort((order, ids))
     grouped = ids[rows]
     rank = np.arange(len(grouped)) - np.searchsorted(grouped, grouped, side="left")
-    kept: npt.NDArray[np.intp] = rows[(rank < at_most) & (grouped != NO_ID)]
+    kept: Indices = rows[(rank < at_most) & (grouped != NO_ID)]
     return kept
 
 
 def bound_contributions(
     partitions: Iterable[Iterable[ColumnValues]], cap: RowsOf, invalid: Invalid, id_filter: IdFilter | None = None
-) -> list[npt.NDArray[np.bool_]]:
+) -> list[Bools]:
     """Choose at random which rows of each id count, given the id columns of all partitions.
 
     ``id_filter`` tells which ids take part at all, if a fraction of them is held out.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
-    columns: list[npt.NDArray[np.int64]] = []
+    columns: list[Ints] = []
     for partition in partitions:
         pieces = [np.empty(0, np.int64)]
         for values in partition:
@@ -72,7 +73,7 @@ def bound_contributions(
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
 
 
-def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[npt.NDArray[np.intp], list[str]]:
+def encode_ids(values: ColumnValues, cap: RowsOf, invalid: Invalid) -> tuple[Indices, list[str]]:
     """Number the ids of a column. Rows without a usable id get ``NO_ID``, or are rejected."""
     codes, texts = factorize_texts(values, to_canonical_id)
     worst = codes.min(initial=0)
@@ -147,7 +148,7 @@ class Weights(NamedTuple):
             )
         return cls(values, check_max_weight(max_weight))
 
-    def draw_copies(self, n_rows: int, invalid: Invalid) -> NDArray[np.int64]:
+    def draw_copies(self, n_rows: int, invalid: Invalid) -> Ints:
         """Return the number of copies of each row: its weight, clipped to the maximum, rounded up or down at random.
 
         Each weight is read by itself, like a number of the table. With "drop", a row without a weight does not count.
@@ -176,7 +177,7 @@ class Weights(NamedTuple):
         kept = np.clip(np.where(fits, numbers, 0.0), 0.0, self.max_weight)
         whole = np.floor(kept)
         coins = (random_integers(n_rows) >> np.uint64(11)) / 2.0**53
-        copies: NDArray[np.int64] = np.minimum(whole + (coins < kept - whole), self.max_weight).astype(np.int64)
+        copies: Ints = np.minimum(whole + (coins < kept - whole), self.max_weight).astype(np.int64)
         return copies
 
 

@@ -16,17 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from veilwood.arrays import HAVE_NUMBA, Codes, Floats, Int32s, Ints
-from veilwood.data.canonical import (
-    Categories,
-    ColumnValues,
-    TextReader,
-    date_part_reader,
-    factorize_texts,
-    prefix_reader,
-    to_canonical_text,
-    write_categories,
-)
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Codes, Floats, Int32s, Ints
+from veilwood.data import canonical
 from veilwood.data.columns import TRANSFORMS, Column, did_you_mean
 from veilwood.data.dialect import Dialect
 from veilwood.data.frames import Table, target_values
@@ -35,7 +26,9 @@ from veilwood.data.problems import Kinds, Problem, Problems, unusable_kinds
 from veilwood.data.schema import Schema
 from veilwood.errors import OutOfSchemaError, VeilwoodError
 
-_TextColumn = tuple[str, Categories, ColumnValues, npt.NDArray[Any]]  # name, categories and cells; where the codes go
+_TextColumn = tuple[
+    str, canonical.Categories, canonical.ColumnValues, AnyArray
+]  # name, categories and cells; where the codes go
 
 GRID_BINS: Final = 65535
 """Bins of equal width of a numeric range; one uint16 code is left for missing values."""
@@ -86,7 +79,7 @@ class _ColumnEncoder:
         missing_code = self.n_bins if nullable else None
         return EncodedColumn(name, self.column.kind == "numeric", self.n_bins + nullable, missing_code)
 
-    def write_codes(self, values: ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
+    def write_codes(self, values: canonical.ColumnValues, codes: Codes, parse: bool) -> Kinds | None:
         """Write the codes of one column of numbers. Return the kinds of problems, or None if there are none."""
         if self.column.part is not None:
             found, kinds = _read_date_parts(self.column, values)
@@ -211,7 +204,7 @@ class Encoding:
     schema: Schema
     numeric: Literal["grid", "bins"] = "grid"
     columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
-    labels: npt.NDArray[Any] = field(init=False, repr=False, compare=False)
+    labels: AnyArray = field(init=False, repr=False, compare=False)
     _coders: tuple[_ColumnEncoder, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -280,7 +273,7 @@ class Encoding:
                 kinds = coder.write_codes(_values_at(table, place), codes[:, feature], parse)
                 if kinds is not None:
                     problems.add(coder.column.name, kinds)
-        for (name, *_), kinds in zip(texts, write_categories([column[1:] for column in texts]), strict=True):
+        for (name, *_), kinds in zip(texts, canonical.write_categories([column[1:] for column in texts]), strict=True):
             if kinds is not None:
                 problems.add(name, kinds)
         if table.array is not None:
@@ -316,7 +309,7 @@ class Encoding:
             problems.add(column.name, kinds)
         return codes, target, problems
 
-    def _read_array(self, array: npt.NDArray[Any], codes: Codes, problems: Problems) -> None:
+    def _read_array(self, array: AnyArray, codes: Codes, problems: Problems) -> None:
         numeric = [i for i, each in enumerate(self._coders) if each.column.kind == "numeric" and not each.column.part]
         grid = [i for i in numeric if self._coders[i].edges is None]
         lower, scale = np.array([self._coders[i].grid_scale for i in grid]).reshape(-1, 2).T
@@ -343,7 +336,7 @@ class Encoding:
         """Encode numbers of one numeric column, none of them missing."""
         return self._coders[feature].encode_numbers(values)
 
-    def column_values(self, table: Table, name: str) -> ColumnValues:
+    def column_values(self, table: Table, name: str) -> canonical.ColumnValues:
         """Return the column of a feature or of the target."""
         if table.names is None:
             return table.column(self.schema.feature_names.index(name))
@@ -376,12 +369,12 @@ class Encoding:
         problems.raise_if_any(lambda name: values)
         return target
 
-    def read_target(self, values: ColumnValues, *, parse: bool = False) -> tuple[Int32s, Kinds | None]:
+    def read_target(self, values: canonical.ColumnValues, *, parse: bool = False) -> tuple[Int32s, Kinds | None]:
         """Encode the valid values of the target and return its problems."""
         column = self.schema.target
         if column.kind == "categorical":
             places = np.empty(len(values), np.int32)
-            (kinds,) = write_categories([(_make_categories(column), values, places)])
+            (kinds,) = canonical.write_categories([(_make_categories(column), values, places)])
             return places, kinds
         found, kinds = read_numbers(values, parse)
         finite = np.isfinite(found)
@@ -453,7 +446,7 @@ def _quote_columns(names: list[str]) -> str:
     return f"column{'s' * (len(names) > 1)} {', '.join(repr(name) for name in names[:20])}{more}"
 
 
-def class_labels(schema: Schema) -> npt.NDArray[Any]:
+def class_labels(schema: Schema) -> AnyArray:
     """Return the classes in the type and order that the schema declares. No row has an influence.
 
     Examples
@@ -466,29 +459,29 @@ def class_labels(schema: Schema) -> npt.NDArray[Any]:
     return np.array(schema.target.labels, dtype=_LABEL_TYPES[schema.target.label_type])
 
 
-def _text_reader(column: Column) -> TextReader:
+def _text_reader(column: Column) -> canonical.TextReader:
     """Return the function that turns a value into the text to compare: all of it, its prefix, or a part of a date."""
     if column.part is not None:
-        return date_part_reader(column.part)
-    return to_canonical_text if column.prefix is None else prefix_reader(column.prefix)
+        return canonical.date_part_reader(column.part)
+    return canonical.to_canonical_text if column.prefix is None else canonical.prefix_reader(column.prefix)
 
 
-def _make_categories(column: Column) -> Categories:
+def _make_categories(column: Column) -> canonical.Categories:
     """Return the codes of a column's categories; missing values come after the last."""
     known = {text: place for place, text in enumerate(column.values)}
     known |= {spelling: known[category] for spelling, category in column.aliases.items()}
     unknown = -Problem.UNKNOWN if column.other is None else known[column.other]
     missing = len(column.values) if column.nullable else -Problem.MISSING
-    return Categories(_text_reader(column), known, unknown, -Problem.UNUSABLE, missing)
+    return canonical.Categories(_text_reader(column), known, unknown, -Problem.UNUSABLE, missing)
 
 
-def _values_at(table: Table, place: int) -> ColumnValues:
+def _values_at(table: Table, place: int) -> canonical.ColumnValues:
     return table.column(place) if table.arrow is None else table.arrow.column(place)
 
 
-def _read_date_parts(column: Column, values: ColumnValues) -> tuple[Floats, Kinds | None]:
+def _read_date_parts(column: Column, values: canonical.ColumnValues) -> tuple[Floats, Kinds | None]:
     """Return a part of each date as a number, NaN if there is none, and the problems of values present."""
-    codes, texts = factorize_texts(values, _text_reader(column))
+    codes, texts = canonical.factorize_texts(values, _text_reader(column))
     numbers = np.array([*map(float, texts), np.nan, np.nan])  # the last two serve the codes -2 and -1
     return numbers[codes], unusable_kinds(codes)
 

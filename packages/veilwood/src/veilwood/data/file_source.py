@@ -17,9 +17,9 @@ from os import PathLike
 from typing import IO, Any, Final, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
+from veilwood.arrays import Bools, Codes
 from veilwood.data.batches import Batch, Source, empty_batch, encode_rows, select_rows, split_target, view_table
 from veilwood.data.canonical import ColumnValues
 from veilwood.data.contributions import (
@@ -89,7 +89,7 @@ class _FileReader:
             row += table.n_rows
             yield ids
 
-    def read_rows(self, kept: list[npt.NDArray[np.bool_]] | None) -> Iterator[Callable[[], Batch]]:
+    def read_rows(self, kept: list[Bools] | None) -> Iterator[Callable[[], Batch]]:
         """Read all rows, or those that are kept; the caller encodes a batch by calling what is yielded."""
         empty = True
         for partition, file in enumerate(self.files):
@@ -100,7 +100,7 @@ class _FileReader:
                     raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
                 if self.cap is not None and not file.detects_changes:
                     self._check_ids(id_column(table, self.cap), self.cap, partition, row)
-                yield partial(self._encode, table, partition, row, chosen)
+                yield partial(self._encode_table, table, partition, row, chosen)
                 row += table.n_rows
                 empty = False
             if not file.detects_changes:
@@ -116,7 +116,7 @@ class _FileReader:
         with _all_problems(self.files, self.encoding, id_names(self.cap)):
             yield from file.read_batches(list(dict.fromkeys([*self.encoding.schema.sources, *ids])), self.batch_rows)
 
-    def _encode(self, table: Table, partition: int, row: int, chosen: npt.NDArray[np.bool_] | None) -> Batch:
+    def _encode_table(self, table: Table, partition: int, row: int, chosen: Bools | None) -> Batch:
         extra, file = id_names(self.cap), self.files[partition]
         with _all_problems(self.files, self.encoding, extra):
             batch, fits = encode_rows(
@@ -215,7 +215,7 @@ def _raise_all_problems(X: Any, encoding: Encoding, extra: Collection[str]) -> N
     raise_problems(sorted(messages.values(), key=lambda each: (order.index(each.column), each.kind)))
 
 
-def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, npt.NDArray[np.uint16], Problems]]:
+def _encode_all(file: File, encoding: Encoding) -> Iterator[tuple[Table, int, Codes, Problems]]:
     """Yield each batch of a file, its first row, its codes and its problems, whether or not rows fit."""
     first_row = 0
     for table in file.read_batches(list(encoding.schema.sources), _BATCH_ROWS):
@@ -294,9 +294,7 @@ def check_files(path: str | PathLike[str], schema: Schema) -> CheckResult:
     return CheckResult(n_rows, list(violations.values()), {name: dict(count) for name, count in counts.items()})
 
 
-def _count_values(
-    encoding: Encoding, feature: int, table: Table, codes: npt.NDArray[np.uint16], is_text: bool
-) -> dict[str, int]:
+def _count_values(encoding: Encoding, feature: int, table: Table, codes: Codes, is_text: bool) -> dict[str, int]:
     """Count the missing, clamped and unknown values of a feature in a batch."""
     column, missing = encoding.schema.features[feature], encoding.columns[feature].missing_code
     found = {} if missing is None else {"missing": int((codes == missing).sum())}
@@ -315,7 +313,7 @@ def _count_values(
 _MAX_BYTES: Final = 1 << 50
 
 # Rows, a mask of those that fit, and their ids.
-_EncodedPiece: TypeAlias = "tuple[Batch, npt.NDArray[np.bool_], ColumnValues | None]"
+_EncodedPiece: TypeAlias = "tuple[Batch, Bools, ColumnValues | None]"
 
 
 @dataclass(frozen=True, repr=False, eq=False)
@@ -401,7 +399,7 @@ def open_spool(
         ) from None
     stored = pa.ipc.open_file(pa.py_buffer(held))
 
-    def read() -> Iterator[Callable[[], Batch]]:
+    def read_spooled() -> Iterator[Callable[[], Batch]]:
         first_row = 0
         for number in range(stored.num_record_batches):
             batch = stored.get_batch(number)
@@ -415,7 +413,7 @@ def open_spool(
         if not first_row:
             yield partial(empty_batch, encoding)
 
-    return Source(read)
+    return Source(read_spooled)
 
 
 def _encode_pieces(
@@ -448,7 +446,7 @@ def _write_pieces(
             yield ids
 
 
-def _read_stored_batch(stored: Any, width: int, chosen: npt.NDArray[np.bool_] | None, first_row: int) -> Batch:
+def _read_stored_batch(stored: Any, width: int, chosen: Bools | None, first_row: int) -> Batch:
     codes = stored.column(0).flatten().to_numpy(zero_copy_only=False).reshape(-1, width)
     batch = Batch(codes, stored.column(1).to_numpy(), 0, first_row)
     return select_rows(batch, chosen, stored.column(2).to_numpy(zero_copy_only=False))

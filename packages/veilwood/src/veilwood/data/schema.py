@@ -262,10 +262,10 @@ class Schema:
 
     def fingerprint(self) -> str:
         """Return the SHA-256 of the canonical JSON form: only equal schemas share it."""
-        return self._fingerprint
+        return self._schema_hash
 
     @cached_property
-    def _fingerprint(self) -> str:
+    def _schema_hash(self) -> str:
         canonical = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
 

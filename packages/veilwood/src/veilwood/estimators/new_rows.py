@@ -16,10 +16,9 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from veilwood.arrays import Bools, Codes, Floats
+from veilwood.arrays import AnyArray, Bools, Codes, Floats
 from veilwood.data.encoding import Encoding
 from veilwood.data.files import are_files
 from veilwood.data.frames import Table
@@ -55,7 +54,7 @@ class NewRowCounts:
 
 def predict_rows(
     estimator: Any, X: Any, unknown: UnknownRule | None
-) -> tuple[Floats, NDArray[Any]] | tuple[Floats, Floats]:
+) -> tuple[Floats, AnyArray] | tuple[Floats, Floats]:
     """Return probabilities and classes, or twice the predicted numbers, for a table or files.
 
     Files are predicted with the rule "other" by default, tables in memory with "refuse". Rows that are skipped have NaN

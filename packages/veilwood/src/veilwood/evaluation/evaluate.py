@@ -70,7 +70,7 @@ class HoldoutSplit:
         if isinstance(unit, RowsOf):
             return [opener(id_filter=lambda text: not self._has_id(text)), opener(id_filter=self._has_id)]
         source = opener()
-        return [source.part(_HoldoutFilter(self, False)), source.part(_HoldoutFilter(self, True))]
+        return [source.select_part(_HoldoutFilter(self, False)), source.select_part(_HoldoutFilter(self, True))]
 
     def _has_id(self, text: str) -> bool:
         word = int.from_bytes(hashlib.shake_256(self.key + text.encode("utf-8", "surrogatepass")).digest(4), "big")
@@ -327,7 +327,7 @@ def evaluate(
     warn_of_smaller_unit(neighbours.unit, model.schema_.privacy_unit, model.schema_.name)
     reason = None if model.privacy_.is_private else model.privacy_.reason
     not_private = None if reason is None else f"the model that was evaluated is NOT PRIVATE: {reason}"
-    release = Release.of(plan, open_ledger(ledger), X, not_private=not_private)
+    release = Release.for_plan(plan, open_ledger(ledger), X, not_private=not_private)
     source = release.open_rows(
         lambda: open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
     )

@@ -14,9 +14,8 @@ from math import prod
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import AnyArray, Ints
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import ParameterError
@@ -320,7 +319,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             score_range=1, selections_per_row=self.trees_per_row, by=self.selection_mechanism(loss),
         )  # fmt: skip
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> AnyArray:
         """Release leaf counts, or labels: 1 for the selected class."""
         if not self.labels_only:
             return super().release_leaves(door, step, exact_leaves)

@@ -14,9 +14,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import HAVE_NUMBA, Ints
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Ints
 from veilwood.data.batches import AggregatePass, Source
 from veilwood.data.encoding import Encoding
 from veilwood.errors import DomainTooLargeError, ParameterError
@@ -132,7 +131,7 @@ class LevelwiseMethod(LeafMethod[LP]):
     def grow_level(self, growing: GrowingForest, level: Any, splitter: Splitter) -> None:
         """Split all open nodes, in one pass over the rows."""
 
-    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> NDArray[Any]:
+    def release_leaves(self, door: Door, step: Step, exact_leaves: Ints) -> AnyArray:
         """Release the leaves."""
         return door.release_counts(step, exact_leaves)
 
@@ -207,7 +206,7 @@ class LevelwiseMethod(LeafMethod[LP]):
 
     def measure_rows(
         self, design: LevelwiseDesign, source: Source, door: Door, n_jobs: int | None = None
-    ) -> tuple[Forest, NDArray[Any]]:
+    ) -> tuple[Forest, AnyArray]:
         """Grow level by level, then count the leaves."""
         n_trees = self.parameters.n_estimators
         assignment = self.draw_assignment(n_trees)

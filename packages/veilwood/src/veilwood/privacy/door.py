@@ -126,7 +126,7 @@ class Door:
         PlanError
             If the door is not open, or the plan is not such a one.
         """
-        self._adopt(replace(plan, opened_as=self._opened_as))
+        self._adopt_plan(replace(plan, opened_as=self._opened_as))
 
     def extend(self, step: Step) -> None:
         """Add one step to the plan, derived from values already released.
@@ -140,14 +140,14 @@ class Door:
         """
         if self._closed or self._reservation is None:
             raise UseError("a plan can be extended only inside the open door. Hint: use the door's `with` block.")
-        self.plan = self.plan.extended(step, self._opened_as)
+        self.plan = self.plan.with_step(step, self._opened_as)
 
     @property
     def _opened_as(self) -> str:
         """Fingerprint of the plan that opened the door."""
         return self.plan.opened_as or self.plan.fingerprint()
 
-    def _adopt(self, plan: Plan) -> None:
+    def _adopt_plan(self, plan: Plan) -> None:
         """Check a plan derived from released values, which has checked itself that its steps cost at most its loss."""
         old, new = ({step.name: step for step in each.steps} for each in (self.plan, plan))
         are_kept = all(name in old and new.get(name) == old[name] for name in self._released_steps)
@@ -159,9 +159,9 @@ class Door:
 
     def release_counts(self, step: Step, exact: NDArray[np.int64]) -> NDArray[np.int64]:
         """Add the planned noise to exact integers and release them."""
-        self._admit(step, exact.shape)
+        self._admit_step(step, exact.shape)
         mechanism = self._mechanism_of(step, "noisy")
-        return self._record(step, exact.copy() if mechanism is None else mechanism.perturb(exact))[0]
+        return self._record_released(step, exact.copy() if mechanism is None else mechanism.perturb(exact))[0]
 
     def release_sparse(
         self, step: Step, cells: NDArray[np.int64], counts: NDArray[np.int64], n_cells: int
@@ -173,12 +173,12 @@ class Door:
         """
         if not 0 < n_cells <= step.shape[0]:
             raise PlanError(f"step {step.name!r} was planned for at most {step.shape[0]} cells, got {n_cells}.")
-        self._admit(step, step.shape)
+        self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "sparse")
         if mechanism is None:
             order = np.argsort(cells)
-            return self._record(step, cells[order], counts[order])  # type: ignore[return-value]
-        return self._record(step, *mechanism.perturb(cells, counts, n_cells))  # type: ignore[return-value]
+            return self._record_released(step, cells[order], counts[order])  # type: ignore[return-value]
+        return self._record_released(step, *mechanism.perturb(cells, counts, n_cells))  # type: ignore[return-value]
 
     def release_above_threshold(
         self, step: Step, counts: NDArray[np.int64]
@@ -188,11 +188,11 @@ class Door:
         The number of keys, and which they are, is private: the caller must show the released ones only, in an order
         that does not depend on the others.
         """
-        self._admit(step, step.shape)
+        self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "above_threshold")
         if mechanism is None:
-            return self._record(step, np.arange(len(counts), dtype=np.int64), counts.copy())  # type: ignore[return-value]
-        return self._record(step, *mechanism.perturb(counts))  # type: ignore[return-value]
+            return self._record_released(step, np.arange(len(counts), dtype=np.int64), counts.copy())  # type: ignore[return-value]
+        return self._record_released(step, *mechanism.perturb(counts))  # type: ignore[return-value]
 
     def select(
         self, step: Step, scores: NDArray[np.int64], admissible: NDArray[np.bool_] | None = None
@@ -206,13 +206,13 @@ class Door:
             raise PlanError(
                 f"step {step.name!r} was planned for at most {step.shape[0]} selections, got scores of {scores.shape}."
             )
-        self._admit(step, (step.shape[0], scores.shape[1]))
+        self._admit_step(step, (step.shape[0], scores.shape[1]))
         mechanism = self._mechanism_of(step, "select")
         if mechanism is None:
             allowed = np.broadcast_to(True if admissible is None else admissible, scores.shape)
             best = np.asarray(np.where(allowed, scores, np.iinfo(np.int64).min).argmax(axis=1), np.int64)
-            return self._record(step, best)[0]
-        return self._record(step, mechanism.select(scores, admissible))[0]
+            return self._record_released(step, best)[0]
+        return self._record_released(step, mechanism.select(scores, admissible))[0]
 
     def release_best_trial(
         self, step: Step, trial: Callable[[TrialBudget], Outcome], is_better: Callable[[Outcome, Outcome], bool]
@@ -222,7 +222,7 @@ class Door:
         Each trial gets a budget of the mechanism's ``trial_epsilon`` for this plan's neighbours, and opens a
         ``TrialDoor`` on it for everything that it releases.
         """
-        self._admit(step, step.shape)
+        self._admit_step(step, step.shape)
         mechanism = self._mechanism_of(step, "best")
         if mechanism is None:
             raise UseError(f"step {step.name!r} must have a mechanism: the number of trials is random.")
@@ -230,7 +230,7 @@ class Door:
         best: Outcome = mechanism.run_trials(lambda: trial(TrialBudget(charged, self.plan.neighbours)), is_better)
         return best
 
-    def _record(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
+    def _record_released(self, step: Step, *values: NDArray[np.int64]) -> tuple[NDArray[np.int64], ...]:
         """Record released values, which whoever has the model may see, and return them."""
         # Copies: methods may change in place what they were given.
         self.measurements.append(Measurement(step.name, tuple(np.array(each, np.int64) for each in values)))
@@ -243,7 +243,7 @@ class Door:
             raise UseError(f"step {step.name!r} has the mechanism {step.mechanism.kind}. Hint: call {method}.")
         return step.mechanism
 
-    def _admit(self, step: Step, shape: tuple[int, ...]) -> None:
+    def _admit_step(self, step: Step, shape: tuple[int, ...]) -> None:
         """Check that this is a step of the plan with the planned shape, and mark it as released: it passes once."""
         if self._reservation is None or self._closed:
             raise UseError("the door is closed. Hint: release steps inside one `with` block.")

@@ -149,7 +149,7 @@ class Plan:
             raise PlanError("a plan must have steps.")
         self._check_steps(self.steps, Loss.total(step.loss for step in self.steps), {})
 
-    def extended(self, step: Step, opened_as: str) -> Plan:
+    def with_step(self, step: Step, opened_as: str) -> Plan:
         """Return the plan with one more step. It is checked as any plan, in time that does not grow with the steps."""
         plan = copy(self)
         plan.__dict__.update(steps=(*self.steps, step), opened_as=opened_as)

@@ -41,10 +41,10 @@ class _SelectionMechanism(Mechanism):
                 "the change of one score can exceed the change of another between neighbours."
             )
         object.__setattr__(self, "score_range", int(score_range))
-        require_positive("score_range / epsilon", self._scale, MAX_SCALE)
+        require_positive("score_range / epsilon", self._score_scale, MAX_SCALE)
 
     @property
-    def _scale(self) -> Fraction:
+    def _score_scale(self) -> Fraction:
         return Fraction(self.score_range) / self.epsilon
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss | None:
@@ -85,7 +85,7 @@ class _SelectionMechanism(Mechanism):
         if gaps.ndim != 1:
             raise MechanismError(f"scores must be one vector, got shape {gaps.shape}. Hint: pass one row at a time.")
         probabilities = np.zeros(gaps.shape)
-        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._scale)))
+        probabilities[mask] = self._admissible_probabilities(np.exp(-gaps[mask] / float(self._score_scale)))
         return probabilities
 
 
@@ -122,7 +122,9 @@ class NoisyMax(_SelectionMechanism, kind="NoisyMax"):
     """
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
-        noisy = np.where(admissible, samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE)
+        noisy = np.where(
+            admissible, samplers.geometric(self._score_scale, gaps.size).reshape(gaps.shape) - gaps, _MIN_SCORE
+        )
         return _uniform_true_index(noisy == noisy.max(axis=-1, keepdims=True))
 
 
@@ -156,7 +158,7 @@ class PermuteAndFlip(_SelectionMechanism, kind="PermuteAndFlip"):
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
         # A geometric reaches the gap with probability exp(-gap/scale): an exact coin.
         return _uniform_true_index(
-            admissible & (samplers.geometric(self._scale, gaps.size).reshape(gaps.shape) >= gaps)
+            admissible & (samplers.geometric(self._score_scale, gaps.size).reshape(gaps.shape) >= gaps)
         )
 
 
@@ -199,7 +201,7 @@ class ExponentialMechanism(_SelectionMechanism, kind="ExponentialMechanism"):
         return self.epsilon**2 / self.rho_divisor
 
     def _select_columns(self, gaps: Ints, admissible: Bools) -> Ints:
-        return samplers.weighted_choice(gaps, admissible, self._scale)
+        return samplers.weighted_choice(gaps, admissible, self._score_scale)
 
     def _admissible_probabilities(self, accept: Floats) -> Floats:
         return np.asarray(accept / accept.sum())

@@ -79,7 +79,7 @@ class Tape:
     """Records what passes the door in one fit, and shows it again in the next, measuring how far the rows moved."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
-        self.shown: list[tuple[Step, Any, Any]] = []
+        self.released: list[tuple[Step, Any, Any]] = []
         self.moved: list[tuple[str, float]] = []
         self._patch, self._real = (
             patch,
@@ -91,8 +91,8 @@ class Tape:
 
             def passed(door: Door, step: Step, *exact: Any, real: Any = real) -> Any:
                 kept = [part.copy() if isinstance(part, np.ndarray) else part for part in exact]
-                self.shown.append((step, kept, real(door, step, *exact)))
-                return self.shown[-1][2]
+                self.released.append((step, kept, real(door, step, *exact)))
+                return self.released[-1][2]
 
             self._patch.setattr(Door, name, passed)
 
@@ -101,9 +101,9 @@ class Tape:
             self._patch.setattr(Door, name, lambda door, step, *exact: self._again(door, step, *exact))
 
     def _again(self, door: Door, step: Step, *exact: Any) -> Any:
-        planned, before, out = self.shown[len(self.moved)]
+        planned, before, out = self.released[len(self.moved)]
         assert planned == step  # from the same public values the same step is planned
-        door._admit(step, step.shape)
+        door._admit_step(step, step.shape)
         match step.mechanism:
             case SparseLaplace():
                 cells = np.union1d(before[0], exact[0])
@@ -152,7 +152,7 @@ def movement(task: str, patch: pytest.MonkeyPatch, adjacency: str = "add-remove"
     kind(schema, privacy_unit=UNIT, adjacency=adjacency, random_state=0, **params).fit(first)
     tape.replay()
     kind(schema, privacy_unit=UNIT, adjacency=adjacency, random_state=0, **params).fit(second)
-    assert len(tape.moved) == len(tape.shown)
+    assert len(tape.moved) == len(tape.released)
     return {name: far for name, far in tape.moved}
 
 
@@ -264,7 +264,7 @@ def test_a_reach_of_an_eighth_is_caught(kind: steps.AdaptiveStep, monkeypatch: p
     def furthest() -> float:
         with monkeypatch.context() as patch:
             moved = movement("two", patch, "replace-one", epsilon=9.0, n_rows=3000)
-        return max(far for name, far in moved.items() if kind.short in name)
+        return max(far for name, far in moved.items() if kind.short_name in name)
 
     assert furthest() <= 1
     monkeypatch.setattr(steps, "row_reach", reach)

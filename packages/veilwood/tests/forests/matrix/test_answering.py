@@ -57,6 +57,7 @@ def predictor_on(car: Any, **parameters: Any) -> vw.MatrixForestPredictor:
     return vw.MatrixForestPredictor(car.schema, **{**usual, **parameters}).fit(car.X, car.y)
 
 
+GROW_ENSEMBLES = ensembles.grow_ensembles
 ONE_POINT = np.array([[0, 0], [0, 0]], object)  # the same query twice: a row can reach all it asks about
 
 
@@ -69,7 +70,7 @@ class Prediction:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, classes: int, queries: Any, **parameters: Any) -> None:
         prefer_zcdp(monkeypatch)
         monkeypatch.setattr(answering, "secret_key", lambda: b"k" * 32)  # common records keep their tree
-        monkeypatch.setattr(answering, "grow_ensembles", ensembles.grow_ensembles)
+        monkeypatch.setattr(ensembles, "grow_ensembles", GROW_ENSEMBLES)
         doors: list[RecordingDoor] = []
 
         def door(*args: Any, **kwargs: Any) -> RecordingDoor:
@@ -82,7 +83,7 @@ class Prediction:
         self.predictor = vw.MatrixForestPredictor(categorical_schema((3, 2), classes), **{**usual, **parameters})
         self.predictor.fit(*as_table(self.kinds, ()))
         grown = self.predictor._query_engine.ensembles, self.predictor.forest_
-        monkeypatch.setattr(answering, "grow_ensembles", lambda *args, **kwargs: grown)
+        monkeypatch.setattr(ensembles, "grow_ensembles", lambda *args, **kwargs: grown)
         self.codes = self.predictor._encode_rows(queries)
         self.loss = self.predictor._batch_loss(None)
         planned = self.predictor._plan_batch(self.codes, self.loss)
@@ -468,9 +469,9 @@ def test_nothing_private_is_in_public_attributes(car: Any, parameters: dict[str,
     exact = predictor._exact if parameters["mode"] == "subsample" else predictor._exact[0]
     secrets = {"counts": exact[:8], "n": 1728}
     public = {name: getattr(predictor, name) for name in dir(predictor) if not name.startswith("_")}
-    shown = {name: value for name, value in public.items() if not callable(value)}
-    assert "forest_" in shown and "privacy_" in shown  # noqa: PT018
-    assert audit.find_leaks([shown, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
+    visible = {name: value for name, value in public.items() if not callable(value)}
+    assert "forest_" in visible and "privacy_" in visible  # noqa: PT018
+    assert audit.find_leaks([visible, repr(predictor), str(predictor.privacy_), predictor.get_params()], secrets) == []
     assert audit.find_leaks(predictor, secrets)  # the walk would have found them
 
 

@@ -44,8 +44,8 @@ def never_worse(seed: int, trees: int) -> None:
             assert sum(shares) == 1
             n_leaves = sum(path.n_queries for path in chosen)
             error = sum(ensemble_errors(chosen, shares, noise, budget, 2)) / n_leaves
-            told = alternative_errors(chosen, shares, noise, budget, 2)
-            assert all(error <= cost * 1.001 for cost in told.values())  # told to four digits
+            result = alternative_errors(chosen, shares, noise, budget, 2)
+            assert all(error <= cost * 1.001 for cost in result.values())  # told to four digits
             count = sum(int(path.tree_of_leaf[-1]) + 1 for path in chosen)
             equal = noise_variance(noise, count / budget if noise == "laplace" else count / (2 * budget))
             assert error <= equal * (1 + 1e-9)

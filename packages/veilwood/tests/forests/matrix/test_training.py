@@ -355,8 +355,8 @@ def test_a_fitted_forest_holds_nothing_private(car: Any, parameters: dict[str, A
     }
     forest.predict(car.X[:10])
     model_file.save(forest, tmp_path / "model")
-    shown = [forest, repr(forest), forest.plan_.to_json(), forest.privacy_.to_json(), pickle.dumps(forest)]
-    for thing in (*shown, (tmp_path / "model").read_bytes()):
+    visible = [forest, repr(forest), forest.plan_.to_json(), forest.privacy_.to_json(), pickle.dumps(forest)]
+    for thing in (*visible, (tmp_path / "model").read_bytes()):
         assert find_leaks(thing, secrets) == []
     # Mutant: the exact counts stay in the object.
     forest.report_ = lambda: counts

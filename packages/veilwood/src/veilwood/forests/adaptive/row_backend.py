@@ -18,13 +18,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Protocol, Self, TypeAlias, TypeVar, assert_never
+from typing import Final, Protocol, Self, TypeAlias, TypeVar, assert_never
 
 import numpy as np
 from joblib import effective_n_jobs
 from numpy.typing import NDArray
 
-from veilwood.arrays import HAVE_NUMBA, Bools, Codes, Floats, Int32s, Ints
+from veilwood.arrays import HAVE_NUMBA, AnyArray, Bools, Codes, Floats, Int32s, Ints
 from veilwood.data.batches import Batch, Source
 from veilwood.data.counts import (
     Axis,
@@ -251,7 +251,7 @@ def scores_to_probabilities(scores: Floats) -> Floats:
 # -- what one row adds ------------------------------------------------------------------------------------------------
 
 
-def row_gradients(scores: Int32s, target: NDArray[Any], n_classes: int, limit: int) -> Int32s:
+def row_gradients(scores: Int32s, target: AnyArray, n_classes: int, limit: int) -> Int32s:
     """Return the gradient of each row, in ``GRADIENT_UNITS``: one integer, or one per class if there are three or more.
 
     For two classes ``limit`` bounds the gradient, in these units. For regression it divides the residual, in units of

@@ -350,7 +350,7 @@ def _p_identity(
     scale = float(diagonal.sum())
     p, n = start.shape
 
-    def objective(x: Floats) -> tuple[float, Floats]:
+    def objective_at(x: Floats) -> tuple[float, Floats]:
         b = x.reshape(p, n)
         s = _column_norm(b, noise)
         weighted = b * s
@@ -364,7 +364,7 @@ def _p_identity(
         return value / scale, gradient.ravel() / scale
 
     result = minimize(
-        objective,
+        objective_at,
         start.ravel(),
         jac=True,
         method="L-BFGS-B",

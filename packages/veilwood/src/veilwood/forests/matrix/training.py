@@ -17,9 +17,8 @@ from functools import lru_cache
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Codes, Floats, Ints
+from veilwood.arrays import AnyArray, Codes, Floats, Ints
 from veilwood.data.batches import Batch, Count
 from veilwood.data.counts import RunCellQueries
 from veilwood.data.encoding import EncodedColumn, Encoding
@@ -29,6 +28,7 @@ from veilwood.estimators.method import FitRequest, ForestDesign, OnePassMethod, 
 from veilwood.estimators.one_pass import OnePassForest
 from veilwood.estimators.parameters import ClassWeights, Role, SharedParameters, parameter
 from veilwood.forests import leaves as cleaning
+from veilwood.forests import noisy_leaves
 from veilwood.forests.matrix.marginals import Mixture
 from veilwood.forests.matrix.measurement import (
     MECHANISMS,
@@ -43,16 +43,6 @@ from veilwood.forests.matrix.measurement import (
 )
 from veilwood.forests.matrix.search import COMPARISON_STARTS, SMALL_BUDGET, cached_comparison, cached_design, optimize
 from veilwood.forests.matrix.workloads import PathWorkload
-from veilwood.forests.noisy_leaves import (
-    AUTO,
-    MAX_LEAVES,
-    LeafMethod,
-    LeafModel,
-    LeafParameters,
-    Pooled,
-    majority_votes,
-    normalize_counts,
-)
 from veilwood.privacy.door import Door
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.plan import Plan
@@ -214,13 +204,13 @@ _ALTERNATIVES = {
 
 
 @dataclass(eq=False, repr=False, kw_only=True)
-class MatrixForestParameters(EnsembleParameters, LeafParameters):
+class MatrixForestParameters(EnsembleParameters, noisy_leaves.LeafParameters):
     """Parameters of a matrix forest, which is a classifier."""
 
-    n_estimators: Any = AUTO
-    max_depth: Any = AUTO
+    n_estimators: Any = noisy_leaves.AUTO
+    max_depth: Any = noisy_leaves.AUTO
     mechanism: str = parameter("optimized", role=Role.LEARNING)
-    branching: str = AUTO
+    branching: str = noisy_leaves.AUTO
     trees: str = "shared"
     voting: str = parameter("hard", role=Role.LEARNING)
 
@@ -286,7 +276,7 @@ def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
     return replace(plan, choices=decisions, notes=notes)
 
 
-class MatrixModel(LeafModel):
+class MatrixModel(noisy_leaves.LeafModel):
     """Model whose leaves vote, or whose leaf counts are summed."""
 
     def predict_outputs(self, codes: Codes, n_jobs: int | None = None) -> Floats:
@@ -296,24 +286,24 @@ class MatrixModel(LeafModel):
     def predict_both(self, codes: Codes, n_jobs: int | None = None) -> tuple[Floats, Ints]:
         """Return class probabilities, and the index of the class with the most votes."""
         votes = self.sum_leaves(codes, n_jobs)
-        frequencies = normalize_counts(np.maximum(votes, 0.0))
+        frequencies = noisy_leaves.normalize_counts(np.maximum(votes, 0.0))
         return cleaning.smooth_probabilities(frequencies, self.forest.n_trees), np.asarray(votes.argmax(axis=1))
 
 
-class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixForestParameters]):
+class MatrixForest(OnePassMethod[MatrixForestParameters], noisy_leaves.LeafMethod[MatrixForestParameters]):
     """Random trees whose leaves are estimated jointly."""
 
     numeric_encoding: Literal["bins"] = "bins"
     accepts_lists: ClassVar[bool] = True
     leaf_dtype: ClassVar[type] = np.float64  # leaves are reconstructed from measurements
-    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**LeafMethod.options, "voting": VOTINGS}
+    options: ClassVar[Mapping[str, tuple[str, ...]]] = {**noisy_leaves.LeafMethod.options, "voting": VOTINGS}
     noiseless_options: ClassVar[Mapping[str, str]] = {"trees": "shared", "branching": "binary"}
 
     def check_parameters(self) -> None:
         """Raise an error if options are unknown or incompatible."""
         super().check_parameters()
         self.parameters._check_options(
-            mechanism=MECHANISMS, branching=(AUTO, *BRANCHINGS), feature_subsets=FEATURE_SUBSETS
+            mechanism=MECHANISMS, branching=(noisy_leaves.AUTO, *BRANCHINGS), feature_subsets=FEATURE_SUBSETS
         )
         if self.parameters.trees == "disjoint" and self.parameters.mechanism == "optimized":
             raise UseError(
@@ -333,8 +323,10 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
     def leaves_and_error(self, request: FitRequest, encoding: Encoding) -> tuple[int, float]:
         """Return the maximum number of leaves, and the error of one after a short search, which is accurate enough."""
         leaves = self.n_leaves(encoding)
-        if leaves > MAX_LEAVES:
-            raise DomainTooLargeError(f"{leaves:,} leaves are more than {MAX_LEAVES:,}. Hint: lower max_depth.")
+        if leaves > noisy_leaves.MAX_LEAVES:
+            raise DomainTooLargeError(
+                f"{leaves:,} leaves are more than {noisy_leaves.MAX_LEAVES:,}. Hint: lower max_depth."
+            )
         if request.loss.epsilon is None:
             return leaves, 0.0
         if self.parameters.mechanism != "optimized":
@@ -529,7 +521,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
         return plan.expected_leaf_mse
 
     def make_model(
-        self, encoding: Encoding, forest: Forest, counts: NDArray[Any], plan: Plan, pooled: Pooled = None
+        self, encoding: Encoding, forest: Forest, counts: AnyArray, plan: Plan, pooled: noisy_leaves.Pooled = None
     ) -> MatrixModel:
         """Build the model of estimated leaves."""
         values, voting = counts, self.parameters.voting
@@ -538,7 +530,7 @@ class MatrixForest(OnePassMethod[MatrixForestParameters], LeafMethod[MatrixFores
             if voting == "weight":  # leaves are weighted by their rows
                 values = values * np.maximum(counts.sum(axis=1, keepdims=True), 0.0)
         if voting == "hard":
-            values = majority_votes(values)
+            values = noisy_leaves.majority_votes(values)
         return MatrixModel(encoding, forest, values, counts, voting, plan.public_seed, pooled)
 
 
