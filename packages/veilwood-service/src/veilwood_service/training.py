@@ -235,11 +235,8 @@ def _validate_parameters(estimator_class: type[Any], request: RunRequest) -> dic
         If the estimator lacks a parameter, or an analyst may not choose it.
     """
     params: dict[str, Any] = read_json(json.dumps(request.parameters or {}))  # rejects NaN, which JSON cannot return
-    known = [
-        name
-        for name in inspect.signature(estimator_class).parameters
-        if name in requestable_parameters(estimator_class)
-    ]
+    allowed = requestable_parameters(estimator_class)
+    known = [name for name in inspect.signature(estimator_class).parameters if name in allowed]
     for name in params:
         if name not in known:
             hint = f"choose from {', '.join(known)}"
