@@ -249,9 +249,10 @@ class PrivacyCertificate:
             lines += [
                 f"Guarantee: **{bound}** for {self.unit} ({self.adjacency}).",
                 "",
-                "In words: whatever anyone concludes from this model, they would have concluded with the same "
-                f"probability, within a factor of exp({self.epsilon:g}) = {strength.factor}, had the data of "
-                f"{self.unit} been {'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}.",
+                f"Suppose the data of {self.unit} had been "
+                f"{'absent' if self.adjacency == 'add-remove' else 'replaced by any other'}. The probability of any "
+                f"given conclusion from the model would change by a factor of at most exp({self.epsilon:g}) = "
+                f"{strength.factor}" + (f", plus at most {self.delta:g}." if self.delta else "."),
             ]
             if strength.verdict:
                 lines += ["", f"Note: {strength.verdict}"]
