@@ -150,13 +150,15 @@ def measure(folder: Path, name: str, twins: int) -> list[dict[str, Any]]:
                 seconds = time.perf_counter() - began
                 answers = analyst.predict(X.iloc[test])
             after = [cpu_of(process.pid) for process in here.processes if process is not None]
-            said = [twin(protocol, settings, codes[train], target[train], codes[test], schema, s) for s in range(twins)]
-            plain = [float((one == truth).mean()) for one in said if one is not None]
+            lines = [
+                twin(protocol, settings, codes[train], target[train], codes[test], schema, s) for s in range(twins)
+            ]
+            plain = [float((one == truth).mean()) for one in lines if one is not None]
             row = {
                 "table": name, "rows": len(X), "title": title, "protocol": protocol, "private": statement.is_private,
                 "accuracy": float((answers == truth).mean()), "twin": float(np.mean(plain)) if plain else None,
                 "twin_spread": float(np.std(plain)) if plain else None,
-                "same": bool((answers == said[0]).all()) if protocol == "mpc-id3" else None, "seconds": seconds,
+                "same": bool((answers == lines[0]).all()) if protocol == "mpc-id3" else None, "seconds": seconds,
                 "cpu": max(end - start for start, end in zip(before, after, strict=True)),
             }  # fmt: skip
             found.append(row)

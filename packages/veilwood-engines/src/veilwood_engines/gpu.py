@@ -175,7 +175,7 @@ class DeviceForest:
         self._n_processors = device_attribute("MultiProcessorCount")
         self._forest, self._width = forest, width
         self._leaf_bytes = width * np.dtype(leaf_type).itemsize
-        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed, forest.roots, forest.lookup))
+        self._arrays = tuple(cupy.asarray(a) for a in (forest.packed_nodes, forest.roots, forest.lookup))
 
     def count_rows(self, columns: Any, target: Any, owner: Any, levels: int, totals: Any) -> None:
         """Add the rows with these codes and targets to ``totals``, shape (n_leaves, width)."""
@@ -254,7 +254,7 @@ def _require_gpu() -> None:
         n_devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError as missing:
         raise SetupError(
-            "the GPU needs CuPy. Hint: pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
+            "the GPU needs CuPy. Hint: run pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
         ) from missing
     except cupy.cuda.runtime.CUDARuntimeError as broken:
         raise SetupError(f"CuPy finds no GPU ({broken}). Hint: check nvidia-smi, or leave out use().") from broken

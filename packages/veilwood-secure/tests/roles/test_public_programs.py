@@ -179,9 +179,9 @@ def test_a_ledger_with_a_budget_refuses_what_is_not_private(tmp_path: Path) -> N
 
 def test_private_votes_choose_their_trees_by_how_often_answers_are_right() -> None:
     plan = program_for_task(replace(TASK, protocol="private-votes", settings={"max_depth": 1})).plan
-    told = [note for note in plan.notes if "100%" in note]
-    assert told
-    assert plan.notes[told[0]] in ("95%", "96%")
+    lines = [note for note in plan.notes if "100%" in note]
+    assert lines
+    assert plan.notes[lines[0]] in ("95%", "96%")
     two, four = (hidden_programs.choose_n_trees(Fraction(1, 4), 2, k) for k in (2, 4))
     assert two < four < 60
     for k, trees in ((2, two), (4, four)):

@@ -64,7 +64,7 @@ class Servers:
     def wait_for_farewells(self) -> None:
         """Wait until every server has heard from both others that a user has left."""
         until = time.monotonic() + 60
-        while sum('"rows": 0' in " ".join(said[-1:]) for said in list(self.heard.values())) < 6 + 3:
+        while sum('"rows": 0' in " ".join(result[-1:]) for result in list(self.heard.values())) < 6 + 3:
             assert time.monotonic() < until
             time.sleep(0.01)
 

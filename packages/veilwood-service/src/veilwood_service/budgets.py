@@ -193,7 +193,7 @@ class Ledgers:
         except (FileNotFoundError, ValueError):
             return []
         known = [row["name"] for row in self._database.find_all(store.datasets)]
-        older = [name for name in known if name in heads and not self.open(name).holds(*heads[name])]
+        older = [name for name in known if name in heads and not self.open(name).has_event(*heads[name])]
         for name in older:
             self.freeze(name, "an older copy of the database was restored", noted=int(heads[name][0]))
         return older
@@ -224,7 +224,7 @@ class Ledgers:
         losses = {entry.plan: entry.loss for entry in ledger.entries()}
         parsed = [_parse_certificate(facts, ledger) for facts in certificates]
         for certificate, number, digest in parsed:
-            if ledger.holds(number, digest):
+            if ledger.has_event(number, digest):
                 continue
             bound = loss_from_certificate(certificate.epsilon, certificate.delta or 0)
             loss = losses.get(certificate.plan_hash, bound)
@@ -244,7 +244,9 @@ class Ledgers:
         """
         record = self._database.find(store.datasets, name=dataset)
         if record is None or record["frozen"] is None:
-            raise LedgerError(f"the data set {dataset} is not frozen. Hint: certificates can be charged at any time.")
+            raise LedgerError(
+                f"the data set {dataset} is not frozen. Hint: charge its certificates instead; that needs no freeze."
+            )
         frozen, ledger = json.loads(record["frozen"]), self.open(dataset)
         keys = [match for entry in ledger.entries() if (match := _CERTIFICATE_KEY.fullmatch(entry.key))]
         later = [number for match in keys if (number := int(match[1])) > frozen["head"]]

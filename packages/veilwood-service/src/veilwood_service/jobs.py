@@ -297,8 +297,8 @@ def _is_held(job: DatabaseRow) -> dict[str, Any]:
 def _loss_of(plan: DatabaseRow) -> Loss:
     if not plan or plan["body"] is None:
         return Loss.zero()
-    asked = json.loads(plan["asked"])
-    return requested_loss(asked["epsilon"], asked["delta"])
+    request = json.loads(plan["asked"])
+    return requested_loss(request["epsilon"], request["delta"])
 
 
 def settle_as_spent(ledgers: Ledgers, job: DatabaseRow, reason: str) -> None:

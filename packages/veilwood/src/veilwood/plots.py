@@ -631,15 +631,15 @@ def claimed_and_attacked(rows: Sequence[tuple[str, float, float, float]]) -> Fig
     figure = Figure(figsize=(7.2, 1.6 + 0.5 * len(rows)), layout="constrained")
     axes = figure.subplots()
     place = np.arange(len(rows))
-    names, claimed, sound, twin = zip(*rows, strict=True)
+    names, claimed, sound, control = zip(*rows, strict=True)
     marks = axes.vlines(claimed, place - 0.4, place + 0.4, color="black", linewidth=2, label="claimed")
     bars = [
         axes.barh(place - 0.18, sound, height=0.34, color=PRIVATE, label="shown by attack"),
-        axes.barh(place + 0.18, twin, height=0.34, color=BROKEN, label="shown for a control with half the noise"),
+        axes.barh(place + 0.18, control, height=0.34, color=BROKEN, label="shown for a control with half the noise"),
     ]
     axes.set_yticks(place, names)
     axes.invert_yaxis()
-    axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *twin)))
+    axes.set(xlabel="epsilon", xlim=(0, 1.1 * max(*claimed, *sound, *control)))
     figure.legend(handles=[marks, *bars], loc="outside lower center", ncols=3, fontsize="small", frameon=False)
     return figure
 
@@ -700,16 +700,16 @@ def all_effects(effects: Effects, *, most: int = 9) -> Figure:
     >>> len(all_effects(forest.explain(), most=4).axes)
     4
     """
-    shown = effects.main[:most]
-    if not shown:
+    largest = effects.main[:most]
+    if not largest:
         raise UseError("there is nothing to draw: no column was measured. Hint: increase epsilon or use more rows.")
-    across = min(3, len(shown))
-    down = -(-len(shown) // across)
+    across = min(3, len(largest))
+    down = -(-len(largest) // across)
     figure = Figure(figsize=(3.6 * across, 0.6 + 2.8 * down), layout="constrained")
     panels: AnyArray = figure.subplots(down, across, sharey=True, squeeze=False).ravel()
-    for panel in panels[len(shown) :]:
+    for panel in panels[len(largest) :]:
         figure.delaxes(panel)
-    for axes, main in zip(panels, shown, strict=False):
+    for axes, main in zip(panels, largest, strict=False):
         draw_effect(axes, main, effects.outputs)
         axes.axhline(0, color=TRIVIAL, linewidth=0.8)
         axes.set_title(main.column)

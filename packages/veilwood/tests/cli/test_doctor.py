@@ -65,9 +65,9 @@ TWINS: dict[str, tuple[str, Any]] = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_with_half_the_noise_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    method, twin = TWINS[name]
-    honest = getattr(twin, method)  # bound to the twin, and called in place of the sound one
-    monkeypatch.setattr(type(twin), method, lambda _, given: honest(given))
+    method, control = TWINS[name]
+    honest = getattr(control, method)  # bound to the twin, and called in place of the sound one
+    monkeypatch.setattr(type(control), method, lambda _, given: honest(given))
     states = {finding.what: finding.state for finding in run_checks()}
     assert states[f"sampler {name}"] == "broken"
 

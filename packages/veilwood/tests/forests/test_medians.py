@@ -226,7 +226,7 @@ def test_leaf_means_keep_their_epsilon_and_published_ones_do_not() -> None:
     ours = {n: leaf_means(pair, runs, 3 + n) for n, pair in pairs.items()}
     with seeded_for_tests(9):
         noise = DiscreteLaplace(2 * PARTS_PER_ROW).sample(runs) / PARTS_PER_ROW
-        theirs = {n: means_as_published(np.tile(pair, (runs, 1)), noise)[:, 0] for n, pair in pairs.items()}
+        expected = {n: means_as_published(np.tile(pair, (runs, 1)), noise)[:, 0] for n, pair in pairs.items()}
         unclipped = {n: noise / n for n in (1, 2)}  # the paper's formula, before the public code's clipping
 
     def bound(event: Any, likely: Any, unlikely: Any) -> float:
@@ -239,7 +239,7 @@ def test_leaf_means_keep_their_epsilon_and_published_ones_do_not() -> None:
         return (v <= 0) | (v >= 1)
 
     assert bound(far, unclipped[1], unclipped[2]) > 1.5  # private count: caught
-    assert bound(clipped, theirs[1], theirs[0]) > 5  # default for empty leaves: caught
+    assert bound(clipped, expected[1], expected[0]) > 5  # default for empty leaves: caught
     for one, other in ((1, 2), (2, 1), (1, 0), (0, 1)):
         assert bound(far, ours[one], ours[other]) <= 1
         assert bound(clipped, ours[one], ours[other]) <= 1

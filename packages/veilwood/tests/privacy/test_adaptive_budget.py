@@ -64,9 +64,9 @@ def test_every_table_gets_noise_once_and_together_hardly_more_than_alone(sizes: 
         assert sum(share for _, share in groups) == pytest.approx(1.0)
     first = 0
     for n_tables, _ in TOGETHER.group_tables(sizes):
-        mine = sizes[first : first + n_tables]
+        own = sizes[first : first + n_tables]
         first += n_tables
-        assert len(mine) == 1 or JointLaplace(1, mine).sizes == tuple(mine)  # fits
+        assert len(own) == 1 or JointLaplace(1, own).sizes == tuple(own)  # fits
     cells = np.maximum(np.array(sizes) - 1, 0)  # free ones
     # tables of three times the cells may lose a little together
     assert cells @ TOGETHER.cell_variances(sizes) <= 1.15 * (cells @ ALONE.cell_variances(sizes)) + 1e-9

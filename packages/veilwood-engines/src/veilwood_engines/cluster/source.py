@@ -98,7 +98,7 @@ class ClusterSource(Source):
         make_filtered = make if self._filter is None else partial(_make_filtered, make, self._filter)
         return PersistedRows(self._frame, make_filtered)
 
-    def part(self, row_filter: RowFilter) -> ClusterSource:
+    def select_part(self, row_filter: RowFilter) -> ClusterSource:
         """Return the rows that a filter keeps."""
         return replace(self, _filter=row_filter)
 
@@ -181,7 +181,7 @@ class EncodedFrame:
     @property
     def _bucket_reader(self) -> Callable[..., worker.NumberedBatches]:
         assert self.cap is not None
-        return partial(worker.read_bucket, self.cap, self.salt)
+        return partial(worker.read_bucket, self.cap, self.salt, self.encoding.time_index)
 
     @property
     def _id_encoder(self) -> tuple[Callable[[Iterable[Any]], Iterator[pa.Table]], pa.Schema]:

@@ -152,9 +152,9 @@ class EncodedRows:
         if self.cap is None:
             return rows
         # Ordered by hash, then by its inputs: an engine may format two floats alike. So only equal rows are tied.
-        order = (
-            f"{CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)}, {wanted}"
-        )
+        time = "" if self.encoding.time_index is None else f"f{self.encoding.time_index}, "
+        hashed = CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)
+        order = f"{time}{hashed}, {wanted}"
         ranked = (
             f"SELECT {wanted}, ROW_NUMBER() OVER (PARTITION BY u ORDER BY {order}) AS veilwood_rank "
             f"FROM ({rows}) AS veilwood_fit"
@@ -203,11 +203,11 @@ class SqlSource(Source):
         return cls(_read=_raise_rows_stay, session=session, rows=rows)
 
     @property
-    def record(self) -> list[str]:
+    def executed_statements(self) -> list[str]:
         """SHA-256 of every statement so far; it grows with each pass."""
         return self.session.statement_hashes
 
-    def part(self, row_filter: RowFilter) -> SqlSource:
+    def select_part(self, row_filter: RowFilter) -> SqlSource:
         """Return the rows that a filter keeps: the same ones in every pass."""
         drawn = (row_filter.key, row_filter.per_mille, row_filter.held_out)
         return SqlSource(

@@ -148,7 +148,7 @@ class Shared(Parts):
 
     def __mul__(self, factor: ArrayLike) -> Shared:
         if isinstance(factor, Shared):
-            raise MechanismError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
+            raise MechanismError("multiplying two secrets requires communication. Hint: call engine.mul(x, y).")
         words = as_ring_array(factor, self.dtype)
         return self.map_parts(lambda part: part * words)
 
@@ -207,6 +207,9 @@ class Engine(ABC):
     counted_bits
         Bits of a word that count, from the lowest; by default all. The others are slack, in which errors may remain.
     """
+
+    is_checked: bool = False
+    """Whether a server that deviates is noticed."""
 
     def __init__(
         self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32, counted_bits: int | None = None

@@ -164,7 +164,7 @@ class Source:
         """
         return None
 
-    def part(self, row_filter: RowFilter) -> Source:
+    def select_part(self, row_filter: RowFilter) -> Source:
         """Return the fraction of the rows that a filter keeps."""
 
         def read_filtered() -> Iterator[Callable[[], Batch]]:
@@ -174,7 +174,7 @@ class Source:
         return Source(read_filtered, self.single_pass, self.n_partitions, preserves_rows=self.preserves_rows)
 
     @property
-    def record(self) -> list[str] | None:
+    def executed_statements(self) -> list[str] | None:
         """Hashes of the statements that a database has run so far, or None if rows are read here."""
         return None
 
@@ -279,7 +279,8 @@ def open_memory(
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
     chosen = None
     if cap is not None:
-        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter)
+        times = None if encoding.time_index is None else [batch.codes[:, encoding.time_index]]
+        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
     if weights is None:
         codes, target, *_ = select_rows(batch, chosen, fits)
     else:

@@ -163,10 +163,10 @@ class Dialect:
         cells = values.combine_chunks()
         out = pc.if_else(usual, pc.replace_substring(cells, ",", "."), None).cast(pa.string())
         odd = pc.invert(usual)
-        rest = [self._normalize_number(cell) for cell in cells.filter(odd).to_pylist()]
+        rest = [self._number(cell) for cell in cells.filter(odd).to_pylist()]
         return pa.chunked_array([pc.replace_with_mask(out, odd, pa.array(rest, pa.string()))])
 
-    def _normalize_number(self, cell: str | bytes | None) -> str | None:
+    def _number(self, cell: str | bytes | None) -> str | None:
         if not cell:
             return None
         text = cell if isinstance(cell, str) else cell.decode("utf-8", "backslashreplace")

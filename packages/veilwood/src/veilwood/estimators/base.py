@@ -154,7 +154,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
         release = Release(self._make_door(X, design.plan, not_private), extra_loss=holdout.extra_loss)
         sources = release.open_rows(lambda: self._open_sources(X, y, design.encoding, holdout, sample_weight))
         sources[0].check_passes(method.multi_pass or len(sources) > 1, type(self).__name__)
-        statements = sources[0].record
+        statements = sources[0].executed_statements
         warn_of_repeated_fits(handle_of(X), with_ledger=self.ledger is not None, is_clone=self._is_clone)
         # Popped from the list, so that the encoded rows are freed before the model is built.
         self._run_release(
@@ -192,7 +192,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 "n_jobs", self.n_jobs, "is not a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
-            raise errors.ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
+            raise errors.ParameterError("invalid", self.invalid, "must be 'refuse' or 'drop'", "pass one of them")
         neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
         if self.max_weight is not None:
             neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(self.max_weight)))

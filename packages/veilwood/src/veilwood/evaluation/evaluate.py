@@ -71,7 +71,7 @@ class HoldoutSplit:
         if isinstance(unit, RowsOf):
             return [opener(id_filter=lambda text: not self._has_id(text)), opener(id_filter=self._has_id)]
         source = opener()
-        return [source.part(_HoldoutFilter(self, False)), source.part(_HoldoutFilter(self, True))]
+        return [source.select_part(_HoldoutFilter(self, False)), source.select_part(_HoldoutFilter(self, True))]
 
     def _has_id(self, text: str) -> bool:
         word = int.from_bytes(hashlib.shake_256(self.key + text.encode("utf-8", "surrogatepass")).digest(4), "big")
@@ -170,7 +170,7 @@ def evaluation_plan(
         raise UseError(f"{type(model).__name__} charges for every batch of predictions and cannot be evaluated.")
     check_is_fitted(model, "model_")
     if invalid not in ("refuse", "drop"):
-        raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
+        raise ParameterError("invalid", invalid, "must be 'refuse' or 'drop'", "pass one of them")
     step = Scoring(model._prediction_model()).plan_step(loss, neighbours)
     return Plan(
         estimator="evaluate",
@@ -330,7 +330,7 @@ def evaluate(
     _warn_of_training_rows(handle_of(X), model.privacy_.plan_hash, opened)
     reason = None if model.privacy_.is_private else model.privacy_.reason
     not_private = None if reason is None else f"the model that was evaluated is NOT PRIVATE: {reason}"
-    release = Release.of(plan, opened, X, not_private=not_private)
+    release = Release.for_plan(plan, opened, X, not_private=not_private)
     source = release.open_rows(
         lambda: open_rows(X, y, model.model_.encoding, unit=neighbours.unit, invalid=invalid, estimator="evaluate")
     )

@@ -148,7 +148,9 @@ class LevelwiseMethod(LeafMethod[LP]):
         elif parameters.candidates is not None:
             check_counts(candidates=parameters.candidates)
         if not 0 < exact_fraction(parameters.split_budget, "split_budget") < 1:
-            raise ParameterError("split_budget", parameters.split_budget, "must be above 0 and below 1", "0.5")
+            raise ParameterError(
+                "split_budget", parameters.split_budget, "must be above 0 and below 1", "pass a fraction, such as 0.5"
+            )
 
     def selection_mechanism(self, loss: Loss) -> Literal["flip", "exponential"]:
         """Return the mechanism that selects splits: permute-and-flip errs less, but with a delta costs more."""
@@ -198,7 +200,7 @@ class LevelwiseMethod(LeafMethod[LP]):
         step = self.leaf_step(schema, loss.scaled(1 - share), neighbours, n_leaves)
         plan = request.make_plan(
             (*(part for level in levels for part in level.steps), step),
-            f"{step.name}, with noise, of {parameters.n_estimators} trees {self.splits_text}, and these splits",
+            f"{parameters.n_estimators} trees {self.splits_text}, with their splits and noisy {step.name}",
             Layout(int(parameters.n_estimators), n_leaves, int(parameters.max_depth), self.row_sharing),
             self.leaf_error(step.variance),
         )

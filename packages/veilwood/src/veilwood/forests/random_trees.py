@@ -39,7 +39,7 @@ TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # scores of the actions
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesParameters(noisy_leaves.LeafParameters):
-    """Parameters for either task."""
+    """Parameters of both tasks."""
 
     n_estimators: Any = noisy_leaves.AUTO
     max_depth: Any = noisy_leaves.AUTO
@@ -49,7 +49,7 @@ class RandomTreesParameters(noisy_leaves.LeafParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesClassifierParameters(RandomTreesParameters):
-    """Parameters for classes."""
+    """Parameters of classification."""
 
     voting: str = parameter(noisy_leaves.AUTO, role=Role.LEARNING)
 
@@ -188,7 +188,7 @@ class RandomTreesClassifier(Classifier, OnePassForest, RandomTreesClassifierPara
     discrete noise. Predictions and probabilities are computed from the released counts, so any number of them is free.
 
     By default the trees differ from the paper's Algorithm 1, which draws every threshold from the whole range of its
-    column. Many of its branches are empty, so it separates fewer rows. Ours cut inside the range the path has left.
+    column. Many of its branches are empty, so it separates fewer rows. Ours cut within the range that is left.
     The noise is the same, and without noise the error on the Banknote table falls from 3 to 0.2 per cent.
     ``thresholds="range"`` grows the paper's trees.
 

@@ -93,7 +93,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
     measured, more = _pack_measurements(estimator, arrays)
     metadata, arrays = {**public_metadata(estimator), "measurements": _to_json(measured)}, arrays | more
-    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
+    content = sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
     try:
         write_file(path, content)
     except errors.FileError as error:
@@ -116,7 +116,7 @@ def public_metadata(estimator: BaseForest) -> dict[str, str]:
     }
 
 
-def _sort_header(content: bytes) -> bytes:
+def sort_header(content: bytes) -> bytes:
     """Return the same safetensors file with a sorted header, so that equal models have equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
@@ -224,7 +224,7 @@ def _parse_file(content: bytes) -> _ParsedFile:
     if number != FORMAT:
         raise errors.ModelFileError(
             f"it has format {errors.short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was "
-            "written by a newer Veilwood. Hint: pip install --upgrade veilwood"
+            "written by a newer Veilwood. Hint: run pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
@@ -278,7 +278,7 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     family = _estimator_class(_metadata_entry(metadata, "estimator"))
     if family is None:
         raise errors.ModelFileError(
-            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
+            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) lacks."
         )
     parameters = _from_json(_metadata_entry(metadata, "parameters"))
     known = parameters_in_file(family)  # a file can name these and nothing else
@@ -305,7 +305,7 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     method = estimator._make_method()
     requested, neighbours = estimator._requested_privacy(schema)
     if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
-        raise errors.ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
+        raise errors.ModelFileError(_DAMAGED.format("the guarantee of the parameters differs from that of the plan"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
     return estimator
@@ -340,7 +340,7 @@ def _unpack_measurements(metadata: Mapping[str, str], arrays: Arrays, plan: Plan
         measured = tuple(Measurement(step, tuple(arrays[name] for name in names)) for step, names in listed)
         used = {name for _, names in listed for name in names}
         fit = len({each.step for each in measured}) == len(measured) and used.issuperset(_measured_names(arrays))
-        fit = fit and all(steps[each.step].accepts(each.values) for each in measured)
+        fit = fit and all(steps[each.step].may_release(each.values) for each in measured)
     except (KeyError, TypeError, ValueError):
         fit = False
     if not fit:
@@ -359,9 +359,9 @@ def _measured_names(arrays: Arrays) -> list[str]:
 def _leaf_reading_matches(estimator: BaseForest) -> bool:
     """Return True if the parameters still lead to the guarantee and the model of the executed plan."""
     plan = estimator.plan_
-    asked = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
-    promises_the_same = loss_fits_plan(estimator._make_method(), asked.loss, plan)
-    return asked.parameters == plan.parameters and asked.neighbours == plan.neighbours and promises_the_same
+    request = estimator._fit_request(estimator.schema_, plan.public_seed, plan.choices)
+    promises_the_same = loss_fits_plan(estimator._make_method(), request.loss, plan)
+    return request.parameters == plan.parameters and request.neighbours == plan.neighbours and promises_the_same
 
 
 def _estimator_class(name: str) -> type[BaseForest] | None:
@@ -460,7 +460,7 @@ def skops_types(model: Any) -> list[str]:
     try:
         from skops import io
     except ModuleNotFoundError:
-        raise errors.UseError("skops is not installed. Hint: pip install 'veilwood[registry]'.") from None
+        raise errors.UseError("skops is not installed. Hint: run pip install 'veilwood[registry]'.") from None
     if not hasattr(model, "privacy_"):
         raise errors.ModelFileError(f"{type(model).__name__} is not a fitted forest of this library.")
     found = sorted(io.get_untrusted_types(data=io.dumps(model)))
@@ -510,7 +510,7 @@ def verify(
     Raises
     ------
     SignatureError
-        If the signature is missing, broken, of another key or of another file, or the model is of another plan.
+        If the signature is missing, broken, of another key or of another file, or if the model has another plan.
     """
     signed = _load_plan(path)
     if signed is not None:

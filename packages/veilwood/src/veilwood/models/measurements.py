@@ -158,7 +158,7 @@ def _from_table(table: pa.Table, order: int, steps: dict[str, Step]) -> Measurem
     index, values = rows["index"].to_numpy(), rows["value"].to_numpy()
     kind = rows["released"][0].as_py()
     taken = (index, values) if kind == "cell" else (values.reshape(step.shape) if kind == "count" else values,)
-    if not step.accepts(taken):
+    if not step.may_release(taken):
         raise ModelFileError(
             f"the values of step {short_repr(step.name)} do not fit the plan. Hint: export them again."
         )
@@ -250,7 +250,7 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
     differs = [name for name in plan.differences(door.plan) if not name.startswith(("opened_as:", "version:"))]
     if differs or door.unused_steps:
         raise ModelFileError(
-            "the measurements lead to another plan than that of the model: "
+            "the plan that follows from the measurements differs from that of the model: "
             f"{shorten_text('; '.join(differs or door.unused_steps))}."
         )
     estimator._set_model(schema, method.build_model(design, plan, released, estimator.n_jobs))
@@ -275,12 +275,15 @@ def _same_batch(batch: Batch) -> Batch:
     return batch
 
 
-def check_rebuilds(model: BaseForest) -> None:
-    """Raise ModelFileError unless the model in memory follows from its measurements.
+def check_rebuilds(model: BaseForest, source: str | PathLike[str] | None = None) -> None:
+    """Raise ModelFileError unless a model follows from its measurements, or from those in a file that has the same.
 
     Floating-point values may differ in their last digits between machines; counts and trees may not.
     """
-    original, again = model.model_.to_arrays(), rebuild(model).model_.to_arrays()
+    rebuilt = rebuild(model if source is None else source)
+    if not _same_values(model.measurements_, rebuilt.measurements_):
+        raise ModelFileError("the measurements are those of another model.")
+    original, again = model.model_.to_arrays(), rebuilt.model_.to_arrays()
     different = [
         name
         for name, array in original.items()
@@ -290,6 +293,14 @@ def check_rebuilds(model: BaseForest) -> None:
         raise ModelFileError(
             f"the model does not follow from its measurements: {', '.join(different) or 'it lacks arrays'} differ."
         )
+
+
+def _same_values(one: Iterable[Measurement], other: Iterable[Measurement]) -> bool:
+    mine, theirs = ({each.step: each.values for each in measurements} for measurements in (one, other))
+    return mine.keys() == theirs.keys() and all(
+        len(values) == len(theirs[step]) and all(map(np.array_equal, values, theirs[step]))
+        for step, values in mine.items()
+    )
 
 
 def _is_close(one: AnyArray, other: AnyArray) -> bool:

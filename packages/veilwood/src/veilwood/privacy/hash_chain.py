@@ -125,7 +125,7 @@ class HashChain:
     def part_total(self, part: ledger.Part) -> tuple[Loss, int]:
         """Return the loss and the number of the entries of a part that count."""
         if part not in self._parts:
-            losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.covers(entry)]
+            losses = [entry.loss for entry in self.entries.values() if entry.is_counted and part.includes_entry(entry)]
             self._parts[part] = Loss.total(losses), len(losses)
         return self._parts[part]
 
@@ -153,7 +153,7 @@ class HashChain:
             self.entries[entry] = reserved
             self._entry_of_key.setdefault(reserved.key, entry)
             for part, (total, count) in self._parts.items():
-                if part.covers(reserved):
+                if part.includes_entry(reserved):
                     self._parts[part] = Loss.total((total, loss)), count + 1
         elif state in ("committed", "cancelled", "resolved") and known is not None and known.state == "reserved":
             reason = _require_text(event["reason"] if state == "resolved" else event.get("reason"))
@@ -161,7 +161,7 @@ class HashChain:
             if state == "cancelled":
                 self._charged = None
                 self._unbounded = [number for number in self._unbounded if number != entry]
-                self._parts = {part: total for part, total in self._parts.items() if not part.covers(known)}
+                self._parts = {part: total for part, total in self._parts.items() if not part.includes_entry(known)}
                 if self._entry_of_key.get(known.key) == entry:
                     del self._entry_of_key[known.key]
         else:
@@ -231,7 +231,7 @@ def _legacy_key(what: str) -> str:
 
 
 def _read_purpose(event: dict[str, Any]) -> ledger.Purpose:
-    """Take the purpose out of an event of a reservation. Formats 1 to 3 have it at the beginning of ``what``."""
+    """Remove and return the purpose in the event of a reservation. Formats 1 to 3 have it at the start of ``what``."""
     if (parts := event.pop("purpose", None)) is not None:
         purpose = ledger.Purpose(**parts)
         if not all(isinstance(part, str) for part in asdict(purpose).values()):

@@ -20,7 +20,7 @@ from veilwood.privacy.loss import Loss, exact_fraction, requested_loss, zcdp_rho
 EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 FinalState = Literal["committed", "cancelled", "resolved"]
 Durability = Literal["file", "memory", "not"]
-"""How long a ledger lasts: in a file or database, as long as the process, or not at all (no ledger was given)."""
+"""Durability of a ledger: in a file or database, as long as the process, or not at all (no ledger was given)."""
 
 MAX_FACT_LENGTH = 1000  # characters of a text that a person or caller gives: population, reason, key
 _MAX_LOSS_PART = 10**30  # of epsilon, delta or rho: far above the sum of any real releases
@@ -90,7 +90,7 @@ class Part:
     grant: str = ""
     period: str = ""
 
-    def covers(self, entry: Entry) -> bool:
+    def includes_entry(self, entry: Entry) -> bool:
         """Return True if an entry belongs to this part."""
         return (
             self.account in ("", entry.account)
@@ -337,7 +337,7 @@ class Ledger(ABC):
         """Return the hash of an event, which covers all events before it, or None if there is no such event."""
         raise self._no_events_error()
 
-    def holds(self, number: int, digest: str) -> bool:
+    def has_event(self, number: int, digest: str) -> bool:
         """Return True if the event of this number has this hash. A restored older copy lacks it."""
         return self.hash_of(number) == digest
 

@@ -89,7 +89,7 @@ class Forest:
         return int(self.level.max())
 
     @cached_property
-    def packed(self) -> Int32s:
+    def packed_nodes(self) -> Int32s:
         """Feature, cut, child and leaf number of each node side by side, for kernels; a leaf is its own child."""
         leaf = self.feature == LEAF
         never = np.int32(np.iinfo(np.int32).max)
@@ -112,7 +112,7 @@ class Forest:
 
     def precompute(self) -> None:
         """Compute the cached properties that kernels read. Their presence must not reveal whether there were rows."""
-        _ = self.packed, self.level, self.lookup_bits
+        _ = self.packed_nodes, self.level, self.lookup_bits
 
     def layout(self, row_sharing: RowAssignment, **more: Any) -> Layout:
         """Return the layout of a forest that is grown without data, for its plan."""

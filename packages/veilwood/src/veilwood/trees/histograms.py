@@ -168,9 +168,9 @@ def _fast_adder(
 
     def add_batch(batch: Batch, own: Int32s | None) -> None:
         work = partial(
-            kernels.add_rows_to_histograms, forest.packed, forest.roots, depth, forest.lookup, candidates.first, packed,
-            candidates.tables, np.ascontiguousarray(batch.codes), np.ascontiguousarray(batch.target, np.int32),
-            kernels.NO_OWNER if own is None else own, moments, histograms,
+            kernels.add_rows_to_histograms, forest.packed_nodes, forest.roots, depth, forest.lookup,
+            candidates.first, packed, candidates.tables, np.ascontiguousarray(batch.codes),
+            np.ascontiguousarray(batch.target, np.int32), kernels.NO_OWNER if own is None else own, moments, histograms,
         )  # fmt: skip
         run_on_threads(work, forest.n_trees, n_jobs)
 

@@ -45,7 +45,7 @@ class AdaptiveStep(steps.StepKind):
     CELL_WEIGHT = "weight of fine cells"
 
     @classmethod
-    def of(cls, step: steps.Step) -> AdaptiveStep:
+    def kind_of(cls, step: steps.Step) -> AdaptiveStep:
         """Return the kind of a step; raise ValueError if it is none of this method."""
         for kind in cls:
             if kind.key == step.kind:
@@ -53,7 +53,7 @@ class AdaptiveStep(steps.StepKind):
         raise ValueError("no step of this method is of that kind")
 
     @property
-    def short(self) -> str:
+    def short_name(self) -> str:
         """The name without the round or the tables that it belongs to."""
         return str(self.value).rpartition(": ")[2].removesuffix(" {}")
 
@@ -75,7 +75,7 @@ class RowFacts(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far one row moves the numbers of a step: norms of what it adds, or the range by which it moves scores."""
+    """Sensitivity of a step: norms of what one row adds, or the range by which it moves scores."""
 
     l1: int = 1
     squared_l2: int = 1
@@ -138,7 +138,7 @@ def plan_cells(budget: AdaptiveBudget, false_positives: float, min_cells: int, f
 
 def replan_step(step: steps.Step, facts: RowFacts, neighbours: Neighbours) -> steps.Step:
     """Plan a step of the same kind, numbers, shape and loss; raise ValueError if this method plans none like it."""
-    kind = AdaptiveStep.of(step)
+    kind = AdaptiveStep.kind_of(step)
     name = kind.at(*step.at)
     _check_shape(kind, step.shape, facts)
     if kind in (AdaptiveStep.JOINT_TABLES, AdaptiveStep.JOINT_HISTOGRAMS):
@@ -196,7 +196,7 @@ def only_initial_estimate(plan: Plan) -> bool:
 
 
 def describe_released(plan: Plan) -> str:
-    """Return what the steps of a plan release, in words; steps of one kind are counted."""
-    texts: Counter[str] = Counter(AdaptiveStep.of(step).short.format(*step.at) for step in plan.steps)
-    shown = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
-    return f"{', '.join(shown)}, with noise"
+    """Describe what the steps of a plan release; steps of one kind are counted."""
+    texts: Counter[str] = Counter(AdaptiveStep.kind_of(step).short_name.format(*step.at) for step in plan.steps)
+    described = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
+    return f"{', '.join(described)}, with noise"

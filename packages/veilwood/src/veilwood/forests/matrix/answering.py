@@ -305,7 +305,7 @@ class MatrixForestPredictor(BaseForest, AnsweringParameters, SharedParameters):
         # Nothing is released, so no door opens; rejected rows are recorded in the ledger under this plan.
         step = counting_step("rows", (1,), loss, neighbours, l1=1, squared_l2=1)
         plan = self._fit_request(schema, seed).make_plan((step,), "nothing: rows are counted in memory", Layout(), 0.0)
-        exact = Release.of(plan, ledger, X, not_private=inferred or seeded).open_rows(
+        exact = Release.for_plan(plan, ledger, X, not_private=inferred or seeded).open_rows(
             lambda: answering.count_rows(
                 open_rows(X, y, answering.encoding, unit=neighbours.unit, invalid=self.invalid), self.n_jobs
             )

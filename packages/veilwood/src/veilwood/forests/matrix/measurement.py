@@ -148,7 +148,7 @@ def _table_names(strategy: Strategy, features: Sequence[str]) -> list[str]:
     """Return the names of the measured tables, for step names."""
     if not isinstance(strategy, Marginals) or not features:
         return [f"{strategy.name}, table {place}" for place in range(1, len(strategy.tables) + 1)]
-    names = [" x ".join(features[i] for i in kept) or "total" for kept in strategy.weights]
+    names = [" x ".join(features[i] for i in features_of) or "total" for features_of in strategy.weights]
     if isinstance(strategy, Mixture):
         names += [f"leaves of {_tree_names(trees, strategy.n_trees)}" for trees in strategy.trees.values()]
     return names

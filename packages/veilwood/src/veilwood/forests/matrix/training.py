@@ -97,11 +97,12 @@ def requested_partition(encoding: Encoding, parameters: EnsembleParameters) -> F
         problem = (
             "cannot be combined with disjoint feature subsets"
             if disjoint
-            else f"must be between 1 and the {n_features} features"
+            else f"must be between 1 and the number of features, {n_features}"
         )
-        raise ParameterError("max_features", parameters.max_features, problem)
+        hint = "omit max_features" if disjoint else "choose fewer features, or omit it to use all"
+        raise ParameterError("max_features", parameters.max_features, problem, hint)
     if disjoint and n_ensembles > n_features:
-        raise ParameterError("n_ensembles", n_ensembles, f"exceeds the {n_features} features to divide")
+        raise ParameterError("n_ensembles", n_ensembles, f"exceeds the number of features, {n_features}", "lower it")
     return FeaturePartition(int(n_ensembles), parameters.max_features, disjoint)
 
 
@@ -183,7 +184,7 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     """Return one number per ensemble: a list unchanged, a total number of trees divided, or a depth repeated."""
     if isinstance(value, list | tuple):
         if len(value) != n_ensembles:
-            raise ParameterError(name, value, f"must have one entry per ensemble, {n_ensembles} in all")
+            raise ParameterError(name, value, f"must have {n_ensembles} entries", "pass one per ensemble")
         for entry in value:
             check_counts(**{name: entry})
         return [int(entry) for entry in value]
@@ -191,15 +192,15 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     if name == "max_depth":
         return [int(value)] * n_ensembles
     if value < n_ensembles:
-        raise ParameterError(name, value, f"is less than one tree per ensemble, {n_ensembles} in all")
+        raise ParameterError(name, value, f"is less than n_ensembles={n_ensembles}", "pass at least one tree each")
     return [len(part) for part in np.array_split(np.arange(value), n_ensembles)]
 
 
 VOTINGS = ("hard", "weight")
 GrownEnsembles: TypeAlias = tuple[tuple[Ensemble, ...], Forest]
 _ALTERNATIVES = {
-    "alternatives": "expected squared error of a leaf, by what is measured,",
-    "divisions": "about the same, as a multiple of what was chosen, by the number of ensembles,",
+    "alternatives": "expected squared error of a leaf, by strategy",
+    "divisions": "expected error relative to the chosen one, by number of ensembles",
 }
 
 
@@ -272,7 +273,7 @@ def _with_comparison_notes(plan: Plan, decisions: dict[str, Any]) -> Plan:
         costs = decisions.get(key)
         if isinstance(costs, dict) and all(isinstance(cost, int | float) for cost in costs.values()):
             ranked = sorted(costs.items(), key=lambda item: (item[1], item[0]))  # in whatever order a file has them
-            notes[key] = f"{words} {'; '.join(f'{name}: {cost:,}' for name, cost in ranked)}"
+            notes[key] = f"{words}: {'; '.join(f'{name} {cost:,}' for name, cost in ranked)}"
     return replace(plan, choices=decisions, notes=notes)
 
 
