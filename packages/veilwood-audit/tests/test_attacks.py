@@ -197,7 +197,7 @@ CHOSEN = {
 def unreleased_parts(forest: Any) -> dict[str, Any]:
     """Attributes that are not noisy: all but the leaves, and the splits where they are chosen from data."""
     released = {"leaf_counts_", "leaf_values_", "start_", "model_", "measurements_"}
-    if forest.plan_.opened_as or "these splits" in forest.plan_.released:
+    if forest.plan_.opened_as or "structure" not in forest.plan_.choices:  # the splits are chosen from data
         released.add("forest_")
     parts = {key: value for key, value in vars(forest).items() if key not in released}
     if forest.plan_.opened_as:
