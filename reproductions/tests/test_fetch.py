@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from veilwood.errors import FileError, VeilwoodError
+from veilwood.errors import FileError, UseError, VeilwoodError
 from veilwood_papers import convert, fetch, tables
 from veilwood_papers import convert as sources
 from veilwood_papers.convert import Origin
+from veilwood_testing.errors import rejects
 
 TRUE_ROWS = [[f"{i}.5", "a" if i % 2 else "b"] for i in range(3000)]
 BODY = "\n".join(",".join(row) for row in TRUE_ROWS).encode() + b"\n"
@@ -110,7 +111,7 @@ def test_an_honest_file_comes_whole_whatever_happens_on_the_way(
 
 def test_a_lie_is_thrown_away(server: Server, toy: Any, tmp_path: Path) -> None:
     toy(address(server, "lies"))
-    with pytest.raises(FileError, match="another hash"):
+    with rejects(FileError, raised_in="fetch_table"):
         fetch.fetch_table("toy", tmp_path)
     assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
     toy(address(server, "honest"))
@@ -124,7 +125,7 @@ def test_a_false_file_in_the_cache_is_fetched_again(server: Server, toy: Any, tm
 
 
 def test_what_is_cut_off_for_ever_is_an_error_and_kept(server: Server, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="in 2 attempts"):
+    with rejects(FileError, raised_in="download_file"):
         fetch.download_file(address(server, "alwayscuts"), tmp_path, silence=0.4, attempts=2)
     assert (tmp_path / "alwayscuts.part").stat().st_size == 10_000
     path = fetch.download_file(address(server, "alwayscuts"), tmp_path, silence=0.4, attempts=12)
@@ -138,7 +139,7 @@ def test_a_server_that_fails_or_floods_is_an_error(way: str, words: str, server:
 
 
 def test_only_the_web_is_asked(tmp_path: Path) -> None:
-    with pytest.raises(VeilwoodError, match="not an http or https address"):
+    with rejects(UseError, raised_in="download_file"):
         fetch.download_file("file:///etc/passwd", tmp_path)
 
 

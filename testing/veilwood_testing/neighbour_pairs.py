@@ -24,6 +24,7 @@ import pyarrow.csv
 import pyarrow.parquet
 
 import veilwood as vw
+from veilwood import estimators
 from veilwood.forests.adaptive import loop
 from veilwood.privacy.noise import ThresholdedGaussian
 from veilwood_audit.noninterference import result_or_error, visible_values
@@ -357,6 +358,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("PrivateForestRegressor", {"n_rows": 500}),
     ("PrivateForestRegressor", {"n_rows": 10**6}),
 ]  # fmt: skip
+SETTINGS += [(name, SMALL) for name in estimators.__all__ if name not in dict(SETTINGS)]  # of new families
 ONE_PASS = ("RandomTreesClassifier", "RandomTreesRegressor", "MatrixForestClassifier")
 DROPS = "invalid" in inspect.signature(vw.RandomTreesClassifier).parameters
 

@@ -18,6 +18,7 @@ import httpx
 
 from veilwood.errors import SetupError
 from veilwood_service.commands import _check_port, serve, service_commands
+from veilwood_testing.errors import rejects
 from veilwood_testing.processes import free_ports
 from veilwood_testing.running_service import PASSWORD, serving
 
@@ -40,9 +41,9 @@ def test_a_service_starts_in_one_command_and_prints_how_to_begin(tmp_path: Path)
 
 
 def test_a_port_that_is_taken_is_refused_before_a_link_is_printed() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(SetupError, match="choose another port"):
+    with socket.create_server(("127.0.0.1", 0)) as taken, rejects(SetupError, raised_in="_check_port"):
         _check_port("127.0.0.1", taken.getsockname()[1])
-    with pytest.raises(SetupError, match="cannot listen"):
+    with rejects(SetupError, raised_in="_check_port"):
         _check_port("256.0.0.1", 8400)
 
 

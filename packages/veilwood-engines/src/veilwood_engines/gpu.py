@@ -254,7 +254,7 @@ def _require_gpu() -> None:
         n_devices = cupy.cuda.runtime.getDeviceCount()
     except ImportError as missing:
         raise SetupError(
-            "the GPU needs CuPy. Hint: pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
+            "the GPU needs CuPy. Hint: run pip install 'veilwood[gpu]' (CUDA 13), or cupy-cuda12x for CUDA 12."
         ) from missing
     except cupy.cuda.runtime.CUDARuntimeError as broken:
         raise SetupError(f"CuPy finds no GPU ({broken}). Hint: check nvidia-smi, or leave out use().") from broken

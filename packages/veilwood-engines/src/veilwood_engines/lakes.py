@@ -67,5 +67,5 @@ def open_iceberg(table: Any) -> Relation:
 def _missing_package_error(title: str, extra: str) -> SetupError:
     return SetupError(
         f"the {title} table needs a package that is not installed, since its files may hold deleted rows. "
-        f"Hint: pip install 'veilwood[{extra}]'."
+        f"Hint: run pip install 'veilwood[{extra}]'."
     )

@@ -11,7 +11,7 @@ import numpy as np
 import veilwood as vw
 from veilwood.data.encoding import Encoding
 from veilwood.privacy.neighbours import RowsOf
-from veilwood_engines.cluster import source
+from veilwood_engines.cluster import source, worker
 from veilwood_engines.cluster.engines import BucketedPartitions
 from veilwood_engines.cluster.worker import PartialSums
 
@@ -57,8 +57,8 @@ def test_only_the_columns_that_count_are_asked_for() -> None:
 
 
 def test_rows_are_kept_once_changed_and_let_go(monkeypatch: Any) -> None:
-    monkeypatch.setattr(source.worker, "update_state", lambda change, held: change(held))
-    monkeypatch.setattr(source.worker, "query_state", lambda question, held: PartialSums(question(held)))
+    monkeypatch.setattr(worker, "update_state", lambda change, held: change(held))
+    monkeypatch.setattr(worker, "query_state", lambda question, held: PartialSums(question(held)))
     frame = Frame()
     rows = source.PersistedRows(frame, list)  # type: ignore[arg-type]
     count = lambda held: np.array([len(held)])  # noqa: E731

@@ -14,8 +14,8 @@ pytest.importorskip("cryptography")
 from veilwood.errors import PartyError
 from veilwood_secure.mpc import checked
 from veilwood_secure.mpc.checked import MIN_ARRANGEMENTS, REPETITIONS, CheckedEngine, DeviationError, bucket_size
-from veilwood_secure.mpc.engine import Engine, Shared
-from veilwood_secure.mpc.replicated import ReplicatedEngine, run_in_threads
+from veilwood_secure.mpc.engine import Engine, Product, Shared
+from veilwood_secure.mpc.replicated import KeyStream, ReplicatedEngine, run_in_threads
 from veilwood_secure.mpc.shares import share
 from veilwood_secure.protocols import circuits
 from veilwood_testing.lies import CHANGES, Lie, run, try_lies
@@ -30,7 +30,7 @@ def accepted(verdict: bool) -> bool:
 
 A = np.random.default_rng(0).integers(-(2**28), 2**28, (3, 4))
 B = np.random.default_rng(1).integers(-(2**10), 2**10, (3, 4))
-PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Any], Callable[[Any, Any], Any]]] = {
+PROGRAMS: dict[str, tuple[Callable[[Engine, Shared, Shared], Any], Callable[[Any, Any], Any] | None]] = {
     "products": (lambda e, a, b: e.open(e.mul(a, b)), lambda a, b: a * b),
     "broadcast products": (
         lambda e, a, b: e.open(e.mul(a[:, None], b[None, :2])), lambda a, b: a[:, None] * b[None, :2],
@@ -243,8 +243,8 @@ def test_what_is_folded_has_the_sum_of_the_products() -> None:
                 z = z.copy()
                 z.reshape(-1)[-1] += np.uint64(1 << 20)
             words = [Shared([part], 0) for part in (x, y, z)]
-            product: Any = checked.Product(kind, words[0], words[1], axis)  # type: ignore[arg-type]
-            claim = checked._fold_product(checked.KeyStream(bytes(32)), product, words[2])
+            product: Any = Product(kind, words[0], words[1], axis)  # type: ignore[arg-type]
+            claim = checked._fold_product(KeyStream(bytes(32)), product, words[2])
             u, v, t = (each.parts[0] for each in claim)
             assert u.shape == v.shape
             assert ((u * v).sum(dtype=np.uint64) == t) != wrong, (kind, left, right)

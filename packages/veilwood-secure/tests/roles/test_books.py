@@ -45,8 +45,10 @@ def test_halves_that_a_crash_left_in_narrower_ledgers_are_taken_back(here: Place
     narrow = SQLiteLedger(here.folder / "server-0" / BUDGETS_FOLDER / "task-scale.db", epsilon=5, delta="1e-6")
     books = server._task_ledgers(study)
     plan = study.program.plan
-    facts = {"what": entry_label(TASK), "neighbours": str(plan.neighbours), "plan": "p", "key": "cut short"}
-    narrow.reserve(plan.loss, purpose=purpose_of(TASK), **facts)
+    narrow.reserve(
+        plan.loss, purpose=purpose_of(TASK), what=entry_label(TASK), neighbours=str(plan.neighbours), plan="p",
+        key="cut short",
+    )  # fmt: skip
     books.reserve("whole")
     books.cancel_orphans()
     assert [str(entry.state) for entry in narrow.entries()] == ["cancelled", "reserved"]

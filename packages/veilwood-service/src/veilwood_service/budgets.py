@@ -244,7 +244,9 @@ class Ledgers:
         """
         record = self._database.find(store.datasets, name=dataset)
         if record is None or record["frozen"] is None:
-            raise LedgerError(f"the data set {dataset} is not frozen. Hint: certificates can be charged at any time.")
+            raise LedgerError(
+                f"the data set {dataset} is not frozen. Hint: charge its certificates instead; that needs no freeze."
+            )
         frozen, ledger = json.loads(record["frozen"]), self.open(dataset)
         keys = [match for entry in ledger.entries() if (match := _CERTIFICATE_KEY.fullmatch(entry.key))]
         later = [number for match in keys if (number := int(match[1])) > frozen["head"]]

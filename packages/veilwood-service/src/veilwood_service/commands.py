@@ -73,7 +73,8 @@ def _read_json_file(path: Path) -> Any:
 
 
 _ARGUMENTS: Final[dict[str, tuple[type, str]]] = {
-    "dataset": (str, ""), "plan": (str, ""), "model": (str, ""), "job": (str, ""), "name": (str, ""),
+    "dataset": (str, "Name of a data set."), "plan": (str, "Id of a plan."), "model": (str, "Id of a model."),
+    "job": (str, "Id of a job."), "name": (str, "Name of the account, data set or token."),
     "entry": (int, "Number of a ledger entry."), "fingerprint": (str, "Hash of the plan that you have read."),
     "table": (str, "A .csv or .parquet file, or - for CSV from a pipe."), "rows": (Path, "A CSV file of public rows."),
     "schema": (Path, "Reviewed schema, JSON."), "certificates": (list[Path], "Certificates, JSON."),
@@ -83,11 +84,11 @@ _OPTIONS: Final[dict[str, tuple[Any, str]]] = {
     "roles": (list[str], "Role of a new account; can be repeated. Omit it for an account that exists."),
     "subject": (str | None, "Identity at the OpenID provider, instead of a link."),
     "scopes": (list[str], "Right: ask, plan, run, sign, data, records, accounts, operate; can be repeated."),
-    "days": (int, "Days to live."), "limit": (int, "Maximum number of records."),
+    "days": (int, "Days until it expires."), "limit": (int, "Maximum number of records."),
     "people": (str, "The protected population."), "source": (str | None, "Path in a folder that the operator allows."),
     "epsilon": (float | None, "Epsilon, such as 0.5 or 1/3."), "delta": (float, "Delta."),
-    "account": (str, "Account. Default: all accounts together."), "period": (str, "year or month. Default: for ever."),
-    "target": (str | None, "Target column. Default: the last."), "reason": (str, "Why; it is recorded."),
+    "account": (str, "Account. Default: all accounts together."), "period": (str, "Renewal: year or month."),
+    "target": (str | None, "Target column. Default: the last column."), "reason": (str, "Reason, which is recorded."),
     "missing_epsilon": (str, "Loss of all releases without a certificate, or 0."),
     "estimator": (str, "Name of an estimator."), "more": (list[str], "KEY=VALUE of the estimator; can be repeated."),
     "runs": (int, "Number of runs that you allow."), "wait_seconds": (float, "Seconds to wait for the end."),
@@ -258,7 +259,7 @@ def serve(  # nosec B107: an empty client_secret means that no OpenID provider i
         from veilwood_service.app import HeaderTimeoutProtocol, create_app
         from veilwood_service.settings import Limits, Settings
     except ImportError as error:
-        raise SetupError(f"the service needs {error.name}. Hint: pip install 'veilwood[service]'") from None
+        raise SetupError(f"the service needs {error.name}. Hint: run pip install 'veilwood[service]'") from None
     scheme = "https" if certfile else "http"
     is_everywhere = host.strip("0:.") == ""  # 0.0.0.0 and ::, to which no browser can go
     reached = address or f"{scheme}://{'127.0.0.1' if is_everywhere else host}:{port}"

@@ -105,7 +105,7 @@ class PrivateQueries:
     ) -> DatabaseRow:
         """Charge and answer a batch. One that was charged but not published continues under its reservation.
 
-        The answer is computed, then held back, and published in one transaction with the commit of its charge.
+        The answer is computed, delayed, and published in one transaction with the commit of its charge.
         """
         number, account, dataset = stored_answer["id"], stored_answer["account"], plan["dataset"]
         limits = self._ledgers.limits_for(dataset, account, plan)

@@ -179,7 +179,7 @@ class LedgerEntry(BaseModel):
 
 
 class AccountSpent(BaseModel):
-    """What one account has spent of a ledger."""
+    """Loss that one account has charged to a ledger."""
 
     account: str
     epsilon: float
@@ -208,7 +208,7 @@ class Charged(Budget):
 
 
 class Asked(BaseModel):
-    """What a plan was asked for."""
+    """Request from which a plan was made."""
 
     epsilon: str
     delta: str

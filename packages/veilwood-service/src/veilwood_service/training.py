@@ -19,7 +19,7 @@ from typing import Any, Final, Literal
 from veilwood.data.schema import Schema
 from veilwood.errors import NotFoundError, ParameterError, PlanError, UseError
 from veilwood.estimators import MatrixForestPredictor
-from veilwood.estimators.parameters import estimator_by_name, estimator_from_plan
+from veilwood.estimators.parameters import estimator_by_name, estimator_from_plan, requestable_parameters
 from veilwood.evaluation.evaluate import evaluation_plan
 from veilwood.forests.matrix.answering import AnsweringParameters
 from veilwood.models.file import load
@@ -31,8 +31,6 @@ from veilwood_service.budgets import Ledgers, get_dataset
 from veilwood_service.store import DatabaseRow, Store, current_timestamp, new_id
 
 RunKind = Literal["train", "answer", "evaluate"]
-# The service sets these itself. class_weight applies after the release, to a loaded model, and is part of no plan.
-_RESERVED_PARAMETERS: Final = frozenset({"schema", "ledger", "n_jobs", "invalid", "epsilon", "delta", "class_weight"})
 _MAX_RUNS: Final = 1000
 
 
@@ -234,7 +232,8 @@ def _validate_parameters(estimator_class: type[Any], request: RunRequest) -> dic
         If the estimator lacks a parameter, or an analyst may not choose it.
     """
     params: dict[str, Any] = read_json(json.dumps(request.parameters or {}))  # rejects NaN, which JSON cannot return
-    known = [name for name in inspect.signature(estimator_class).parameters if name not in _RESERVED_PARAMETERS]
+    allowed = requestable_parameters(estimator_class)
+    known = [name for name in inspect.signature(estimator_class).parameters if name in allowed]
     for name in params:
         if name not in known:
             hint = f"choose from {', '.join(known)}"

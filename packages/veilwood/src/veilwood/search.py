@@ -70,7 +70,7 @@ class _Trial:
     class_weight: Any
 
     def take(self, charged: TrialBudget) -> None:
-        """Take the losses of all releases of the trial from its budget. Raise PlanError if they do not fit."""
+        """Deduct the losses of all releases of the trial from its budget. Raise PlanError if they do not fit."""
         charged.take(self.design.plan.loss, self.design.plan.neighbours)
         charged.take(self.evaluation_loss, charged.neighbours, aside=True)
 
@@ -240,9 +240,13 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             )
         whole, share = requested_loss(self.epsilon, 0), exact_fraction(self.search_budget, "search_budget")
         if whole.epsilon is None:
-            raise ParameterError("epsilon", self.epsilon, "must be finite: without noise nothing is searched privately")
+            raise ParameterError(
+                "epsilon", self.epsilon, "must be finite in a private search", "use GridSearchCV without noise"
+            )
         if not Fraction(1, 100) <= share <= Fraction(99, 100):
-            raise ParameterError("search_budget", self.search_budget, "must lie between 0.01 and 0.99")
+            raise ParameterError(
+                "search_budget", self.search_budget, "must lie between 0.01 and 0.99", "pass a fraction of epsilon"
+            )
         HoldoutSplit.draw(self.holdout_fraction)
         self._resolve_scoring()
         settings = self._list_settings()
@@ -257,10 +261,10 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
             # Checked here, before anything is read or spent, and again by each door of a trial and by the fit.
             trial.take(TrialBudget(Loss.pure(of_trial), neighbours))
             if self._estimator_with(setting, after, None)._requested_privacy(schema) != (after, neighbours):
-                raise PlanError(f"{setting} would be fitted for others than the {neighbours} that are searched for.")
+                raise PlanError(f"{setting} would change what is protected: the search protects {neighbours}.")
         wanted = _TRIALS_PER_SETTING * len(settings) if self.mean_trials is None else self.mean_trials
         if isinstance(wanted, bool) or not isinstance(wanted, int | float) or not 1 <= wanted <= 10**5:
-            raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000")
+            raise ParameterError("mean_trials", wanted, "must lie between 1 and 100,000", "omit it for the default")
         stopping = RandomStopping.with_mean(of_trial, max(float(wanted), 1.45))
         step = Step("best setting", Loss.pure(stopping.epsilon), stopping, 1, (len(settings),))
         plan = Plan(
@@ -288,20 +292,26 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
         try:
             found = [dict(each) for each in (ParameterGrid(dict(given)) if isinstance(given, Mapping) else given)]
         except (TypeError, ValueError):
-            raise ParameterError("settings", given, "are not understood", "{'max_depth': [2, 4, 6]}") from None
+            raise ParameterError(
+                "settings", given, "must be a grid or a list of dicts", "pass a grid such as {'max_depth': [2, 4, 6]}"
+            ) from None
         if not 2 <= len(found) <= _MAX_SETTINGS:
-            raise ParameterError("settings", given, f"are {len(found)}, not 2 to {_MAX_SETTINGS}")
+            raise ParameterError(
+                "settings", given, f"must be 2 to {_MAX_SETTINGS}, not {len(found)}", "change the grid"
+            )
         known = searchable_parameters(type(self.estimator))
         for name in {name for each in found for name in each}:
             if name not in known:
-                raise ParameterError("settings", name, "cannot be searched over", f"one of {', '.join(sorted(known))}")
+                raise ParameterError(
+                    "settings", name, "cannot be searched over", f"choose from {', '.join(sorted(known))}"
+                )
         return found
 
     def _resolve_scoring(self) -> str:
         known = _SCORING_OPTIONS[self.estimator._task]
         scoring = known[0] if self.scoring is None else self.scoring
         if scoring not in known:
-            raise ParameterError("scoring", scoring, "is not known", f"one of {', '.join(known)}")
+            raise ParameterError("scoring", scoring, "is not a known score", f"choose one of {', '.join(known)}")
         return scoring
 
     def _estimator_with(self, setting: Mapping[str, Any], loss: Loss, ledger: Any) -> Any:
@@ -354,5 +364,7 @@ class PrivateSearch(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc]
 def _combined_loss(search: Plan, fit: Plan) -> Loss:
     """Return the loss of search and fit. Raise PlanError if they protect different units."""
     if fit.neighbours != search.neighbours:
-        raise PlanError(f"a fit for {fit.neighbours} and a search for {search.neighbours} do not add up.")
+        raise PlanError(
+            f"the losses of a fit for {fit.neighbours} and a search for {search.neighbours} cannot be added."
+        )
     return search.loss + fit.loss

@@ -268,7 +268,7 @@ def _list_candidates(
     for name, values in grid.items():
         if name not in known:
             raise UseError(
-                f"grid has {name!r}, which is not searched over.{did_you_mean(name, known)} Hint: one of "
+                f"grid has {name!r}, which is not searched over.{did_you_mean(name, known)} Hint: choose from "
                 f"{', '.join(sorted(known))}; set other parameters on an estimator."
             )
         if isinstance(values, str) or not isinstance(values, Sequence) or not all(map(_is_positive_int, values)):
@@ -282,8 +282,8 @@ def _list_candidates(
                 candidates.append((prototype, setting))
     if not candidates:
         raise UseError(
-            f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: each list needs a value; "
-            "max_depth <= max_features <= features, and n_ensembles <= n_estimators."
+            f"the grid {dict(grid)} has no possible setting for {n_features} features. Hint: give each list a value "
+            "with max_depth <= max_features <= features and n_ensembles <= n_estimators."
         )
     return candidates
 
@@ -301,9 +301,11 @@ def _resolve_prototype(estimator: Any, schema: Schema) -> Any:
         if kind is families.MatrixForestPredictor:
             why = ": its noise follows the queries of each batch, and plan_answer tells it for one"
         names = ", ".join(each.__name__ for each in known)
-        raise UseError(f"{name} cannot be tuned without data{why}. Hint: one of {names}.")
+        raise UseError(f"{name} cannot be tuned without data{why}. Hint: choose one of {names}.")
     if kind._task != schema.task:
-        raise SchemaError(f"{kind.__name__} does {kind._task}, and schema {schema.name!r} is for {schema.task}.")
+        raise SchemaError(
+            f"{kind.__name__} is for {kind._task}, but the task of schema {schema.name!r} is {schema.task}."
+        )
     forest: Any = kind() if inspect.isclass(estimator) else estimator
     return forest
 

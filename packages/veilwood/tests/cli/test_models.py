@@ -13,12 +13,14 @@ import pytest
 
 import veilwood as vw
 from veilwood.cli.main import main
+from veilwood.errors import FileError
 from veilwood.estimators.method import ForestModel
 from veilwood.evaluation.evaluate import model_hash
 from veilwood.models import file as model_file
 from veilwood.models import file as signed
 from veilwood.privacy import signature
 from veilwood_testing.commands import PageTags, run_json
+from veilwood_testing.errors import rejects
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::veilwood.UtilityWarning"),
@@ -89,7 +91,7 @@ def test_a_share_set_aside_by_the_command_line(car_folder: Path, capsys: pytest.
     (car_folder / "new.quality.json").write_text(
         (car_folder / "new.quality.json").read_text().replace("with noise", "exactly")
     )
-    with pytest.raises(vw.VeilwoodError, match="not an evaluation"):
+    with rejects(FileError, raised_in="Evaluation.load"):
         vw.Evaluation.load("new.quality.json")
 
 

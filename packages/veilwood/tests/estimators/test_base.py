@@ -20,6 +20,7 @@ from veilwood.errors import ParameterError, VeilwoodError
 from veilwood.estimators.parameters import to_plain_value
 from veilwood.forests.adaptive.private_forest import PrivateForestModel
 from veilwood.privacy import accountant as spending
+from veilwood_testing.errors import rejects
 from veilwood_testing.small_forests import SMALL_TREES
 
 pytestmark = [pytest.mark.filterwarnings("ignore::veilwood.PrivacyWarning", "ignore::veilwood.UtilityWarning")]
@@ -46,7 +47,7 @@ def test_what_json_cannot_hold_is_refused_by_name() -> None:
     for _ in range(100_000):
         deep = [deep]
     for given in (object(), 10**1000, "x" * 1_000_000, deep):
-        with pytest.raises(ParameterError, match=r"max_depth=.* cannot be saved"):
+        with rejects(ParameterError, name="max_depth"):
             to_plain_value("max_depth", given)
 
 

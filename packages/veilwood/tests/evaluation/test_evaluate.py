@@ -19,6 +19,7 @@ import veilwood_audit as audit
 from veilwood.data.batches import Batch, Source
 from veilwood.data.encoding import Encoding
 from veilwood.data.open_rows import open_rows
+from veilwood.errors import ParameterError, UseError
 from veilwood.evaluation import evaluate as aside
 from veilwood.evaluation.evaluate import HoldoutSplit, evaluation_plan
 from veilwood.evaluation.scoring import Scoring
@@ -29,6 +30,7 @@ from veilwood.privacy.loss import Loss
 from veilwood.privacy.neighbours import Neighbours, Rows, RowsOf, Unit
 from veilwood.privacy.noise import DiscreteLaplace
 from veilwood_audit.noninterference import find_interference
+from veilwood_testing.errors import rejects
 from veilwood_testing.neighbour_pairs import SCHEMAS, Row, as_csv, as_frame, as_list, row_of
 from veilwood_testing.small_forests import TINY_TREES
 
@@ -58,7 +60,7 @@ def test_an_evaluation_is_charged_once_and_says_so(car_forest: Any, tmp_path: Pa
 
 def test_what_is_refused(car_forest: Any) -> None:
     car = vw.datasets.car()
-    with pytest.raises(vw.VeilwoodError, match="not a fitted estimator"):
+    with rejects(UseError, raised_in="evaluation_plan"):
         vw.evaluate(object(), car.X, car.y, epsilon=1.0)
     with pytest.raises(ValueError, match="not fitted"):
         vw.evaluate(vw.RandomTreesClassifier(car.schema), car.X, car.y, epsilon=1.0)
@@ -69,7 +71,7 @@ def test_what_is_refused(car_forest: Any) -> None:
         with pytest.raises(vw.VeilwoodError):
             vw.evaluate(car_forest, car.X, car.y, **{"epsilon": 1.0, **bad})
     predictor = vw.MatrixForestPredictor(car.schema, n_estimators=2, max_depth=2).fit(car.X, car.y)
-    with pytest.raises(vw.VeilwoodError, match="charges for every batch"):
+    with rejects(UseError, raised_in="evaluation_plan"):
         vw.evaluate(predictor, car.X, car.y, epsilon=1.0)
 
 
@@ -252,7 +254,7 @@ def test_fit_and_evaluation_cost_one_entry_together() -> None:
 def test_where_a_unit_can_be_in_both_parts_losses_add_up(promise: dict[str, Any]) -> None:
     car, ledger = vw.datasets.car(), vw.MemoryLedger(2)
     forest = vw.RandomTreesClassifier(car.schema, epsilon=1.0, ledger=ledger, **TINY_TREES, **promise)
-    with pytest.raises(vw.VeilwoodError, match="evaluate_epsilon"):
+    with rejects(ParameterError, name="evaluate_epsilon"):
         forest.fit(car.X, car.y, holdout_fraction=0.3)
     assert ledger.entries() == []
     forest.fit(car.X, car.y, holdout_fraction=0.3, evaluate_epsilon=0.5)
@@ -274,7 +276,7 @@ def test_wrong_shares_are_refused_before_anything_is_spent() -> None:
     for bad in wrong:
         with pytest.raises(vw.VeilwoodError):
             forest.fit(car.X, car.y, **bad)
-    with pytest.raises(vw.VeilwoodError, match="several times"):
+    with rejects(UseError, raised_in="Source.check_passes"):
         forest.fit(iter([(car.X, car.y)]), holdout_fraction=0.2)
     assert ledger.entries() == []
 

@@ -31,6 +31,7 @@ from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import joint_step
 from veilwood.trees.forest import MAX_DEPTH, Forest, _window_maxima
 from veilwood_audit.model_files import check_file
+from veilwood_testing.errors import rejects
 from veilwood_testing.hostile_input import HOSTILE, LONG_EXPONENT, SCHEMA, within_time_limit
 
 pytestmark = [
@@ -247,7 +248,7 @@ def test_a_model_file_of_a_few_bytes_does_not_hang(tmp_path: Path) -> None:
         read = json.loads(parts.metadata[key])
         write(path, {**parts.metadata, key: json.dumps({**read, "epsilon": LONG_EXPONENT})}, parts.arrays)
         assert path.stat().st_size < 5000
-        with within_time_limit(), pytest.raises(vw.ModelFileError, match="digits"):
+        with within_time_limit(), rejects(vw.ModelFileError, raised_in="load_signed"):
             vw.load(path)
     for key in ("plan", "parameters", "schema", "certificate"):
         for name, (text, _) in HOSTILE.items():
@@ -306,9 +307,9 @@ def chain(n_inner: int) -> dict[str, np.ndarray[Any, Any]]:
 def test_trees_too_deep_to_walk_are_refused() -> None:
     assert Forest.from_arrays(chain(5), [65535]).depth == 5
     assert Forest.from_arrays(chain(MAX_DEPTH), [65535]).depth == MAX_DEPTH
-    with within_time_limit(), pytest.raises(vw.ModelFileError, match="too deep"):
+    with within_time_limit(), rejects(vw.ModelFileError, raised_in="_validate_arrays.<locals>.require_that"):
         Forest.from_arrays(chain(MAX_DEPTH + 1), [65535])
-    with within_time_limit(), pytest.raises(vw.ModelFileError, match="too deep"):
+    with within_time_limit(), rejects(vw.ModelFileError, raised_in="_validate_arrays.<locals>.require_that"):
         Forest.from_arrays(chain(300_000), [65535])
 
 

@@ -357,10 +357,11 @@ def law_by_rejection(sigma_squared: Fraction, monkeypatch: pytest.MonkeyPatch) -
     coins = {}
     for size in range(reach + 1):
         magnitude = np.array([size], np.int64)
-        coins[size], _ = law_on_tape(
-            lambda magnitude=magnitude: samplers._accept_proposals(magnitude, scale, sigma_squared).astype(np.int64),
-            monkeypatch,
-        )
+
+        def accepted(magnitude: Ints = magnitude) -> Ints:
+            return samplers._accept_proposals(magnitude, scale, sigma_squared).astype(np.int64)
+
+        coins[size], _ = law_on_tape(accepted, monkeypatch)
     proposals = closed_laplace(Fraction(scale), reach)
     undecided = Enclosed(Fraction(0), Fraction(1, 2**TAPE_BITS))
     accepted = {y: coins[abs(y)].get(1, undecided) * weight for y, weight in proposals.items()}

@@ -11,6 +11,7 @@ import pytest
 
 from veilwood.errors import ParameterError
 from veilwood.privacy.neighbours import ADJACENCIES, Neighbours, Rows, RowsOf, resolve_unit
+from veilwood_testing.errors import rejects
 
 ROWS = [np.array(row) for row in product((0, 1), repeat=3)]  # what one row may add: squared and L1 norm at most 3
 
@@ -46,7 +47,7 @@ def test_rows_of_an_id_count_as_many_rows() -> None:
 
 @pytest.mark.parametrize("unit", [0, -1, 10**10, True, 1.5, "rows", {"id": "a"}, {"id": 3, "at_most": 1}, None])
 def test_units_that_are_none_are_refused(unit: Any) -> None:
-    with pytest.raises(ParameterError, match="privacy_unit"):
+    with rejects(ParameterError, name="privacy_unit"):
         resolve_unit(unit)
 
 
@@ -56,5 +57,5 @@ def test_numbers_of_numpy_become_plain_ones() -> None:
 
 
 def test_unknown_neighbours_are_refused() -> None:
-    with pytest.raises(ParameterError, match="adjacency"):
+    with rejects(ParameterError, name="adjacency"):
         Neighbours("near")  # type: ignore[arg-type]

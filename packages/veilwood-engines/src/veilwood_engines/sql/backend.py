@@ -41,12 +41,8 @@ class SqlBackend(counts.RowBackend):
                 "PrivateForest keeps scores in a temporary table, and this account may not create one. "
                 "Hint: run GRANT TEMPORARY ON DATABASE, or fit another estimator."
             )
-        self._execute, self._dialect, self._columns, self._n_classes = (
-            session.execute,
-            session.dialect,
-            columns,
-            n_classes,
-        )
+        self._execute, self._execute_integers = session.execute, session.execute_integers
+        self._dialect, self._columns, self._n_classes = session.dialect, columns, n_classes
         self._outputs = n_classes if n_classes > 2 else 1
         self._writer = BinSqlWriter(session.dialect, rows.encoding, [column.n_bins for column in columns])
         self._pending: dict[str, list[row_backend.ScoredTable]] = {BINS_TABLE: []}
@@ -122,6 +118,8 @@ class SqlBackend(counts.RowBackend):
     # -- queries -----------------------------------------------------------------------------------------------------
 
     def _run_on(self, query: counts.RowQuery, name: str) -> Ints:
+        if self._dialect.engine == "duckdb":  # rewriting one column costs less than planning the steps in each query
+            self._apply_pending(name)
         match query:
             case counts.RowsByCell(table):
                 return self._count_cells(self._cell_expression(table), table.n_cells, name)
@@ -159,7 +157,7 @@ class SqlBackend(counts.RowBackend):
         )
         starts, n_cells = np.cumsum([0, *sizes[:-1]]), np.array(sizes)
         for statement in join_selects(selects, prefix):
-            answers = np.array(self._execute(statement), np.int64).reshape(-1, 2 + len(sums))
+            answers = self._execute_integers(statement, 2 + len(sums))
             if ((answers[:, 1] < 0) | (answers[:, 1] >= n_cells[answers[:, 0]])).any():
                 raise MechanismError("a cell index is outside its table and would overwrite another sum.")
             totals[starts[answers[:, 0]] + answers[:, 1]] = answers[:, 2:]
@@ -199,7 +197,8 @@ class SqlBackend(counts.RowBackend):
                 stride //= sizes[axis]
                 parts.append(f"x{axis} * {stride}")
             cells.append(" + ".join(parts) or "0")
-        sums = [f"SUM(g{i})" for i in range(self._outputs)]
+        int64 = self._dialect.type_names.int64  # sums of integers have types of their own in some engines
+        sums = [f"CAST(SUM(g{i}) AS {int64})" for i in range(self._outputs)]
         if len(blocks) == 1:
             block_sums = self._sum_tables(cells, sums, totals, f"({units_query}) AS {UNITS}", "")
         elif self._dialect.allows_tables_in_snapshot:  # a table is read faster than a common table expression

@@ -27,6 +27,8 @@ _HASH_DIGITS: Final = 8  # hexadecimal digits of a row's hash that decide its bu
 class CellSqlWriter:
     """Compiler of cell rules of an encoding to SQL. Columns are f0, f1, ..., the target is t, the row hash h."""
 
+    _has_integers_only = False
+
     def __init__(self, dialect: SqlDialect, encoding: Encoding) -> None:
         self.dialect, self._encoding = dialect, encoding
         self._constants: dict[tuple[int, int], str] = {}
@@ -179,7 +181,8 @@ class CellSqlWriter:
         rows get the same hashes. A row that is added gets the next number, and moves no other (proofs/counting-in-sql).
         """
         # Engines compare 0.0 and -0.0 as equal and write them differently: number by texts as well as values.
-        equal = ", ".join([*columns, "t", *self._texts_of(columns)])
+        texts = [] if self._has_integers_only else self._texts_of(columns)
+        equal = ", ".join([*columns, "t", *texts])
         numbered = (
             f"SELECT veilwood_all.*, ROW_NUMBER() OVER (PARTITION BY {equal}) AS veilwood_copy "
             f"FROM {relation} AS veilwood_all"
@@ -197,6 +200,8 @@ def _rule_key(rule: CellRule) -> float:
 
 class BinSqlWriter(CellSqlWriter):
     """Compiler of cell rules for rows of bins, which are integers without nulls: c0, c1, ..."""
+
+    _has_integers_only = True
 
     def __init__(self, dialect: SqlDialect, encoding: Encoding, n_bins: Sequence[int]) -> None:
         super().__init__(dialect, encoding)

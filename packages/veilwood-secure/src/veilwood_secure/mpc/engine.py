@@ -148,7 +148,7 @@ class Shared(Parts):
 
     def __mul__(self, factor: ArrayLike) -> Shared:
         if isinstance(factor, Shared):
-            raise MechanismError("the product of two secrets takes a message. Hint: call engine.mul(x, y).")
+            raise MechanismError("multiplying two secrets requires communication. Hint: call engine.mul(x, y).")
         words = as_ring_array(factor, self.dtype)
         return self.map_parts(lambda part: part * words)
 

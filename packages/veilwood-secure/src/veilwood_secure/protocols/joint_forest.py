@@ -101,7 +101,9 @@ def joint_design(estimator: Any, charged: Plan | None = None) -> Design:
             )
     own = design.plan  # without the delta of noise sampled on shares
     if charged is not None and (own.neighbours, own.loss.epsilon) != (charged.neighbours, charged.loss.epsilon):
-        raise PlanError(f"what costs {own.loss} for {own.neighbours} is not {charged.loss} for {charged.neighbours}.")
+        raise PlanError(
+            f"the release costs {own.loss} for {own.neighbours}; charged: {charged.loss} for {charged.neighbours}."
+        )
     return design
 
 
@@ -195,7 +197,7 @@ class ServerChannels:
 def parse_opened(data: bytes, count: int) -> Ints:
     """Parse opened values from a message."""
     if len(data) != 8 * count:
-        raise PartyError(f"the servers opened another number of values than the expected {count}.")
+        raise PartyError(f"the servers did not open the expected number of values, {count}.")
     return np.frombuffer(data, "<i8").astype(np.int64)
 
 

@@ -209,9 +209,7 @@ def choose_n_trees(epsilon: Fraction, score_range: int, n_classes: int) -> int:
 
 def invalid_queries_error(user: str) -> PartyError:
     """Return the one error for any fault in any query of a message, so that the error reveals nothing else."""
-    return PartyError(
-        f"user {user} sent questions that are not rows of the schema: none of them is answered.", party=f"user {user}"
-    )
+    return PartyError(f"user {user} sent queries that do not fit the schema; none was answered.", party=f"user {user}")
 
 
 class BinaryForest(HiddenForest):

@@ -316,7 +316,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         if str(name) in self._task_faults and state is None:
             raise PartyError(f"server {self.party} does not serve task {str(name)!r}: {self._task_faults[str(name)]}")
         if state is None:
-            raise PartyError(f"server {self.party} knows no task {str(name)[:60]!r}. Hint: compare configurations.")
+            raise PartyError(f"server {self.party} has no task {str(name)[:60]!r}. Hint: compare configurations.")
         if fingerprint != state.task.fingerprint():
             raise PartyError(
                 f"task {name!r} is another one at server {self.party}: schema, epsilon, owners, users or settings "
@@ -544,7 +544,9 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             )
         with task_state.lock:
             if tickets[self.party] != task_state.checkpoint.ticket:
-                raise transport.LostError(f"server {self.party} begins another training.", party=f"server {self.party}")
+                raise transport.LostError(
+                    f"server {self.party} has started another training.", party=f"server {self.party}"
+                )
             task_state.checkpoint.approvals[channel.peer.name] = {
                 "signature": str(fields["approval"]),
                 "tickets": tickets,
@@ -599,7 +601,9 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         """Keep the connection of an online owner until the servers have trained."""
         program, owner, here = task_state.program, channel.peer.name, f"server {self.party}"
         if not program.needs_online_owners:
-            raise UseError(f"task {task_state.task.name!r} takes rows once. Hint: call contribute.")
+            raise UseError(
+                f"task {task_state.task.name!r} does not accept more rows. Hint: call contribute once, with all rows."
+            )
         if fields.get("plan") != program.plan.fingerprint():
             raise PartyError(
                 f"{channel.peer} plans another training. Hint: check that all parties run the same version.",

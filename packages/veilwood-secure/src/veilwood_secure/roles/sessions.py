@@ -182,7 +182,7 @@ class SessionBroker:
             self._changed.wait_for(lambda: (session, caller) not in self._held, SESSION_TIMEOUT_S)
             left = self._held.pop((session, caller), None)
         if left is not None:
-            left.close_with_error(LostError(f"server {self._party} knows nothing of this session."))
+            left.close_with_error(LostError(f"server {self._party} has no record of this session."))
 
     @contextmanager
     def open_session(self, name: str | None, task: str, *, invites: bool = False) -> Iterator[TlsLinks]:

@@ -47,7 +47,7 @@ class TaskState:
 
     @property
     def complete_uploads(self) -> dict[str, tuple[str, int]]:
-        """Owners with complete uploads: the names of these uploads and the number of rows that servers see."""
+        """Complete uploads by owner: their names, and the number of rows, which the servers see."""
         if self.program.needs_online_owners:
             return dict(self.online_sessions)
         complete = {}

@@ -243,7 +243,7 @@ class Channel:
                 raise self._protocol_error("it announced a message longer than is allowed")
             if self._quota is not None:
                 if len(self._incoming) >= _MAX_UNREAD:
-                    raise self._protocol_error("it sends more messages without being asked")
+                    raise self._protocol_error("it sent more messages than were requested")
                 if length > MAX_FIRST_MESSAGE:
                     self._quota.acquire(self.peer, length)
                     self._held_bytes = length

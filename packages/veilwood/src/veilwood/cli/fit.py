@@ -25,7 +25,7 @@ from veilwood.data.problems import show_private_values
 from veilwood.data.schema import Schema, TaskKind
 from veilwood.errors import NotFoundError, PrivacyWarning, SchemaError, UseError
 from veilwood.estimators.new_rows import NewRowCounts, check_rule, predict_files
-from veilwood.estimators.parameters import estimator_from_plan, tuned_parameters
+from veilwood.estimators.parameters import estimator_from_plan, separate_parameters, tuned_parameters
 from veilwood.evaluation.evaluate import evaluate
 from veilwood.models import file as model_file
 from veilwood.privacy.accountant import process_spend
@@ -84,7 +84,7 @@ class EstimatorOptions:
                 f"{family} has no estimator for {schema.task}, the task of schema {schema.name!r}. Hint: choose "
                 f"another of {', '.join(FAMILIES)}."
             )
-        with_options = {"schema", "epsilon", "delta", "ledger"}
+        with_options = separate_parameters(estimator)
         allowed = [name for name in inspect.signature(estimator).parameters if name not in with_options]
         # Public, and fixed so that the printed plan is the one that is executed.
         parameters: dict[str, Any] = {"random_state": 0, "invalid": "drop" if self.drop else "refuse"}

@@ -80,11 +80,15 @@ class _FileReader:
     batch_rows: int
     changes: ChangeDetector = field(default_factory=ChangeDetector)
 
-    def read_ids(self, partition: int, cap: RowsOf) -> Iterator[ColumnValues]:
-        """Read the ids of one file, batch by batch."""
+    def read_ids(self, partition: int, cap: RowsOf, times: list[Any] | None) -> Iterator[ColumnValues]:
+        """Read the ids of one file, batch by batch. Append the times of the rows to ``times``, unless it is None."""
         row, file = 0, self.files[partition]
-        for table in file.read_batches([cap.id], self.batch_rows):
+        place, features = self.encoding.time_index, self.encoding.schema.features
+        columns = [cap.id] if place is None else [*dict.fromkeys([cap.id, features[place].source])]
+        for table in file.read_batches(columns, self.batch_rows):
             ids = id_column(table, cap)
+            if times is not None:
+                times.append(self.encoding.encode_times(table))
             self._check_ids(ids, cap, partition, row)
             row += table.n_rows
             yield ids
@@ -97,7 +101,9 @@ class _FileReader:
             for table in self._read_tables(file):
                 chosen = None if kept is None else kept[partition][row : row + table.n_rows]
                 if chosen is not None and len(chosen) < table.n_rows:
-                    raise FileError(f"{file.display_name} changed while it was read. Hint: work on a copy.")
+                    raise FileError(
+                        f"{file.display_name} changed while it was read. Hint: read a copy that does not change."
+                    )
                 if self.cap is not None and not file.detects_changes:
                     self._check_ids(id_column(table, self.cap), self.cap, partition, row)
                 yield partial(self._encode_table, table, partition, row, chosen)
@@ -157,8 +163,9 @@ def open_files(
             raise missing_id_column_error(cap)
         if any(file.is_text for file in files):
             _reject_numeric_id(cap, encoding.schema)
-        ids = (reader.read_ids(partition, cap) for partition in range(len(files)))
-        kept = bound_contributions(ids, cap, invalid, id_filter)
+        times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
+        ids = (reader.read_ids(partition, cap, times) for partition in range(len(files)))
+        kept = bound_contributions(ids, cap, invalid, id_filter, times)
     return Source(partial(reader.read_rows, kept), n_partitions=len(files))
 
 
@@ -172,7 +179,7 @@ def _reject_numeric_id(cap: RowsOf, schema: Schema) -> None:
 
 
 def _checksum_of_ids(ids: ColumnValues, cap: RowsOf, invalid: Invalid) -> int:
-    """Return a checksum of the ids by row. Nobody can find two ids that collide: the hash is cryptographic."""
+    """Return a checksum of the ids by row. The hash is cryptographic, so no two ids that collide can be found."""
     codes, texts = encode_ids(ids, cap, invalid)
     each = b"".join(_hash_bytes(text.encode("utf-8", "surrogatepass")) for text in (*texts, ""))
     return int.from_bytes(_hash_bytes(np.frombuffer(each, f"V{_HASH_BYTES}")[codes].tobytes()))
@@ -325,7 +332,7 @@ class Spool:
     folder: str | PathLike[str] | None
 
     def iter_pieces(self) -> Iterator[Any]:
-        """Start reading the rows."""
+        """Iterate over the pieces of rows that have not been read."""
         if is_relation(self.rows):
             relation = open_relation(self.rows)
             return relation.to_batches(list(relation.names), _BATCH_ROWS)
@@ -367,7 +374,7 @@ def spool(rows: Any, *, at_most: int = 1 << 34, folder: str | PathLike[str] | No
     6
     """
     if not is_int_in(at_most, 1, _MAX_BYTES):
-        raise ParameterError("at_most", at_most, "must be a number of bytes", "at_most=1 << 34 is 16 GiB")
+        raise ParameterError("at_most", at_most, "must be a number of bytes", "pass 1 << 34 for 16 GiB")
     return Spool(rows, int(at_most), folder)
 
 
@@ -382,7 +389,8 @@ def open_spool(
     id_filter: IdFilter | None,
 ) -> Source:
     """Encode all rows into the temporary file and make a source of it."""
-    encoded = _encode_pieces(pieces, encoding, cap, invalid)
+    times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
+    encoded = _encode_pieces(pieces, encoding, cap, invalid, times)
     try:
         with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
             ids = _write_pieces(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
@@ -390,7 +398,7 @@ def open_spool(
                 deque(ids, maxlen=0)
                 kept = None
             else:
-                (kept,) = bound_contributions([ids], cap, invalid, id_filter)
+                (kept,) = bound_contributions([ids], cap, invalid, id_filter, times)
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
@@ -417,14 +425,16 @@ def open_spool(
 
 
 def _encode_pieces(
-    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid
+    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid, times: list[Any] | None
 ) -> Iterator[_EncodedPiece]:
-    """Encode piece by piece, with the ids that the contribution bound needs."""
+    """Encode piece by piece, with the ids that the contribution bound needs, and the times if they decide."""
     for piece in pieces:
         X, y = split_target(piece)
         table = view_table(X, encoding, invalid)
         batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap))
         ids = None if cap is None else id_column(table, cap)
+        if times is not None and encoding.time_index is not None:
+            times.append(batch.codes[:, encoding.time_index].copy())
         yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids
 
 

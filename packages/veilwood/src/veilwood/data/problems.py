@@ -76,7 +76,7 @@ def may_show_values() -> bool:
 
 
 Invalid: TypeAlias = Literal["refuse", "drop"]
-"""What becomes of rows that do not fit the schema."""
+"""Treatment of rows that do not fit the schema."""
 Kinds: TypeAlias = npt.NDArray[np.uint8]
 """A problem for each row of a column, 0 where there is none."""
 

@@ -286,8 +286,8 @@ def plan_discovery(
         raise ParameterError(
             "delta",
             delta,
-            "cannot keep categories secret that one person has, and only those",
-            "a delta below one in the number of people, such as 1e-6; or public classes, and bounds_only for numbers",
+            "is too small to hide categories that only one person has",
+            "pass a delta below 1 / (number of people), such as 1e-6, or measure numbers only, with bounds_only=True",
         )
     else:
         step = threshold_step("what stands out", shape[:1], loss, neighbours, keys_per_row=2 * len(columns))

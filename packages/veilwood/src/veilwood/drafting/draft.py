@@ -195,7 +195,7 @@ def _guess_decimal_sign(name: str, texts: Sequence[str], counts: Ints, dialect: 
         own = (dialect if sign is None else replace(dialect, decimals={name: sign})).of(name)
         return sum(int(n) for text, n in zip(some, counts, strict=False) if own.number(text) is not None)
 
-    return max(signs, key=n_rows)  # the first of equals
+    return max(signs, key=n_rows)  # ties go to the first
 
 
 def _is_sequential(numbers: Floats) -> bool:

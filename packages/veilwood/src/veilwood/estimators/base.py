@@ -192,7 +192,7 @@ class BaseForest(BaseEstimator):  # type: ignore[misc]
                 "n_jobs", self.n_jobs, "is not a number of threads", f"choose 1 to {MAX_THREADS}, or -1 for all"
             )
         if not isinstance(self.invalid, str) or self.invalid not in get_args(Invalid):
-            raise errors.ParameterError("invalid", self.invalid, "is not known", "'refuse' or 'drop'")
+            raise errors.ParameterError("invalid", self.invalid, "must be 'refuse' or 'drop'", "pass one of them")
         neighbours = Neighbours.from_parameters(self.adjacency, self._protected_unit(schema))
         if self.max_weight is not None:
             neighbours = replace(neighbours, unit=scale_unit(neighbours.unit, check_max_weight(self.max_weight)))

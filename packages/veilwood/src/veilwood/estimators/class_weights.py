@@ -55,12 +55,14 @@ def explicit_weights(class_weight: object, classes: AnyArray) -> Floats | None:
     if isinstance(class_weight, str) and class_weight == "balanced":
         return None
     if not isinstance(class_weight, Mapping):
-        raise ParameterError("class_weight", class_weight, "is not understood", _HINT)
+        raise ParameterError("class_weight", class_weight, "must be 'balanced' or a dict of weights by class", _HINT)
     known = to_canonical_texts(list(classes))
     weights = np.ones(len(known))
     for label, weight in zip(to_canonical_texts(list(class_weight)), class_weight.values(), strict=True):
         number = isinstance(weight, int | float | np.number) and not isinstance(weight, bool)
         if label not in known or not number or not 0 < float(weight) < float("inf"):
-            raise ParameterError("class_weight", class_weight, f"does not fit the classes {list(classes)}", _HINT)
+            raise ParameterError(
+                "class_weight", class_weight, f"must have positive weights of the classes {list(classes)}", _HINT
+            )
         weights[known.index(label)] = float(weight)
     return weights

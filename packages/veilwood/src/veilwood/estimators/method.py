@@ -69,7 +69,7 @@ class Decisions:
     """
 
     method: str | None = None
-    """How the fit proceeds, if its family has several ways."""
+    """Variant of the fit, if its family has several."""
     law: str | None = None
     """Accounting that was chosen for its smaller noise: "pure" or "zcdp"."""
     structure: str | None = None
@@ -184,7 +184,7 @@ class ForestDesign(Design):
 
 @dataclass(frozen=True, eq=False)
 class Model(ABC):
-    """What was learned: public arrays only, prepared once so that predictions are a lookup.
+    """Learned model: public arrays only, prepared once so that predictions are a lookup.
 
     ``public_attributes`` names the attributes that a fitted estimator shows, each with an underscore behind it.
     """
@@ -260,7 +260,7 @@ class Method(ABC, Generic[P]):
 
     @property
     def histogram_kind(self) -> Literal["counts", "moments"] | None:
-        """What three-dimensional sums contain. Servers check that uploaded rows support it before computing them."""
+        """Contents of three-dimensional sums. Servers check that uploaded rows support it before computing them."""
         return None
 
     def check_parameters(self) -> None:

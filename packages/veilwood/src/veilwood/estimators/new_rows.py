@@ -29,7 +29,7 @@ from veilwood.errors import OutOfSchemaError, ParameterError, UseError, UtilityW
 from veilwood.privacy.neighbours import RowsOf
 
 UnknownRule: TypeAlias = Literal["other", "missing", "skip", "refuse"]
-"""What a value counts as that the schema does not allow. "other": an unknown category counts as the mean over all."""
+"""Treatment of a value outside the schema. "other": an unknown category counts as the mean over all."""
 
 _MAX_COMBINATIONS: Final = 1000  # predictions that are averaged for one row
 _MAX_EXAMPLES: Final = 3  # values shown per column, if values may be shown
@@ -198,7 +198,7 @@ def _treat_problems(
 
 
 def _note_examples(encoding: Encoding, table: Table, problems: Problems, first_row: int, counts: NewRowCounts) -> None:
-    """Keep some values of each column, for whoever asked to see values."""
+    """Keep examples of each column, for a custodian who asked to see values."""
     for column, _, rows in problems.iter_problems():
         values = [value_at(encoding.column_values(table, column.name), int(row)) for row in rows[:_MAX_EXAMPLES]]
         counts.examples.setdefault(column.name, format_examples(column, values, (rows + first_row).tolist()))

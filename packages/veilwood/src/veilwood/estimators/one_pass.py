@@ -87,7 +87,10 @@ class OnePassForest(BaseForest):
         schema = current.design.encoding.schema
         if classes is not None and _class_texts(classes) != set(schema.classes):
             raise ParameterError(
-                "classes", classes, f"are not those of the schema: {shorten_text(', '.join(schema.classes))}"
+                "classes",
+                classes,
+                f"must be those of the schema: {shorten_text(', '.join(schema.classes))}",
+                "omit them",
             )
         source, sums = self._release_of(current, handle_of(X)).open_rows(lambda: self._count_batch(current, X, y))
         # Only after the whole batch was accepted, so that a refused one leaves no trace.

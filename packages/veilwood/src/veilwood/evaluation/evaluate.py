@@ -169,7 +169,7 @@ def evaluation_plan(
         raise UseError(f"{type(model).__name__} charges for every batch of predictions and cannot be evaluated.")
     check_is_fitted(model, "model_")
     if invalid not in ("refuse", "drop"):
-        raise ParameterError("invalid", invalid, "is not known", "'refuse' or 'drop'")
+        raise ParameterError("invalid", invalid, "must be 'refuse' or 'drop'", "pass one of them")
     step = Scoring(model._prediction_model()).plan_step(loss, neighbours)
     return Plan(
         estimator="evaluate",

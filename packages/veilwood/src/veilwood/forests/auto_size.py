@@ -118,7 +118,7 @@ class AutoSized(Method[noisy_leaves.LeafParameters]):
         for rows, (trees, depth) in zip(EXAMPLE_ROWS, self._choose_sizes(pure, encoding, *EXAMPLE_ROWS), strict=True):
             notes[f"at {rows:,} rows"] = f"{np.sum(trees)} trees of depth {np.max(depth)}, at most"
         if request.loss.delta > 0:
-            notes["delta"] = "not used: whether it pays depends on the rows. Hint: declare n_rows if it is public"
+            notes["delta"] = "not used: its effect depends on the number of rows. Hint: declare n_rows if it is public"
         plan = pure.make_plan(
             (step,),
             f"the {step.name}, with noise, and with the rest of the budget the leaves of a forest whose size follows",

@@ -199,7 +199,7 @@ BUDGET_GROWTH = Fraction(3, 2)
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GreedyForestParameters(LevelwiseParameters):
-    """Parameters for either task."""
+    """Parameters of both tasks."""
 
     branching: str = parameter(AUTO, role=Role.STRUCTURE)
     split_budget: float = 0.3
@@ -208,7 +208,7 @@ class GreedyForestParameters(LevelwiseParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class GreedyForestClassifierParameters(GreedyForestParameters):
-    """Parameters for classes."""
+    """Parameters of classification."""
 
     quality: str = parameter(AUTO, role=Role.LEARNING)
     leaf_update: str = parameter("laplace", role=Role.LEARNING)
@@ -273,7 +273,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             raise ParameterError(
                 "leaves", self.parameters.leaves,
                 "needs noisy counts, and leaf_update='exponential' releases labels",
-                "leaves='plain' or leaf_update='laplace'",
+                "pass leaves='plain' or leaf_update='laplace'",
             )  # fmt: skip
 
     def level_fractions(self) -> Sequence[Fraction]:
@@ -290,7 +290,7 @@ class GreedyForest(LevelwiseMethod[GreedyForestParameters]):
             raise ParameterError(
                 "max_depth", self.parameters.max_depth,
                 f"exceeds the {n_columns} features: a multiway tree uses each once on a path",
-                f"max_depth={n_columns} or less",
+                f"pass max_depth={n_columns} or less",
             )  # fmt: skip
         return int(self.parameters.n_estimators) * prod(sorted(encoding.n_codes, reverse=True)[:depth])
 

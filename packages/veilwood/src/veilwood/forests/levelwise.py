@@ -148,7 +148,9 @@ class LevelwiseMethod(LeafMethod[LP]):
         elif parameters.candidates is not None:
             check_counts(candidates=parameters.candidates)
         if not 0 < exact_fraction(parameters.split_budget, "split_budget") < 1:
-            raise ParameterError("split_budget", parameters.split_budget, "must be above 0 and below 1", "0.5")
+            raise ParameterError(
+                "split_budget", parameters.split_budget, "must be above 0 and below 1", "pass a fraction, such as 0.5"
+            )
 
     def selection_mechanism(self, loss: Loss) -> Literal["flip", "exponential"]:
         """Return the mechanism that selects splits: permute-and-flip errs less, but with a delta costs more."""

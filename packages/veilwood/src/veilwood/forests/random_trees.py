@@ -39,7 +39,7 @@ TO_LEAF, TO_NARROW, TO_PART = 1 << 40, 2 << 40, 3 << 40  # scores of the actions
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesParameters(noisy_leaves.LeafParameters):
-    """Parameters for either task."""
+    """Parameters of both tasks."""
 
     n_estimators: Any = noisy_leaves.AUTO
     max_depth: Any = noisy_leaves.AUTO
@@ -49,7 +49,7 @@ class RandomTreesParameters(noisy_leaves.LeafParameters):
 
 @dataclass(eq=False, repr=False, kw_only=True)
 class RandomTreesClassifierParameters(RandomTreesParameters):
-    """Parameters for classes."""
+    """Parameters of classification."""
 
     voting: str = parameter(noisy_leaves.AUTO, role=Role.LEARNING)
 

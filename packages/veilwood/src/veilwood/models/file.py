@@ -93,7 +93,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
     measured, more = _pack_measurements(estimator, arrays)
     metadata, arrays = {**public_metadata(estimator), "measurements": _to_json(measured)}, arrays | more
-    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
+    content = sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
     try:
         write_file(path, content)
     except errors.FileError as error:
@@ -116,7 +116,7 @@ def public_metadata(estimator: BaseForest) -> dict[str, str]:
     }
 
 
-def _sort_header(content: bytes) -> bytes:
+def sort_header(content: bytes) -> bytes:
     """Return the same safetensors file with a sorted header, so that equal models have equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
@@ -224,7 +224,7 @@ def _parse_file(content: bytes) -> _ParsedFile:
     if number != FORMAT:
         raise errors.ModelFileError(
             f"it has format {errors.short_repr(number)} and this version ({__version__}) reads format {FORMAT}: it was "
-            "written by a newer Veilwood. Hint: pip install --upgrade veilwood"
+            "written by a newer Veilwood. Hint: run pip install --upgrade veilwood"
         )
     try:
         arrays = parse_safetensors(content)
@@ -460,7 +460,7 @@ def skops_types(model: Any) -> list[str]:
     try:
         from skops import io
     except ModuleNotFoundError:
-        raise errors.UseError("skops is not installed. Hint: pip install 'veilwood[registry]'.") from None
+        raise errors.UseError("skops is not installed. Hint: run pip install 'veilwood[registry]'.") from None
     if not hasattr(model, "privacy_"):
         raise errors.ModelFileError(f"{type(model).__name__} is not a fitted forest of this library.")
     found = sorted(io.get_untrusted_types(data=io.dumps(model)))

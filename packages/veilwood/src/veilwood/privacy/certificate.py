@@ -48,6 +48,11 @@ class Assumption(Enum):
     KEYED_TREE_ASSIGNMENT = (
         "records were given to trees by a keyed hash under a secret key, which is taken to be a random function"
     )
+    TREE_COLUMN = "the tree of a record is in a column of the table, filled without looking at other records"
+    PERIODS_KEPT = (
+        "a record keeps its period once it was counted (one whose period changes counts as two), and of all records of "
+        "an id no single one is removed, or arrives late, while others stay (each that does counts as one more)"
+    )
     DECLARED_ROWS = "the number of rows that was given (n_rows) is public, or a guess made without the data"
     COUNTED_ROWS = "the number of rows was counted without noise: it is public, as all neighbours have as many"
     TIMING = "no outsider observes the running time of the fit: it depends on the rows, in particular on their number"
@@ -115,13 +120,16 @@ class ServerParticipation:
 def assumptions_of(plan: Plan, durability: Durability, servers: ServerParticipation | None) -> list[Assumption]:
     """Return the assumptions on which the guarantee of a release rests."""
     shared = servers is not None and servers.shared_input != "counts"
+    series = "series" in plan.choices
     applies = {
         Assumption.PUBLIC_SCHEMA: plan.schema_hash != NO_SCHEMA,
         Assumption.PUBLIC_NAMES: plan.schema_hash == NO_SCHEMA,
         Assumption.ROWS_FIT_SCHEMA: plan.parameters.get("invalid") != "drop",
         Assumption.UNIFORM_BITS: True,
         Assumption.UNIT_IS_COMPLETE: True,
-        Assumption.KEYED_TREE_ASSIGNMENT: plan.layout.records == EACH_TO_ONE_TREE,
+        Assumption.KEYED_TREE_ASSIGNMENT: plan.layout.records == EACH_TO_ONE_TREE and not series,
+        Assumption.TREE_COLUMN: plan.layout.records == EACH_TO_ONE_TREE and series,
+        Assumption.PERIODS_KEPT: series,
         Assumption.DECLARED_ROWS: plan.layout.rows_known == "declared",
         Assumption.COUNTED_ROWS: plan.layout.rows_known == "counted",
         Assumption.TIMING: servers is None,

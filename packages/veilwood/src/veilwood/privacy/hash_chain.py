@@ -231,7 +231,7 @@ def _legacy_key(what: str) -> str:
 
 
 def _read_purpose(event: dict[str, Any]) -> ledger.Purpose:
-    """Take the purpose out of an event of a reservation. Formats 1 to 3 have it at the beginning of ``what``."""
+    """Remove and return the purpose in the event of a reservation. Formats 1 to 3 have it at the start of ``what``."""
     if (parts := event.pop("purpose", None)) is not None:
         purpose = ledger.Purpose(**parts)
         if not all(isinstance(part, str) for part in asdict(purpose).values()):

@@ -20,7 +20,7 @@ from veilwood.privacy.loss import Loss, exact_fraction, requested_loss, zcdp_rho
 EntryState = Literal["reserved", "committed", "cancelled", "resolved"]
 FinalState = Literal["committed", "cancelled", "resolved"]
 Durability = Literal["file", "memory", "not"]
-"""How long a ledger lasts: in a file or database, as long as the process, or not at all (no ledger was given)."""
+"""Durability of a ledger: in a file or database, as long as the process, or not at all (no ledger was given)."""
 
 MAX_FACT_LENGTH = 1000  # characters of a text that a person or caller gives: population, reason, key
 _MAX_LOSS_PART = 10**30  # of epsilon, delta or rho: far above the sum of any real releases

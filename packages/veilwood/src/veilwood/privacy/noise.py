@@ -312,7 +312,7 @@ class DiscreteGaussian(_AdditiveNoise, kind="DiscreteGaussian"):
         return samplers.gaussian(self.sigma_squared, n)
 
     def cost(self, sensitivity: int, selections_per_row: int = 1) -> Loss:
-        """Return the loss, a rho alone, at a squared L2 sensitivity."""
+        """Return the zCDP loss rho = sensitivity / (2 sigma^2), where the sensitivity is a squared L2 norm."""
         return Loss(None, Fraction(0), self.rho(sensitivity))
 
     @property

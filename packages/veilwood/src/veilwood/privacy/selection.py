@@ -244,7 +244,7 @@ def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, 
     if exact.ndim == 0 or exact.shape[-1] == 0:
         raise MechanismError(
             f"scores must have at least one candidate on the last axis, got shape {exact.shape}. "
-            "Hint: the shape is (..., candidates)."
+            "Hint: pass an array of shape (..., candidates)."
         )
     mask = np.ones(exact.shape, dtype=np.bool_)
     if admissible is not None:
@@ -255,7 +255,7 @@ def _score_gaps(scores: ArrayLike, admissible: ArrayLike | None) -> tuple[Ints, 
             mask = np.broadcast_to(given, exact.shape)
         except ValueError:
             raise MechanismError(
-                f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: they must broadcast."
+                f"admissible has shape {given.shape}, scores have {exact.shape}. Hint: pass a mask that broadcasts."
             ) from None
         if not mask.any(axis=-1).all():
             raise MechanismError("admissible leaves a row without candidates. Hint: allow at least one in each row.")
@@ -285,7 +285,7 @@ class TrialBudget:
         self._taken = [Loss.zero(), Loss.zero()]  # by releases of the units trained on, and of those held out
 
     def take(self, loss: Loss, neighbours: Neighbours, *, aside: bool = False) -> None:
-        """Take the loss of a release of the held-out units (``aside``) or of the others.
+        """Deduct the loss of a release of the held-out units (``aside``) or of the others.
 
         Raises
         ------
@@ -293,12 +293,16 @@ class TrialBudget:
             If the release is for other neighbours than the search, or exceeds the loss that was charged for a trial.
         """
         if neighbours != self.neighbours:
-            raise PlanError(f"a trial that protects {neighbours} is no part of a search for {self.neighbours}.")
+            raise PlanError(
+                f"a trial that protects {neighbours} cannot be part of a search that protects {self.neighbours}."
+            )
         taken = list(self._taken)
         taken[aside] += loss
         together = taken if neighbours.in_one_part else [taken[0] + taken[1]]
         if not all(part.is_within(self.loss) for part in together):
-            raise PlanError(f"a trial that costs {loss} more exceeds the {self.loss} that the search has charged.")
+            raise PlanError(
+                f"the trial costs {loss}, more than the {self.loss} that remains of its share of the search."
+            )
         self._taken = taken
 
 

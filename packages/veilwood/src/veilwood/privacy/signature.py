@@ -248,5 +248,5 @@ def _require_cryptography() -> type[Exception]:
     try:
         from cryptography.exceptions import InvalidSignature
     except ImportError:
-        raise SignatureError("signatures need cryptography. Hint: pip install veilwood[sign].") from None
+        raise SignatureError("signatures need cryptography. Hint: run pip install veilwood[sign].") from None
     return InvalidSignature

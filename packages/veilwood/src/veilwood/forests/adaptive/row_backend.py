@@ -337,7 +337,7 @@ def _count_cells(tables: Sequence[ContingencyTable], n_classes: int, rows: Score
 
 def _sum_gradients(query: GradientSums, rows: ScoredRows) -> Ints:
     units = row_gradients(rows.scores, rows.target, query.n_classes, query.limit)
-    # Sums of whole numbers below 2^53 are exact in floating point.
+    # Sums of integers below 2^53 are exact in floating point.
     by_output = [np.ascontiguousarray(units[:, output], np.float64) for output in range(units.shape[1])]
     parts = []
     for table in query.tables:

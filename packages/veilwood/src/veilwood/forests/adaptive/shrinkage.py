@@ -148,7 +148,7 @@ def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 @cache
 def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
-    """Return covariances of the cells of a table, each of mean variance 1: of the mean, of columns, of interactions."""
+    """Return the covariances of a table's cells for mean, columns and interactions, each of mean variance 1."""
     n_cells, own = prod(size for size, _ in shape), [_group_covariance(*axis) for axis in shape]
     parts = [np.ones((n_cells, n_cells))]
     for order in range(1, len(shape) + 1):

@@ -75,7 +75,7 @@ class RowFacts(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """How far one row moves the numbers of a step: norms of what it adds, or the range by which it moves scores."""
+    """Sensitivity of a step: norms of what one row adds, or the range by which it moves scores."""
 
     l1: int = 1
     squared_l2: int = 1
@@ -196,7 +196,7 @@ def only_initial_estimate(plan: Plan) -> bool:
 
 
 def describe_released(plan: Plan) -> str:
-    """Return what the steps of a plan release, in words; steps of one kind are counted."""
+    """Describe what the steps of a plan release; steps of one kind are counted."""
     texts: Counter[str] = Counter(AdaptiveStep.kind_of(step).short_name.format(*step.at) for step in plan.steps)
     described = (f"{text} ({times} times)" if times > 1 else text for text, times in texts.items())
     return f"{', '.join(described)}, with noise"

@@ -55,7 +55,7 @@ class _SetFamily:
         return self.sum_feature(values, 1)
 
     def sum_feature(self, values: Floats, direction: Literal[0, 1], *, fast: bool = HAVE_NUMBA) -> Floats:
-        """Add members with a feature to those without it (0), or the reverse (1), feature by feature."""
+        """For each feature, add the sets with it to those without it (``0``), or the reverse (``1``)."""
         sums = values.copy()
         if fast:
             from veilwood import kernels

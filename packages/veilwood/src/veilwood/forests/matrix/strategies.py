@@ -317,7 +317,7 @@ class Marginals(Strategy):
         for features, weight in weights.items():
             if int(weight) != weight or weight < 1 or tuple(sorted(set(features))) != features:
                 raise MechanismError(
-                    f"weight of marginal {features} is {weight}. Hint: sorted features, integers above 0."
+                    f"weight of marginal {features} is {weight}. Hint: pass sorted features and positive integers."
                 )
         self.weights = {tuple(int(i) for i in features): int(weight) for features, weight in weights.items()}
         self.tables = tuple(tuple(self.shape[i] for i in features) for features in self.weights)

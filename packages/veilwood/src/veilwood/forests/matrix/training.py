@@ -97,11 +97,12 @@ def requested_partition(encoding: Encoding, parameters: EnsembleParameters) -> F
         problem = (
             "cannot be combined with disjoint feature subsets"
             if disjoint
-            else f"must be between 1 and the {n_features} features"
+            else f"must be between 1 and the number of features, {n_features}"
         )
-        raise ParameterError("max_features", parameters.max_features, problem)
+        hint = "omit max_features" if disjoint else "choose fewer features, or omit it to use all"
+        raise ParameterError("max_features", parameters.max_features, problem, hint)
     if disjoint and n_ensembles > n_features:
-        raise ParameterError("n_ensembles", n_ensembles, f"exceeds the {n_features} features to divide")
+        raise ParameterError("n_ensembles", n_ensembles, f"exceeds the number of features, {n_features}", "lower it")
     return FeaturePartition(int(n_ensembles), parameters.max_features, disjoint)
 
 
@@ -183,7 +184,7 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     """Return one number per ensemble: a list unchanged, a total number of trees divided, or a depth repeated."""
     if isinstance(value, list | tuple):
         if len(value) != n_ensembles:
-            raise ParameterError(name, value, f"must have one entry per ensemble, {n_ensembles} in all")
+            raise ParameterError(name, value, f"must have {n_ensembles} entries", "pass one per ensemble")
         for entry in value:
             check_counts(**{name: entry})
         return [int(entry) for entry in value]
@@ -191,7 +192,7 @@ def _per_ensemble(name: str, value: Any, n_ensembles: int) -> list[int]:
     if name == "max_depth":
         return [int(value)] * n_ensembles
     if value < n_ensembles:
-        raise ParameterError(name, value, f"is less than one tree per ensemble, {n_ensembles} in all")
+        raise ParameterError(name, value, f"is less than n_ensembles={n_ensembles}", "pass at least one tree each")
     return [len(part) for part in np.array_split(np.arange(value), n_ensembles)]
 
 
