@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml  # type: ignore[import-untyped]
 
@@ -298,11 +299,30 @@ def test_an_approved_plan_keeps_its_signature(here: Path) -> None:
     for name, plan in (("plan.json", forest.plan()), ("foreign.json", forest.set_params(epsilon=2.0).plan())):
         plan.save(here / name)
         model_file.sign(here / name, here / "stranger.key")
-    write_pack_in(here, "new", plan_signature=here / "plan.json.sig")
+    write_pack_in(here, "new", plan=here / "plan.json")
     assert failures(here, "new") == []
     assert model_file.verify(here / "new" / "plan.json", here / "stranger.key.pub")["kind"] == "plan"
+    with pytest.raises(UseError):
+        write_pack_in(here, "other", plan=here / "foreign.json")
+    shutil.copy(here / "foreign.json.sig", here / "plan.json.sig")
     with pytest.raises(SignatureError):
-        write_pack_in(here, "other", plan_signature=here / "foreign.json.sig")
+        write_pack_in(here, "other", plan=here / "plan.json")
+
+
+def test_releases_of_a_series_are_packed_with_the_plan_of_the_series(here: Path) -> None:
+    car, ledger = vw.datasets.car(), vw.SQLiteLedger(here / "series.db", epsilon=3)
+    settings: dict[str, Any] = {"n_estimators": 4, "max_depth": 2, "trees": "shared", "random_state": 0}
+    forest = vw.RandomTreesClassifier(car.schema, epsilon=3, **settings)
+    series = vw.ReleaseSeries(forest, releases=4, period="month", ledger=ledger)
+    table = car.X.assign(month=np.arange(len(car.X)) % 4 + 1)
+    series.plan().save(here / "series.json")
+    for number in (1, 2):
+        vw.save(series.release(table, car.y), here / f"{number}.veilwood")
+        given = {"model": here / f"{number}.veilwood", "ledger": ledger, "evaluation": None}
+        write_pack_in(here, f"new-{number}", **given)
+        assert failures(here, f"new-{number}") == []
+        packed = vw.Plan.load(here / f"new-{number}" / "plan.json")
+        assert packed.fingerprint() == vw.Plan.load(here / "series.json").fingerprint()
 
 
 def test_existing_folders_and_odd_places_are_refused(here: Path) -> None:
