@@ -77,7 +77,7 @@ NAMES: Final[dict[str, tuple[str, ...]]] = {
     ),
     "Plans, units, ledgers, certificates": (
         "Plan", "Rows", "RowsOf", "PrivacyCertificate", "open_ledger", "Ledger", "SQLiteLedger", "MemoryLedger",
-        "process_spend",
+        "process_spend", "ReleaseSeries", "assign_trees",
     ),
     "Models and quality": (
         "save", "load", "export_onnx", "export_measurements", "rebuild", "skops_types", "report", "evaluate",

@@ -29,7 +29,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, tzinfo
 from fractions import Fraction
 from numbers import Number
@@ -53,6 +53,7 @@ from veilwood.privacy.ledger import Ledger
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.selection import ExponentialMechanism, NoisyMax, PermuteAndFlip
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesNoise
 from veilwood.siblings import CLUSTER_SOURCE
 from veilwood.trees.counting import Assignment
 
@@ -560,6 +561,9 @@ def diff_traces(one: Trace, other: Trace, allowed: Fraction | None = None) -> li
 def event_cost(step: Step, one: Any, other: Any) -> tuple[Fraction, int]:
     """Return the loss (epsilon or rho) of a pair of exact inputs, and their distance in the norm of the step."""
     mechanism: Any = step.mechanism
+    if isinstance(mechanism, SeriesNoise):  # one release of a series, whose weighted counts are the exact inputs
+        cost, moved = event_cost(replace(step, mechanism=mechanism.noise), one, other)
+        return cost, math.ceil(Fraction(moved, mechanism.factor.norm(squared=mechanism.is_gaussian)))
     if isinstance(mechanism, SparseLaplace):
         moved = sum(abs(one.get(cell, 0) - other.get(cell, 0)) for cell in {*one, *other})
         return mechanism.epsilon(moved), moved

@@ -52,12 +52,15 @@ WORDS = {
     "UNIFORM_BITS": "random bits are uniform and secret",
     "UNIT_IS_COMPLETE": "what the same person has beyond that",
     "KEYED_TREE_ASSIGNMENT": "by a keyed hash under a secret key",
+    "TREE_COLUMN": "in a column of the table",
+    "PERIODS_KEPT": "keeps its period",
     "DECLARED_ROWS": "number of rows that was given (n_rows) is public",
     "COUNTED_ROWS": "counted without noise: it is public, as all neighbours have as many",
     "TIMING": "no outsider observes the running time of the fit",
     "IN_MEMORY": "the ledger was kept in memory only",
     "THIS_FIT_ALONE": "this fit alone",
     "NO_COLLUSION": "no two of the three servers collude, and each of them follows the protocol",
+    "ONE_DEVIATES": "if one does not follow the protocol, the others notice it and stop",
     "DEALT_JOINTLY": "servers add parts of the noise that they know",
     "SAMPLED_JOINTLY": "its distance from the exact law is contained in delta",
     "OWNERS_COUNT": "owners count their own rows",
@@ -101,6 +104,16 @@ def in_a_file(folder: Path) -> PrivacyCertificate:
     return fitted("RandomTreesClassifier", ledger=vw.SQLiteLedger(folder / "ledger.db"))
 
 
+def released_in_series(**changes: Any) -> PrivacyCertificate:
+    """The certificate of the first release of a series."""
+    forest = vw.RandomTreesClassifier(CLASSES, **SMALL, **changes)
+    column = "tree" if changes["trees"] == "disjoint" else None
+    series = vw.ReleaseSeries(forest, releases=2, period="month", ledger=MemoryLedger(), tree_column=column)
+    table = pd.DataFrame(X, columns=["x0", "x1"]).assign(month=1, tree=0)
+    certificate: PrivacyCertificate = series.release(table if column else table.drop(columns="tree"), Y).privacy_
+    return certificate
+
+
 LOCAL: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     **{
         name: (f"{HERE} THIS_FIT_ALONE", partial(fitted, name))
@@ -120,6 +133,10 @@ LOCAL: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "disjoint trees": (f"{HERE} {KEYED} THIS_FIT_ALONE", lambda: fitted("RandomTreesClassifier", trees="disjoint")),
     "a schema that is discovered": (
         "PUBLIC_NAMES UNIFORM_BITS UNIT_IS_COMPLETE TIMING THIS_FIT_ALONE", lambda: discovered(),
+    ),
+    "a series": (f"{HERE} PERIODS_KEPT IN_MEMORY", lambda: released_in_series(trees="shared")),
+    "a series of disjoint trees": (
+        f"{HERE} TREE_COLUMN PERIODS_KEPT IN_MEMORY", lambda: released_in_series(trees="disjoint"),
     ),
     "a ledger in memory": (f"{HERE} IN_MEMORY", lambda: fitted("RandomTreesClassifier", ledger=MemoryLedger())),
     "a number of rows that was given": (
@@ -169,6 +186,9 @@ SECURE: dict[str, tuple[str, Callable[[], PrivacyCertificate]]] = {
     "a public forest, dealt": (f"{COUNTED} DEALT_JOINTLY", by_servers("public-forest", **public("dealt"))),
     "a public forest, sampled": (f"{COUNTED} SAMPLED_JOINTLY", by_servers("public-forest", **public("sampled"))),
     "PrivateForest of owners who stay": (f"{COUNTED} DEALT_JOINTLY SAMPLED_JOINTLY", by_servers("public-forest")),
+    "a hidden tree of checked servers": (
+        HIDDEN.replace("NO_COLLUSION", "ONE_DEVIATES"), by_servers("hidden-tree", settings={"servers": "checked"}),
+    ),
     "PrivateForest on shares": (
         f"{HIDDEN} DEALT_JOINTLY", by_servers("forest-on-shares"),
     ),

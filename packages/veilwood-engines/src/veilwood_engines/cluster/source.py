@@ -181,7 +181,7 @@ class EncodedFrame:
     @property
     def _bucket_reader(self) -> Callable[..., worker.NumberedBatches]:
         assert self.cap is not None
-        return partial(worker.read_bucket, self.cap, self.salt)
+        return partial(worker.read_bucket, self.cap, self.salt, self.encoding.time_index)
 
     @property
     def _id_encoder(self) -> tuple[Callable[[Iterable[Any]], Iterator[pa.Table]], pa.Schema]:

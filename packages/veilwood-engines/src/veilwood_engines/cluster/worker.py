@@ -17,7 +17,13 @@ import pandas as pd
 import pyarrow as pa
 
 from veilwood.data.batches import Batch, Count, Sums, encode_rows, select_rows, view_table
-from veilwood.data.contributions import encode_ids, first_rows_per_id, missing_id_column_error, row_hash
+from veilwood.data.contributions import (
+    encode_ids,
+    first_rows_per_id,
+    missing_id_column_error,
+    order_by_time,
+    row_hash,
+)
 from veilwood.data.encoding import Encoding
 from veilwood.data.problems import Invalid
 from veilwood.errors import OutOfSchemaError
@@ -116,8 +122,8 @@ def read_tables(encoding: Encoding, invalid: Invalid, partition: int, tables: It
     return partition, view_batches()
 
 
-def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
-    """Choose at most k rows per id of one bucket.
+def read_bucket(cap: RowsOf, salt: int, time_index: int | None, encoded: pa.Table) -> NumberedBatches:
+    """Choose at most k rows per id of one bucket: any, or the first ones in time if there is a column of times.
 
     The choice depends only on the contents of the id's own rows and on the salt. So it is the same in every pass,
     wherever an engine's shuffle puts the rows.
@@ -128,7 +134,9 @@ def read_bucket(cap: RowsOf, salt: int, encoded: pa.Table) -> NumberedBatches:
     values = np.column_stack([encoded.column(name).to_numpy() for name in encoded.column_names[2:]])
     ids = np.array(encoded.column("id").to_pylist(), dtype=object)  # NumPy texts would lose trailing NULs
     _, person = np.unique(ids, return_inverse=True)
-    chosen_rows = values[first_rows_per_id(person.astype(np.int64), row_hash(values, salt), cap.at_most)]
+    order = row_hash(values, salt)
+    order = order if time_index is None else order_by_time(values[:, 1 + time_index], order)
+    chosen_rows = values[first_rows_per_id(person.astype(np.int64), order, cap.at_most)]
     batch = Batch(chosen_rows[:, 1:].astype(np.uint16), chosen_rows[:, 0].astype(np.int32), partition, 0)
     return partition, iter([batch])
 

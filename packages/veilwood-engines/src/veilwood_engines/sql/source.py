@@ -152,9 +152,9 @@ class EncodedRows:
         if self.cap is None:
             return rows
         # Ordered by hash, then by its inputs: an engine may format two floats alike. So only equal rows are tied.
-        order = (
-            f"{CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)}, {wanted}"
-        )
+        time = "" if self.encoding.time_index is None else f"f{self.encoding.time_index}, "
+        hashed = CellSqlWriter(self.dialect, self.encoding).row_hash_expression(self.key, self.feature_names)
+        order = f"{time}{hashed}, {wanted}"
         ranked = (
             f"SELECT {wanted}, ROW_NUMBER() OVER (PARTITION BY u ORDER BY {order}) AS veilwood_rank "
             f"FROM ({rows}) AS veilwood_fit"

@@ -74,6 +74,7 @@ COMMANDS: Final = {
     "tune": _Command("Plan many settings and rank them, without reading data.", "fit:tune_settings"),
     "explain": _Command("Print the effects of columns and pairs in a PrivateForest.", "models:explain"),
     "report": _Command("Write a one-page HTML report on a model.", "models:report_model"),
+    "series": _Command("Plan, release and show a series of models under one loss.", "series:series_commands"),
     "certificate": _Command("Print the privacy certificate of a model.", "models:certificate"),
     "export": _Command("Write a model as ONNX, or its measurements as Parquet.", "models:export"),
     "sign": _Command("Sign a model or a plan.", "models:sign"),

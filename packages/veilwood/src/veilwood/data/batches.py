@@ -279,7 +279,8 @@ def open_memory(
     batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap), estimator=estimator)
     chosen = None
     if cap is not None:
-        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter)
+        times = None if encoding.time_index is None else [batch.codes[:, encoding.time_index]]
+        (chosen,) = bound_contributions([[id_column(table, cap)]], cap, invalid, id_filter, times)
     if weights is None:
         codes, target, *_ = select_rows(batch, chosen, fits)
     else:

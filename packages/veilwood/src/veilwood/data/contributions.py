@@ -6,7 +6,7 @@ When two ids are the same is decided in ``canonical``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -47,12 +47,26 @@ def first_rows_per_id(ids: Ints, order: npt.NDArray[np.uint64], at_most: int) ->
     return kept
 
 
+def order_by_time(times: npt.NDArray[np.integer[Any]], order: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """Return an order by time, and by the upper bits of ``order`` within one time.
+
+    >>> order_by_time(np.array([1, 0]), np.array([1 << 20, 1 << 40], np.uint64)).argsort().tolist()
+    [1, 0]
+    """
+    return (times.astype(np.uint64) << np.uint64(48)) | (order >> np.uint64(16))
+
+
 def bound_contributions(
-    partitions: Iterable[Iterable[ColumnValues]], cap: RowsOf, invalid: Invalid, id_filter: IdFilter | None = None
+    partitions: Iterable[Iterable[ColumnValues]],
+    cap: RowsOf,
+    invalid: Invalid,
+    id_filter: IdFilter | None = None,
+    times: Sequence[npt.NDArray[np.integer[Any]]] | None = None,
 ) -> list[Bools]:
     """Choose at random which rows of each id count, given the id columns of all partitions.
 
-    ``id_filter`` tells which ids take part at all, if a fraction of them is held out.
+    ``id_filter`` tells which ids take part at all, if a fraction of them is held out. ``times``, which may be filled
+    while the partitions are read, has the time of every row: the first rows count, at random among those of one time.
     """
     numbering: dict[str, int] = {}  # exact, as two ids that share a number would disturb each other
     columns: list[Ints] = []
@@ -69,7 +83,9 @@ def bound_contributions(
         columns.append(np.concatenate(pieces))
     everyone = np.concatenate(columns)
     kept = np.zeros(len(everyone), dtype=bool)
-    kept[first_rows_per_id(everyone, entropy.random_integers(len(everyone)), cap.at_most)] = True
+    order = entropy.random_integers(len(everyone))
+    order = order if times is None else order_by_time(np.concatenate(times), order)
+    kept[first_rows_per_id(everyone, order, cap.at_most)] = True
     return np.split(kept, np.cumsum([len(column) for column in columns])[:-1])
 
 

@@ -181,6 +181,8 @@ class Encoding:
     numeric : {"grid", "bins"}
         "grid" encodes numbers on a fine grid of ``GRID_BINS`` bins, for threshold splits; "bins" by the schema's
         ``bins`` or ``cutoffs`` (``DEFAULT_BINS`` otherwise), for multiway splits.
+    first_by : str, optional
+        Column of categories in order of time: of an id with more rows than its bound, the first rows in time count.
 
     Examples
     --------
@@ -203,6 +205,7 @@ class Encoding:
 
     schema: Schema
     numeric: Literal["grid", "bins"] = "grid"
+    first_by: str | None = None
     columns: tuple[EncodedColumn, ...] = field(init=False, repr=False, compare=False)
     labels: AnyArray = field(init=False, repr=False, compare=False)
     _coders: tuple[_ColumnEncoder, ...] = field(init=False, repr=False, compare=False)
@@ -215,9 +218,21 @@ class Encoding:
         object.__setattr__(self, "columns", tuple(coder.encoded_column for coder in coders))
         object.__setattr__(self, "labels", class_labels(self.schema))
 
-    def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str]]:
+    def __reduce__(self) -> tuple[type[Encoding], tuple[Schema, str, str | None]]:
         """Pickle the schema only: edges of 65,535 bins per column would fill every pickle."""
-        return Encoding, (self.schema, self.numeric)
+        return Encoding, (self.schema, self.numeric, self.first_by)
+
+    @property
+    def time_index(self) -> int | None:
+        """Index of the column of times, by which rows of an id are counted first; None if rows are drawn at random."""
+        return None if self.first_by is None else self.schema.feature_names.index(self.first_by)
+
+    def encode_times(self, table: Table) -> Codes:
+        """Return the code of each row in the column of times; rows without a valid one get any code."""
+        coder, times = self._coders[self.time_index or 0], np.zeros(table.n_rows, np.uint16)
+        assert coder.categories is not None
+        canonical.write_categories([(coder.categories, self.column_values(table, coder.column.name), times)])
+        return times
 
     @property
     def n_codes(self) -> tuple[int, ...]:

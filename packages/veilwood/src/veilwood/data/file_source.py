@@ -80,11 +80,15 @@ class _FileReader:
     batch_rows: int
     changes: ChangeDetector = field(default_factory=ChangeDetector)
 
-    def read_ids(self, partition: int, cap: RowsOf) -> Iterator[ColumnValues]:
-        """Read the ids of one file, batch by batch."""
+    def read_ids(self, partition: int, cap: RowsOf, times: list[Any] | None) -> Iterator[ColumnValues]:
+        """Read the ids of one file, batch by batch. Append the times of the rows to ``times``, unless it is None."""
         row, file = 0, self.files[partition]
-        for table in file.read_batches([cap.id], self.batch_rows):
+        place, features = self.encoding.time_index, self.encoding.schema.features
+        columns = [cap.id] if place is None else [*dict.fromkeys([cap.id, features[place].source])]
+        for table in file.read_batches(columns, self.batch_rows):
             ids = id_column(table, cap)
+            if times is not None:
+                times.append(self.encoding.encode_times(table))
             self._check_ids(ids, cap, partition, row)
             row += table.n_rows
             yield ids
@@ -159,8 +163,9 @@ def open_files(
             raise missing_id_column_error(cap)
         if any(file.is_text for file in files):
             _reject_numeric_id(cap, encoding.schema)
-        ids = (reader.read_ids(partition, cap) for partition in range(len(files)))
-        kept = bound_contributions(ids, cap, invalid, id_filter)
+        times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
+        ids = (reader.read_ids(partition, cap, times) for partition in range(len(files)))
+        kept = bound_contributions(ids, cap, invalid, id_filter, times)
     return Source(partial(reader.read_rows, kept), n_partitions=len(files))
 
 
@@ -384,7 +389,8 @@ def open_spool(
     id_filter: IdFilter | None,
 ) -> Source:
     """Encode all rows into the temporary file and make a source of it."""
-    encoded = _encode_pieces(pieces, encoding, cap, invalid)
+    times: list[Any] | None = None if encoding.first_by is None else [np.empty(0, np.uint16)]
+    encoded = _encode_pieces(pieces, encoding, cap, invalid, times)
     try:
         with tempfile.TemporaryFile(prefix="veilwood-", dir=spooled.folder) as file:
             ids = _write_pieces(file, encoded, len(encoding.columns), spooled.at_most, batch_rows)
@@ -392,7 +398,7 @@ def open_spool(
                 deque(ids, maxlen=0)
                 kept = None
             else:
-                (kept,) = bound_contributions([ids], cap, invalid, id_filter)
+                (kept,) = bound_contributions([ids], cap, invalid, id_filter, times)
             file.flush()
             held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # which keeps the file
     except OSError as error:
@@ -419,14 +425,16 @@ def open_spool(
 
 
 def _encode_pieces(
-    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid
+    pieces: Iterator[Any], encoding: Encoding, cap: RowsOf | None, invalid: Invalid, times: list[Any] | None
 ) -> Iterator[_EncodedPiece]:
-    """Encode piece by piece, with the ids that the contribution bound needs."""
+    """Encode piece by piece, with the ids that the contribution bound needs, and the times if they decide."""
     for piece in pieces:
         X, y = split_target(piece)
         table = view_table(X, encoding, invalid)
         batch, fits = encode_rows(encoding, table, y, invalid=invalid, allowed_extra=id_names(cap))
         ids = None if cap is None else id_column(table, cap)
+        if times is not None and encoding.time_index is not None:
+            times.append(batch.codes[:, encoding.time_index].copy())
         yield batch, np.ones(len(batch.target), bool) if fits is None else fits, ids
 
 

@@ -47,6 +47,7 @@ from veilwood.privacy.loss import SAMPLING_DELTA, Loss
 from veilwood.privacy.noise import DiscreteGaussian, DiscreteLaplace, SparseLaplace, ThresholdedGaussian
 from veilwood.privacy.plan import Plan
 from veilwood.privacy.steps import Step
+from veilwood.privacy.time_factors import SeriesNoise, replan_series
 from veilwood.safe_io import is_int_in
 
 MAX_REGROWN_LEAVES: Final = 1 << 12
@@ -99,7 +100,7 @@ def require_unchanged(model: BaseForest) -> None:
 def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schema) -> Iterator[Check]:
     """Compare a certificate with its plan and schema."""
     fingerprint = plan.fingerprint()
-    opened, foreign = plan.opened_as or fingerprint, "the certificate is of another plan or schema"
+    opened, foreign = plan.opened_as or fingerprint, "the certificate belongs to another plan or schema"
     of_plan = certificate.plan_hash == opened and certificate.chosen == adaptive_decisions(plan, fingerprint)
     yield Check("Is the certificate of this plan?", of_plan, f"sha256 {opened}" if of_plan else foreign)
     versions = (certificate.version, plan.version)
@@ -179,7 +180,13 @@ def check_plan(model: BaseForest, *, grow: bool = False) -> Iterator[Check]:
         asked = model._fit_request(model.schema_, plan.public_seed, plan.choices)
         if own and not grow and _is_large(plan):
             asked = replace(asked, known_forest=forest)
-        planned = model._make_method().replan_request(asked, plan)
+        method = model._make_method()
+        if "series" in plan.choices:
+            planned = replan_series(
+                plan, asked.loss, lambda loss, own: method.make_design(replace(asked, loss=loss, decisions=own)).plan
+            )
+        else:
+            planned = method.replan_request(asked, plan)
         differs = _plan_differences(model, planned)
     except (VeilwoodError, NotImplementedError) as error:
         yield Check(question, False, f"they cannot be planned: {shorten_text(str(error))}")
@@ -272,6 +279,9 @@ def _noise_keeps_loss(step: Step) -> tuple[bool, str]:
         case DiscreteGaussian(sigma_squared=variance):
             cost = float(sensitivity / (2 * variance))
             text = f"squared sensitivity {sensitivity} / (2 sigma^2) = {cost:.6g} <= rho {float(loss.rho or 0):.6g}"
+        case SeriesNoise(factor=factor):
+            norm = factor.norm(squared=mechanism.is_gaussian)
+            text = f"sensitivity {sensitivity} times {norm} over {factor.releases} releases: {step.loss_text}"
         case None:
             text = "no noise"
         case ThresholdedGaussian():

@@ -93,7 +93,7 @@ def save(estimator: BaseForest, path: str | PathLike[str]) -> None:
     arrays = {key: np.ascontiguousarray(array) for key, array in estimator.model_.to_arrays().items()}
     measured, more = _pack_measurements(estimator, arrays)
     metadata, arrays = {**public_metadata(estimator), "measurements": _to_json(measured)}, arrays | more
-    content = _sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
+    content = sort_header(write_safetensors(arrays, {**metadata, "sha256": _content_digest(metadata, arrays)}))
     try:
         write_file(path, content)
     except errors.FileError as error:
@@ -116,7 +116,7 @@ def public_metadata(estimator: BaseForest) -> dict[str, str]:
     }
 
 
-def _sort_header(content: bytes) -> bytes:
+def sort_header(content: bytes) -> bytes:
     """Return the same safetensors file with a sorted header, so that equal models have equal bytes."""
     start = 8 + int.from_bytes(content[:8], "little")
     header = json.dumps(json.loads(content[8:start]), sort_keys=True, separators=(",", ":")).encode()
@@ -278,7 +278,7 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     family = _estimator_class(_metadata_entry(metadata, "estimator"))
     if family is None:
         raise errors.ModelFileError(
-            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) does not know."
+            f"it holds a {errors.short_repr(metadata['estimator'])}, which this version ({__version__}) lacks."
         )
     parameters = _from_json(_metadata_entry(metadata, "parameters"))
     known = parameters_in_file(family)  # a file can name these and nothing else
@@ -305,7 +305,7 @@ def construct_estimator(metadata: Mapping[str, str], checks: list[Check] | None 
     method = estimator._make_method()
     requested, neighbours = estimator._requested_privacy(schema)
     if neighbours != plan.neighbours or not loss_fits_plan(method, requested, plan):
-        raise errors.ModelFileError(_DAMAGED.format("the parameters ask for another guarantee than the plan gives"))
+        raise errors.ModelFileError(_DAMAGED.format("the guarantee of the parameters differs from that of the plan"))
     estimator.privacy_ = statement
     estimator.plan_ = plan
     return estimator
@@ -510,7 +510,7 @@ def verify(
     Raises
     ------
     SignatureError
-        If the signature is missing, broken, of another key or of another file, or the model is of another plan.
+        If the signature is missing, broken, of another key or of another file, or if the model has another plan.
     """
     signed = _load_plan(path)
     if signed is not None:

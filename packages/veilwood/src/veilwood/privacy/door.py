@@ -14,7 +14,7 @@ from typing import Any, Final, NoReturn, Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from veilwood.errors import OutOfSchemaError, PlanError, UseError
+from veilwood.errors import LedgerError, OutOfSchemaError, PlanError, UseError
 from veilwood.privacy import accountant as spending
 from veilwood.privacy import entropy
 from veilwood.privacy.accountant import UNNAMED_DATA, DataHandle, SpendRecord
@@ -84,7 +84,7 @@ class Door:
     def __enter__(self) -> Self:
         self._check_entropy()  # before anything is spent
         self._reservation = self._reserve_loss()
-        loss = Loss.unbounded() if self._reasons else self.plan.loss
+        loss = Loss.unbounded() if self._reasons else self._charged_loss
         self._spend_record = SpendRecord(self.table, loss, self.ledger.durability != "not")
         spending.record_spend(self._spend_record)
         return self
@@ -99,16 +99,22 @@ class Door:
         """Why the release is not private; None if it is."""
         return "; ".join(self._reasons) or None
 
-    def _reserve_loss(self) -> Reservation:
-        """Reserve the plan's loss in the ledger. Raise BudgetExceededError if it does not fit."""
+    @property
+    def _charged_loss(self) -> Loss:
+        """The loss that this door charges."""
+        return self.plan.loss
+
+    def _reserve_loss(self, key: str = "") -> Reservation:
+        """Reserve the loss in the ledger. Raise BudgetExceededError if it does not fit."""
         return self.ledger.reserve(
-            self.plan.loss,
+            self._charged_loss,
             what=f"{self.plan.estimator} on {self.plan.schema_name}: {self.plan.released}",
             neighbours=str(self.plan.neighbours),
             plan=self.plan.fingerprint(),
             not_private=self._not_private_reason,
             table=self.table.short_name,
             schema=self.plan.schema_hash,
+            key=key,
         )
 
     def __reduce__(self) -> NoReturn:
@@ -379,3 +385,69 @@ class ParallelDoor(UnchargedDoor):
         ledger, entry = self.ledger, self._finished_reservation().id
         spend = Spend(ledger.name, entry, self.plan.loss, ledger.durability, self._not_private_reason)
         return build_certificate(self.plan, spend)
+
+
+class SeriesDoor(Door):
+    """Door of one release of a series (``time_factors``), whose whole loss is charged when the series is opened.
+
+    Entering records an entry without a loss, under the key of this release. It raises LedgerError if an attempt has
+    used that key: no period is measured twice, whoever tries. The entry is cancelled after an error before any noise
+    was drawn. After a later error, or a crash, it stays reserved until the custodian resolves it.
+
+    Notes
+    -----
+    Guarantee
+
+    All releases of a series together cost the loss that is recorded in the ledger before the first of them
+    (proofs/release-series.md, attacked by packages/veilwood/tests/test_series_attacks.py).
+    """
+
+    def __init__(self, plan: Plan, ledger: Ledger, key: str, *, table: DataHandle = UNNAMED_DATA) -> None:
+        super().__init__(plan, ledger, table=table)
+        self._key = key
+        if self._reasons:
+            raise UseError("a series of releases needs noise. Hint: set a finite epsilon.")
+
+    @property
+    def _charged_loss(self) -> Loss:
+        return Loss.zero()
+
+    @staticmethod
+    def open_series(plan: Plan, ledger: Ledger, key: str, *, table: DataHandle = UNNAMED_DATA) -> Spend:
+        """Charge the loss of a whole series, once per key."""
+        door = Door(plan, ledger, table=table)
+        door._check_entropy()
+        reservation = door._reserve_loss(key)
+        if reservation.is_new:
+            spending.record_spend(SpendRecord(table, plan.loss, ledger.durability != "not"))
+            reservation.commit()
+        return Spend(ledger.name, reservation.id, plan.loss, ledger.durability, door._not_private_reason)
+
+    def _reserve_loss(self, key: str = "") -> Reservation:
+        reservation = super()._reserve_loss(self._key)
+        if not reservation.is_new:
+            self._reservation = None
+            raise LedgerError(
+                f"{self.ledger.name} holds an attempt at this release, entry {reservation.id}: no period is measured "
+                "twice. Hint: if another process is at work, wait for it. After a crash, resolve the entry; the series "
+                "goes on with the next release."
+            )
+        return reservation
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._closed = True
+        if self._reservation is None:
+            return
+        if error is None:
+            self._reservation.commit()
+        elif not self._released_steps:
+            self._reservation.cancel(error.in_short() if isinstance(error, OutOfSchemaError) else type(error).__name__)
+            error.add_note("Nothing was measured.")
+        else:
+            error.add_note("This release counts as made: its period is not measured again.")
+
+    def certificate(self) -> PrivacyCertificate:
+        """Raise UseError: the series certifies its releases."""
+        raise UseError("this door has no certificate. Hint: use that of the series.")

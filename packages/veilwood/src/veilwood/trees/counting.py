@@ -118,13 +118,24 @@ class Assignment(NamedTuple):
         return ((random_integers[start : start + n_rows] * np.uint64(self.n_trees)) >> np.uint64(32)).astype(np.int32)
 
 
+class ColumnAssignment(NamedTuple):
+    """Assignment of each row to one tree by a column of the table: the same tree in every release of a series.
+
+    Whoever keeps the table fills the column, from a key that this library never sees (proofs/release-series.md). The
+    tree of a row depends on no other row, which is all that privacy needs.
+    """
+
+    column: int
+    n_trees: int
+
+
 def leaf_totals(
     forest: Forest,
     batches: Iterable[Batch],
     *,
     n_classes: int | None,
     target_levels: int = 1,
-    assignment: Assignment | None = None,
+    assignment: Assignment | ColumnAssignment | None = None,
     n_jobs: int | None = 1,
     fast: bool = HAVE_NUMBA,
 ) -> Ints:
@@ -172,7 +183,7 @@ class LeafCount:
     forest: Forest
     n_classes: int | None
     target_levels: int = 1
-    assignment: Assignment | None = None
+    assignment: Assignment | ColumnAssignment | None = None
 
     def __call__(self, batches: Iterable[Batch], *, n_jobs: int | None = 1) -> Ints:
         """Return the totals of these batches."""
@@ -187,12 +198,12 @@ class LeafCount:
         sums: Any = "classes" if self.n_classes else "pair"
         if self.assignment is not None:
             trees = tuple(tree_rule(forest, tree, n_codes) for tree in range(forest.n_trees))
-            own = counts.Split(counts.ROW_HASH, tuple(range(forest.n_trees)), trees)
-            (totals,) = run_queries(
-                [counts.CellQuery((own,), forest.n_leaves)],
-                sums,
-                counts.KeyedRowHash(self.assignment.key, forest.n_trees),
-            )
+            if isinstance(self.assignment, ColumnAssignment):
+                column, keyed = self.assignment.column, None
+            else:
+                column, keyed = counts.ROW_HASH, counts.KeyedRowHash(self.assignment.key, forest.n_trees)
+            own = counts.Split(column, tuple(range(forest.n_trees)), trees)
+            (totals,) = run_queries([counts.CellQuery((own,), forest.n_leaves)], sums, keyed)
             return totals
         return np.concatenate(run_queries(leaf_queries(forest, n_codes), sums))
 
@@ -225,8 +236,10 @@ def _fast_adder(
     )
 
 
-def _assigned_trees(batch: Batch, assignment: Assignment | None) -> Int32s | None:
+def _assigned_trees(batch: Batch, assignment: Assignment | ColumnAssignment | None) -> Int32s | None:
     """Return the tree of each row, or None if every tree counts it."""
+    if isinstance(assignment, ColumnAssignment):
+        return batch.codes[:, assignment.column].astype(np.int32)
     return None if assignment is None else assignment.trees_of_rows(batch.partition, batch.first_row, len(batch.target))
 
 
