@@ -75,7 +75,7 @@ def test_kills_lose_nothing_and_charge_nothing_twice(settings: Settings) -> None
     with serving(settings.folder, database=settings.database) as running:
         for number, answer in facts.items():  # what was told is what is stored, for free
             assert running.post("analyst", f"/v1/models/{model}/answers", {"rows": batches[number]}) == answer
-        ledger = running.get("auditor", "/v1/datasets/cars/ledger")
+        ledger = running.ledger()
         keys = [entry["key"] for entry in ledger["entries"] if entry["state"] != "cancelled"]
         assert len(keys) == len(set(keys)), "a batch was charged twice"
         assert len(facts) <= len(keys) <= len(facts) + 2 * KILLS

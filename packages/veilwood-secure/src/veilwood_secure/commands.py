@@ -89,7 +89,12 @@ def setup(
     if len(hosts) != 3:
         raise UseError(f"--host was given {len(hosts)} times. Hint: pass it once for each of the three servers.")
     public = Schema.load(schema)
-    owners = {arg.partition("=")[0]: arg.partition("=")[2].split(",") if "=" in arg else None for arg in owner}
+    owners: dict[str, list[str] | None] = {}
+    for argument in owner:
+        party, _, columns = argument.partition("=")
+        if party in owners:
+            raise UseError(f"--owner {party} was given twice. Hint: give each owner another name, or all its columns.")
+        owners[party] = columns.split(",") if columns else None
     task = Task(
         name or default_task_name(public),
         public.to_dict(),
@@ -120,7 +125,7 @@ def setup(
     print(
         f"Give each new role its folder and, by another channel, its secret from {folder / 'secrets'}. Existing roles"
     )
-    print("need their new config.json only. Then delete the secrets and every key.pem here.")
+    print("need their new tasks.json only. Then delete the secrets and every key.pem here.")
     print(f"Keep {folder / 'authorities'} and its secrets offline: they can be used to add parties.")
 
 

@@ -102,9 +102,9 @@ def test_the_attack_reads_a_tree_that_answers_anything() -> None:
 
 
 def test_three_servers_do_not_let_a_tree_be_read(trained: Place) -> None:
-    with pytest.raises(PartyError, match="user analyst sent questions that are not rows of the schema") as caught:
+    with pytest.raises(PartyError, match="queries of user analyst do not fit the schema") as caught:
         read_out(lambda questions: asked(trained, questions))
-    assert caught.value.party == "user analyst"
+    assert caught.value.party is None  # a server could have had the user accused
 
 
 # -- every kind of badness, one refusal ------------------------------------------------------------------------
@@ -182,11 +182,9 @@ def test_every_bad_question_gets_the_same_refusal_before_the_tree_is_touched(
         for server_, part in product(range(3), range(2)):
             refused(f"part {part} of server {server_}", good_questions(), inconsistent(server_, part))
         refused("too short", good_questions(), too_short)
-    assert set(refusals.values()) == {
-        ("user analyst sent questions that are not rows of the schema: none of them is answered.", "user analyst")
-    }, refusals
+    assert len(set(refusals.values())) == 1, refusals
     assert not touched
-    assert caplog.text.count("user analyst sent questions") >= len(refusals)  # the operators see it
+    assert caplog.text.count("queries of user analyst") >= len(refusals)  # the operators see it
 
 
 def test_after_a_refusal_good_questions_are_answered(trained: Place) -> None:

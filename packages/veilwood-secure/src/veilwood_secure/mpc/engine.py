@@ -208,6 +208,9 @@ class Engine(ABC):
         Bits of a word that count, from the lowest; by default all. The others are slack, in which errors may remain.
     """
 
+    is_checked: bool = False
+    """Whether a server that deviates is noticed."""
+
     def __init__(
         self, party: int, ring: type[np.unsignedinteger[Any]] = np.uint32, counted_bits: int | None = None
     ) -> None:

@@ -60,7 +60,7 @@ class _Lane(Engine):
 
     def __init__(self, engine: Engine, program: Callable[[Engine], Any]) -> None:
         super().__init__(engine.party, engine.ring.type, engine.counted_bits)
-        self.stats, self._engine = engine.stats, engine
+        self.stats, self._engine, self.is_checked = engine.stats, engine, engine.is_checked
         self.is_done, self.pending_request = False, ("", ())
         self.result: Any = None
         self._error: BaseException | None = None

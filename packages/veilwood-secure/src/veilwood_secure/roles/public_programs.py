@@ -183,6 +183,10 @@ class NoisyPublicTrees(PublicTrees):
             Loss(self.task.exact_epsilon, delta), steps, "trees whose splits and leaves are chosen with noise"
         )
 
+    def find_unchecked(self) -> str | None:
+        """Return the exponential mechanism, whose weights times a uniform number take 60 bits."""
+        return "exponential weights" if "exponential" in (self.options["splits"], self.options["leaves"]) else None
+
     def _split_budget(self) -> tuple[Fraction, ...]:
         return level_epsilons(self.task.exact_epsilon, self.depth)
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import secrets
 import threading
 import time
 from collections.abc import Mapping
@@ -26,12 +25,12 @@ from veilwood_secure.mpc.replicated import ReplicatedEngine
 from veilwood_secure.mpc.shares import SharePair, pair_from_bytes, pair_to_bytes
 from veilwood_secure.roles import transport
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder, ModelStore, StoredModel
-from veilwood_secure.roles.config import CONFIG_FILE, Config, Task
+from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.hidden_programs import HiddenForest, invalid_queries_error
 from veilwood_secure.roles.identity import PartyName, is_signed, tls_context
 from veilwood_secure.roles.monitoring import MonitoringMixin
 from veilwood_secure.roles.program import Shapes, program_for_task
-from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, role_ledger
+from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, draw_name, exchange_values, role_ledger
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.training import TrainingMixin
 from veilwood_secure.roles.uploads import Piece, piece_row_counts, share_size, split_piece
@@ -84,7 +83,7 @@ class UserRequestsMixin:
             user = channel.peer.name
             facts = {"task": task_state.task.fingerprint(), "user": user, "training": model.facts["training"]}
             agree_on_facts(links, facts)
-            engine = ReplicatedEngine(links, ring=task_state.program.ring)
+            engine = program.make_engine(links)
             names = [key.removeprefix("first.") for key in model.arrays if key.startswith("first.")]
             hidden = {
                 name: engine.load((model.arrays[f"first.{name}"], model.arrays[f"second.{name}"])) for name in names
@@ -98,17 +97,17 @@ class UserRequestsMixin:
                     raise UseError(f"model {task_state.task.name!r} was retired.")
                 shapes = program.query_shapes(parse_row_count(rows))
                 pairs = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
-                agree_on_facts(links, {"rows": rows}, blame=str(channel.peer))
+                agree_on_facts(links, {"rows": rows})
                 query = {name: engine.load(pair) for name, pair in pairs.items()}
                 program.check_queries(engine, user, query)
                 reservation = self._charge_answers(
                     task_state, model, links, program.query_loss(parse_row_count(rows)), channel.peer
                 )
-                first, second = engine.local_shares(program.answer_queries(engine, hidden, query))
+                first, second = engine.user_shares(program.answer_queries(engine, hidden, query))
                 if reservation is not None:
                     reservation.commit()
                 channel.send(pair_to_bytes((first, second)))
-            agree_on_facts(links, {"rows": 0}, blame=str(channel.peer))
+            agree_on_facts(links, {"rows": 0})
 
     def _charge_answers(
         self, task_state: TaskState, model: StoredModel, links: transport.TlsLinks, cost: Loss | None, user: PartyName
@@ -192,7 +191,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         self._task_states = {}
         self._closed = threading.Event()
         self._lock = threading.RLock()
-        self._config_mtime = 0.0
+        self._config_mtime = (0, 0)
         self._revoked: tuple[str, ...] = ()
         self._task_faults = {}  # reasons why tasks of the configuration are not served
         self._listeners = []
@@ -275,7 +274,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
     def _reload_config(self) -> None:
         """Read the configuration if it changed, and serve added tasks."""
-        changed = (self.config.folder / CONFIG_FILE).stat().st_mtime
+        changed = self.config.modified_ns
         with self._lock:
             if changed == self._config_mtime:
                 return
@@ -335,7 +334,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             state = self._find_task(words["task"], words["fingerprint"])
             allowed = state.task.owners if who.role == "owner" else state.task.users
             if who.role not in ("owner", "user") or who.name not in allowed:
-                raise PartyError(f"{who} has no part in task {state.task.name!r}.", party=str(who))
+                raise PartyError(f"{who} does not take part in task {state.task.name!r}.", party=str(who))
             role, action = {
                 "contribute": ("owner", self._receive_upload),
                 "attend": ("owner", self._keep_online),
@@ -369,6 +368,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     "phase": task_state.phase,
                     "missing": task_state.missing_owners,
                     "failure": task_state.failure,
+                    "resumes": task_state.lost_party is not None,
                 }
                 status["disagree"] = task_state.disagreeing_owners
                 if channel.peer.role == "owner":
@@ -381,7 +381,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
         with task_state.lock:
             task_state.reject_if_training()
             self._model_store.delete(task_state.task.name)
-            task_state.model = None
+            task_state.model = task_state.failure = task_state.lost_party = None
             task_state.clear_rows()
             self._drop_attempt(task_state)
             task_state.checkpoint.save()
@@ -441,7 +441,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     task_state.checkpoint.parts.setdefault(owner, {})[part] = entry
                     self._drop_attempt(task_state)  # it was a training on other rows
                     task_state.checkpoint.save()
-            engine = ReplicatedEngine(links, ring=program.ring)
+            engine = program.make_engine(links)
             try:
                 for number in range(start, len(counts)):
                     due = Piece(part, entry, name, number, shapes[number + 1 == len(counts)])
@@ -471,10 +471,8 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
 
         Until then its owner counts as missing, so no training begins with rows that only some servers have.
         """
-        reports, owner = (
-            agree_on_facts(links, {"accepted": upload_entry["upload"]}, exchange=list(upload_entry["held"])),
-            channel.peer.name,
-        )
+        agree_on_facts(links, {"accepted": upload_entry["upload"]})
+        reports, owner = exchange_values(links, list(upload_entry["held"])), channel.peer.name
         same, here = reports.count(reports[0]) == 3, f"server {self.party}"
         with task_state.lock:
             if task_state.checkpoint.parts.get(owner, {}).get(part, upload_entry) is not upload_entry:
@@ -525,7 +523,8 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             task_state.checkpoint.write_piece(owner, part, number, data)
             entry["held"].append(session)
             task_state.checkpoint.save()
-        counters = agree_on_facts(links, {"piece": number}, exchange=task_state.checkpoint.counter)
+        agree_on_facts(links, {"piece": number})
+        counters = exchange_values(links, task_state.checkpoint.counter)
         with task_state.lock:
             task_state.checkpoint.check_counters(counters, concurrent=True)
         channel.send_fields(piece=number)
@@ -573,15 +572,11 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
     ) -> str:
         """Agree with the other servers to admit an owner, and delete a model that not all of them have.
 
-        Return a session name drawn by server 0, so that no owner can use one name for two sessions.
+        Return a session name that the servers draw, so that no owner can use one name for two sessions.
         """
         held = task_state.model.facts["training"] if task_state.model else None
-        reports = agree_on_facts(
-            links,
-            facts,
-            blame=str(channel.peer),
-            exchange=[held, task_state.checkpoint.state_summary, secrets.token_hex(8)],
-        )
+        agree_on_facts(links, facts)
+        reports, name = exchange_values(links, [held, task_state.checkpoint.state_summary]), draw_name(links)
         with task_state.lock:
             task_state.checkpoint.agree_on_state([report[1] for report in reports], self.party)
         if held is not None and all(report[0] == held for report in reports):
@@ -595,7 +590,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                 task_state.model is not None
             ):  # of a training that did not end at all three servers, so it cannot be queried
                 self._discard_model(task_state)
-        return str(reports[0][2])
+        return name
 
     def _keep_online(self, channel: transport.Channel, task_state: TaskState, fields: Mapping[str, Any]) -> None:
         """Keep the connection of an online owner until the servers have trained."""
@@ -641,8 +636,8 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
                     raise transport.LostError(f"{channel.peer} has left.", party=str(channel.peer))
         with task_state.lock:
             if task_state.model is None:
-                kind = PartyError if task_state.lost_server is None else transport.LostError
+                kind = PartyError if task_state.lost_party is None else transport.LostError
                 raise kind(
-                    f"task {task_state.task.name!r} was not trained: {task_state.failure}", party=task_state.lost_server
+                    f"task {task_state.task.name!r} was not trained: {task_state.failure}", party=task_state.lost_party
                 )
         channel.send_fields(trained=True)

@@ -100,7 +100,7 @@ def require_unchanged(model: BaseForest) -> None:
 def check_certificate(certificate: PrivacyCertificate, plan: Plan, schema: Schema) -> Iterator[Check]:
     """Compare a certificate with its plan and schema."""
     fingerprint = plan.fingerprint()
-    opened, foreign = plan.opened_as or fingerprint, "the certificate is of another plan or schema"
+    opened, foreign = plan.opened_as or fingerprint, "the certificate belongs to another plan or schema"
     of_plan = certificate.plan_hash == opened and certificate.chosen == adaptive_decisions(plan, fingerprint)
     yield Check("Is the certificate of this plan?", of_plan, f"sha256 {opened}" if of_plan else foreign)
     versions = (certificate.version, plan.version)

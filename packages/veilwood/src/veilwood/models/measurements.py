@@ -257,7 +257,7 @@ def rebuild(source: BaseForest | str | PathLike[str]) -> BaseForest:
     differs = [name for name in plan.differences(planned) if not name.startswith(("opened_as:", "version:"))]
     if differs or door.unused_steps:
         raise ModelFileError(
-            "the measurements lead to another plan than that of the model: "
+            "the plan that follows from the measurements differs from that of the model: "
             f"{shorten_text('; '.join(differs or door.unused_steps))}."
         )
     estimator._set_model(schema, method.build_model(design, plan, released, estimator.n_jobs))

@@ -186,7 +186,7 @@ def _collect_facts(
     entry = next((each for each in ledger.entries() if each.id == certificate.ledger_entry), None)
     if entry is None or entry.plan != certificate.plan_hash or not entry.is_counted:
         raise LedgerError(
-            f"{ledger.name} has no charge for this model: entry {certificate.ledger_entry} is of another release. "
+            f"{ledger.name} has no charge for this model: entry {certificate.ledger_entry} belongs to another release. "
             "Hint: pass the ledger that the fit charged."
         )
     if entry.state == "reserved":
@@ -208,7 +208,7 @@ def _require_charged_evaluation(evaluation: Evaluation | None, model: Any, ledge
         return
     certificate, own = evaluation.privacy, model.privacy_
     if evaluation.plan.parameters["model"] != model_hash(model):
-        raise UseError("the evaluation is of another model. Hint: evaluate this model, or omit the evaluation.")
+        raise UseError("the evaluation belongs to another model. Hint: evaluate this model, or omit the evaluation.")
     if not certificate.is_private:
         raise UseError("the evaluation is NOT PRIVATE. Hint: omit it, or evaluate with a finite epsilon.")
     plans = {each["plan"]: each["id"] for each in ledger["entries"] if each["state"] != "cancelled"}
@@ -599,7 +599,7 @@ def _check_ledger(facts: ReleaseFacts) -> str:
     if not facts.model.plan_.loss.is_within(Loss.from_dict(entry["loss_exact"])):
         raise LedgerError(f"entry {certificate.ledger_entry} charges less than the model costs.")
     if total.to_dict() != ledger["spent_exact"]:
-        raise LedgerError("its entries do not add up to what it says was spent.")
+        raise LedgerError("its entries do not add up to its recorded total.")
     budget = ledger["budget_exact"]
     if budget is not None and not total.is_within(Loss.from_dict(budget)):
         raise LedgerError("its entries add up to more than its budget.")
@@ -613,7 +613,7 @@ def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]
     documents = _documents(facts)
     different = [name for name, text in documents.items() if read_file(folder / name, _MAX_FILE_BYTES) != text.encode()]
     if different:
-        raise UseError(f"other facts lead to other documents: {', '.join(different)}.")
+        raise UseError(f"the documents differ from those of these facts: {', '.join(different)}.")
     return (
         f"{len(documents)} documents were computed again, with the same bytes; the registry's fields allow the record; "
         f"signed only: {', '.join(_FROM_THE_ENVIRONMENT)}"
