@@ -339,6 +339,9 @@ def user(
 @secure.command()
 def demo(
     folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,
+    lie: Annotated[
+        bool, typer.Option("--lie", help="Let a server change one bit first, and show that it is caught.")
+    ] = False,
 ) -> None:
     """Run three servers, two owners and a user on this machine, and report what each of them saw.
 
@@ -348,4 +351,4 @@ def demo(
     """
     from veilwood_secure.roles.local import run_demo
 
-    run_demo(folder)
+    run_demo(folder, lie=lie)
