@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import json
 import shutil
 import zipfile
@@ -10,9 +12,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import yaml  # type: ignore[import-untyped]
 
 import veilwood as vw
+from veilwood import estimators
 from veilwood.cli.main import main
 from veilwood.errors import FileError, LedgerError, ParameterError, SignatureError, UseError, VeilwoodError
 from veilwood.models import file as model_file
@@ -28,7 +33,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def _made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pytest.importorskip("cryptography")
     folder = tmp_path_factory.mktemp("packs")
     ledger = vw.SQLiteLedger(folder / "visits.db", epsilon=3, population="patients of clinic X")
@@ -52,9 +57,9 @@ def write_pack_in(folder: Path, name: str, **changes: Any) -> Path:
 
 
 @pytest.fixture
-def here(_made: Path, tmp_path: Path) -> Path:
+def here(made: Path, tmp_path: Path) -> Path:
     """A fresh copy of a folder with a pack and all that it was made from."""
-    shutil.copytree(_made, tmp_path, dirs_exist_ok=True)
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True)
     return tmp_path
 
 
@@ -170,6 +175,22 @@ def test_another_key_and_no_signature_are_refused(here: Path) -> None:
         verify_pack(here / "pack", here / "clinic.key.pub")
 
 
+def test_a_signature_can_be_checked_without_the_library(here: Path) -> None:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+    from cryptography.hazmat.primitives.serialization import load_pem_public_key
+
+    signed = json.loads((here / "pack" / f"{MANIFEST}.sig").read_text())
+    text = json.dumps(signed["statement"], sort_keys=True, separators=(",", ":"))
+    key = load_pem_public_key((here / "clinic.key.pub").read_bytes())
+    assert isinstance(key, Ed25519PublicKey)
+    key.verify(base64.b64decode(signed["signature"]), b"veilwood signature 1\n" + text.encode())  # as in docs/files.md
+    digest = hashlib.sha256((here / "pack" / MANIFEST).read_bytes()).hexdigest()
+    assert signed["statement"]["manifest_hash"] == digest
+    for line in (here / "pack" / "SHA256SUMS").read_text().splitlines():
+        expected, _, name = line.partition("  ")
+        assert hashlib.sha256((here / "pack" / name).read_bytes()).hexdigest() == expected
+
+
 def edit(name: str, old: str, new: str) -> Callable[[Path], None]:
     def change(folder: Path) -> None:
         text = (folder / name).read_text()
@@ -278,11 +299,30 @@ def test_an_approved_plan_keeps_its_signature(here: Path) -> None:
     for name, plan in (("plan.json", forest.plan()), ("foreign.json", forest.set_params(epsilon=2.0).plan())):
         plan.save(here / name)
         model_file.sign(here / name, here / "stranger.key")
-    write_pack_in(here, "new", plan_signature=here / "plan.json.sig")
+    write_pack_in(here, "new", plan=here / "plan.json")
     assert failures(here, "new") == []
     assert model_file.verify(here / "new" / "plan.json", here / "stranger.key.pub")["kind"] == "plan"
+    with pytest.raises(UseError):
+        write_pack_in(here, "other", plan=here / "foreign.json")
+    shutil.copy(here / "foreign.json.sig", here / "plan.json.sig")
     with pytest.raises(SignatureError):
-        write_pack_in(here, "other", plan_signature=here / "foreign.json.sig")
+        write_pack_in(here, "other", plan=here / "plan.json")
+
+
+def test_releases_of_a_series_are_packed_with_the_plan_of_the_series(here: Path) -> None:
+    car, ledger = vw.datasets.car(), vw.SQLiteLedger(here / "series.db", epsilon=3)
+    settings: dict[str, Any] = {"n_estimators": 4, "max_depth": 2, "trees": "shared", "random_state": 0}
+    forest = vw.RandomTreesClassifier(car.schema, epsilon=3, **settings)
+    series = vw.ReleaseSeries(forest, releases=4, period="month", ledger=ledger)
+    table = car.X.assign(month=np.arange(len(car.X)) % 4 + 1)
+    series.plan().save(here / "series.json")
+    for number in (1, 2):
+        vw.save(series.release(table, car.y), here / f"{number}.veilwood")
+        given = {"model": here / f"{number}.veilwood", "ledger": ledger, "evaluation": None}
+        write_pack_in(here, f"new-{number}", **given)
+        assert failures(here, f"new-{number}") == []
+        packed = vw.Plan.load(here / f"new-{number}" / "plan.json")
+        assert packed.fingerprint() == vw.Plan.load(here / "series.json").fingerprint()
 
 
 def test_existing_folders_and_odd_places_are_refused(here: Path) -> None:
@@ -307,6 +347,30 @@ def test_the_bill_of_materials_names_what_is_installed() -> None:
     assert len(set(references)) == len(references)
     assert bom["dependencies"][0]["dependsOn"] == references
     assert bom != environment_bom("2031-05-06")
+
+
+CASES: dict[str, dict[str, Any]] = {
+    **{name: {} for name in estimators.__all__ if name != "MatrixForestPredictor"},
+    "PrivateForestClassifier, a delta and persons": {"delta": 1e-6, "privacy_unit": {"id": "person", "at_most": 2}},
+    "RandomTreesRegressor, rows replaced": {"adjacency": "replace-one"},
+    "RandomTreesClassifier, weak": {"epsilon": 6.0, "n_estimators": 2, "trees": "disjoint"},
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_estimator_and_guarantee_can_be_packed(case: str, made: Path, tmp_path: Path) -> None:
+    ledger = vw.SQLiteLedger(tmp_path / "visits.db", epsilon=8, delta=1e-5)
+    forest = fit_and_charge(getattr(vw, case.partition(",")[0]), ledger, **CASES[case])
+    vw.save(forest, tmp_path / "model.veilwood")
+    archive = write_pack(
+        tmp_path / "model.veilwood", tmp_path / "pack", ledger=ledger, key=made / "clinic.key",
+        card=made / "card.toml",
+    )  # fmt: skip
+    checks = verify_pack(archive, made / "clinic.key.pub")
+    assert [check for check in checks if not check.holds] == []
+    record = yaml.safe_load((tmp_path / "pack" / "registry.yaml").read_text())
+    assert record["deployment"]["privacy_loss"]["privacy_parameters"]["epsilon"] == forest.privacy_.epsilon
+    assert forest.privacy_.strength.label in (tmp_path / "pack" / "README.md").read_text()
 
 
 def test_no_name_of_a_table_leaves_the_ledger(here: Path) -> None:

@@ -347,7 +347,7 @@ class Server(MonitoringMixin, TrainingMixin, UserRequestsMixin):
             state = self._find_task(words["task"], words["fingerprint"])
             allowed = state.task.owners if who.role == "owner" else state.task.users
             if who.role not in ("owner", "user") or who.name not in allowed:
-                raise PartyError(f"{who} has no part in task {state.task.name!r}.", party=str(who))
+                raise PartyError(f"{who} does not take part in task {state.task.name!r}.", party=str(who))
             role, action = {
                 "contribute": ("owner", self._receive_upload),
                 "attend": ("owner", self._keep_online),

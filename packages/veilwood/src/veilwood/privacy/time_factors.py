@@ -482,8 +482,11 @@ class SeriesTerms:
         )
         if not self.release:
             return plan
-        whole = replace(self, release=0, factor=TimeFactor(self.factor.weights))
-        return replace(plan, opened_as=whole.plan_of_series(designed, requested).fingerprint())
+        return replace(plan, opened_as=self.of_all().plan_of_series(designed, requested).fingerprint())
+
+    def of_all(self) -> SeriesTerms:
+        """Return the terms of the whole series, under which the release door was opened."""
+        return replace(self, release=0, factor=TimeFactor(self.factor.weights))
 
     def _step_of_series(self, step: Step, promised: Loss, base: Loss) -> Step:
         norm = self.factor.norm(squared=self.squared) * step.sensitivity
@@ -517,9 +520,13 @@ class SeriesTerms:
         }
 
 
-def replan_series(plan: Plan, requested: Loss, make_plan: Any) -> Plan:
-    """Recompute the plan of a release of a series; ``make_plan`` designs a single release at a loss and decisions."""
+def replan_series(plan: Plan, requested: Loss, make_plan: Any, of_all: bool = False) -> Plan:
+    """Recompute the plan of a release of a series, or of all of it.
+
+    ``make_plan`` designs a single release at a loss and decisions.
+    """
     terms = SeriesTerms.from_choices(plan.choices["series"])
+    terms = terms.of_all() if of_all else terms
     decisions = {name: value for name, value in plan.choices.items() if name != "series"}
     return terms.plan_of_series(make_plan(terms.design_loss(requested), decisions), requested)
 

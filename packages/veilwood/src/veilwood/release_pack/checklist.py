@@ -38,6 +38,7 @@ _MECHANISM_PAGES: Final = {
     "NoisyMax": "noisy-max",
     "PermuteAndFlip": "permute-and-flip",
     "ExponentialMechanism": "exponential",
+    "SeriesNoise": "release-series",
     "RandomStopping": "private-search",
 }
 """Proof page of each mechanism, by the name of its class."""
