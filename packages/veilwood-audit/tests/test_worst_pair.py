@@ -518,10 +518,10 @@ def test_samples_of_whole_fits_show_no_more_than_the_claim_and_a_quarter_of_the_
         with entropy.seeded_for_tests(43):
             found = search_worst_pair(
                 lambda one, other, _, release=release: hockey_stick_bound(
-                    release(one, 100), release(other, 100), alpha=0.05
+                    release(one, 60), release(other, 60), alpha=0.05
                 ),
                 n_cells, ADD, min_rows=1, max_rows=2, restarts=1, sweeps=1,
             )  # fmt: skip
-            one, other = (release(table, 1500) for table in (found.one, found.other))
+            one, other = (release(table, 800) for table in (found.one, found.other))
         bounds.append(hockey_stick_bound(one, other))
     assert bounds[0] <= 1 < bounds[1]
