@@ -379,7 +379,9 @@ def start_regression(fit: Fit, declared_rows: int | None) -> tuple[Fit, State]:
 
 # -- scores of candidate tables ----------------------------------------------------------------------------------------
 
-SCORE_SAMPLE_ROWS: Final = 1 << 16  # rows in the sample that scores candidates of large tables
+# Rows in the sample that scores candidates of large tables: at least, and n e of the whole budget. So k equal rows at
+# epsilon are scored like one row at epsilon / k.
+SCORE_SAMPLE_ROWS, SCORE_SAMPLE_NEED = 1 << 16, 100_000.0
 NOISE_FACTOR: Final = 0.8  # expected absolute noise on a sum, in scales of the noise
 
 
@@ -397,8 +399,9 @@ def _score_tables(
     scored on a secret random sample.
     """
     query, part = _gradient_sums(fit, state, tables), 1.0
-    if state.n_rows > 2 * SCORE_SAMPLE_ROWS:
-        sums, part = fit.backend.run_on_sample(query, SCORE_SAMPLE_ROWS / state.n_rows)
+    sampled = max(SCORE_SAMPLE_ROWS, SCORE_SAMPLE_NEED / fit.budget.row_epsilon)
+    if state.n_rows > 2 * sampled:
+        sums, part = fit.backend.run_on_sample(query, sampled / state.n_rows)
     else:
         sums = fit.backend.run(query)
     sums = np.abs(sums).sum(axis=1)
@@ -530,6 +533,9 @@ def _select_columns(fit: Fit, state: State, n_columns: int, fraction: float) -> 
 MIN_FIRST_ROUND, MIN_COARSE_ROUND = 30.0, 10.0
 # Largest numbers of drawn pairs and triples per round, need of triples, and cells of a candidate table.
 MAX_PAIRS, MAX_TRIPLES, TRIPLE_NEED, MAX_SET_CELLS = 200, 200, 1000.0, 64
+# Sets of three columns and more are candidates in every round if they have few cells: rows times e per cell, and how
+# many are drawn.
+ROWS_PER_SET_CELL, MAX_SMALL_SETS = 16.0, 20
 # Random triples are candidates in every fourth round only: in the selection they compete with pairs.
 RANDOM_TRIPLES_EVERY: Final = 4
 # From round SHIFT_FROM_ROUND (0-based) on, group bounds from histograms are shifted at random by up to MAX_BOUND_SHIFT
@@ -548,18 +554,22 @@ def run_rounds(fit: Fit, state: State) -> State:
     limit_rounds = {n_rounds // part for part in LIMIT_ROUNDS} if n_rounds >= LIMIT_ROUNDS[0] else set()
     for number in track_progress(range(n_rounds), "rounds"):
         if not fit.n_classes and number in limit_rounds:
-            most = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
-            part = min(budget.fraction_for(SPREAD_NEED / state.n_rows), most)
-            spread = _measure_residuals(fit, state, number + 1, part)
-            limit = min(state.residual_limit, round(spread.limit * TARGET_LEVELS * LEVEL_UNITS))  # residuals shrink
+            most_fraction = MAX_SPREAD_FRACTION * budget.remaining / (n_rounds - number)
+            part = min(budget.fraction_for(SPREAD_NEED / state.n_rows), most_fraction)
+            most = state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)  # residuals shrink
+            spread = _measure_residuals(fit, state, number + 1, part, most)
+            limit = round(spread.limit * TARGET_LEVELS * LEVEL_UNITS)
             state = replace(state, residual_limit=limit, residual_variance=spread.gradient_variance)
         fraction = budget.remaining / (n_rounds - number)
         if number >= SHIFT_FROM_ROUND:
             shift = fit.rng.uniform(-MAX_BOUND_SHIFT, MAX_BOUND_SHIFT, len(fit.columns))
             state = replace(state, bounds=replace(state.bounds, shift=shift))
         sets = _draw_sets(fit, pairs, MAX_PAIRS) if number >= min(2, n_rounds // 3) else []
-        if state.n_rows * budget.row_epsilon_of(fraction) / factor >= TRIPLE_NEED:
+        row_budget = state.n_rows * budget.row_epsilon_of(fraction) / factor
+        if row_budget >= TRIPLE_NEED:
             sets += _draw_triples(fit, state, number)
+        if sets:
+            sets += _draw_small_sets(fit, state, row_budget / ROWS_PER_SET_CELL)
         state = _run_round(fit, state, number + 1, fraction, bins, sets)
     text = f"{n_rounds} round{'s' * (n_rounds > 1)} with up to {bins} bins per numeric column"
     return state.with_decision(text)
@@ -572,6 +582,14 @@ def _draw_triples(fit: Fit, state: State, number: int) -> list[tuple[int, ...]]:
     if number % RANDOM_TRIPLES_EVERY == RANDOM_TRIPLES_EVERY - 1:
         triples += table_design.random_subsets(3, len(fit.columns), MAX_TRIPLES, fit.rng)
     return triples
+
+
+def _draw_small_sets(fit: Fit, state: State, max_cells: float) -> list[tuple[int, ...]]:
+    """Draw sets of three columns and more that have few cells; and those that were measured before."""
+    most = min(max_cells, MAX_SET_CELLS)
+    sets = table_design.small_sets(fit.columns, most, MAX_SMALL_SETS, fit.rng)
+    measured = {tuple(sorted(step.table.features)) for step in state.steps[state.n_tables :]}
+    return sorted({*sets, *(columns for columns in measured if len(columns) > 2)})
 
 
 def _draw_sets(fit: Fit, sets: list[tuple[int, ...]], max_sets: int) -> list[tuple[int, ...]]:
@@ -599,9 +617,11 @@ def _run_round(fit: Fit, state: State, number: int, fraction: float, bins: int, 
     else:
         sums, noise, counts, variance = _measure_pairs(fit, state, table, number, left)
     cells = _cell_rows(state, table, counts, variance)
-    update = shrinkage.newton_step if fit.n_classes else shrinkage.posterior_means
     spread, scores_per_gradient = _gradient_variance(fit, state), state.residual_limit / (TARGET_LEVELS * LEVEL_UNITS)
-    values = update(sums, noise, cells, table, spread)
+    if fit.n_classes:
+        values = shrinkage.newton_step(sums, noise, cells, table, spread, state.frequencies)
+    else:
+        values = shrinkage.posterior_means(sums, noise, cells, table, spread)
     measurement = StepMeasurement(sums, noise, cells, variance, scores_per_gradient, spread)
     return _with_step(fit, state, table, values, measurement, SCORE_UNITS if fit.n_classes else state.residual_limit)
 
@@ -739,8 +759,11 @@ class ResidualSpread(NamedTuple):
     gradient_variance: float
 
 
-def _measure_residuals(fit: Fit, state: State, number: int, fraction: float) -> ResidualSpread:
+def _measure_residuals(
+    fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0
+) -> ResidualSpread:
     """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together."""
+    limits = np.minimum(LIMITS, max_limit)
     ends = np.concatenate([-RESIDUAL_OCTAVES[-2::-1], RESIDUAL_OCTAVES])
     marks = np.rint(ends * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, ResidualHistogram(marks)
@@ -752,13 +775,13 @@ def _measure_residuals(fit: Fit, state: State, number: int, fraction: float) -> 
     away = np.concatenate([-octaves[:0:-1], octaves])
     n_rounds, bins = schedule_rounds(state.n_rows, fit.budget, fit.budget.remaining, 1)
     row_budget = state.n_rows * fit.budget.row_epsilon_of(fit.budget.remaining / n_rounds)
-    middle = np.zeros(len(LIMITS))
+    middle = np.zeros(len(limits))
     for _ in range(MIDDLE_STEPS):
-        clipped = np.clip(away[:, None] - middle, -LIMITS, LIMITS)
+        clipped = np.clip(away[:, None] - middle, -limits, limits)
         middle += mass @ clipped
-    beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - LIMITS, 0) ** 2
-    best = int(np.argmin(PREDICTABLE * beyond + n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget) * LIMITS) ** 2))
-    squares, limit = clipped[:, best] ** 2, float(LIMITS[best])
+    beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - limits, 0) ** 2
+    best = int(np.argmin(PREDICTABLE * beyond + n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget) * limits) ** 2))
+    squares, limit = clipped[:, best] ** 2, float(limits[best])
     noise = variance / state.n_rows**2 * float(squares.sum())
     gradient_variance = max(float(mass @ squares) / limit**2, MIN_GRADIENT_VARIANCE)
     return ResidualSpread(limit, float(middle[best]), noise, gradient_variance)

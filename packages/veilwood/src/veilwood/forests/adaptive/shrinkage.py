@@ -81,11 +81,14 @@ def shrunken_mean(doubled_excess: float, noise: float, n_rows: float) -> float:
     return min(max(0.5 + kept * doubled_excess / n_rows / 2, 0.0), 1.0)
 
 
-def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float) -> Floats:
+def newton_step(
+    sums: Floats, noise: float, cells: Floats, table: ContingencyTable, variance: float, frequencies: Floats
+) -> Floats:
     """Return the update of each cell in log-odds.
 
     The noisy gradient sums are split into ``split_components`` and each is shrunk separately. A Newton step follows,
-    whose curvature is increased by the standard deviation of the noise.
+    whose curvature is increased by the standard deviation of the noise. Of three or more classes a frequent one has
+    more curvature than its even part.
     """
     n_outputs = sums.shape[1]
     n_classes, chance = max(n_outputs, 2), noise + float(cells.mean()) * variance
@@ -95,7 +98,9 @@ def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTab
     kept = np.zeros_like(sums)
     for component, size in split_components(sums, table):
         kept += _shrink_component(component, size * n_outputs * chance)
-    curvature = (1 / n_classes) * (1 - 1 / n_classes)
+    curvature = np.full(n_outputs, (1 / n_classes) * (1 - 1 / n_classes))
+    if n_outputs > 1:
+        curvature = np.maximum(curvature, frequencies * (1 - frequencies))
     # Larger by a standard deviation of the noise on a sum; measured with ``loop.COUNT_FRACTION``.
     damped = curvature * (cells[:, None] + 2 * noise**0.5) + MIN_DAMPING
     return np.asarray(np.clip(kept / damped, -MAX_STEP, MAX_STEP))
@@ -105,6 +110,7 @@ def newton_step(sums: Floats, noise: float, cells: Floats, table: ContingencyTab
 # interaction, and of the mean of a table.
 EFFECT_SCALES, MEAN_SCALES = (0.0, 0.03, 0.1, 0.3), (0.0, 0.03, 0.1, 0.3)
 MAX_CORRELATED_CELLS: Final = 256  # of a table whose effects have a full covariance, which takes their square
+MAX_ORDER: Final = 3  # of interactions that have a standard deviation of their own
 OWN_VARIANCE: Final = 0.05  # of a group of numbers, beside the random walk that neighbouring groups share
 
 
@@ -148,18 +154,19 @@ def _solve_independent(seen: Floats, weight: Floats) -> tuple[Floats, Floats]:
 
 @cache
 def _effect_covariances(shape: tuple[tuple[int, bool], ...]) -> Floats:
-    """Return covariances of the cells of a table, each of mean variance 1: of the mean, of columns, of interactions."""
+    """Return covariances of the cells of a table, each of mean variance 1: of the mean, of columns, of interactions.
+
+    Interactions of ``MAX_ORDER`` columns and more are one part, as every part multiplies the grid.
+    """
     n_cells, own = prod(size for size, _ in shape), [_group_covariance(*axis) for axis in shape]
-    parts = [np.ones((n_cells, n_cells))]
-    for order in range(1, len(shape) + 1):
-        one_order = np.zeros_like(parts[0])
+    parts = np.zeros((min(len(shape), MAX_ORDER) + 1, n_cells, n_cells))
+    for order in range(len(shape) + 1):
         for chosen in combinations(range(len(shape)), order):
             part: Floats = np.ones((1, 1))
             for place, matrix in enumerate(own):
                 part = np.asarray(np.kron(part, matrix if place in chosen else np.ones_like(matrix)), np.float64)
-            one_order += part
-        parts.append(one_order)
-    return np.stack(parts)
+            parts[min(order, MAX_ORDER)] += part
+    return parts
 
 
 def _group_covariance(size: int, ordered: bool) -> Floats:

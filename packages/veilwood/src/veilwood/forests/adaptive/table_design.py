@@ -159,6 +159,8 @@ UNIT_EFFECT_STRENGTH: Final = 0.4  # E|p - 1/2| / (1/2) for log-odds of standard
 MAX_EFFECT: Final = 2.0  # largest standard deviation of log-odds of one column
 POWERS: Final = np.linspace(0.0, 3.0, 31)  # candidate exponents of the power law of strengths
 MIN_FOR_ROUNDS: Final = 250.0  # need of rounds after tables; 200 and 400 were tried too
+# Columns of a set, as many as compiled loops join (``kernels.MAX_AXES``), and how many are tried for it.
+MAX_SET_COLUMNS, MAX_SET_TRIALS = 6, 16
 SET_GROUPS: Final = (4, 8)  # groups of a numeric column in a set of columns, at least and at most
 TABLE_FRACTIONS: Final = np.geomspace(0.05, 1.0, 25)  # of the budget, tried for tables
 
@@ -330,10 +332,31 @@ def random_subsets(size: int, n_columns: int, max_subsets: int, rng: np.random.G
     return sorted({tuple(sorted(columns)) for columns in drawn})
 
 
+def small_sets(
+    columns: Sequence[BinnedColumn], max_cells: float, max_sets: int, rng: np.random.Generator
+) -> list[tuple[int, ...]]:
+    """Draw sets of three columns and more with at most ``max_cells`` cells, without repetitions.
+
+    Half of them have three columns, the others as many as cells allow: they show interactions of any order among these.
+    """
+    drawn, tried = set(), min(len(columns), MAX_SET_TRIALS)
+    for number in range(max_sets):
+        size = 3 if number % 2 else MAX_SET_COLUMNS
+        n_groups, n_cells, taken = groups_per_column(0, size), 1, list[int]()
+        for j in rng.permutation(len(columns))[:tried].tolist():
+            column = columns[j]
+            cells = n_cells * (n_groups + column.n_bins - column.n_value_bins if column.ordered else column.n_bins)
+            if cells <= max_cells and len(taken) < size:
+                n_cells, taken = cells, [*taken, j]
+        if len(taken) >= min(size, 4):
+            drawn.add(tuple(sorted(taken)))
+    return sorted(drawn)
+
+
 def groups_per_column(bins: int, size: int) -> int:
     """Return the groups of a numeric column in a set of columns: an even number, so that halves are separated."""
     low, high = SET_GROUPS
-    return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low
+    return bins if size == 1 else min(max(2 * (bins // 4), low), high) if size == 2 else low if size == 3 else 2
 
 
 # Need for a standard error of about a quarter; limits of the fraction of the remaining budget.
