@@ -31,7 +31,8 @@ DRAWS: Final = 256  # synthetic rows per column; 512 gave no better estimates
 # its standard error.
 RESTORED_ERROR: Final = 0.25
 # Regression: clipped residuals attenuate what a step shows; this fraction of it counts as its standard error.
-CLIPPED_ERROR: Final = 0.15
+CLIPPED_ERROR: Final = 0.2
+MAX_READ_COLUMNS: Final = 3  # columns of a table that effects are read from, if a smaller one was measured
 PASSES: Final = 12  # upper limit of passes over all columns; each uses the estimates of the previous one
 MAX_CHANGE: Final = 0.05  # in standard errors: passes stop when no estimate changes by more
 NEWTON_STEPS: Final = 2  # per pass; the next pass continues from the result
@@ -218,11 +219,10 @@ class _EffectReader:
         self, steps: Sequence[TableScores], start: Floats, n_classes: int, rows: _SyntheticRows, features: Features
     ) -> None:
         self._start, self._n_classes, self._rows, self.features = start, n_classes, rows, features
-        readings = [
-            self._read_step(steps[:number], step)
-            for number, step in enumerate(steps)
-            if set(features) <= set(step.table.features)
-        ]
+        holding = [number for number, step in enumerate(steps) if set(features) <= set(step.table.features)]
+        # Larger sets see numeric columns in halves only.
+        fine = [number for number in holding if len(steps[number].table.axes) <= MAX_READ_COLUMNS]
+        readings = [self._read_step(steps[:number], steps[number]) for number in fine or holding]
         best = max(readings, key=lambda reading: reading.precision)
         self._alike = [reading for reading in readings if reading.grouping_key == best.grouping_key]
         self._last_solution: list[Floats | None] = [None] * len(self._alike)

@@ -56,7 +56,7 @@ from veilwood.forests.adaptive.steps import (
     plan_choice,
     plan_sums,
 )
-from veilwood.privacy.adaptive_budget import AdaptiveBudget, release_tables
+from veilwood.privacy.adaptive_budget import AdaptiveBudget, TableNoise, release_tables
 from veilwood.privacy.loss import Loss
 from veilwood.privacy.steps import Step
 from veilwood.progress import track_progress
@@ -184,8 +184,9 @@ def describe(columns: Sequence[BinnedColumn], n_classes: int, n_rows: int, budge
         which = "all" if design.n_columns == len(columns) else f"{design.n_columns} privately selected columns of the"
         fewer = table_design.may_be_dominant(columns, budget, rows * budget.row_epsilon_of(left))
         weighted = weight_share and has_few_rounds(rows, budget, left * (1 - part), n_classes)
+        paired = table_design.may_be_paired(columns, n_classes)
         phases.append(
-            f"class counts of {which} {len(columns)} columns"
+            f"class counts of {which} {len(columns)} columns{', in pairs if cells have enough rows,' if paired else ''}"
             f"{', or of fewer if one column is strong,' if fewer else ''} ({100 * part:.0f} % of the remaining budget)"
             f"{', and one common weight for these tables' if weighted else ''}"
         )
@@ -444,6 +445,11 @@ def measure_tables(fit: Fit, state: State) -> State:
         known = bounds.has_histogram(column) or design.bins == table_design.GROUP_COUNTS[0]
         n_groups = design.bins + (0 if known else int(fit.rng.integers(-1, 2)))
         tables.append(ContingencyTable((bounds.make_axis(column, n_groups, add_scales=False),)))
+    if table_design.may_be_paired(columns, fit.n_classes):
+        shuffled = [columns[place] for place in fit.rng.permutation(len(columns)).tolist()]
+        class_rows, row_epsilon = state.n_rows / fit.n_classes, budget.row_epsilon_of(budget.remaining - end)
+        noise = TableNoise.from_budget(budget)
+        tables = table_design.pair_tables(shuffled, bounds, design.bins, class_rows, noise, row_epsilon) or tables
     tables.sort(key=lambda table: table.n_cells)
     exact = fit.backend.run(ClassesByCell(tables, fit.n_classes))
     counted = release_tables(budget, [table.n_cells for table in tables], exact, budget.remaining - end, TABLE_STEPS)
@@ -459,7 +465,8 @@ def measure_tables(fit: Fit, state: State) -> State:
     if weight_share > 0 and has_few_rounds(state.n_rows, budget, left * (1 - part), fit.n_classes):
         state, weight = _weight_tables(fit, state, weight_share, shrunken)
         text = f", common weight {weight:.2f}"
-    which = f"{len(tables)} selected column{'s' * (len(tables) > 1)}" if selects else "all columns"
+    which = f"{len(columns)} selected column{'s' * (len(columns) > 1)}" if selects else "all columns"
+    which += " in pairs" * (len(tables) < len(columns))
     return state.with_decision(f"class counts of {which} ({100 * part:.0f} % of the remaining budget){text}")
 
 
@@ -759,9 +766,7 @@ class ResidualSpread(NamedTuple):
     gradient_variance: float
 
 
-def _measure_residuals(
-    fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0
-) -> ResidualSpread:
+def _measure_residuals(fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0) -> ResidualSpread:
     """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together."""
     limits = np.minimum(LIMITS, max_limit)
     ends = np.concatenate([-RESIDUAL_OCTAVES[-2::-1], RESIDUAL_OCTAVES])

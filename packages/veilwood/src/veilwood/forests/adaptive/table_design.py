@@ -310,6 +310,38 @@ def may_be_dominant(columns: Sequence[BinnedColumn], budget: AdaptiveBudget, row
     return budget.allows_joint_noise and numeric and len(columns) > FEW_COLUMNS and row_budget >= MIN_IF_STRONG
 
 
+# Pairs of columns, from three classes on: fewest columns, groups of a numeric column in a pair, and the rows of a class
+# that the median cell needs, in standard deviations of its noise and in numbers.
+MIN_PAIRED, PAIR_GROUPS, PAIR_DEVIATIONS, PAIR_ROWS = 4, 6, 4.0, 8.0
+
+
+def may_be_paired(columns: Sequence[BinnedColumn], n_classes: int) -> bool:
+    """Return True if tables of two columns may pay: with three classes or more, of mostly numeric columns.
+
+    These are often correlated: tables of single columns count what they share several times. With two classes rounds
+    are as good.
+    """
+    mostly_numeric = 2 * sum(column.ordered for column in columns) > len(columns)
+    return n_classes > 2 and len(columns) >= MIN_PAIRED and mostly_numeric
+
+
+def pair_tables(
+    columns: Sequence[BinnedColumn], bounds: GroupBounds, bins: int, class_rows: float, noise: TableNoise,
+    row_epsilon: float,
+) -> list[ContingencyTable]:  # fmt: skip
+    """Return tables of successive pairs of columns, or none if their cells would have too few rows of a class."""
+    tables = []
+    for first in range(0, len(columns), 2):
+        pair = columns[first : first + 2]
+        n_groups = PAIR_GROUPS if len(pair) == 2 else bins
+        axes = (bounds.make_axis(column, n_groups, add_scales=False) for column in pair)
+        tables.append(ContingencyTable(tuple(axes)))
+    sizes = np.sort([table.n_cells for table in tables])
+    deviations, rows = noise.cell_variances(sizes.tolist()) ** 0.5 / row_epsilon, class_rows / sizes
+    enough = np.median(rows / deviations) >= PAIR_DEVIATIONS and np.median(rows) >= PAIR_ROWS
+    return tables if enough and bins >= PAIR_GROUPS else []
+
+
 def extend_pairs(column_sets: Iterable[tuple[int, ...]], n_columns: int) -> list[tuple[int, ...]]:
     """Return triples: each selected pair with one more column.
 
