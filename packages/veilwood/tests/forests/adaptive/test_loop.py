@@ -18,7 +18,7 @@ from veilwood.data.counts import RowQuery
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.estimators.method import FitRequest
-from veilwood.forests.adaptive import loop
+from veilwood.forests.adaptive import loop, shrinkage
 from veilwood.forests.adaptive.contingency import bin_columns
 from veilwood.forests.adaptive.loop import planned_loss
 from veilwood.forests.adaptive.row_backend import MemoryBackend
@@ -178,11 +178,11 @@ def test_rows_that_score_candidates_grow_as_their_epsilon_falls(monkeypatch: pyt
 
 def test_a_limit_that_does_not_grow_again_has_a_variance_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The variance of residuals is in units of the limit that is used, not of a larger one that would be better."""
-    found: list[loop.ResidualSpread] = []
+    found: list[shrinkage.ResidualSpread] = []
     real = loop._measure_residuals
 
-    def measure(*args: Any) -> loop.ResidualSpread:
-        monkeypatch.setattr(loop, "LIMITS", np.array([1.0 if found else 0.05]))
+    def measure(*args: Any) -> shrinkage.ResidualSpread:
+        monkeypatch.setattr(shrinkage, "LIMITS", np.array([1.0 if found else 0.05]))
         found.append(real(*args))
         return found[-1]
 

@@ -16,7 +16,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Final, NamedTuple
+from typing import Final
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from veilwood.data.counts import (
 from veilwood.data.encoding import TARGET_LEVELS
 from veilwood.estimators.method import FitRequest
 from veilwood.forests.adaptive import shrinkage, sparse_histogram, table_design
-from veilwood.forests.adaptive.contingency import TINY, BinnedColumn, posterior_counts
+from veilwood.forests.adaptive.contingency import TINY, BinnedColumn
 from veilwood.forests.adaptive.effects import StepMeasurement, TableScores
 from veilwood.forests.adaptive.row_backend import (
     GRADIENT_UNITS,
@@ -735,61 +735,20 @@ def _cell_rows(state: State, table: ContingencyTable, counts: Floats, variance: 
 # Regression: need of the histogram of residuals, limits of its fraction of the budget at the start, and of a round's
 # later; of n rounds, it is taken again before rounds n // 4 and n // 2 (0-based).
 SPREAD_NEED, SPREAD_FRACTIONS, MAX_SPREAD_FRACTION, LIMIT_ROUNDS = 120.0, (0.02, 0.12), 0.5, (4, 2)
-# Upper ends of its bins above 0, in fractions of the target's range, the middle of an octave as a part of its end, and
-# the prior fractions of rows on both sides, from the middle bin on.
-RESIDUAL_OCTAVES: Final = 2.0 ** np.arange(-7, 1)
-MIDDLE_STEPS: Final = 8
-OCTAVE_MIDDLE, OCTAVE_PRIOR = 1 / 1.35, (0.05, 0.08, 0.12, 0.2, 0.25, 0.2, 0.08, 0.02)
-# Fraction of a residual beyond the limit that rounds could have predicted; fraction of a round that remains for
-# gradients.
-PREDICTABLE, GRADIENT_FRACTION = 1 / 9, 0.7
-MIN_GRADIENT_VARIANCE: Final = 0.05
-LIMITS: Final = np.geomspace(0.02, 1.0, 30)  # that are compared
+GRADIENT_FRACTION: Final = 0.7  # of a round, that remains for gradients
 
 
-class ResidualSpread(NamedTuple):
-    """Limit of residuals, as a fraction of the target's range, and what follows for residuals clipped to it.
-
-    Attributes
-    ----------
-    limit, middle : float
-        The limit, and the middle of the clipped residuals.
-    variance : float
-        Variance of the noise on the middle.
-    gradient_variance : float
-        Mean square of clipped residuals, in units of the limit.
-    """
-
-    limit: float
-    middle: float
-    variance: float
-    gradient_variance: float
-
-
-def _measure_residuals(fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0) -> ResidualSpread:
-    """Find the limit of residuals at which noise, and what is cut off and could be predicted, are least together."""
-    limits = np.minimum(LIMITS, max_limit)
-    ends = np.concatenate([-RESIDUAL_OCTAVES[-2::-1], RESIDUAL_OCTAVES])
-    marks = np.rint(ends * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
+def _measure_residuals(
+    fit: Fit, state: State, number: int, fraction: float, max_limit: float = 1.0
+) -> shrinkage.ResidualSpread:
+    """Release a histogram of residuals, and find their limit for the rounds that remain."""
+    marks = np.rint(shrinkage.RESIDUAL_ENDS * TARGET_LEVELS * LEVEL_UNITS).astype(np.int64)
     kind, query = AdaptiveStep.RESIDUAL_HISTOGRAM, ResidualHistogram(marks)
     counts, variance = _measure(fit, state, kind, query, marks.shape, fraction, number)
-    prior = np.array([*OCTAVE_PRIOR[:0:-1], *OCTAVE_PRIOR])
-    mass = posterior_counts(counts, prior / prior.sum(), variance, state.n_rows)
-    mass /= mass.sum()
-    octaves = OCTAVE_MIDDLE * np.append(0.0, RESIDUAL_OCTAVES[1:])
-    away = np.concatenate([-octaves[:0:-1], octaves])
     n_rounds, bins = schedule_rounds(state.n_rows, fit.budget, fit.budget.remaining, 1)
     row_budget = state.n_rows * fit.budget.row_epsilon_of(fit.budget.remaining / n_rounds)
-    middle = np.zeros(len(limits))
-    for _ in range(MIDDLE_STEPS):
-        clipped = np.clip(away[:, None] - middle, -limits, limits)
-        middle += mass @ clipped
-    beyond = mass @ np.maximum(np.abs(away[:, None] - middle) - limits, 0) ** 2
-    best = int(np.argmin(PREDICTABLE * beyond + n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget) * limits) ** 2))
-    squares, limit = clipped[:, best] ** 2, float(limits[best])
-    noise = variance / state.n_rows**2 * float(squares.sum())
-    gradient_variance = max(float(mass @ squares) / limit**2, MIN_GRADIENT_VARIANCE)
-    return ResidualSpread(limit, float(middle[best]), noise, gradient_variance)
+    noise_risk = n_rounds * (2 * bins / (GRADIENT_FRACTION * row_budget)) ** 2
+    return shrinkage.limit_residuals(counts, variance, state.n_rows, noise_risk, max_limit)
 
 
 # -- sparse histogram, for large budgets -------------------------------------------------------------------------------
