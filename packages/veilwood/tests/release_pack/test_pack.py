@@ -294,6 +294,17 @@ def test_a_held_out_evaluation_shares_the_charge(here: Path) -> None:
     assert failures(here, "new") == []
 
 
+def test_a_ledger_with_a_release_that_is_not_private_says_so(here: Path) -> None:
+    ledger = vw.SQLiteLedger(here / "void.db")
+    fit_and_charge(vw.RandomTreesClassifier, ledger, epsilon=float("inf"), n_estimators=2)
+    vw.save(fit_and_charge(vw.RandomTreesClassifier, ledger, n_estimators=2), here / "void.veilwood")
+    write_pack_in(here, "new", model=here / "void.veilwood", ledger=ledger, evaluation=None)
+    assert failures(here, "new") == []
+    rows = json.loads((here / "new" / "checklist.json").read_text())["rows"]
+    (row,) = (row for row in rows if row["topic"] == "Composition and budget")
+    assert row["answer"] == "not covered"
+
+
 def test_an_approved_plan_keeps_its_signature(here: Path) -> None:
     forest = vw.PrivateForestClassifier(vw.datasets.car().schema, epsilon=1.0, random_state=0)
     for name, plan in (("plan.json", forest.plan()), ("foreign.json", forest.set_params(epsilon=2.0).plan())):

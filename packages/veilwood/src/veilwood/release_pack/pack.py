@@ -592,8 +592,10 @@ def _read_facts(folder: Path, model: Any, manifest: dict[str, Any]) -> ReleaseFa
 
 def _check_ledger(facts: ReleaseFacts) -> str:
     ledger, entry, certificate = facts.ledger, facts.entry, facts.certificate
-    losses = [Loss.from_dict(each["loss_exact"]) for each in ledger["entries"] if each["state"] != "cancelled"]
-    total = Loss.total(losses)
+    counted = [each for each in ledger["entries"] if each["state"] != "cancelled"]
+    total = Loss.total(Loss.from_dict(each["loss_exact"]) for each in counted)
+    if any(each["not_private"] for each in counted):
+        total = Loss.unbounded()
     if entry["plan"] != certificate.plan_hash or entry["state"] not in ("committed", "resolved"):
         raise LedgerError(f"entry {certificate.ledger_entry} is not the charge of this model.")
     if not facts.model.plan_.loss.is_within(Loss.from_dict(entry["loss_exact"])):
@@ -604,7 +606,7 @@ def _check_ledger(facts: ReleaseFacts) -> str:
     if budget is not None and not total.is_within(Loss.from_dict(budget)):
         raise LedgerError("its entries add up to more than its budget.")
     limit = "no budget is set" if budget is None else f"of {ledger['budget']}"
-    return f"entry {entry['id']} charges {entry['loss']}; {len(losses)} charges add up to {ledger['spent']}, {limit}"
+    return f"entry {entry['id']} charges {entry['loss']}; {len(counted)} charges add up to {ledger['spent']}, {limit}"
 
 
 def _check_documents(folder: Path, facts: ReleaseFacts, manifest: dict[str, Any]) -> str:
