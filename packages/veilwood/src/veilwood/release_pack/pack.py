@@ -85,6 +85,8 @@ _OPTIONAL: Final = ("measurements.parquet", "quality.json", "plan-executed.json"
 _FROM_THE_ENVIRONMENT: Final = ("report.html", "sbom.cdx.json")  # signed, but not computed again by who verifies
 _MAX_FILE_BYTES: Final = 1 << 31
 _MAX_ARCHIVE_BYTES: Final = 1 << 32
+_ODD_CONTENT: Final = (VeilwoodError, KeyError, IndexError, TypeError, ValueError, AttributeError, OSError)
+"""What reading a file raises that was signed, and holds something else than it should."""
 
 
 # -- writing ---------------------------------------------------------------------------------------------------------
@@ -555,7 +557,7 @@ def _check_claims(
     yield _attempt("Does the model follow from its released measurements?", lambda: _check_measurements(folder, model))
     try:
         facts = _read_facts(folder, model, manifest)
-    except (VeilwoodError, KeyError, TypeError, StopIteration) as error:
+    except _ODD_CONTENT as error:
         yield Check("Can the documents be computed again?", False, shorten_text(str(error), 300))
         return
     yield _attempt("Does the ledger have the charge, within its budget?", lambda: _check_ledger(facts))
@@ -566,7 +568,7 @@ def _check_claims(
 def _attempt(question: str, check: Callable[[], str]) -> Check:
     try:
         return Check(question, True, check())
-    except (VeilwoodError, KeyError, TypeError, ValueError) as error:
+    except _ODD_CONTENT as error:
         return Check(question, False, shorten_text(str(error), 300))
 
 
