@@ -29,9 +29,8 @@ from math import comb
 from typing import Final, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Ints, NDArray
 from veilwood.errors import PartyError
 from veilwood_secure.mpc.engine import Bits, Product, RingArray, Shared, concatenate
 from veilwood_secure.mpc.replicated import KeyStream, Links, OpeningLog, ReplicatedEngine

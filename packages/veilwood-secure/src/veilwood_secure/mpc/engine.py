@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints, NDArray
 from veilwood.errors import MechanismError
 
 RingArray = NDArray[np.unsignedinteger[Any]]

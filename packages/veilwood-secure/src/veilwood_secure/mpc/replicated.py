@@ -24,9 +24,8 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints
 from veilwood.errors import MechanismError, PartyError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc import shares as arithmetic

@@ -13,9 +13,8 @@ from contextvars import copy_context
 from typing import Any, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
 
-from veilwood.arrays import Ints
+from veilwood.arrays import ArrayLike, Ints
 from veilwood_secure.mpc.engine import Bits, Engine, Parts, Product, RingArray, Shared, concatenate
 
 Result = TypeVar("Result")

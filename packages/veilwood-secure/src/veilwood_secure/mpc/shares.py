@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import Floats, Ints
+from veilwood.arrays import ArrayLike, Floats, Ints, NDArray
 from veilwood.errors import PartyError, UnreadableError
 from veilwood.privacy import entropy
 from veilwood_secure.mpc.engine import as_ring_array

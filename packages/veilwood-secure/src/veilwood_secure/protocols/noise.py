@@ -22,9 +22,8 @@ from functools import lru_cache, partial
 from typing import Any, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from veilwood.arrays import Ints
+from veilwood.arrays import Ints, NDArray
 from veilwood.errors import MechanismError
 from veilwood.privacy import entropy, samplers
 from veilwood.privacy.joint_noise import JointLaplace

@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
 
-from veilwood.arrays import AnyArray, Bools
+from veilwood.arrays import AnyArray, ArrayLike, Bools, NDArray
 from veilwood.data.encoding import TARGET_LEVELS, Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import DomainTooLargeError, OutOfSchemaError, SchemaError, UseError

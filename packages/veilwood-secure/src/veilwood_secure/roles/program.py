@@ -15,9 +15,9 @@ from importlib.metadata import entry_points
 from typing import Any, ClassVar, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
 from veilwood._version import __version__
+from veilwood.arrays import AnyArray
 from veilwood.data.encoding import Encoding
 from veilwood.data.schema import Schema
 from veilwood.errors import PartyError, UseError
@@ -31,7 +31,7 @@ from veilwood_secure.protocols import records
 from veilwood_secure.protocols.records import Domain, SharedRows
 from veilwood_secure.roles.config import Task
 
-Arrays = dict[str, NDArray[Any]]
+Arrays = dict[str, AnyArray]
 Shapes = dict[str, tuple[int, ...]]
 Shares = Mapping[str, Shared]
 OwnerChannels = Mapping[str, joint.OwnerChannel]

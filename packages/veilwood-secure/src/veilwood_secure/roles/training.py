@@ -17,16 +17,11 @@ from veilwood.errors import PartyError, UseError, VeilwoodError
 from veilwood.privacy.ledger import SECURE_TRAINING
 from veilwood.privacy.ledger_stores import SQLiteLedger
 from veilwood_secure.mpc.replicated import ReplicatedEngine
+from veilwood_secure.roles import sessions
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedOpenings, StoredModel, sync_openings
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.program import TrainingResult
-from veilwood_secure.roles.sessions import (
-    SessionBroker,
-    TaskLedgers,
-    agree_on_facts,
-    draw_name,
-    exchange_values,
-)
+from veilwood_secure.roles.receipts import Receipt, check_training, hash_released, training_facts
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import LostError, TlsLinks
 
@@ -64,7 +59,7 @@ class TrainingMixin:
     """Seconds during which a training that lost a server is retried."""
     _model_store: ModelStore
     _ledger: SQLiteLedger
-    _sessions: SessionBroker
+    _sessions: sessions.SessionBroker
     _task_states: dict[str, TaskState]
     _closed: threading.Event
 
@@ -93,11 +88,11 @@ class TrainingMixin:
                 self._refund_charge(task_state, ledgers, entry.key)
         ledgers.cancel_orphans()
 
-    def _task_ledgers(self, task_state: TaskState) -> TaskLedgers:
+    def _task_ledgers(self, task_state: TaskState) -> sessions.TaskLedgers:
         """Return the ledgers of a task at this server."""
-        return TaskLedgers(self.config.folder, task_state.program, self._ledger, tuple(task_state.task.owners))
+        return sessions.TaskLedgers(self.config.folder, task_state.program, self._ledger, tuple(task_state.task.owners))
 
-    def _refund_charge(self, task_state: TaskState, ledgers: TaskLedgers, key: str) -> None:
+    def _refund_charge(self, task_state: TaskState, ledgers: sessions.TaskLedgers, key: str) -> None:
         """Cancel the charge of a training that left no model, unless the program opens values.
 
         Notes
@@ -225,8 +220,8 @@ class TrainingMixin:
         uploads = {owner: upload for owner, (upload, _) in sorted(task_state.complete_uploads.items())}
         training = state.attempt["training"] if state.attempt else None
         held = task_state.model.facts["training"] if task_state.model else None
-        agree_on_facts(links, {"task": task.fingerprint(), "version": program.plan.fingerprint()})
-        reports = exchange_values(
+        sessions.agree_on_facts(links, {"task": task.fingerprint(), "version": program.plan.fingerprint()})
+        reports = sessions.exchange_values(
             links, [state.counter, held, training, len(state.opened), state.intents, state.may_have_opened]
         )
         state.check_counters([report[0] for report in reports])
@@ -236,10 +231,10 @@ class TrainingMixin:
                     self._task_ledgers(task_state).commit(state.attempt["training"])
                 return
             self._discard_model(task_state)
-        mismatched = task_state.mismatched_owners(exchange_values(links, uploads))
+        mismatched = task_state.mismatched_owners(sessions.exchange_values(links, uploads))
         if mismatched:
             with suppress(PartyError):  # every server raises its own error, not one of another server
-                agree_on_facts(links, {"unlike": mismatched})
+                sessions.agree_on_facts(links, {"unlike": mismatched})
             raise IncompleteUploadError(mismatched)
         task_state.accept_all_rows()
         task_state.reject_part_mismatch()
@@ -247,7 +242,7 @@ class TrainingMixin:
         if unsigned:
             raise UseError(f"{', '.join(unsigned)} did not sign what is to be trained. Hint: contribute again.")
         reopened = self._charge_once(task_state, links, reports)
-        agree_on_facts(links, {"reserved": True})
+        sessions.agree_on_facts(links, {"reserved": True})
         assert state.attempt is not None
         entry = int(state.attempt["entry"])
         log.info("%s: training on the rows of %s", task.name, ", ".join(uploads))
@@ -257,7 +252,7 @@ class TrainingMixin:
         self._model_store.save(task.name, stored)
         with task_state.lock:
             task_state.model = stored
-        agree_on_facts(links, {"stored": True})
+        sessions.agree_on_facts(links, {"stored": True})
         self._task_ledgers(task_state).commit(state.attempt["training"])
 
     def _charge_once(self, task_state: TaskState, links: TlsLinks, reports: list[list[Any]]) -> int | None:
@@ -283,12 +278,14 @@ class TrainingMixin:
             state.record_charge(self._task_ledgers(task_state).reserve(state.attempt["training"]).id)
             return reopened
         self._drop_attempt(task_state)
-        disagree = {owner for one in exchange_values(links, state.disagreeing_owners(self.party)) for owner in one}
+        disagree = {
+            owner for one in sessions.exchange_values(links, state.disagreeing_owners(self.party)) for owner in one
+        }
         if disagree:
             with suppress(PartyError):  # every server raises its own error, not one of another server
-                agree_on_facts(links, {"disagree": sorted(disagree)})
+                sessions.agree_on_facts(links, {"disagree": sorted(disagree)})
             raise MissingConsentError(sorted(disagree))
-        training = draw_name(links)
+        training = sessions.draw_name(links)
         state.begin_training(training)  # before the charge, which a crash may leave behind
         state.record_charge(self._task_ledgers(task_state).reserve(training).id)
         return None
@@ -324,10 +321,14 @@ class TrainingMixin:
         self, task_state: TaskState, links: TlsLinks, engine: ReplicatedEngine, outcome: TrainingResult, entry: int
     ) -> StoredModel:
         """Return this server's part of a trained model, under a name common to all three servers."""
-        training = draw_name(links)
+        training = sessions.draw_name(links)
         statement = task_state.program.make_certificate(f"server {self.party}, {self._ledger.name}", entry)
         facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts |= {"task": task_state.task.fingerprint(), "approvals": dict(task_state.checkpoint.approvals)}
+        opened = hash_released(outcome.released)
+        signed = Receipt.sign(self.config.identity, "training", training_facts(self.party, training, opened))
+        facts["signatures"] = sessions.exchange_values(links, signed.to_dict())
+        check_training(facts["signatures"], training, opened, self.config.servers_authority.read_bytes())
         facts["uploads"] = {owner: task_state.accepted_uploads(owner) for owner in task_state.task.owners}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
