@@ -7,6 +7,7 @@ The roles are implemented in ``veilwood_secure.roles``.
 from __future__ import annotations
 
 import importlib.util
+import json
 import signal
 import threading
 from pathlib import Path
@@ -307,6 +308,9 @@ def user(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", metavar="CSV", help="Output file. Default: standard output.")
     ] = None,
+    receipts: Annotated[
+        Path | None, typer.Option("--receipts", metavar="JSON", help="Output file for the servers' signed statements.")
+    ] = None,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -321,11 +325,14 @@ def user(
     from veilwood.data.tables import read_table
     from veilwood_secure.roles.user import User
 
-    if out is not None:
-        check_output(out, force)
+    for file in (out, receipts):
+        if file is not None:
+            check_output(file, force)
     with User(folder, task) as party:
         labels = party.predict(read_table(table, party.task.public_schema, target=False))
         certificate = party.privacy_
+    if receipts is not None:
+        receipts.write_text(json.dumps([each.to_dict() for each in party.receipts], indent=1) + "\n")
     answers = pd.DataFrame({"row": range(len(labels)), party.task.public_schema.target.name: labels})
     if out is not None:
         answers.to_csv(out, index=False)
@@ -339,6 +346,9 @@ def user(
 @secure.command()
 def demo(
     folder: Annotated[Path | None, typer.Option("--folder", help="Folder that keeps configurations and logs.")] = None,
+    lie: Annotated[
+        bool, typer.Option("--lie", help="Let a server change one bit first, and show that it is caught.")
+    ] = False,
 ) -> None:
     """Run three servers, two owners and a user on this machine, and report what each of them saw.
 
@@ -348,4 +358,4 @@ def demo(
     """
     from veilwood_secure.roles.local import run_demo
 
-    run_demo(folder)
+    run_demo(folder, lie=lie)

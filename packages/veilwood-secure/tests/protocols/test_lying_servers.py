@@ -48,7 +48,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "forest-on-shares": {},
 }
 QUICK = ("hidden-tree", "binary-tree", "cdp-id3")
-EVERY = {"forest-on-shares": 61}
+EVERY = {"hidden-tree": 4, "binary-tree": 4, "private-votes": 4, "forest-on-shares": 61}
 """Of a long protocol, every so many messages are changed."""
 
 

@@ -47,7 +47,7 @@ class ServerConnections:
     def __init__(self, config: Config, task: Task, do: str, **fields: Any) -> None:
         context = tls_context(config.identity, config.servers_authority, listens=False)
         self.channels: list[Channel] = []
-        session = secrets.token_hex(16)
+        self.session, self.training, self.number = secrets.token_hex(16), "", 0  # of the next answer in this session
         try:
             for party, address in enumerate(config.servers):
                 name = PartyName("server", str(party))
@@ -61,7 +61,7 @@ class ServerConnections:
                         limit=config.largest_message,
                     )
                 )
-            self.send_fields(do=do, task=task.name, fingerprint=task.fingerprint(), session=session, **fields)
+            self.send_fields(do=do, task=task.name, fingerprint=task.fingerprint(), session=self.session, **fields)
         except BaseException:
             self.close()
             raise
@@ -83,15 +83,18 @@ class ServerConnections:
         """Return the next message of each server."""
         return [channel.receive(self.channels) for channel in self.channels]
 
-    def send_shares(self, arrays: Mapping[str, AnyArray], ring: Any) -> None:
-        """Split arrays and send each server its shares, in the order it requests."""
+    def send_shares(self, arrays: Mapping[str, AnyArray], ring: Any) -> list[list[bytes]]:
+        """Split arrays and send each server its shares, in the order it requests. Return the messages by server."""
         wanted = [list(fields["send"]) for fields in self.receive_fields("send")]
         if any(names != list(arrays) for names in wanted):
             raise SetupError(f"the servers expect {wanted}, but this role has {list(arrays)}. Hint: compare versions.")
+        sent: list[list[bytes]] = [[] for _ in self.channels]
         for array in arrays.values():
             pairs: list[SharePair] = share(array, ring)
-            for channel, pair in zip(self.channels, pairs, strict=True):
-                channel.send(pair_to_bytes(pair))
+            for channel, pair, messages in zip(self.channels, pairs, sent, strict=True):
+                messages.append(pair_to_bytes(pair))
+                channel.send(messages[-1])
+        return sent
 
     def send_parts(self, parts: Sequence[bytes]) -> None:
         """Send each server its own part."""

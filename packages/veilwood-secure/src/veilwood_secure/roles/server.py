@@ -27,9 +27,10 @@ from veilwood_secure.roles import transport
 from veilwood_secure.roles.checkpoints import Checkpoint, EncryptedFolder, ModelStore, StoredModel
 from veilwood_secure.roles.config import Config, Task
 from veilwood_secure.roles.hidden_programs import HiddenForest, invalid_queries_error
-from veilwood_secure.roles.identity import PartyName, is_signed, tls_context
+from veilwood_secure.roles.identity import PartyName, is_signed, sign_text, tls_context
 from veilwood_secure.roles.monitoring import MonitoringMixin
 from veilwood_secure.roles.program import Shapes, program_for_task
+from veilwood_secure.roles.receipts import answer_facts, statement_text
 from veilwood_secure.roles.sessions import SessionBroker, agree_on_facts, draw_name, exchange_values, role_ledger
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.training import TrainingMixin
@@ -54,18 +55,20 @@ class UserRequestsMixin:
 
     def _receive_shares(
         self, channel: transport.Channel, shapes: Shapes, ring: type[np.unsignedinteger[Any]], size_error: PartyError
-    ) -> SharePairs:
-        """Receive shares of public shapes, one message each. Raise ``size_error`` if one has another length."""
+    ) -> tuple[SharePairs, list[bytes]]:
+        """Receive shares of public shapes, one message each. Return them, parsed and as they came.
+
+        Raise ``size_error`` if one has another length.
+        """
         sizes = [2 * np.dtype(ring).itemsize * math.prod(shape) for shape in shapes.values()]
         if max(sizes) > self.config.largest_message:
             raise DomainTooLargeError("these are more rows than this server takes. Hint: send fewer rows at a time.")
         channel.limit = self.config.largest_message
         channel.send_fields(send=list(shapes))
         try:
-            return {
-                name: pair_from_bytes(memoryview(channel.receive_large(size)), shape, ring)
-                for (name, shape), size in zip(shapes.items(), sizes, strict=True)
-            }
+            messages = [bytes(channel.receive_large(size)) for size in sizes]
+            named = zip(shapes.items(), messages, strict=True)
+            return {name: pair_from_bytes(message, shape, ring) for (name, shape), message in named}, messages
         except PartyError:
             raise
         except VeilwoodError:
@@ -79,6 +82,7 @@ class UserRequestsMixin:
         channel.send_fields(statement=model.facts["statement"], training=model.facts["training"])
         if self.party == 0:
             channel.receive_fields("go")
+        number = 0
         with self._sessions.open_session(str(fields["session"]), task_state.task.name) as links:
             user = channel.peer.name
             facts = {"task": task_state.task.fingerprint(), "user": user, "training": model.facts["training"]}
@@ -96,7 +100,7 @@ class UserRequestsMixin:
                 if task_state.model is not model:
                     raise UseError(f"model {task_state.task.name!r} was retired.")
                 shapes = program.query_shapes(parse_row_count(rows))
-                pairs = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
+                pairs, messages = self._receive_shares(channel, shapes, program.ring, invalid_queries_error(user))
                 agree_on_facts(links, {"rows": rows})
                 query = {name: engine.load(pair) for name, pair in pairs.items()}
                 program.check_queries(engine, user, query)
@@ -106,7 +110,13 @@ class UserRequestsMixin:
                 first, second = engine.user_shares(program.answer_queries(engine, hidden, query))
                 if reservation is not None:
                     reservation.commit()
-                channel.send(pair_to_bytes((first, second)))
+                answer = pair_to_bytes((first, second))
+                signed = answer_facts(
+                    self.party, model.facts["training"], str(fields["session"]), number, messages, answer
+                )
+                channel.send(answer)
+                channel.send_fields(signature=sign_text(self.config.identity, statement_text("answer", signed)))
+                number += 1
             agree_on_facts(links, {"rows": 0})
 
     def _charge_answers(
@@ -132,7 +142,10 @@ class UserRequestsMixin:
         model = self._require_model(task_state)
         released = {key: array for key, array in model.arrays.items() if key.startswith("released.")}
         channel.send_fields(
-            statement=model.facts["statement"], training=model.facts["training"], released=list(released)
+            statement=model.facts["statement"],
+            training=model.facts["training"],
+            released=list(released),
+            signatures=model.facts["signatures"],
         )
         for array in released.values():
             channel.send(np.ascontiguousarray(array, "<i8").data)

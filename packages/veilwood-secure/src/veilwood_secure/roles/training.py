@@ -21,6 +21,7 @@ from veilwood_secure.roles import sessions
 from veilwood_secure.roles.checkpoints import ModelStore, RecordedOpenings, StoredModel, sync_openings
 from veilwood_secure.roles.config import Config
 from veilwood_secure.roles.program import TrainingResult
+from veilwood_secure.roles.receipts import Receipt, check_training, hash_released, training_facts
 from veilwood_secure.roles.task_state import TaskState
 from veilwood_secure.roles.transport import LostError, TlsLinks
 
@@ -324,6 +325,10 @@ class TrainingMixin:
         statement = task_state.program.make_certificate(f"server {self.party}, {self._ledger.name}", entry)
         facts = {"training": training, "entry": entry, "statement": statement.to_dict()}
         facts |= {"task": task_state.task.fingerprint(), "approvals": dict(task_state.checkpoint.approvals)}
+        opened = hash_released(outcome.released)
+        signed = Receipt.sign(self.config.identity, "training", training_facts(self.party, training, opened))
+        facts["signatures"] = sessions.exchange_values(links, signed.to_dict())
+        check_training(facts["signatures"], training, opened, self.config.servers_authority.read_bytes())
         facts["uploads"] = {owner: task_state.accepted_uploads(owner) for owner in task_state.task.owners}
         arrays = {f"released.{name}": array for name, array in outcome.released.items()}
         for name, share in outcome.hidden.items():
